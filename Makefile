@@ -1,0 +1,94 @@
+# `make` lists the targets. Everything is installed into virtual environments inside this folder.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo check test test-all test-wire test-brokers soak bench clean
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+BIN := .venv/bin
+INSTALL := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# The oldest first: what works there works on the others.
+VERSIONS := 3.11 3.12 3.13
+WIRE_DEPENDENCIES := aiokafka hypothesis kio pytest pytest-asyncio trio
+
+# Shell: prints the first of some commands that is a Python which can make environments. Only
+# running one tells: pyenv's shims answer to the names of Pythons that are switched off, and
+# Debian's own Python may lack ensurepip.
+USABLE := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))'
+first_usable = for python in $(1); do \
+	if "$$python" $(USABLE) >/dev/null 2>&1; then echo "$$python"; break; fi; done
+called = python$(1) $(HOME)/.pyenv/versions/$(1).*/bin/python
+ANY_PYTHON = $(foreach version,$(VERSIONS),$(call called,$(version))) python3 python
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.* ## ' Makefile | sed -E 's/:.* ## /\t/' | expand -t 16
+
+demo: .venv/demo.stamp ## a group of processes in a live view; BROKER=host:port for a real broker
+	@$(BIN)/python examples/demo.py $(BROKER)
+
+check: .venv/check.stamp ## format, lint, types, and which module may import which
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy examples
+	$(BIN)/python -m pytest tests/test_layers.py
+
+test: test-all test-wire ## all tests, with real Kafka if there is Java; tests/wire on other Pythons too
+	@echo "== all tests passed on $$($(BIN)/python --version); the Kafka of those that share one:"
+	@sed -nE 's/^((not|taken)[ :].*)/     \1/p' .venv/pytest.log
+	@echo "== tests/wire on other Pythons:"
+	@sed 's/^/     /' .venv/wire.log
+
+test-all: .venv/check.stamp
+	@command -v java >/dev/null || echo "NO JAVA: no test meets a real Kafka"
+	$(BIN)/python -m pytest | tee .venv/pytest.log
+
+test-wire: .venv/check.stamp
+	@rm -f .venv/wire.log
+	@for version in $(VERSIONS); do $(MAKE) --no-print-directory test-wire-$$version; done
+
+test-wire-%: | .venv/bin/python
+	@python=$$($(call first_usable,$(call called,$*))); \
+	if [ "$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" = $* ]; then \
+	  echo "$*: among all tests" >> .venv/wire.log; \
+	elif [ -z "$$python" ]; then \
+	  echo "$*: SKIPPED, no such Python here" | tee -a .venv/wire.log; \
+	else \
+	  [ -x .venv-$*/bin/python ] || "$$python" -m venv .venv-$*; \
+	  .venv-$*/bin/python $(INSTALL) --editable . $(WIRE_DEPENDENCIES); \
+	  .venv-$*/bin/python -m pytest tests/wire; \
+	  echo "$*: passed" >> .venv/wire.log; \
+	fi
+
+soak: .venv/check.stamp ## a million records, three nodes, members killed; BROKER=host:port for one of yours
+	$(BIN)/python tests/soak/run.py $(BROKER)
+
+test-brokers: .venv/check.stamp ## the promise "from 2.4 on": Apache Kafka 2.4.1 and 3.9.1
+	$(BIN)/python -m pytest tests/old_brokers tests/testing/test_local.py -m brokers
+
+bench: .venv/check.stamp ## rebalancing and consuming beside aiokafka and librdkafka; PRESET=large for the long form
+	$(BIN)/python -m tests.bench --preset $(or $(PRESET),small)
+
+clean: ## remove the virtual environments and all that tools have left
+	rm -rf .venv .venv-3.* build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+.venv/bin/python:
+	@python=$$($(call first_usable,$(or $(PYTHON),$(ANY_PYTHON)))); \
+	if [ -z "$$python" ]; then \
+	  echo "kafkagroup needs Python 3.11 or newer with venv and ensurepip (Debian: python3-venv);" \
+	    "looked for $(or $(PYTHON),python3.11 to python3.13, on PATH and in ~/.pyenv, and python3)." \
+	    "PYTHON=/path/to/python names another." >&2; \
+	  exit 1; \
+	fi; \
+	"$$python" -m venv .venv
+
+.venv/demo.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing the demo into .venv"
+	@$(BIN)/python $(INSTALL) --editable '.[demo]'
+	@touch $@
+
+.venv/check.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing tests and tools into .venv"
+	@$(BIN)/python $(INSTALL) --editable '.[check]'
+	@touch $@ .venv/demo.stamp

@@ -1,0 +1,65 @@
+"""A consumer inside a web application of aiohttp: `aiohttp_worker.py BROKER TOPIC GROUP`.
+
+GET /health tells what this process owns and how many records it has processed. Ctrl-C or SIGTERM
+finishes the record in hand, commits, and leaves the group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from kafkagroup import Consumer, Record
+
+
+class Worker:
+    """The consumer, and the task that takes its records."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.processed = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def lifetime(self, _: web.Application) -> AsyncIterator[None]:
+        """For `cleanup_ctx`: up to the yield at the start, the rest at the end."""
+        await self.consumer.start()
+        self._task = asyncio.create_task(self._work())
+        yield
+        await self.consumer.stop()  # the loop over its records ends by itself
+        await self._task
+
+    async def _work(self) -> None:
+        async for record in self.consumer:
+            await self.process(record)
+            self.processed += 1
+
+    async def process(self, record: Record) -> None:
+        """What your program does with a record."""
+
+    async def health(self, _: web.Request) -> web.Response:
+        failed = self._task is None or self._task.done()
+        owned = sorted(f"{tp.topic}/{tp.partition}" for tp in self.consumer.assignment())
+        answer = {"ok": not failed, "assignment": owned, "processed": self.processed}
+        return web.json_response(answer, status=503 if failed else 200)
+
+
+def application(bootstrap: str, topic: str, group: str) -> web.Application:
+    worker = Worker(Consumer(topic, bootstrap_servers=bootstrap, group_id=group))
+    app = web.Application()
+    app.cleanup_ctx.append(worker.lifetime)
+    app.router.add_get("/health", worker.health)
+    return app
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bootstrap", help="host:port")
+    parser.add_argument("topic")
+    parser.add_argument("group")
+    parser.add_argument("--port", type=int, default=8080, help="where the application listens")
+    options = parser.parse_args()
+    app = application(options.bootstrap, options.topic, options.group)
+    web.run_app(app, host="127.0.0.1", port=options.port)

@@ -1,0 +1,54 @@
+"""Process batches, and commit each one when it is done: `manual_commit.py BROKER TOPIC GROUP`.
+
+A batch is committed only after all of it was stored. Killed in between, the next member of the
+group gets the batch again: what is stored should therefore bear being stored twice. Ctrl-C or
+SIGTERM finishes the batch in hand, commits it, and leaves the group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+
+import anyio
+
+from kafkagroup import Batch, CommitFailedError, Consumer
+
+
+async def store(batch: Batch) -> None:
+    """What your program does with records. If it raises, nothing of the batch is committed."""
+    where, first, last = batch.partition, batch.records[0].offset, batch.records[-1].offset
+    print(f"stored {where}/{first}-{last}", flush=True)
+
+
+async def stop_on_signal(consumer: Consumer) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            await consumer.stop()
+
+
+async def main(bootstrap: str, topic: str, group: str, batch_size: int) -> None:
+    consumer = Consumer(
+        topic, bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop_on_signal, consumer)
+        async with consumer:
+            async for batch in consumer.batches(max_records=batch_size):
+                await store(batch)
+                try:
+                    await consumer.commit()
+                except CommitFailedError as error:
+                    # The group has rebalanced: whoever owns the partition now gets the batch again.
+                    print(f"not committed: {error}", flush=True)
+        tasks.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bootstrap", help="host:port")
+    parser.add_argument("topic")
+    parser.add_argument("group")
+    parser.add_argument("--batch-size", type=int, default=500, help="records, at most")
+    options = parser.parse_args()
+    anyio.run(main, options.bootstrap, options.topic, options.group, options.batch_size)

@@ -1,0 +1,81 @@
+"""Shards of work among processes: `sharded_workers.py BROKER GROUP NAME`, in as many as you like.
+
+Tells, each time that changes, who is there and which shards are this process's. Ctrl-C leaves the
+group, and the others share out what it had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Iterable
+
+import anyio
+
+from kafkagroup.recipes import Shards, Share
+
+
+async def work(shard: int, token: int) -> None:
+    """What only the shard's owner may do. Whatever it writes to should refuse lower tokens."""
+    await anyio.sleep_forever()
+
+
+def tell(share: Share) -> None:
+    def names(values: Iterable[bytes]) -> str:
+        return " ".join(sorted(value.decode() for value in values))
+
+    for value in share.left.values():
+        print(f"left: {value.decode()}", flush=True)
+    for value in share.joined.values():
+        print(f"joined: {value.decode()}", flush=True)
+    mine = " ".join(map(str, share.mine))
+    print(f"here: {names(share.members.values())}; my shards: {mine}", flush=True)
+
+
+async def stop_on_signal(shards: Shards) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            await shards.stop()
+
+
+async def main(bootstrap: str, group: str, name: str, count: int, session_timeout_ms: int) -> None:
+    shards = Shards(
+        group,
+        count,
+        name.encode(),
+        bootstrap_servers=bootstrap,
+        session_timeout_ms=session_timeout_ms,
+        heartbeat_interval_ms=session_timeout_ms // 10,
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop_on_signal, shards)
+        async with shards:
+            async for share in shards:
+                tell(share)
+                with share.scope():
+                    async with anyio.create_task_group() as workers:
+                        for shard in share.mine:
+                            workers.start_soon(work, shard, share.token)
+                    # A member without shards waits here for the next share all the same.
+                    await share.over.wait()
+            tasks.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bootstrap", help="host:port")
+    parser.add_argument("group")
+    parser.add_argument("name", help="what the others know this process by")
+    parser.add_argument("--shards", type=int, default=8, help="the same number in every process")
+    parser.add_argument(
+        "--session-timeout-ms", type=int, default=6_000, help="how long a dead process keeps shards"
+    )
+    options = parser.parse_args()
+    anyio.run(
+        main,
+        options.bootstrap,
+        options.group,
+        options.name,
+        options.shards,
+        options.session_timeout_ms,
+    )

@@ -1,0 +1,108 @@
+"""What an assignor is told: members, what they subscribe to, and how many partitions there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.types import Assignment, TopicPartition
+
+__all__ = [
+    "Assignor",
+    "GroupSpec",
+    "MemberSpec",
+    "is_cooperative",
+    "named",
+    "protocol_name",
+    "user_data",
+]
+
+
+@attrs.frozen(kw_only=True)
+class MemberSpec:
+    """One member of the group."""
+
+    topics: frozenset[str]
+    """What it subscribes to; topics that do not exist do no harm."""
+    instance_id: str | None = None
+    """Its `group_instance_id`, when it is a static member."""
+    rack: str | None = None
+    owned: tuple[TopicPartition, ...] = ()
+    """What it owned when it joined."""
+    generation: int = -1
+    """The generation in which it owned that; -1 when unknown."""
+
+
+@attrs.frozen(kw_only=True)
+class GroupSpec:
+    """A group to assign."""
+
+    members: Mapping[str, MemberSpec]
+    """Member id -> member."""
+    partitions: Mapping[str, int]
+    """Topic -> number of partitions, for the topics that exist."""
+
+    def order(self) -> list[str]:
+        """Member ids in the order that every client sorts them in: static members by instance id,
+        then the others by member id.
+
+        The order of ids alone would move partitions when a static member comes back with a new
+        id, and starve a member when static and dynamic ones interleave (as in kafka-python).
+        """
+        return sorted(self.members, key=self._sort_key)
+
+    def _sort_key(self, member_id: str) -> tuple[bool, str]:
+        instance_id = self.members[member_id].instance_id
+        return (instance_id is None, instance_id or member_id)
+
+    def subscribers(self, topic: str) -> list[str]:
+        """The members that subscribe to a topic, in `order`."""
+        return [m for m in self.order() if topic in self.members[m].topics]
+
+    def topics(self) -> list[str]:
+        """Topics that exist and that somebody subscribes to, sorted."""
+        subscribed = frozenset[str]().union(*(m.topics for m in self.members.values()))
+        return sorted(topic for topic in subscribed if self.partitions.get(topic))
+
+
+Assignor = Callable[[GroupSpec], Assignment]
+"""A pure function. Its name on the wire is its attribute `protocol_name`, or its own name."""
+
+
+def named(
+    name: str, *, cooperative: bool = False, user_data: Callable[[int], bytes] | None = None
+) -> Callable[[Assignor], Assignor]:
+    """Give an assignor the name that members agree on.
+
+    A `cooperative` one never hands over a partition in the round in which it is revoked (KIP-429).
+    `user_data` makes what it adds to a subscription, from the generation of what is owned.
+    """
+
+    def give(assignor: Assignor) -> Assignor:
+        vars(assignor).update(protocol_name=name, cooperative=cooperative, user_data=user_data)
+        return assignor
+
+    return give
+
+
+def is_cooperative(assignor: Assignor) -> bool:
+    """Whether members keep what they own while the group rebalances with it."""
+    return bool(getattr(assignor, "cooperative", False))
+
+
+def user_data(assignor: Assignor, generation: int) -> bytes | None:
+    """What the assignor adds to a subscription whose partitions were owned in `generation`."""
+    make = getattr(assignor, "user_data", None)
+    return None if make is None else make(generation)
+
+
+def protocol_name(assignor: Assignor) -> str:
+    """The name of an assignor on the wire. Raises: ConfigurationError when it has none."""
+    name = getattr(assignor, "protocol_name", getattr(assignor, "__name__", None))
+    if not isinstance(name, str) or not name or name == "<lambda>":
+        raise ConfigurationError(
+            f"assignor {assignor!r} needs an attribute protocol_name: a string"
+        )
+    return name

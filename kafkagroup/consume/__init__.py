@@ -1,0 +1,1 @@
+"""Positions, buffers and fetch planning: pure. No clock, no I/O, and never anyio."""

@@ -1,0 +1,268 @@
+"""Hands out records in order and keeps the account: delivered, in hand, processed.
+
+A record in hand becomes processed when the next one is asked for. Everything here is synchronous,
+so a cancellation falls before a record is taken or after it is the caller's, never between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
+
+import attrs
+
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.errors import DecodeError, DeserializationError
+from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
+from kafkagroup.wire.records import RecordBatch
+
+__all__ = ["Batch", "Delivery"]
+
+Convert = Callable[[Record], Record]
+
+
+@attrs.frozen
+class Batch:
+    """Consecutive records of one partition, which are processed together.
+
+    ```python
+    async for batch in consumer.batches():
+        for record in batch: ...
+    ```
+    """
+
+    topic: str
+    partition: int
+    records: tuple[Record, ...]
+    """At least one; offsets grow, with gaps where the log has them."""
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+class Delivery:
+    """The partitions that are owned now, and whose turn it is."""
+
+    def __init__(
+        self, convert: Convert | None = None, took: Callable[[], None] = lambda: None
+    ) -> None:
+        self.owned: dict[TopicPartition, OwnedPartition] = {}
+        self._convert = convert
+        self._took = took
+        self._turn: deque[OwnedPartition] = deque()
+        self._current: OwnedPartition | None = None
+        self._batch: RecordBatch | None = None
+        """The batch that is open, of the current partition."""
+        self._records: Iterator[Record] = iter(())
+        self._stuck: Record | None = None
+        """A record that the deserializer refused: met again until the application seeks."""
+        self._kept: tuple[OwnedPartition, Exception] | None = None
+        """An error that came behind records which had to be handed out first, and whose it is."""
+        self._hand: tuple[OwnedPartition, ...] = ()
+
+    # ------------------------------------------------------------ ownership
+
+    def own(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
+        """Begin to own partitions; positions are looked up by others."""
+        fresh = [OwnedPartition(tp) for tp in partitions if tp not in self.owned]
+        for owned in fresh:
+            self.owned[owned.tp] = owned
+        return fresh
+
+    def revoke(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out no more of them; what is in hand may still become processed."""
+        for tp in partitions:
+            if (owned := self.owned.get(tp)) is not None:
+                owned.revoked = True
+                owned.drop_buffer()
+                self._leave(owned)
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Own them no longer."""
+        gone = [self.owned.pop(tp) for tp in tuple(partitions) if tp in self.owned]
+        for owned in gone:
+            owned.revoked = True
+            self._leave(owned)
+        self._hand = tuple(owned for owned in self._hand if owned not in gone)
+
+    def pause(self, tp: TopicPartition) -> None:
+        """Hand out nothing of a partition, and fetch nothing; what is buffered stays."""
+        owned = self.owned[tp]
+        owned.paused = True
+        if owned is self._current and self._batch is not None:
+            owned.put_back(self._batch)
+        self._leave(owned)
+
+    def resume(self, tp: TopicPartition) -> None:
+        """Hand out and fetch again."""
+        owned = self.owned[tp]
+        owned.paused = False
+        self._queue(owned)
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Go on at `offset`. What is in hand of this partition is not counted as processed."""
+        owned = self.owned[tp]
+        self._leave(owned)
+        self._hand = tuple(o for o in self._hand if o is not owned)
+        owned.start_at(offset)
+
+    def _leave(self, owned: OwnedPartition) -> None:
+        if self._current is owned:
+            self._current = self._batch = None
+            self._stuck = None
+            self._records = iter(())
+        if self._kept is not None and self._kept[0] is owned:
+            self._kept = None
+        if owned in self._turn:
+            self._turn.remove(owned)
+
+    # ------------------------------------------------------------ what was fetched
+
+    def add(self, owned: OwnedPartition, batches: list[RecordBatch]) -> None:
+        """Queue what was fetched for a partition; dropped when it is no longer owned."""
+        if owned.revoked:
+            return
+        owned.add(batches)
+        self._queue(owned)
+
+    def _queue(self, owned: OwnedPartition) -> None:
+        waits = owned is self._current or owned in self._turn
+        if owned.buffered and not owned.paused and not waits:
+            self._turn.append(owned)
+
+    def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is processed and not committed."""
+        pending = {tp: owned.to_commit() for tp, owned in self.owned.items()}
+        return {tp: offset for tp, offset in pending.items() if offset is not None}
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that wait to be handed out."""
+        return sum(owned.buffered_bytes for owned in self.owned.values())
+
+    # ------------------------------------------------------------ handing out
+
+    def in_hand(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether the application holds a record of these that is not processed."""
+        return any(owned.tp in partitions for owned in self._hand)
+
+    def count_processed(self) -> None:
+        """What is in hand is processed: the application asked for more, or committed."""
+        for owned in self._hand:
+            owned.processed = owned.position
+        self._hand = ()
+
+    def forget_hand(self) -> None:
+        """The application does not come back for what it has in hand: it is not processed."""
+        self._hand = ()
+
+    def next_record(self) -> Record | None:
+        """The next record, now in hand; None when nothing is buffered.
+
+        Raises: CorruptRecordError, once, and DeserializationError, until the application seeks;
+        the position stays before the record.
+        """
+        self._raise_kept()
+        while (owned := self._current or self._open_batch()) is not None:
+            if (record := self._read(owned)) is not None:
+                self._hand = (owned,)
+                return record
+            self._close_batch(owned)
+        return None
+
+    def next_batch(self, most: int) -> Batch | None:
+        """Up to `most` records of one partition, now in hand beside what is there already.
+
+        A record that raises ends the batch before it; the next call raises.
+        """
+        self._raise_kept()
+        while (owned := self._current or self._open_batch()) is not None:
+            records: list[Record] = []
+            try:
+                self._read_many(owned, records, most)
+            except (DecodeError, DeserializationError) as error:
+                if not records:
+                    raise
+                self._kept = (owned, error)
+            if records:
+                self._hand = (*(o for o in self._hand if o is not owned), owned)
+                return Batch(owned.tp.topic, owned.tp.partition, tuple(records))
+            self._close_batch(owned)
+        return None
+
+    def _raise_kept(self) -> None:
+        if self._kept is not None:
+            (_, error), self._kept = self._kept, None
+            raise error
+
+    def _read(self, owned: OwnedPartition) -> Record | None:
+        """The next record of the open batch, and the position past it; None at its end."""
+        record = self._stuck
+        if record is None:
+            try:
+                record = next(self._records, None)
+            except DecodeError:
+                self._give_up(owned)
+                raise
+        if record is None:
+            return None
+        if self._convert is not None:
+            self._stuck = record
+            record = self._convert(record)
+            self._stuck = None
+        owned.position = record.offset + 1
+        owned.leader_epoch = record.leader_epoch
+        return record
+
+    def _read_many(self, owned: OwnedPartition, records: list[Record], most: int) -> None:
+        """Append up to `most` records of the open batch, as `_read` would one by one."""
+        if self._convert is not None:
+            while len(records) < most and (record := self._read(owned)) is not None:
+                records.append(record)
+            return
+        try:
+            # One by one into the list: what comes before a damaged record counts.
+            for record in islice(self._records, most):
+                records.append(record)  # noqa: PERF402
+        except DecodeError:
+            _move_past(owned, records)
+            self._give_up(owned)
+            raise
+        _move_past(owned, records)
+
+    def _give_up(self, owned: OwnedPartition) -> None:
+        """The iterator is dead: going on would skip the rest of the batch in silence."""
+        owned.failed = True
+        self._leave(owned)
+        owned.drop_buffer()
+
+    def _open_batch(self) -> OwnedPartition | None:
+        if not self._turn:
+            return None
+        owned = self._current = self._turn.popleft()
+        batch = self._batch = owned.take_batch()
+        self._took()  # there is room: the next fetch can leave while these are handed out
+        # Control batches are the broker's markers of transactions: passed over, offsets and all.
+        passed_over = batch.is_control or batch.hidden
+        self._records = iter(()) if passed_over else batch.records(owned.position)
+        return owned
+
+    def _close_batch(self, owned: OwnedPartition) -> None:
+        """Step past the batch, and past what compaction or markers left empty at its end: without
+        that, lag would stay above zero for ever."""
+        if self._batch is not None:
+            owned.position = max(owned.position, self._batch.next_offset)
+        if owned not in self._hand:
+            owned.processed = owned.position
+        self._current = self._batch = None
+        self._queue(owned)
+
+
+def _move_past(owned: OwnedPartition, records: list[Record]) -> None:
+    if records:
+        owned.position = records[-1].offset + 1
+        owned.leader_epoch = records[-1].leader_epoch

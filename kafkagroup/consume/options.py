@@ -1,0 +1,181 @@
+"""The options of a consumer: their defaults, their checks, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Literal
+
+import attrs
+
+from kafkagroup.assign import (
+    Assignor,
+    cooperative_sticky_assignor,
+    protocol_name,
+    range_assignor,
+    roundrobin_assignor,
+)
+from kafkagroup.errors import ConfigurationError
+
+__all__ = ["ConsumerOptions", "Deserializer", "OffsetReset"]
+
+DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
+    range_assignor,
+    cooperative_sticky_assignor,
+    roundrobin_assignor,
+)
+"""One of these each other client offers by default: Java range and cooperative-sticky, librdkafka
+range and roundrobin, aiokafka roundrobin. As range is among them, members rebalance eagerly."""
+
+_ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
+
+Deserializer = Callable[[bytes], object]
+"""Called with the bytes of a key or value that is not null."""
+
+OffsetReset = Literal["earliest", "latest", "none"] | timedelta
+"""Where to start without a committed offset: the log's start, its end, nowhere (an error), or at
+the first record that is younger than a duration."""
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerOptions:
+    """Checked options; durations are seconds from here on."""
+
+    group_id: str | None
+    group_instance_id: str | None
+    client_id: str
+    assignors: tuple[Assignor, ...]
+    auto_offset_reset: OffsetReset
+    enable_auto_commit: bool
+    auto_commit_interval: float
+    leave_group_on_close: bool
+    session_timeout: float
+    heartbeat_interval: float
+    rebalance_timeout: float
+    max_poll_interval: float
+    fetch_min_bytes: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    fetch_max_wait: float
+    isolation_level: int
+    """0 for read_uncommitted, 1 for read_committed, as on the wire."""
+    check_crcs: bool
+    max_batch_bytes: int
+    max_frame_bytes: int
+    client_rack: str | None
+    metadata_max_age: float
+    retry_backoff: float
+    retry_backoff_max: float
+    request_timeout: float
+    close_timeout: float
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        group_id: str | None,
+        group_instance_id: str | None,
+        client_id: str,
+        assignors: Sequence[Assignor] | None,
+        auto_offset_reset: OffsetReset,
+        enable_auto_commit: bool,
+        auto_commit_interval_ms: int,
+        leave_group_on_close: bool,
+        session_timeout_ms: int | None,
+        heartbeat_interval_ms: int | None,
+        rebalance_timeout_ms: int | None,
+        max_poll_interval_ms: int,
+        fetch_min_bytes: int,
+        fetch_max_bytes: int,
+        max_partition_fetch_bytes: int,
+        fetch_max_wait_ms: int,
+        isolation_level: str,
+        check_crcs: bool,
+        max_batch_bytes: int,
+        max_frame_bytes: int,
+        client_rack: str | None,
+        metadata_max_age_ms: int,
+        retry_backoff_ms: int,
+        retry_backoff_max_ms: int,
+        request_timeout_ms: int,
+        close_timeout: float,
+    ) -> ConsumerOptions:
+        """Options as users give them, in milliseconds. Raises: ConfigurationError."""
+        session_timeout_ms = 45_000 if session_timeout_ms is None else session_timeout_ms
+        heartbeat_interval_ms = 1_000 if heartbeat_interval_ms is None else heartbeat_interval_ms
+        if rebalance_timeout_ms is None:
+            rebalance_timeout_ms = max_poll_interval_ms
+        if group_id is not None and not group_id:
+            raise ConfigurationError("group_id is empty; give a name, or None for no group")
+        if group_instance_id is not None and (not group_instance_id or group_id is None):
+            raise ConfigurationError(
+                f"group_instance_id={group_instance_id!r} needs a name, and a group_id beside it"
+            )
+        if auto_offset_reset not in ("earliest", "latest", "none") and not (
+            isinstance(auto_offset_reset, timedelta) and auto_offset_reset >= timedelta(0)
+        ):
+            raise ConfigurationError(
+                f"auto_offset_reset={auto_offset_reset!r}; expected 'earliest', 'latest', 'none'"
+                " or a timedelta back from now"
+            )
+        if isolation_level not in _ISOLATION_LEVELS:
+            raise ConfigurationError(
+                f"isolation_level={isolation_level!r}; expected one of {list(_ISOLATION_LEVELS)}"
+            )
+        for name, value, least in (
+            ("auto_commit_interval_ms", auto_commit_interval_ms, 1),
+            ("session_timeout_ms", session_timeout_ms, 1),
+            ("heartbeat_interval_ms", heartbeat_interval_ms, 1),
+            ("max_poll_interval_ms", max_poll_interval_ms, 1),
+            ("rebalance_timeout_ms", rebalance_timeout_ms, 1),
+            ("fetch_min_bytes", fetch_min_bytes, 0),
+            ("fetch_max_bytes", fetch_max_bytes, 1),
+            ("max_partition_fetch_bytes", max_partition_fetch_bytes, 1),
+            ("fetch_max_wait_ms", fetch_max_wait_ms, 0),
+            ("max_batch_bytes", max_batch_bytes, 1),
+            ("max_frame_bytes", max_frame_bytes, fetch_max_bytes),
+            ("metadata_max_age_ms", metadata_max_age_ms, 1),
+            ("retry_backoff_ms", retry_backoff_ms, 1),
+            ("retry_backoff_max_ms", retry_backoff_max_ms, retry_backoff_ms),
+            ("request_timeout_ms", request_timeout_ms, 1),
+            ("close_timeout", close_timeout, 0),
+        ):
+            if not isinstance(value, int | float) or not least <= value < 2**31:
+                raise ConfigurationError(f"{name}={value}; expected {least} to {2**31 - 1}")
+        if heartbeat_interval_ms >= session_timeout_ms:
+            raise ConfigurationError(
+                f"heartbeat_interval_ms={heartbeat_interval_ms} must be less than"
+                f" session_timeout_ms={session_timeout_ms}; a third of it at most is wise"
+            )
+        strategies = DEFAULT_ASSIGNORS if assignors is None else assignors
+        names = [protocol_name(assignor) for assignor in strategies]
+        if not names or len(set(names)) < len(names):
+            raise ConfigurationError(f"assignors are {names}; expected one or more, each once")
+        return cls(
+            group_id=group_id,
+            group_instance_id=group_instance_id,
+            client_id=client_id,
+            assignors=tuple(strategies),
+            auto_offset_reset=auto_offset_reset,
+            enable_auto_commit=enable_auto_commit,
+            auto_commit_interval=auto_commit_interval_ms / 1000,
+            leave_group_on_close=leave_group_on_close,
+            session_timeout=session_timeout_ms / 1000,
+            heartbeat_interval=heartbeat_interval_ms / 1000,
+            rebalance_timeout=rebalance_timeout_ms / 1000,
+            max_poll_interval=max_poll_interval_ms / 1000,
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_max_bytes=fetch_max_bytes,
+            max_partition_fetch_bytes=max_partition_fetch_bytes,
+            fetch_max_wait=fetch_max_wait_ms / 1000,
+            isolation_level=_ISOLATION_LEVELS[isolation_level],
+            check_crcs=check_crcs,
+            max_batch_bytes=max_batch_bytes,
+            max_frame_bytes=max_frame_bytes,
+            client_rack=client_rack or None,
+            metadata_max_age=metadata_max_age_ms / 1000,
+            retry_backoff=retry_backoff_ms / 1000,
+            retry_backoff_max=retry_backoff_max_ms / 1000,
+            request_timeout=request_timeout_ms / 1000,
+            close_timeout=close_timeout,
+        )

@@ -1,0 +1,113 @@
+"""One partition as long as this consumer owns it: positions, and what was fetched for it.
+
+Its identity is the assignment: a partition that is revoked and granted again is another object, so
+whatever arrives late for the old one finds nobody. Mutable, as it changes for each record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from uuid import UUID
+
+import attrs
+
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.records import RecordBatch
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = ["UNKNOWN", "OwnedPartition"]
+
+UNKNOWN = -1
+"""An offset that is not known yet."""
+
+
+@attrs.define(eq=False)
+class OwnedPartition:
+    """Positions and buffer of one assigned partition."""
+
+    tp: TopicPartition
+    position: int = UNKNOWN
+    """Offset of the next record to hand out."""
+    processed: int = UNKNOWN
+    """Everything below it is processed: what a commit commits."""
+    committed: int = UNKNOWN
+    """The last offset that the coordinator acknowledged or reported; UNKNOWN for none."""
+    leader_epoch: int = -1
+    """Epoch of the last record handed out, committed beside its offset (KIP-320)."""
+    fetch_offset: int = UNKNOWN
+    """Offset to fetch from next: behind all that is buffered."""
+    fetch_epoch: int = -1
+    """Leader epoch of the record before `fetch_offset`; -1 when unknown (KIP-320)."""
+    checked_epoch: int = -1
+    """Epoch of the last leader that was known to have all that lies below `fetch_offset`."""
+    topic_id: UUID = NO_ID
+    """The topic that the offsets are of; NO_ID until one is known. See `is_made_anew`."""
+    buffered: deque[RecordBatch] = attrs.field(factory=deque)
+    buffered_bytes: int = 0
+    revoked: bool = False
+    """Nothing more is handed out; the positions stay for the last commit."""
+    replica: int = -1
+    """The broker that the leader wants us to read from (KIP-392); -1 for the leader itself."""
+    replica_until: float = 0.0
+    """When to ask the leader again."""
+    paused: bool = False
+    reset: bool = False
+    """The position was not in the log: look it up by the reset policy, not by the commit."""
+    failed: bool = False
+    """An error was handed to the application; nothing is fetched until it seeks."""
+    retry_at: float = 0.0
+    """Not fetched before this."""
+    attempts: int = 0
+    """Failures in a row."""
+
+    def start_at(self, offset: int, *, leader_epoch: int = -1) -> None:
+        """Read from `offset` on: a committed offset, a reset, or the application's seek."""
+        self.position = self.processed = self.fetch_offset = offset
+        self.leader_epoch = leader_epoch
+        self.checked_epoch = -1
+        self.topic_id = NO_ID
+        self.reset = self.failed = False
+        self.attempts = 0
+        self.retry_at = 0.0
+        self.drop_buffer()
+
+    def drop_buffer(self) -> None:
+        """Forget what was fetched and not handed out."""
+        self.buffered.clear()
+        self.buffered_bytes = 0
+        self.fetch_offset = self.position
+        self.fetch_epoch = self.leader_epoch
+
+    def is_unchecked(self, leader_epoch: int) -> bool:
+        """Whether a leader of this epoch may have another log below `fetch_offset` (KIP-320)."""
+        return self.fetch_epoch >= 0 and leader_epoch >= 0 and leader_epoch != self.checked_epoch
+
+    def is_made_anew(self, topic_id: UUID) -> bool:
+        """Whether the topic was deleted, and what has its name now is another."""
+        return NO_ID not in (self.topic_id, topic_id) and self.topic_id != topic_id
+
+    def add(self, batches: list[RecordBatch]) -> None:
+        """Take what was fetched from `fetch_offset` on."""
+        for batch in batches:
+            if batch.next_offset > self.fetch_offset:
+                self.buffered.append(batch)
+                self.buffered_bytes += batch.size
+                self.fetch_offset = batch.next_offset
+                self.fetch_epoch = batch.leader_epoch
+
+    def take_batch(self) -> RecordBatch:
+        """The next batch to read records from."""
+        batch = self.buffered.popleft()
+        self.buffered_bytes -= batch.size
+        return batch
+
+    def put_back(self, batch: RecordBatch) -> None:
+        """Take back a batch that was not read to its end; the position says where it is resumed."""
+        self.buffered.appendleft(batch)
+        self.buffered_bytes += batch.size
+
+    def to_commit(self) -> OffsetAndMetadata | None:
+        """What to commit; None when the coordinator knows it already."""
+        if self.processed in (UNKNOWN, self.committed):
+            return None
+        return OffsetAndMetadata(self.processed, leader_epoch=self.leader_epoch)

@@ -1,0 +1,69 @@
+"""What to fetch next from one broker, and what an error in the answer means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
+from kafkagroup.errors import ErrorCode
+
+__all__ = ["Remedy", "remedy", "wanted"]
+
+
+def wanted(
+    owned: Iterable[OwnedPartition], now: float, *, per_partition: int, room: int
+) -> list[OwnedPartition]:
+    """The partitions to ask for, those with the least buffered first.
+
+    A partition is left out while its position is unknown, it is paused, revoked, failed, backing
+    off, or has `per_partition` bytes waiting; all are when `room` bytes are used up.
+    """
+    if room <= 0:
+        return []
+    ready = [
+        o
+        for o in owned
+        if o.fetch_offset != UNKNOWN
+        and not (o.revoked or o.paused or o.failed or o.reset)
+        and o.buffered_bytes < per_partition
+        and o.retry_at <= now
+    ]
+    return sorted(ready, key=lambda o: o.buffered_bytes)
+
+
+class Remedy(Enum):
+    """What is done about a partition's error in a fetch or offsets answer."""
+
+    RETRY = "retry"
+    """The same broker, after a back-off."""
+    REFRESH = "refresh"
+    """Metadata is stale: ask for it, then the leader that it names."""
+    RESET = "reset"
+    """The position is not in the log: apply `auto_offset_reset`."""
+    RAISE = "raise"
+    """Nothing here can mend it: the application is told."""
+
+
+_REMEDIES: dict[int, Remedy] = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: Remedy.REFRESH,
+    ErrorCode.REPLICA_NOT_AVAILABLE: Remedy.REFRESH,
+    ErrorCode.KAFKA_STORAGE_ERROR: Remedy.REFRESH,
+    ErrorCode.FENCED_LEADER_EPOCH: Remedy.REFRESH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: Remedy.REFRESH,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Remedy.REFRESH,
+    ErrorCode.UNKNOWN_TOPIC_ID: Remedy.REFRESH,
+    ErrorCode.INCONSISTENT_TOPIC_ID: Remedy.REFRESH,
+    ErrorCode.LEADER_NOT_AVAILABLE: Remedy.REFRESH,
+    ErrorCode.OFFSET_NOT_AVAILABLE: Remedy.RETRY,
+    ErrorCode.REQUEST_TIMED_OUT: Remedy.RETRY,
+    ErrorCode.UNKNOWN_SERVER_ERROR: Remedy.RETRY,
+    ErrorCode.CORRUPT_MESSAGE: Remedy.RAISE,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Remedy.RAISE,
+    ErrorCode.OFFSET_OUT_OF_RANGE: Remedy.RESET,
+}
+
+
+def remedy(code: int) -> Remedy:
+    """The row of an error code; one that is not in the table is raised."""
+    return _REMEDIES.get(code, Remedy.RAISE)

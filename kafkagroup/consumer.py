@@ -1,0 +1,600 @@
+"""`Consumer`: an async iterator over the records of the partitions that a group gives it.
+
+What is public is here; what runs beneath it is in `net`. A record counts as processed when the next
+one is asked for, so a commit never runs ahead of the application, and a cancelled await loses
+nothing: whatever can be cancelled comes before the record is taken, and taking it is synchronous.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Literal, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kafkagroup.assign import Assignor
+from kafkagroup.consume.delivery import Batch, Delivery
+from kafkagroup.consume.options import ConsumerOptions, Deserializer, OffsetReset
+from kafkagroup.consume.owned import UNKNOWN
+from kafkagroup.errors import (
+    ConfigurationError,
+    ConsumerClosedError,
+    DeserializationError,
+    IllegalStateError,
+    NotAssignedError,
+    RequestTimeoutError,
+)
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.engine import Engine
+from kafkagroup.net.log_offsets import EARLIEST, LATEST
+from kafkagroup.net.options import ClientOptions, parse_servers
+from kafkagroup.net.reader import Reader
+from kafkagroup.net.service import Service
+from kafkagroup.net.session import Session
+from kafkagroup.net.subscriber import Callbacks, PartitionsCallback
+from kafkagroup.types import (
+    GroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    Record,
+    TopicPartition,
+)
+
+__all__ = ["Batches", "Consumer"]
+
+T = TypeVar("T")
+
+
+class Consumer(Service):
+    """Consumes topics, alone or as a member of a group.
+
+    ```python
+    async with Consumer("orders", bootstrap_servers="localhost:9092", group_id="billing") as c:
+        async for record in c:
+            await bill(record.value)
+    ```
+
+    Also `await start()` and `await stop()` on asyncio, from any task, and
+    `nursery.start(consumer.run)` on trio. One task iterates at a time.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        bootstrap_servers: str | Sequence[str] = "localhost:9092",
+        group_id: str | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        group_instance_id: str | None = None,
+        client_id: str = "kafkagroup",
+        assignors: Sequence[Assignor] | None = None,
+        auto_offset_reset: OffsetReset = "earliest",
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        group_protocol: Literal["classic"] = "classic",
+        security: None = None,
+        leave_group_on_close: bool = True,
+        session_timeout_ms: int | None = None,
+        heartbeat_interval_ms: int | None = None,
+        rebalance_timeout_ms: int | None = None,
+        max_poll_interval_ms: int = 300_000,
+        fetch_min_bytes: int = 1,
+        fetch_max_bytes: int = 52_428_800,
+        max_partition_fetch_bytes: int = 1_048_576,
+        fetch_max_wait_ms: int = 500,
+        isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+        check_crcs: bool = True,
+        max_batch_bytes: int = 134_217_728,
+        max_frame_bytes: int = 104_857_600,
+        client_rack: str | None = None,
+        metadata_max_age_ms: int = 300_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        request_timeout_ms: int = 30_000,
+        close_timeout: float = 10.0,
+        exclude_internal_topics: bool = True,
+        on_partitions_assigned: PartitionsCallback | None = None,
+        on_partitions_revoked: PartitionsCallback | None = None,
+        on_partitions_lost: PartitionsCallback | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> None:
+        """See the README's table of options. The defaults lose nothing: a group without a committed
+        offset starts at the beginning, and only what was processed is committed.
+
+        Raises: ConfigurationError.
+        """
+        super().__init__(close_timeout)
+        _refuse_unsupported(
+            group_protocol=(group_protocol, "classic"),
+            security=(security, None),
+        )
+        options = ConsumerOptions.checked(
+            group_id=group_id,
+            group_instance_id=group_instance_id,
+            client_id=client_id,
+            assignors=assignors,
+            auto_offset_reset=auto_offset_reset,
+            enable_auto_commit=enable_auto_commit,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            leave_group_on_close=leave_group_on_close,
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_max_bytes=fetch_max_bytes,
+            max_partition_fetch_bytes=max_partition_fetch_bytes,
+            fetch_max_wait_ms=fetch_max_wait_ms,
+            isolation_level=isolation_level,
+            check_crcs=check_crcs,
+            max_batch_bytes=max_batch_bytes,
+            max_frame_bytes=max_frame_bytes,
+            client_rack=client_rack,
+            metadata_max_age_ms=metadata_max_age_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            request_timeout_ms=request_timeout_ms,
+            close_timeout=close_timeout,
+        )
+        self._options = options
+        self._servers = parse_servers(bootstrap_servers)
+        self._subscription = _checked_topics(topics)
+        self._pattern = _checked_pattern(pattern, topics)
+        self._exclude_internal = exclude_internal_topics
+        self._callbacks = Callbacks(
+            on_partitions_assigned, on_partitions_revoked, on_partitions_lost
+        )
+        self._deserializers = (key_deserializer, value_deserializer)
+        convert = self._deserialized if any(self._deserializers) else None
+        self._delivery = Delivery(convert, self._made_room)
+        self._session = Session(options, self._delivery)
+        self._manual = False
+        self._engine: Engine | None = None
+        self._reader = Reader(self._session)
+
+    # ------------------------------------------------------------ iteration
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> Record:
+        """The next record. The one before it counts as processed from here on.
+
+        Raises: OffsetOutOfRangeError, NoOffsetError, CorruptRecordError, DeserializationError,
+        BrokerError, FencedError, what a callback raised; anyio.BusyResourceError when another task
+        is waiting here. Ends after `stop`.
+        """
+        try:
+            return await self._next(self._delivery.next_record)
+        except ConsumerClosedError:
+            raise StopAsyncIteration from None
+
+    def batches(self, max_records: int = 1_000) -> Batches:
+        """Iterate over batches: records of one partition, processed when the next is asked for."""
+        if max_records < 1:
+            raise ConfigurationError(f"max_records={max_records}; expected at least 1")
+        return Batches(self, max_records)
+
+    async def getone(self) -> Record:
+        """The next record; as iteration, but raises ConsumerClosedError after `stop`."""
+        return await self._next(self._delivery.next_record)
+
+    async def getmany(
+        self, max_records: int = 500, timeout: float = 0.0
+    ) -> dict[TopicPartition, list[Record]]:
+        """Up to `max_records` records of what has arrived, by partition.
+
+        Waits at most `timeout` seconds for the first one. What the last call answered counts as
+        processed from here on.
+        """
+        if max_records < 1:
+            raise ConfigurationError(f"max_records={max_records}; expected at least 1")
+        found: dict[TopicPartition, list[Record]] = {}
+        batch: Batch | None = None
+        with anyio.move_on_after(timeout):
+            batch = await self._next(lambda: self._delivery.next_batch(max_records))
+        count = 0
+        while batch is not None:
+            tp = TopicPartition(batch.topic, batch.partition)
+            found.setdefault(tp, []).extend(batch.records)
+            count += len(batch)
+            batch = None
+            if count < max_records:
+                batch = self._delivery.next_batch(max_records - count)
+        return found
+
+    async def _next(self, take: Callable[[], T | None]) -> T:
+        # Not asked here whether it is closing: coming back counts the record in hand as processed.
+        self._raise_if_not_started()
+        return await self._reader.next(take)
+
+    def _made_room(self) -> None:
+        if self._engine is not None:
+            self._engine.made_room()
+
+    def _raise_if_not_started(self) -> None:
+        if not self._running:
+            raise ConsumerClosedError("the consumer is not started; use `async with` or start()")
+
+    def _raise_if_closed(self) -> None:
+        """While it closes its callbacks may still commit."""
+        self._raise_if_not_started()
+        self._raise_if_over()
+
+    def _raise_if_over(self) -> None:
+        if self._stopped.is_set():
+            raise ConsumerClosedError("the consumer is closed")
+        if self._session.fatal is not None:
+            raise self._session.fatal
+
+    def _deserialized(self, record: Record) -> Record:
+        key_deserializer, value_deserializer = self._deserializers
+        key, value = record.key, record.value
+        try:
+            part = "key"
+            if key_deserializer is not None and isinstance(key, bytes):
+                key = key_deserializer(key)
+            part = "value"
+            if value_deserializer is not None and isinstance(value, bytes):
+                value = value_deserializer(value)
+        except Exception as error:
+            raise DeserializationError(record, part) from error
+        return record._replace(key=key, value=value)
+
+    # ------------------------------------------------------------ what is consumed
+
+    async def subscribe(self, *topics: str, pattern: str | re.Pattern[str] | None = None) -> None:
+        """Consume these topics from now on, or those whose whole name matches a pattern, instead of
+        what was subscribed to before.
+
+        A pattern is asked again at each refresh of metadata (`metadata_max_age_ms`). In a group
+        this asks for a rebalance. Raises: IllegalStateError after `assign`.
+        """
+        if self._manual:
+            raise IllegalStateError("partitions were given by assign(); unsubscribe() first")
+        self._raise_if_over()
+        subscription, matcher = _checked_topics(topics), _checked_pattern(pattern, topics)
+        if not subscription and matcher is None:
+            raise ConfigurationError("subscribe() needs topics or a pattern; see unsubscribe()")
+        self._subscription, self._pattern = subscription, matcher
+        await self._apply_subscription()
+
+    async def _apply_subscription(self) -> None:
+        if self._engine is None:
+            return
+        if self._pattern is not None:
+            await self._engine.follow(self._pattern, exclude_internal=self._exclude_internal)
+        elif self._subscription:
+            await self._engine.subscribe(self._subscription)
+
+    async def unsubscribe(self) -> None:
+        """Leave the group and consume nothing, until `subscribe` or `assign`."""
+        self._forget_own_hand()
+        self._subscription, self._pattern = frozenset(), None
+        self._manual = False
+        if self._engine is not None:
+            await self._engine.let_go("the consumer unsubscribed")
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Consume exactly these partitions, without membership. With a `group_id`, offsets are
+        read from it and committed to it.
+
+        Raises: IllegalStateError while topics are subscribed to.
+        """
+        if self._subscription or self._pattern is not None:
+            raise IllegalStateError("topics are subscribed to; unsubscribe() first")
+        self._raise_if_over()
+        self._forget_own_hand()
+        self._manual = True
+        wanted = {TopicPartition(*tp) for tp in partitions}
+        if self._engine is None:
+            self._delivery.own(sorted(wanted))
+        else:
+            await self._engine.assign(wanted)
+
+    def _forget_own_hand(self) -> None:
+        """What the calling task has in hand it does not come back for: waiting for that would be
+        waiting for itself. It is not processed."""
+        if anyio.get_current_task().id == self._reader.task:
+            self._session.forget_hand()
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this consumer owns now."""
+        return frozenset(tp for tp, owned in self._delivery.owned.items() if not owned.revoked)
+
+    # ------------------------------------------------------------ positions and commits
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Offset of the next record of a partition; waits while it is being looked up.
+
+        Raises: NotAssignedError.
+        """
+        while True:
+            self._raise_if_closed()
+            owned = self._delivery.owned.get(partition)
+            if owned is None:
+                raise NotAssignedError(f"{partition} is not assigned to this consumer")
+            if owned.position != UNKNOWN:
+                return owned.position
+            await self._session.changed.wait()
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on with the record at `offset`. A record in hand of the partition is not processed.
+
+        Raises: NotAssignedError.
+        """
+        if offset < 0:
+            raise ConfigurationError(f"seek to {offset}; expected an offset of 0 or more")
+        if partition not in self.assignment():
+            raise NotAssignedError(f"{partition} is not assigned to this consumer")
+        self._delivery.seek(partition, offset)
+        if self._engine is not None:
+            self._engine.wake()
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> None:
+        """Commit what was delivered, the record or batch in hand included; or the given offsets,
+        each the next one to read.
+
+        Raises: CommitFailedError when the partitions are no longer this consumer's, FencedError,
+        BrokerError, TransportError after trying for `request_timeout_ms`.
+        """
+        self._raise_if_closed()
+        timeout = self._options.request_timeout
+        if offsets is None:
+            self._session.count_processed()
+            await self._session.commit_processed(timeout)
+            return
+        given = {
+            TopicPartition(*tp): o if isinstance(o, OffsetAndMetadata) else OffsetAndMetadata(o)
+            for tp, o in offsets.items()
+        }
+        negative = [tp for tp, o in given.items() if o.offset < 0]
+        if negative:
+            raise ConfigurationError(f"the offset for {negative[0]} is negative")
+        if given:
+            await self._session.commit(given, timeout)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets, of these partitions or of the assigned ones; None where
+        there is none.
+
+        Raises: BrokerError, NoBrokersAvailableError.
+        """
+        self._raise_if_closed()
+        offsets = self._session.offsets
+        if offsets is None:
+            raise ConfigurationError("a consumer without group_id has no committed offsets")
+        wanted = self.assignment() if partitions is None else partitions
+        return await offsets.committed([TopicPartition(*tp) for tp in wanted])
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is to its group, for a transactional producer (KIP-447)."""
+        identity = self._session.identity
+        if self._options.group_id is None:
+            raise ConfigurationError("a consumer without group_id is nobody to a group")
+        return GroupMetadata(
+            self._options.group_id,
+            identity.generation_id,
+            identity.member_id,
+            self._options.group_instance_id,
+        )
+
+    # ------------------------------------------------------------ pausing
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out nothing of these partitions, and fetch nothing more; they stay assigned.
+
+        A pause lasts as long as the assignment of the partition: one that a rebalance takes away
+        comes back unpaused, and one that stays (cooperatively) stays paused.
+        Raises: NotAssignedError.
+        """
+        for tp in self._assigned(partitions):
+            self._delivery.pause(tp)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Go on with paused partitions. Raises: NotAssignedError."""
+        for tp in self._assigned(partitions):
+            self._delivery.resume(tp)
+        if self._engine is not None:
+            self._engine.wake()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The assigned partitions that are paused."""
+        return frozenset(tp for tp in self.assignment() if self._delivery.owned[tp].paused)
+
+    def _assigned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        assigned = self.assignment()
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        for tp in wanted:
+            if tp not in assigned:
+                raise NotAssignedError(f"{tp} is not assigned to this consumer")
+        return wanted
+
+    # ------------------------------------------------------------ the logs
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """The first offset that each log still has. Any partitions; waits for their leaders, at
+        most `request_timeout_ms`.
+
+        Raises: BrokerError, RequestTimeoutError.
+        """
+        found = await self._log_offsets(dict.fromkeys(partitions, EARLIEST))
+        return {tp: at.offset for tp, at in found.items()}
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset that the next record of each log gets; under read_committed, the last stable
+        offset. As `beginning_offsets`."""
+        found = await self._log_offsets(dict.fromkeys(partitions, LATEST))
+        return {tp: at.offset for tp, at in found.items()}
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of each log at or after a time (milliseconds since the epoch); None
+        where there is none. As `beginning_offsets`."""
+        negative = [tp for tp, at in times.items() if at < 0]
+        if negative:
+            raise ConfigurationError(f"the time for {negative[0]} is negative")
+        found = await self._log_offsets(times)
+        return {tp: at if at.offset >= 0 else None for tp, at in found.items()}
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets lie between the position and the end of each assigned partition.
+
+        Ends are asked for now; gaps of compaction and markers count. Never negative. Waits for
+        positions that are being looked up.
+        """
+        assigned = self.assignment()
+        ends = await self.end_offsets(assigned)
+        positions = {tp: await self.position(tp) for tp in assigned & self.assignment()}
+        return {tp: max(0, ends[tp] - position) for tp, position in positions.items()}
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go on at the logs' starts: of these, or of all that is assigned."""
+        for tp, offset in (await self.beginning_offsets(self._chosen(partitions))).items():
+            self.seek(tp, offset)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go on at the logs' ends: of these, or of all that is assigned."""
+        for tp, offset in (await self.end_offsets(self._chosen(partitions))).items():
+            self.seek(tp, offset)
+
+    def _chosen(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        self._raise_if_closed()
+        return self._assigned(partitions or sorted(self.assignment()))
+
+    async def _log_offsets(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        self._raise_if_closed()
+        if self._engine is None:
+            raise ConsumerClosedError("the consumer is not started; use `async with` or start()")
+        timeout = self._options.request_timeout
+        wanted = {TopicPartition(*tp): at for tp, at in timestamps.items()}
+        try:
+            with anyio.fail_after(timeout):
+                return await self._engine.log_offsets.at(wanted)
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"the leaders of {', '.join(map(str, sorted(wanted)))} did not answer for their"
+                f" offsets within {timeout:g} s"
+            ) from None
+
+    # ------------------------------------------------------------ opening and closing
+
+    async def stop(self) -> None:
+        """Close: finish the record in hand, commit what was processed, leave the group.
+
+        Called by the task that iterates it does not wait for that task's own record, and in a
+        callback it only asks for the end. All of it takes at most `close_timeout`.
+        """
+        self._forget_own_hand()
+        if anyio.get_current_task().id == self._session.callback_task:
+            self._request_stop()
+            return
+        await super().stop()
+
+    async def close(self) -> None:
+        """The same as `stop`."""
+        await self.stop()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # The body is over: nobody comes back for what it had in hand.
+        self._session.forget_hand()
+        await super().__aexit__(exc_type, exc_value, traceback)
+
+    async def _open(self, tasks: TaskGroup) -> None:
+        cluster = Cluster(self._servers, self._client_options(), tasks)
+        cluster.topics |= self._subscription
+        await cluster.refresh()
+
+        def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:
+            self._spawn(tasks, function, name)
+
+        engine = self._engine = Engine(self._session, cluster, self._callbacks, spawn)
+        engine.start()
+        await self._apply_subscription()
+        if self._delivery.owned:
+            await engine.assign(self._delivery.owned)
+
+    async def _close(self) -> None:
+        # Also when there is no engine yet: whoever waits for records would wait for ever.
+        self._session.closing = True
+        self._session.notify()
+        if self._engine is not None:
+            await self._engine.close()
+
+    def _crashed(self, error: Exception) -> None:
+        self._session.fail(error)
+
+    def _client_options(self) -> ClientOptions:
+        options = self._options
+        return ClientOptions(
+            client_id=options.client_id,
+            request_timeout=options.request_timeout,
+            retry_backoff=options.retry_backoff,
+            retry_backoff_max=options.retry_backoff_max,
+            max_frame_bytes=options.max_frame_bytes,
+        )
+
+
+class Batches:
+    """The async iterator of `Consumer.batches`."""
+
+    def __init__(self, consumer: Consumer, max_records: int) -> None:
+        self._consumer = consumer
+        self._max_records = max_records
+
+    def __aiter__(self) -> Batches:
+        return self
+
+    async def __anext__(self) -> Batch:
+        consumer = self._consumer
+        try:
+            return await consumer._next(lambda: consumer._delivery.next_batch(self._max_records))
+        except ConsumerClosedError:
+            raise StopAsyncIteration from None
+
+
+def _checked_topics(topics: Iterable[str]) -> frozenset[str]:
+    names = frozenset(topics)
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError(f"{name!r} is no topic name; expected a string")
+    return names
+
+
+def _checked_pattern(
+    pattern: str | re.Pattern[str] | None, topics: Sequence[str]
+) -> re.Pattern[str] | None:
+    if pattern is None:
+        return None
+    if topics:
+        raise ConfigurationError("give topics or a pattern, not both")
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError(f"pattern={pattern!r} is no regular expression: {error}") from None
+
+
+def _refuse_unsupported(**given: tuple[object, object]) -> None:
+    """Options that are part of the signature and not at work yet: an error, never silence."""
+    for name, (value, supported) in given.items():
+        if value != supported:
+            raise ConfigurationError(
+                f"{name}={value!r} is not supported yet; leave it at {supported!r}"
+            )

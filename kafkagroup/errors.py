@@ -1,0 +1,428 @@
+"""Every exception that the library raises, and the broker's error codes.
+
+```
+KafkaGroupError
+├── ConfigurationError (also ValueError)    you passed something that cannot work
+├── IllegalStateError                       a call that does not fit the moment
+│   ├── ConsumerClosedError                 the consumer or member was closed
+│   └── NotAssignedError                    the partition is not (or no longer) this member's
+├── LocalProtocolError                      we were about to break the protocol; nothing was sent
+├── RemoteProtocolError                     the broker broke the protocol
+│   └── DecodeError                         bytes that are not what they claim to be
+│       ├── LimitExceededError              a claim beyond a limit; the limit is named
+│       └── CorruptRecordError              a damaged record batch: topic, partition, offset
+├── UnsupportedVersionError                 no version of a request that both sides speak
+├── TransportError                          retriable: the network's fault
+│   ├── ConnectionLostError                 the connection broke, or could not be made
+│   ├── RequestTimeoutError                 no answer within the deadline
+│   └── NoBrokersAvailableError             no bootstrap address answered
+├── BrokerError                             an error code in an answer: code, name, retriable
+├── FencedError                             another member took this member's identity; fatal
+├── CommitFailedError                       offsets of an assignment that is over
+├── OffsetOutOfRangeError                   the position is not in the log, and no reset policy
+├── NoOffsetError                           no committed offset, and auto_offset_reset is "none"
+└── DeserializationError                    your deserializer failed; carries the raw record
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafkagroup.types import Record, TopicPartition
+
+__all__ = [
+    "BrokerError",
+    "CommitFailedError",
+    "ConfigurationError",
+    "ConnectionLostError",
+    "ConsumerClosedError",
+    "CorruptRecordError",
+    "DecodeError",
+    "DeserializationError",
+    "ErrorCode",
+    "FencedError",
+    "IllegalStateError",
+    "KafkaGroupError",
+    "LimitExceededError",
+    "LocalProtocolError",
+    "NoBrokersAvailableError",
+    "NoOffsetError",
+    "NotAssignedError",
+    "OffsetOutOfRangeError",
+    "RemoteProtocolError",
+    "RequestTimeoutError",
+    "TransportError",
+    "UnsupportedVersionError",
+]
+
+
+class KafkaGroupError(Exception):
+    """Root of every error of this library."""
+
+
+class ConfigurationError(KafkaGroupError, ValueError):
+    """An option or argument that cannot work. Says which, and what would."""
+
+
+class IllegalStateError(KafkaGroupError):
+    """A call that does not fit the moment, such as `seek` on a partition that is not assigned."""
+
+
+class ConsumerClosedError(IllegalStateError):
+    """The consumer or group member was closed, or never started."""
+
+
+class NotAssignedError(IllegalStateError):
+    """The partition is not assigned to this consumer."""
+
+
+class LocalProtocolError(KafkaGroupError):
+    """This side was about to break the protocol. Nothing was sent. A bug here or in the caller."""
+
+
+class RemoteProtocolError(KafkaGroupError):
+    """The broker broke the protocol. The connection is closed; what is in flight on it fails."""
+
+
+class DecodeError(RemoteProtocolError):
+    """Bytes from the broker are not what they claim to be."""
+
+
+class LimitExceededError(DecodeError):
+    """A peer's claim lies beyond a limit. The message names the limit and the option behind it."""
+
+
+class CorruptRecordError(DecodeError):
+    """A record batch is damaged: its length, count or checksum is wrong."""
+
+    def __init__(
+        self, reason: str, *, topic: str = "?", partition: int = -1, offset: int = -1
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition} at offset {self.offset}: {self.reason}"
+
+
+class UnsupportedVersionError(KafkaGroupError):
+    """The broker speaks no version of a request that this library speaks."""
+
+
+class TransportError(KafkaGroupError):
+    """The network's fault. Retriable: nobody knows whether the request was carried out."""
+
+
+class ConnectionLostError(TransportError):
+    """The connection broke or could not be made."""
+
+
+class RequestTimeoutError(TransportError):
+    """No answer came within the deadline. The connection is closed, as what is behind waits too."""
+
+
+class NoBrokersAvailableError(TransportError):
+    """None of the bootstrap addresses answered."""
+
+
+class ErrorCode(IntEnum):
+    """The error codes of the protocol, up to Apache Kafka 4.3."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    INVALID_FETCH_SIZE = 4
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    STALE_CONTROLLER_EPOCH = 11
+    OFFSET_METADATA_TOO_LARGE = 12
+    NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
+    TRANSACTION_COORDINATOR_FENCED = 52
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    SECURITY_DISABLED = 54
+    OPERATION_NOT_ATTEMPTED = 55
+    KAFKA_STORAGE_ERROR = 56
+    LOG_DIR_NOT_FOUND = 57
+    SASL_AUTHENTICATION_FAILED = 58
+    UNKNOWN_PRODUCER_ID = 59
+    REASSIGNMENT_IN_PROGRESS = 60
+    DELEGATION_TOKEN_AUTH_DISABLED = 61
+    DELEGATION_TOKEN_NOT_FOUND = 62
+    DELEGATION_TOKEN_OWNER_MISMATCH = 63
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64
+    DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65
+    DELEGATION_TOKEN_EXPIRED = 66
+    INVALID_PRINCIPAL_TYPE = 67
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    LISTENER_NOT_FOUND = 72
+    TOPIC_DELETION_DISABLED = 73
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    STALE_BROKER_EPOCH = 77
+    OFFSET_NOT_AVAILABLE = 78
+    MEMBER_ID_REQUIRED = 79
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    ELECTION_NOT_NEEDED = 84
+    NO_REASSIGNMENT_IN_PROGRESS = 85
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
+    INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
+    THROTTLING_QUOTA_EXCEEDED = 89
+    PRODUCER_FENCED = 90
+    RESOURCE_NOT_FOUND = 91
+    DUPLICATE_RESOURCE = 92
+    UNACCEPTABLE_CREDENTIAL = 93
+    INCONSISTENT_VOTER_SET = 94
+    INVALID_UPDATE_VERSION = 95
+    FEATURE_UPDATE_FAILED = 96
+    PRINCIPAL_DESERIALIZATION_FAILURE = 97
+    SNAPSHOT_NOT_FOUND = 98
+    POSITION_OUT_OF_RANGE = 99
+    UNKNOWN_TOPIC_ID = 100
+    DUPLICATE_BROKER_REGISTRATION = 101
+    BROKER_ID_NOT_REGISTERED = 102
+    INCONSISTENT_TOPIC_ID = 103
+    INCONSISTENT_CLUSTER_ID = 104
+    TRANSACTIONAL_ID_NOT_FOUND = 105
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
+    INELIGIBLE_REPLICA = 107
+    NEW_LEADER_ELECTED = 108
+    OFFSET_MOVED_TO_TIERED_STORAGE = 109
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
+    MISMATCHED_ENDPOINT_TYPE = 114
+    UNSUPPORTED_ENDPOINT_TYPE = 115
+    UNKNOWN_CONTROLLER_ID = 116
+    UNKNOWN_SUBSCRIPTION_ID = 117
+    TELEMETRY_TOO_LARGE = 118
+    INVALID_REGISTRATION = 119
+    TRANSACTION_ABORTABLE = 120
+    INVALID_RECORD_STATE = 121
+    SHARE_SESSION_NOT_FOUND = 122
+    INVALID_SHARE_SESSION_EPOCH = 123
+    FENCED_STATE_EPOCH = 124
+    INVALID_VOTER_KEY = 125
+    DUPLICATE_VOTER = 126
+    VOTER_NOT_FOUND = 127
+    INVALID_REGULAR_EXPRESSION = 128
+    REBOOTSTRAP_REQUIRED = 129
+    STREAMS_INVALID_TOPOLOGY = 130
+    STREAMS_INVALID_TOPOLOGY_EPOCH = 131
+    STREAMS_TOPOLOGY_FENCED = 132
+    SHARE_SESSION_LIMIT_REACHED = 133
+
+
+COORDINATOR_MOVED: frozenset[int] = frozenset(
+    (
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+    )
+)
+"""Codes after which a group's coordinator has to be looked for again."""
+
+_RETRIABLE = frozenset(
+    (
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.ELECTION_NOT_NEEDED,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ErrorCode.SHARE_SESSION_NOT_FOUND,
+        ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+        ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+    )
+)
+_STALE_METADATA = frozenset(
+    (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.ELECTION_NOT_NEEDED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    )
+)
+
+
+class BrokerError(KafkaGroupError):
+    """A broker answered with an error code.
+
+    Codes that this library does not know (a newer broker's) are kept, as `UNKNOWN_CODE_<n>`.
+    """
+
+    def __init__(self, code: int, message: str | None = None) -> None:
+        self.code = code
+        """The number, as on the wire."""
+        self.name = error_name(code)
+        """The name in Kafka's own table."""
+        self.retriable = code in _RETRIABLE
+        """Whether the same request may succeed later."""
+        self.stale_metadata = code in _STALE_METADATA
+        """Whether metadata must be refreshed before a retry."""
+        super().__init__(f"{self.name} ({code})" + (f": {message}" if message else ""))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BrokerError) and self.args == other.args
+
+    def __hash__(self) -> int:
+        return hash(self.args)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        prefix = f"{self.name} ({self.code})"
+        message = str(self).removeprefix(prefix).removeprefix(": ")
+        return type(self), (self.code, message or None)
+
+
+def error_name(code: int) -> str:
+    """The name of an error code; `UNKNOWN_CODE_<n>` for one that this library does not know."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"UNKNOWN_CODE_{code}"
+
+
+class FencedError(KafkaGroupError):
+    """Another member has taken this member's `group_instance_id`. Fatal: it must not rejoin."""
+
+
+class CommitFailedError(KafkaGroupError):
+    """Offsets were not committed: the member no longer owns those partitions in this generation.
+
+    Their new owner starts at the last commit that succeeded, so nothing is lost. Going on is fine.
+    """
+
+
+class OffsetOutOfRangeError(KafkaGroupError):
+    """The position is not in the broker's log, and `auto_offset_reset` is "none"."""
+
+    def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
+        super().__init__(offsets)
+        self.offsets = offsets
+        """Partition -> the position that was asked for."""
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{tp} at {offset}" for tp, offset in sorted(self.offsets.items()))
+        return f"no such offset in the log: {where}; seek, or set auto_offset_reset"
+
+
+class NoOffsetError(KafkaGroupError):
+    """The group has no committed offset for these partitions, and `auto_offset_reset` is "none"."""
+
+    def __init__(self, partitions: tuple[TopicPartition, ...]) -> None:
+        super().__init__(partitions)
+        self.partitions = partitions
+        """The partitions without a position."""
+
+    def __str__(self) -> str:
+        names = ", ".join(map(str, sorted(self.partitions)))
+        return f"no committed offset for {names}; seek, or set auto_offset_reset"
+
+
+class DeserializationError(KafkaGroupError):
+    """A deserializer raised. The position stays before the record until you seek past it."""
+
+    def __init__(self, record: Record, part: str) -> None:
+        super().__init__(record, part)
+        self.record = record
+        """The record with key and value as the bytes that the broker sent."""
+        self.part = part
+        """Which deserializer: "key" or "value"."""
+
+    def __str__(self) -> str:
+        record = self.record
+        return (
+            f"{self.part}_deserializer failed on {record.topic}/{record.partition}"
+            f" at offset {record.offset}"
+        )

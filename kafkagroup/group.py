@@ -1,0 +1,429 @@
+"""`GroupMember`: membership of any group, one generation at a time.
+
+A consumer is one application of this engine; leader election and sharded workers are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import anyio
+import anyio.lowlevel
+import attrs
+from anyio.abc import TaskGroup
+
+from kafkagroup.errors import BrokerError, ConfigurationError, ConsumerClosedError
+from kafkagroup.member.state import Config, Member
+from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.driver import Driver, Offer
+from kafkagroup.net.options import ClientOptions, parse_servers
+from kafkagroup.net.service import Service
+from kafkagroup.wire.messages.group import DescribedGroup, DescribeGroupsRequest
+
+__all__ = ["Generation", "GroupMember", "GroupProtocol"]
+
+
+@attrs.frozen
+class GroupProtocol:
+    """What the members of a group agree on: a type, a strategy's name, and the strategy.
+
+    ```python
+    GroupProtocol("workers", "even-split", b"host-1", assign_evenly)
+    ```
+    """
+
+    type: str
+    """The kind of group: "consumer", "connect", or your own. Members of one group share it."""
+    name: str
+    """The strategy. The coordinator picks one that every member offers."""
+    metadata: bytes
+    """What this member tells the leader about itself."""
+    assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
+    """Member id -> metadata in, member id -> assignment out. Called on the leader; a pure function.
+    A member that is left out is assigned b""."""
+
+
+class Generation:
+    """One generation of the group: who is in it, and what is assigned to this member."""
+
+    def __init__(self, info: GenerationInfo, owning_until: float) -> None:
+        self._info = info
+        self._owning_until = owning_until
+        self._scopes: set[anyio.CancelScope] = set()
+        self._vacated = anyio.Event()
+        self.over = anyio.Event()
+        """Set when the generation ends, or cannot be known to stand any more. Finish, then ask for
+        the next one."""
+
+    def __repr__(self) -> str:
+        leads = ", leads" if self.is_leader else ""
+        return f"<Generation {self.generation_id} of {self.member_id}{leads}>"
+
+    @property
+    def generation_id(self) -> int:
+        """Grows with every rebalance."""
+        return self._info.generation_id
+
+    @property
+    def member_id(self) -> str:
+        """This member, as the coordinator calls it."""
+        return self._info.member_id
+
+    @property
+    def leader_id(self) -> str:
+        """The member that computed the assignments."""
+        return self._info.leader_id
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member computed the assignments."""
+        return self._info.is_leader
+
+    @property
+    def protocol_name(self) -> str:
+        """The strategy that was picked."""
+        return self._info.protocol_name
+
+    @property
+    def members(self) -> Mapping[str, bytes]:
+        """Member id -> metadata, on the leader; empty on the others."""
+        return self._info.members
+
+    @property
+    def assignment(self) -> bytes:
+        """What the leader assigned to this member."""
+        return self._info.assignment
+
+    @property
+    def owning_until(self) -> float:
+        """Until when this member is sure to be in the generation, on the loop's clock: one session
+        timeout after the last acknowledged heartbeat was sent. Each one moves it on."""
+        return self._owning_until
+
+    @contextmanager
+    def scope(self) -> Iterator[anyio.CancelScope]:
+        """Run work that is cancelled when the generation ends: `with generation.scope(): ...`.
+
+        It is cancelled at `owning_until` at the latest: from then on the coordinator may have given
+        the assignment to others, whether this member can hear of that or not.
+        """
+        with anyio.CancelScope(deadline=self._owning_until) as scope:
+            self._scopes.add(scope)
+            try:
+                if self.over.is_set():
+                    scope.cancel()
+                yield scope
+            finally:
+                self._scopes.discard(scope)
+                if not self._scopes:
+                    self._vacated.set()
+                    self._vacated = anyio.Event()
+
+    def _extend(self, owning_until: float) -> None:
+        self._owning_until = owning_until
+        for scope in self._scopes:
+            scope.deadline = owning_until
+
+    async def _wait_vacated(self) -> None:
+        """Wait until no work is left in a scope."""
+        while self._scopes:
+            await self._vacated.wait()
+
+    def _end(self) -> None:
+        self.over.set()
+        for scope in self._scopes:
+            scope.cancel()
+
+
+class _Desk:
+    """The application of the driver: hands generations to `GroupMember.__anext__`."""
+
+    def __init__(
+        self, protocols: Sequence[GroupProtocol], owning_until: Callable[[], float]
+    ) -> None:
+        self.protocols = {p.name: p for p in protocols}
+        self.owning_until = owning_until
+        self.latest: Generation | None = None
+        """The last one that began, whoever has it by now."""
+        self.current: Generation | None = None
+        """The one that the user has in hand."""
+        self.fresh: Generation | None = None
+        """A generation that nobody has taken yet."""
+        self.error: Exception | None = None
+        self.closed = False
+        self.changed = anyio.Event()
+
+    def notify(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    def release(self) -> None:
+        """The user is done with the generation in hand."""
+        self.current = None
+        self.notify()
+
+    def ending(self, *, lost: bool) -> None:
+        if self.latest is not None:
+            self.latest._end()
+
+    def alive(self) -> None:
+        if self.latest is not None:
+            self.latest._extend(self.owning_until())
+
+    def failed(self, error: Exception) -> None:
+        self.error = error
+        self.ending(lost=True)
+        self.notify()
+
+    async def revoke(self, deadline: float) -> Offer | None:
+        # Once more: a generation that is revoked in the step that began it was not here yet when
+        # `ending` was called, and the user may have taken it since.
+        self.ending(lost=False)
+        self.fresh = None
+        with anyio.move_on_at(deadline):
+            while self.current is not None:
+                await self.changed.wait()
+        return None
+
+    async def lose(self, reason: str) -> Offer | None:
+        # The work in hand was cancelled through its scope; waiting for it would help nobody.
+        self.ending(lost=True)
+        self.fresh = None
+        return None
+
+    async def assign(self, generation: GenerationInfo) -> None:
+        self.latest = self.fresh = Generation(generation, self.owning_until())
+        self.notify()
+
+    async def compute(self, work: Compute) -> dict[str, bytes]:
+        assigned = self.protocols[work.protocol_name].assign(work.members)
+        strangers = sorted(set(assigned) - set(work.members))
+        if strangers:
+            raise ConfigurationError(f"{work.protocol_name!r} assigned to strangers: {strangers}")
+        return {member: bytes(assigned.get(member, b"")) for member in work.members}
+
+
+class GroupMember(Service):
+    """A member of a group of any type.
+
+    ```python
+    async with GroupMember("workers", protocol, bootstrap_servers="localhost:9092") as member:
+        async for generation in member:
+            with generation.scope():
+                await work_on(generation.assignment)
+    ```
+
+    Asking for the next generation says that the work of the last one is over: until then, or until
+    the rebalance timeout, the group waits.
+
+    A generation is over, too, once a session timeout has passed without an acknowledgement: the
+    member then asks for a new one, which comes when the coordinator is back.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        protocols: GroupProtocol | Iterable[GroupProtocol],
+        *,
+        bootstrap_servers: str | Sequence[str] = "localhost:9092",
+        client_id: str = "kafkagroup",
+        group_instance_id: str | None = None,
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 1_000,
+        rebalance_timeout_ms: int = 300_000,
+        request_timeout_ms: int = 30_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        leave_group_on_close: bool = True,
+        close_timeout: float = 10.0,
+    ) -> None:
+        super().__init__(close_timeout)
+        offered = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
+        _check(group_id, offered, session_timeout_ms, heartbeat_interval_ms)
+        self._servers = parse_servers(bootstrap_servers)
+        self._options = ClientOptions(
+            client_id=client_id,
+            request_timeout=request_timeout_ms / 1000,
+            retry_backoff=retry_backoff_ms / 1000,
+            retry_backoff_max=retry_backoff_max_ms / 1000,
+        )
+        self._member = Member(
+            config=Config(
+                group_id=group_id,
+                protocol_type=offered[0].type,
+                group_instance_id=group_instance_id,
+                session_timeout=session_timeout_ms / 1000,
+                rebalance_timeout=rebalance_timeout_ms / 1000,
+                heartbeat_interval=heartbeat_interval_ms / 1000,
+                request_timeout=request_timeout_ms / 1000,
+                retry_backoff=retry_backoff_ms / 1000,
+                retry_backoff_max=retry_backoff_max_ms / 1000,
+            ),
+            protocols=_offer(offered),
+        )
+        self._leave_group = leave_group_on_close
+        self._desk = _Desk(offered, lambda: self._running_driver().owning_until)
+        self._driver: Driver | None = None
+        self._cluster: Cluster | None = None
+
+    def __aiter__(self) -> GroupMember:
+        return self
+
+    async def __anext__(self) -> Generation:
+        """Give back the generation in hand, and wait for the next one.
+
+        Raises: the error that ended the membership, if one did. Iteration ends after `stop`.
+        """
+        desk = self._desk
+        desk.release()
+        await anyio.lowlevel.checkpoint()
+        while True:
+            if desk.error is not None:
+                raise desk.error
+            if desk.closed:
+                raise StopAsyncIteration
+            if desk.fresh is not None:
+                break
+            await desk.changed.wait()
+        desk.current, desk.fresh = desk.fresh, None
+        return desk.current
+
+    @property
+    def generation(self) -> Generation | None:
+        """The generation that stands, whether or not it was taken by iterating; None while none
+        does."""
+        latest = self._desk.latest
+        return None if latest is None or latest.over.is_set() else latest
+
+    async def wait_generation(self, after: Generation | None = None) -> Generation:
+        """Wait until a generation other than `after` stands, without taking it. For those who only
+        watch: only whoever iterates answers for the work.
+
+        Raises: the error that ended the membership; ConsumerClosedError after `stop`.
+        """
+        desk = self._desk
+        await anyio.lowlevel.checkpoint()
+        while (generation := self.generation) is None or generation is after:
+            if desk.error is not None:
+                raise desk.error
+            if desk.closed:
+                raise ConsumerClosedError("the member was closed")
+            await desk.changed.wait()
+        return generation
+
+    async def describe(self) -> DescribedGroup:
+        """The group as its coordinator tells of it; also after the membership has failed.
+
+        Raises: BrokerError; TransportError.
+        """
+        if self._cluster is None:
+            raise _not_running()
+        group_id = self._member.config.group_id
+        coordinator = self._cluster.broker(await self._cluster.find_coordinator(group_id))
+        answer = await coordinator.request(DescribeGroupsRequest(groups=(group_id,)))
+        (group,) = answer.groups
+        if group.error_code:
+            raise BrokerError(group.error_code, group.error_message)
+        return group
+
+    @property
+    def member_id(self) -> str:
+        """This member, as the coordinator calls it; "" before it has joined."""
+        return self._running_driver().member.member_id
+
+    def rejoin(self, reason: str = "the application asked for it") -> None:
+        """Ask the group for a new generation."""
+        self._running_driver().rejoin(reason)
+
+    def update(self, protocols: GroupProtocol | Iterable[GroupProtocol]) -> None:
+        """Offer other protocols or other metadata from now on; the group rebalances.
+
+        Called between `over` of the generation in hand and asking for the next one, it takes part
+        in the rebalance that is under way and costs none of its own.
+        """
+        offered = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
+        config = self._member.config
+        _check(config.group_id, offered, 2, 1)
+        if offered[0].type != config.protocol_type:
+            raise ConfigurationError(
+                f"a member of type {config.protocol_type!r} cannot become {offered[0].type!r}"
+            )
+        self._desk.protocols = {p.name: p for p in offered}
+        self._running_driver().rejoin("the metadata changed", _offer(offered))
+
+    def _running_driver(self) -> Driver:
+        if self._driver is None:
+            raise _not_running()
+        return self._driver
+
+    async def _open(self, tasks: TaskGroup) -> None:
+        self._cluster = Cluster(self._servers, self._options, tasks)
+        await self._cluster.refresh()
+        self._driver = Driver(self._cluster, self._member, self._desk)
+        self._spawn(tasks, self._driver.run, "membership")
+        tasks.start_soon(self._keep_time, self._driver)
+
+    async def _keep_time(self, driver: Driver) -> None:
+        """End the generation whose session has run out unheard.
+
+        Its scopes are cancelled by their deadline; without a new generation their work would stand
+        still once the coordinator is back and finds nothing wrong.
+        """
+        desk = self._desk
+        while True:
+            generation = desk.latest
+            if generation is None or generation.over.is_set():
+                await desk.changed.wait()
+                continue
+            await anyio.sleep_until(generation.owning_until)
+            if anyio.current_time() >= generation.owning_until and not generation.over.is_set():
+                generation._end()
+                driver.rejoin("no heartbeat was acknowledged within the session timeout")
+
+    async def _close(self) -> None:
+        desk = self._desk
+        desk.closed = True
+        desk.ending(lost=False)
+        desk.notify()
+        if desk.latest is not None:
+            # Left earlier, another member could begin while this one's work is still ending.
+            await desk.latest._wait_vacated()
+        if self._driver is not None and not self._driver.out.is_set():
+            desk.release()
+            self._driver.leave("the member was closed", leave_group=self._leave_group)
+            await self._driver.out.wait()
+        if self._cluster is not None:
+            await self._cluster.aclose()
+
+    def _crashed(self, error: Exception) -> None:
+        self._desk.failed(error)
+
+
+def _not_running() -> ConsumerClosedError:
+    return ConsumerClosedError("the member is not running; use `async with` or start()")
+
+
+def _offer(protocols: Sequence[GroupProtocol]) -> tuple[tuple[str, bytes], ...]:
+    return tuple((p.name, p.metadata) for p in protocols)
+
+
+def _check(
+    group_id: str, protocols: Sequence[GroupProtocol], session_ms: int, heartbeat_ms: int
+) -> None:
+    if not group_id:
+        raise ConfigurationError("group_id is empty")
+    if not protocols:
+        raise ConfigurationError("a member needs at least one GroupProtocol")
+    types = sorted({p.type for p in protocols})
+    if len(types) > 1:
+        raise ConfigurationError(f"the protocols are of several types: {types}; a group has one")
+    names = [p.name for p in protocols]
+    if len(set(names)) < len(names):
+        raise ConfigurationError(f"two protocols have the same name: {names}")
+    if not 0 < heartbeat_ms < session_ms:
+        raise ConfigurationError(
+            f"heartbeat_interval_ms={heartbeat_ms} must lie between 0 and"
+            f" session_timeout_ms={session_ms}; a third of it at most is wise"
+        )

@@ -1,0 +1,556 @@
+"""The classic group protocol: one pure `step`. Nothing here reads a clock or touches a socket.
+
+A member finds its coordinator, joins, is assigned by the leader (perhaps itself), and heartbeats
+until something changes. `state.MOVES` is the whole table of phases. Sources: the consumer rebalance
+protocol, KIP-62 (heartbeats beside processing), KIP-394 (member ids are given before joining),
+KIP-345 (static members), KIP-559 (protocol checks), KIP-800 (reasons), KIP-814 (static leaders).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+import attrs
+
+from kafkagroup.errors import (
+    COORDINATOR_MOVED,
+    BrokerError,
+    ErrorCode,
+    FencedError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    TransportError,
+)
+from kafkagroup.member.backoff import backoff
+from kafkagroup.member.requests import (
+    heartbeat_request,
+    join_request,
+    leave_request,
+    sync_request,
+)
+from kafkagroup.member.state import BEATING, COMMITTING, MOVES, OVER, Member, Phase
+from kafkagroup.member.vocabulary import (
+    Assign,
+    AssignFailed,
+    Compute,
+    Computed,
+    ComputeFailed,
+    Coordinator,
+    Effect,
+    Event,
+    Fail,
+    GenerationInfo,
+    Leave,
+    Leaving,
+    Lose,
+    RejoinRequested,
+    Replied,
+    Revoke,
+    Revoked,
+    Route,
+    Send,
+    SendFailed,
+    Started,
+    WakeAt,
+    Woke,
+)
+from kafkagroup.wire.messages.group import (
+    HeartbeatResponse,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from kafkagroup.wire.schema import Request
+
+__all__ = ["step"]
+
+_DRAIN_SHARE = 0.75
+"""How much of the rebalance timeout the application gets; the rest is for commit and join."""
+
+_JOIN_GRACE = 5.0
+"""Seconds on top of the rebalance timeout before a JoinGroup counts as unanswered (as Java)."""
+
+_PATIENCE = 5
+"""How often in a row a member rejoins without a pause when the group rebalances under it."""
+
+
+def step(member: Member, event: Event) -> tuple[Member, tuple[Effect, ...]]:
+    """The member after an event, and what is to be done. An event that is stale changes nothing."""
+    if member.phase in (Phase.LEFT, Phase.FAILED):
+        return member, ()
+    run = _Step(member, event.now, event.jitter)
+    run.take(event)
+    run.advance()
+    return run.member, tuple(run.effects)
+
+
+class _Step:
+    """One step in the making: the member so far, and the effects so far."""
+
+    def __init__(self, member: Member, now: float, jitter: float) -> None:
+        self.member = member
+        self.now = now
+        self.jitter = jitter
+        self.effects: list[Effect] = []
+
+    # ------------------------------------------------------------ events
+
+    def take(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._move(Phase.UNJOINED)
+            case Replied(token=token, message=message):
+                self._take_reply(token, message)
+            case SendFailed(token=token, error=error):
+                self._take_failure(token, error)
+            case Revoked(token=token, protocols=protocols):
+                self._take_revoked(token, protocols)
+            case Computed(token=token, assignments=assignments):
+                if token == self.member.pending:
+                    self._sync(assignments)
+            case ComputeFailed(token=token, error=error):
+                if token == self.member.pending:
+                    self._fail(error)
+            case AssignFailed(error=error):
+                self._fail(error)
+            case Woke():
+                pass
+            case RejoinRequested(reason=reason, protocols=protocols):
+                self._take_rejoin(reason, protocols)
+            case Leaving():
+                self._take_leaving(event)
+            case _:
+                assert_never(event)
+
+    def _take_reply(self, token: int, message: object) -> None:
+        member = self.member
+        if token == member.finding:
+            assert isinstance(message, FindCoordinatorResponse)
+            self._set(finding=None)
+            self._found(message)
+        elif token == member.beating:
+            assert isinstance(message, HeartbeatResponse)
+            self._set(beating=None)
+            self._beaten(message.error_code)
+        elif token == member.pending:
+            match message:
+                case JoinGroupResponse():
+                    self._joined(message)
+                case SyncGroupResponse():
+                    self._synced(message)
+                case _:
+                    self._left()
+
+    def _take_failure(self, token: int, error: Exception) -> None:
+        member = self.member
+        if token not in (member.finding, member.beating, member.pending):
+            return
+        if member.phase is Phase.LEAVING:
+            self._left()
+        elif not isinstance(error, TransportError | RemoteProtocolError):
+            self._fail(error)
+        elif token == member.finding:
+            self._set(finding=None)
+            self._back_off()
+        elif token == member.beating:
+            self._lose_coordinator()
+            self._back_off()
+        else:
+            self._lose_coordinator()
+            self._back_off()
+            self._restart("the coordinator did not answer")
+
+    def _take_revoked(self, token: int, protocols: tuple[tuple[str, bytes], ...] | None) -> None:
+        if token != self.member.pending:
+            return
+        if protocols is not None:
+            self._set(protocols=protocols)
+        if self.member.phase is Phase.LOSING:
+            self._set(generation_id=-1)
+        elif not self.member.config.cooperative or self.member.leaving is not None:
+            self._set(holding=False)
+        if self.member.leaving is not None:
+            self._leave()
+        else:
+            self._restart(self.member.reason)
+
+    def _take_rejoin(self, reason: str, protocols: tuple[tuple[str, bytes], ...] | None) -> None:
+        if protocols is not None:
+            self._set(protocols=protocols)
+        if self.member.phase is Phase.STABLE:
+            self._revoke(reason)
+        elif self.member.phase in (Phase.JOINING, Phase.COMPUTING, Phase.SYNCING):
+            # What was sent is old already; the generation that it leads to is left at once.
+            self._set(rejoin=True, reason=reason)
+
+    def _take_leaving(self, event: Leaving) -> None:
+        if self.member.leaving is not None:
+            return
+        self._set(leaving=event)
+        match self.member.phase:
+            case Phase.STABLE if event.lost:
+                self._lose(event.reason)
+            case Phase.STABLE:
+                self._revoke(event.reason)
+            case Phase.REVOKING | Phase.LOSING:
+                pass  # leaves when the application has let go
+            case Phase.LEAVING:
+                pass  # an error has made it leave already
+            case _ if self.member.holding:
+                # Closed in a cooperative rebalance: what is held may be assigned away by now.
+                self._lose(event.reason)
+            case _:
+                self._leave()
+
+    # ------------------------------------------------------------ answers
+
+    def _found(self, answer: FindCoordinatorResponse) -> None:
+        if not answer.coordinators:
+            return self._back_off()
+        found = answer.coordinators[0]
+        if found.error_code == ErrorCode.NONE:
+            coordinator = Coordinator(found.node_id, found.host, found.port)
+            return self._set(coordinator=coordinator, next_beat=self.now)
+        error = BrokerError(found.error_code, found.error_message)
+        if error.retriable:
+            return self._back_off()
+        return self._fail(error)
+
+    def _joined(self, answer: JoinGroupResponse) -> None:
+        code = answer.error_code
+        if code == ErrorCode.MEMBER_ID_REQUIRED:
+            # KIP-394: the id is ours from here on; rejoin at once with it.
+            if self.member.member_id or not answer.member_id:
+                self._back_off()  # a broker that asks again, or gives none, must not be hammered
+            self._set(member_id=answer.member_id)
+            return self._restart(self.member.reason)
+        if code != ErrorCode.NONE:
+            return self._refused(code, "JoinGroup")
+        config = self.member.config
+        if answer.protocol_type not in (None, config.protocol_type):
+            return self._fail(
+                BrokerError(
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                    f"group {config.group_id!r} is of type {answer.protocol_type!r},"
+                    f" not {config.protocol_type!r}",
+                )
+            )
+        # The session began when the coordinator completed the join, not when it was sent.
+        self._set(
+            member_id=answer.member_id,
+            generation_id=answer.generation_id,
+            protocol_name=answer.protocol_name or "",
+            leader_id=answer.leader,
+            members={m.member_id: m.metadata for m in answer.members},
+            instance_ids={
+                m.member_id: m.group_instance_id
+                for m in answer.members
+                if m.group_instance_id is not None
+            },
+            next_beat=self.now + config.heartbeat_interval,
+            acknowledged=self.now,
+            session_ends=self.now + config.session_timeout,
+        )
+        # KIP-814: when a static leader comes back, the assignment stands.
+        if answer.skip_assignment or not self.member.is_leader:
+            return self._sync({})
+        return self._compute()
+
+    def _compute(self) -> None:
+        token = self._token()
+        self._move(Phase.COMPUTING, pending=token)
+        self.effects.append(
+            Compute(
+                token=token,
+                protocol_name=self.member.protocol_name,
+                members=self.member.members,
+                instance_ids=self.member.instance_ids,
+            )
+        )
+
+    def _synced(self, answer: SyncGroupResponse) -> None:
+        member = self.member
+        if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+            # At once, as the whole group waits for us; but not for ever.
+            again = member.attempts < _PATIENCE
+            self._set(attempts=member.attempts + 1) if again else self._back_off()
+            return self._restart("the group rebalanced before the assignment came")
+        if answer.error_code != ErrorCode.NONE:
+            return self._refused(answer.error_code, "SyncGroup")
+        if answer.protocol_type not in (None, member.config.protocol_type) or (
+            answer.protocol_name not in (None, member.protocol_name)
+        ):
+            return self._fail(
+                BrokerError(
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                    f"synced as {answer.protocol_type!r}/{answer.protocol_name!r},"
+                    f" joined as {member.config.protocol_type!r}/{member.protocol_name!r}",
+                )
+            )
+        # `acknowledged` stays where JoinGroup was answered: if this process stood still since, the
+        # session may be over already, and nothing is ours before a heartbeat says so.
+        self._move(
+            Phase.STABLE,
+            pending=None,
+            attempts=0,
+            holding=True,
+            session_ends=self.now + member.config.session_timeout,
+        )
+        if member.config.settling_interval < member.config.heartbeat_interval and not member.lost:
+            # Where one member joins or lets go others follow: who hears of it soon is soon done.
+            self._set(
+                settled_at=self.now + 2 * member.config.heartbeat_interval,
+                # Later: where each beat begins another rebalance, this one sets the pace of it.
+                next_beat=self.now + 4 * member.config.settling_interval,
+            )
+        self.effects.append(
+            Assign(
+                generation=GenerationInfo(
+                    generation_id=member.generation_id,
+                    member_id=member.member_id,
+                    leader_id=member.leader_id,
+                    protocol_name=member.protocol_name,
+                    members=member.members,
+                    assignment=answer.assignment,
+                )
+            )
+        )
+        return self._revoke(member.reason) if member.rejoin else None
+
+    def _beaten(self, code: int) -> None:
+        match code:
+            case ErrorCode.NONE:
+                self._acknowledge()
+            case ErrorCode.REBALANCE_IN_PROGRESS:
+                # Alive, and told to rejoin; while the application drains, beat on (KIP-62).
+                self._acknowledge()
+                if self.member.phase is Phase.STABLE:
+                    self._revoke("the group is rebalancing")
+            case _:
+                self._refused(code, "Heartbeat")
+
+    def _acknowledge(self) -> None:
+        sent = self.member.beat_sent
+        self._set(
+            acknowledged=sent,
+            session_ends=sent + self.member.config.session_timeout,
+            attempts=0,
+            lost=False,
+        )
+
+    def _refused(self, code: int, what: str) -> None:
+        """An error code of JoinGroup, SyncGroup or Heartbeat that none of them takes alone."""
+        error = BrokerError(code, f"{what} of group {self.member.config.group_id!r}")
+        match code:
+            case ErrorCode.UNKNOWN_MEMBER_ID:
+                self._set(member_id="")
+                self._reset_generation("the coordinator does not know this member")
+            case ErrorCode.ILLEGAL_GENERATION:
+                self._reset_generation("the generation is over")
+            case ErrorCode.FENCED_INSTANCE_ID:
+                instance = self.member.config.group_instance_id
+                self._fail(FencedError(f"group_instance_id {instance!r} is another member's now"))
+            case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                self._back_off()
+                self._retry_phase("the coordinator was loading")
+            case _ if code in COORDINATOR_MOVED:
+                self._lose_coordinator()
+                self._back_off()
+                self._retry_phase("the coordinator moved")
+            case _ if error.retriable or code == ErrorCode.REBALANCE_IN_PROGRESS:
+                self._back_off()
+                self._retry_phase(error.name)
+            case _:
+                self._fail(error)
+
+    def _retry_phase(self, reason: str) -> None:
+        # A heartbeat that failed is repeated by itself; a join or sync starts over.
+        if self.member.phase not in COMMITTING:
+            self._restart(reason)
+
+    def _reset_generation(self, reason: str) -> None:
+        """The coordinator has given our place away, or begun a generation without us."""
+        if self.member.holding:
+            self._lose(reason)
+        else:
+            self._back_off()
+            self._set(generation_id=-1)
+            self._restart(reason)
+
+    # ------------------------------------------------------------ moves
+
+    def _restart(self, reason: str) -> None:
+        """Back to joining. Answers to anything sent before are stale from here."""
+        if self.member.leaving is not None:
+            return self._leave()
+        return self._move(Phase.UNJOINED, pending=None, beating=None, rejoin=False, reason=reason)
+
+    def _lose(self, reason: str) -> None:
+        token = self._token()
+        self._move(
+            Phase.LOSING, pending=token, beating=None, holding=False, lost=True, reason=reason
+        )
+        self.effects.append(Lose(token=token, reason=reason))
+
+    def _revoke(self, reason: str) -> None:
+        token = self._token()
+        self._move(Phase.REVOKING, pending=token, rejoin=False, reason=reason)
+        share = self.member.config.rebalance_timeout * _DRAIN_SHARE
+        self.effects.append(Revoke(token=token, deadline=self.now + share))
+
+    def _sync(self, assignments: Mapping[str, bytes]) -> None:
+        member, config = self.member, self.member.config
+        if member.coordinator is None:
+            # Lost while the assignor was at work; the group starts over at the new one.
+            return self._restart("the coordinator moved")
+        # The coordinator answers when the leader has synced, at the latest after the rebalance
+        # timeout.
+        token = self._send(
+            sync_request(member, assignments), timeout=config.rebalance_timeout + _JOIN_GRACE
+        )
+        return self._move(Phase.SYNCING, pending=token)
+
+    def _leave(self) -> None:
+        member, leaving = self.member, self.member.leaving
+        # KIP-345: a static member keeps its place until its session times out.
+        static = member.config.group_instance_id is not None
+        if (
+            leaving is None
+            or not leaving.leave_group
+            or static
+            or not member.member_id
+            or member.coordinator is None
+        ):
+            return self._left()
+        token = self._send(
+            leave_request(member, leaving.reason),
+            timeout=member.config.request_timeout,
+            route=Route.COORDINATOR if member.phase in COMMITTING else Route.ASIDE,
+        )
+        return self._move(Phase.LEAVING, pending=token, beating=None)
+
+    def _left(self) -> None:
+        self._move(Phase.LEFT, pending=None, beating=None, finding=None)
+        self.effects.append(Leave())
+
+    def _fail(self, error: Exception) -> None:
+        member = self.member
+        if member.holding:
+            self.effects.append(Lose(token=self._token(), reason=str(error)))
+            self._set(holding=False)
+        self.effects.append(Fail(error=error))
+        # A static member keeps its place for when it is started again, a fenced one has none.
+        stays = member.config.group_instance_id is not None or isinstance(error, FencedError)
+        if member.member_id and member.coordinator and not stays:
+            # The others need not wait for the session of a member that will not come back.
+            token = self._send(
+                leave_request(member, str(error)), timeout=member.config.request_timeout
+            )
+            self._move(Phase.LEAVING, pending=token, beating=None, finding=None)
+        else:
+            self._move(Phase.FAILED, pending=None, beating=None, finding=None)
+
+    def _lose_coordinator(self) -> None:
+        self._set(coordinator=None, beating=None)
+
+    def _back_off(self) -> None:
+        config, attempts = self.member.config, self.member.attempts + 1
+        pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
+        self._set(attempts=attempts, retry_at=self.now + pause, next_beat=self.now + pause)
+
+    # ------------------------------------------------------------ what is due
+
+    def advance(self) -> None:
+        """Send what is due; ask to be woken for what is not yet."""
+        member = self.member
+        if member.phase in OVER or member.phase is Phase.IDLE:
+            return
+        if member.phase in BEATING and self.now >= member.session_ends:
+            # No answer for a whole session: look for the coordinator again, and give it one more.
+            self._lose_coordinator()
+            self._set(session_ends=self.now + member.config.session_timeout)
+        if self.member.coordinator is None and self.member.finding is None:
+            self._find_when_due()
+        if self.member.coordinator is not None:
+            self._join_when_due()
+            self._beat_when_due()
+        self._wake()
+
+    def _find_when_due(self) -> None:
+        if self.now < self.member.retry_at:
+            return
+        config = self.member.config
+        request = FindCoordinatorRequest(coordinator_keys=(config.group_id,))
+        token = self._token()
+        self.effects.append(
+            Send(
+                token=token,
+                request=request,
+                route=Route.ANY,
+                coordinator=None,
+                timeout=config.request_timeout,
+            )
+        )
+        self._set(finding=token)
+
+    def _join_when_due(self) -> None:
+        member, config = self.member, self.member.config
+        if member.phase is not Phase.UNJOINED or self.now < member.retry_at:
+            return
+        timeout = max(config.request_timeout, config.rebalance_timeout + _JOIN_GRACE)
+        token = self._send(join_request(member), timeout=timeout)
+        self._move(Phase.JOINING, pending=token, rejoin=False)
+
+    def _beat_when_due(self) -> None:
+        member, config = self.member, self.member.config
+        if member.phase not in BEATING or member.beating is not None or self.now < member.next_beat:
+            return
+        # The answer is of use until the session ends; then the connection counts as dead.
+        timeout = max(member.session_ends - self.now, config.heartbeat_interval)
+        token = self._send(heartbeat_request(member), timeout=timeout)
+        settling = self.now < member.settled_at
+        pace = config.settling_interval if settling else config.heartbeat_interval
+        self._set(beating=token, beat_sent=self.now, next_beat=self.now + pace)
+
+    def _wake(self) -> None:
+        member = self.member
+        times: list[float] = []
+        if member.phase in BEATING:
+            times.append(member.session_ends)
+            if member.coordinator is not None and member.beating is None:
+                times.append(member.next_beat)
+        waits = member.coordinator is None and member.finding is None
+        if waits or (member.phase is Phase.UNJOINED and member.coordinator is not None):
+            times.append(member.retry_at)
+        if times:
+            self.effects.append(WakeAt(time=min(times)))
+
+    # ------------------------------------------------------------ small change
+
+    def _set(self, **changes: Any) -> None:
+        self.member = attrs.evolve(self.member, **changes)
+
+    def _move(self, phase: Phase, **changes: Any) -> None:
+        if phase not in MOVES[self.member.phase]:
+            raise LocalProtocolError(f"no move from {self.member.phase} to {phase}")
+        self._set(phase=phase, **changes)
+
+    def _token(self) -> int:
+        self._set(last_token=self.member.last_token + 1)
+        return self.member.last_token
+
+    def _send(
+        self, request: Request[Any], *, timeout: float, route: Route = Route.COORDINATOR
+    ) -> int:
+        token = self._token()
+        self.effects.append(
+            Send(
+                token=token,
+                request=request,
+                route=route,
+                coordinator=self.member.coordinator,
+                timeout=timeout,
+            )
+        )
+        return token

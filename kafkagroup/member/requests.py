@@ -1,0 +1,72 @@
+"""The requests of a classic member, made from its state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafkagroup.member.state import Member
+from kafkagroup.wire.messages.group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+
+__all__ = ["heartbeat_request", "join_request", "leave_request", "sync_request"]
+
+_MAX_REASON = 255
+"""Characters of a reason that brokers keep (KIP-800)."""
+
+
+def join_request(member: Member) -> JoinGroupRequest:
+    """One request carries every protocol; the coordinator picks one that all members have."""
+    config = member.config
+    return JoinGroupRequest(
+        group_id=config.group_id,
+        session_timeout_ms=round(config.session_timeout * 1000),
+        rebalance_timeout_ms=round(config.rebalance_timeout * 1000),
+        member_id=member.member_id,
+        group_instance_id=config.group_instance_id,
+        protocol_type=config.protocol_type,
+        protocols=tuple(
+            JoinGroupRequestProtocol(name=name, metadata=metadata)
+            for name, metadata in member.protocols
+        ),
+        reason=member.reason[:_MAX_REASON] or None,
+    )
+
+
+def sync_request(member: Member, assignments: Mapping[str, bytes]) -> SyncGroupRequest:
+    """With everybody's assignment from the leader, with none from the others."""
+    config = member.config
+    return SyncGroupRequest(
+        group_id=config.group_id,
+        generation_id=member.generation_id,
+        member_id=member.member_id,
+        group_instance_id=config.group_instance_id,
+        protocol_type=config.protocol_type,
+        protocol_name=member.protocol_name,
+        assignments=tuple(
+            SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
+            for member_id, assignment in sorted(assignments.items())
+        ),
+    )
+
+
+def heartbeat_request(member: Member) -> HeartbeatRequest:
+    """That this member of this generation lives."""
+    return HeartbeatRequest(
+        group_id=member.config.group_id,
+        generation_id=member.generation_id,
+        member_id=member.member_id,
+        group_instance_id=member.config.group_instance_id,
+    )
+
+
+def leave_request(member: Member, reason: str) -> LeaveGroupRequest:
+    """That this member goes, so that the others need not wait for its session to end."""
+    identity = MemberIdentity(member_id=member.member_id, reason=reason[:_MAX_REASON] or None)
+    return LeaveGroupRequest(group_id=member.config.group_id, members=(identity,))

@@ -1,0 +1,153 @@
+"""The state of a member of a classic group: its phases, the legal moves, all that it remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+import attrs
+
+from kafkagroup.member.vocabulary import Coordinator, Leaving
+
+__all__ = ["BEATING", "COMMITTING", "MOVES", "OVER", "PARKING", "Config", "Member", "Phase"]
+
+
+class Phase(Enum):
+    """Where a member stands."""
+
+    IDLE = "idle"
+    """Not started."""
+    UNJOINED = "unjoined"
+    """About to send JoinGroup, once the coordinator is known and back-off is over."""
+    JOINING = "joining"
+    """JoinGroup is on its way; the coordinator waits for the other members."""
+    COMPUTING = "computing"
+    """Leader only: the assignor is at work."""
+    SYNCING = "syncing"
+    """SyncGroup is on its way."""
+    STABLE = "stable"
+    """A member of a generation."""
+    REVOKING = "revoking"
+    """The generation ends; the application finishes and commits. Heartbeats go on."""
+    LOSING = "losing"
+    """The generation was over before the application could finish; it is being told."""
+    LEAVING = "leaving"
+    """LeaveGroup is on its way."""
+    LEFT = "left"
+    """Out of the group for good."""
+    FAILED = "failed"
+    """Out of the group by an error that no retry mends."""
+
+
+_END = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
+
+MOVES: Mapping[Phase, frozenset[Phase]] = {
+    Phase.IDLE: frozenset((Phase.UNJOINED, Phase.LEFT)),
+    Phase.UNJOINED: _END | {Phase.JOINING, Phase.LOSING},
+    Phase.JOINING: _END | {Phase.UNJOINED, Phase.COMPUTING, Phase.SYNCING, Phase.LOSING},
+    Phase.COMPUTING: _END | {Phase.UNJOINED, Phase.SYNCING, Phase.LOSING},
+    Phase.SYNCING: _END | {Phase.UNJOINED, Phase.STABLE, Phase.LOSING},
+    Phase.STABLE: frozenset((Phase.REVOKING, Phase.LOSING, Phase.LEAVING, Phase.FAILED)),
+    Phase.REVOKING: _END | {Phase.UNJOINED, Phase.LOSING},
+    Phase.LOSING: _END | {Phase.UNJOINED},
+    Phase.LEAVING: frozenset((Phase.LEFT,)),
+    Phase.LEFT: frozenset(),
+    Phase.FAILED: frozenset(),
+}
+"""Every move that a phase may make; any other is a bug and raises."""
+
+BEATING = frozenset((Phase.COMPUTING, Phase.STABLE, Phase.REVOKING))
+"""Phases with heartbeats. A parked JoinGroup or SyncGroup counts as one at the coordinator."""
+
+PARKING = frozenset((Phase.JOINING, Phase.SYNCING))
+"""Phases whose request may stay parked at the coordinator, and what is sent behind it unread."""
+
+OVER = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
+"""Phases in which nothing is due any more."""
+
+COMMITTING = frozenset((Phase.STABLE, Phase.REVOKING))
+"""Phases in which the coordinator takes commits: until JoinGroup is sent, and once SyncGroup is
+answered."""
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """What a member is told once. Times in seconds."""
+
+    group_id: str
+    protocol_type: str
+    group_instance_id: str | None = None
+    """Set for a static member (KIP-345): it keeps its place while it is away for one session."""
+    cooperative: bool = False
+    """Whether the application keeps what it holds while the group rebalances (KIP-429)."""
+    session_timeout: float = 45.0
+    rebalance_timeout: float = 300.0
+    heartbeat_interval: float = 1.0
+    settling_interval: float = 0.1
+    """Pace of the heartbeats after a rebalance, as the next one is often near."""
+    request_timeout: float = 30.0
+    retry_backoff: float = 0.1
+    retry_backoff_max: float = 1.0
+
+
+@attrs.frozen(kw_only=True)
+class Member:
+    """The whole state of a member."""
+
+    config: Config
+    protocols: tuple[tuple[str, bytes], ...]
+    """Protocol name and metadata, the preferred first."""
+    phase: Phase = Phase.IDLE
+    coordinator: Coordinator | None = None
+    member_id: str = ""
+    generation_id: int = -1
+    protocol_name: str = ""
+    leader_id: str = ""
+    members: Mapping[str, bytes] = attrs.field(factory=dict)
+    """On the leader: member id -> metadata."""
+    instance_ids: Mapping[str, str] = attrs.field(factory=dict)
+    """On the leader: member id -> group_instance_id of the static members."""
+    holding: bool = False
+    """Whether the application holds an assignment, and no `Lose` has taken it back."""
+    pending: int | None = None
+    """Token of the phase's own effect: a join, sync or leave in flight, a revocation, a compute."""
+    finding: int | None = None
+    """Token of the FindCoordinator in flight."""
+    beating: int | None = None
+    """Token of the heartbeat in flight."""
+    beat_sent: float = 0.0
+    """When that heartbeat was sent."""
+    next_beat: float = 0.0
+    settled_at: float = 0.0
+    """Until then heartbeats are frequent."""
+    lost: bool = False
+    """The last generation was lost, and the coordinator has acknowledged nothing since."""
+    acknowledged: float = 0.0
+    """When the last request that the coordinator acknowledged was sent: ownership is sure from
+    here for one session timeout."""
+    session_ends: float = 0.0
+    """Without an answer until then, the coordinator counts as unknown."""
+    retry_at: float = 0.0
+    """Neither find nor join before this."""
+    attempts: int = 0
+    """Failures in a row, for back-off."""
+    reason: str = ""
+    """Why the next JoinGroup is sent."""
+    rejoin: bool = False
+    """A new generation was asked for while none stood."""
+    leaving: Leaving | None = None
+    last_token: int = 0
+
+    @property
+    def owning_until(self) -> float:
+        """Until when the assignment is surely this member's, without another answer."""
+        if not self.holding:
+            return 0.0
+        until = self.acknowledged + self.config.session_timeout
+        # While a request is parked the coordinator waits for us, at most this long.
+        return until + self.config.rebalance_timeout if self.phase in PARKING else until
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads its generation."""
+        return bool(self.member_id) and self.leader_id == self.member_id

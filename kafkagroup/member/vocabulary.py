@@ -1,0 +1,260 @@
+"""Events and effects: all that a membership protocol hears and says.
+
+Events are past tense, effects imperative. Whoever runs a `step` answers every `Send` exactly once
+with `Replied` or `SendFailed`, every `Revoke` and `Lose` with `Revoked`, every `Compute` with
+`Computed` or `ComputeFailed`, an `Assign` only if it went wrong. Answers echo the token of their
+effect: one whose token is no longer the current one changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import attrs
+
+from kafkagroup.wire.schema import Request
+
+__all__ = [
+    "Assign",
+    "AssignFailed",
+    "Compute",
+    "ComputeFailed",
+    "Computed",
+    "Coordinator",
+    "Effect",
+    "Event",
+    "Fail",
+    "GenerationInfo",
+    "Leave",
+    "Leaving",
+    "Lose",
+    "RejoinRequested",
+    "Replied",
+    "Revoke",
+    "Revoked",
+    "Route",
+    "Send",
+    "SendFailed",
+    "Started",
+    "WakeAt",
+    "Woke",
+]
+
+
+@attrs.frozen
+class Coordinator:
+    """The broker that coordinates the group."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@attrs.frozen
+class GenerationInfo:
+    """One generation of the group, as this member sees it."""
+
+    generation_id: int
+    member_id: str
+    leader_id: str
+    protocol_name: str
+    members: Mapping[str, bytes]
+    """Member id -> metadata; filled on the leader only."""
+    assignment: bytes
+    """What the leader assigned to this member."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member computed the assignments."""
+        return self.leader_id == self.member_id
+
+
+# ---------------------------------------------------------------- events
+
+
+@attrs.frozen(kw_only=True)
+class _Event:
+    now: float
+    """Seconds on the monotonic clock."""
+    jitter: float = 0.5
+    """In [0, 1): spreads what many members would do at the same moment."""
+
+
+@attrs.frozen(kw_only=True)
+class Started(_Event):
+    """The member was started."""
+
+
+@attrs.frozen(kw_only=True)
+class Replied(_Event):
+    """A `Send` was answered, if only with an error code."""
+
+    token: int
+    message: Any
+
+
+@attrs.frozen(kw_only=True)
+class SendFailed(_Event):
+    """A `Send` got no answer: the connection broke, or the deadline passed."""
+
+    token: int
+    error: Exception
+
+
+@attrs.frozen(kw_only=True)
+class Revoked(_Event):
+    """The application has let go of what a `Revoke` or `Lose` named."""
+
+    token: int
+    protocols: tuple[tuple[str, bytes], ...] | None = None
+    """Protocol name -> metadata for the next JoinGroup; None leaves them."""
+
+
+@attrs.frozen(kw_only=True)
+class Computed(_Event):
+    """The leader's assignments are ready."""
+
+    token: int
+    assignments: Mapping[str, bytes]
+
+
+@attrs.frozen(kw_only=True)
+class ComputeFailed(_Event):
+    """The assignor raised."""
+
+    token: int
+    error: Exception
+
+
+@attrs.frozen(kw_only=True)
+class AssignFailed(_Event):
+    """The application could not take up its assignment."""
+
+    error: Exception
+
+
+@attrs.frozen(kw_only=True)
+class Woke(_Event):
+    """The time of a `WakeAt` has come."""
+
+
+@attrs.frozen(kw_only=True)
+class RejoinRequested(_Event):
+    """The application wants a new generation: other metadata, or the world has changed."""
+
+    reason: str
+    protocols: tuple[tuple[str, bytes], ...] | None = None
+    """Protocol name -> metadata from now on; None leaves them."""
+
+
+@attrs.frozen(kw_only=True)
+class Leaving(_Event):
+    """The application is done with the group."""
+
+    reason: str
+    leave_group: bool = True
+    """Whether to tell the coordinator; otherwise it waits for the session to time out."""
+    lost: bool = False
+    """The application did not poll in time: it gets no say, and nothing is committed."""
+
+
+Event = (
+    Started
+    | Replied
+    | SendFailed
+    | Revoked
+    | Computed
+    | ComputeFailed
+    | AssignFailed
+    | Woke
+    | RejoinRequested
+    | Leaving
+)
+
+
+# ---------------------------------------------------------------- effects
+
+
+class Route(Enum):
+    """Which connection a request takes."""
+
+    ANY = "any"
+    """Any broker."""
+    COORDINATOR = "coordinator"
+    """The coordinator, on the connection of group requests."""
+    ASIDE = "aside"
+    """The coordinator, past a parked JoinGroup or SyncGroup: a leave would wait behind it."""
+
+
+@attrs.frozen(kw_only=True)
+class Send:
+    """Send a request."""
+
+    token: int
+    request: Request[Any]
+    route: Route
+    coordinator: Coordinator | None
+    timeout: float
+
+
+@attrs.frozen(kw_only=True)
+class Revoke:
+    """The generation ends: finish what is in hand, commit, let go, then report `Revoked`.
+
+    A cooperative application lets go of what it does not subscribe to any more, and keeps the rest.
+    """
+
+    token: int
+    deadline: float
+    """When the coordinator stops waiting for this member, less a margin for joining."""
+
+
+@attrs.frozen(kw_only=True)
+class Lose:
+    """The generation is over already: others may own its partitions. Nothing can be committed."""
+
+    token: int
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class Compute:
+    """This member leads: compute every member's assignment."""
+
+    token: int
+    protocol_name: str
+    members: Mapping[str, bytes]
+    """Member id -> metadata."""
+    instance_ids: Mapping[str, str]
+    """Member id -> group_instance_id of the static members."""
+
+
+@attrs.frozen(kw_only=True)
+class Assign:
+    """A new generation has begun."""
+
+    generation: GenerationInfo
+
+
+@attrs.frozen(kw_only=True)
+class WakeAt:
+    """Report `Woke` at this time. The latest one counts."""
+
+    time: float
+
+
+@attrs.frozen(kw_only=True)
+class Fail:
+    """The member cannot go on."""
+
+    error: Exception
+
+
+@attrs.frozen(kw_only=True)
+class Leave:
+    """The member is out of the group; nothing follows."""
+
+
+Effect = Send | Revoke | Lose | Compute | Assign | WakeAt | Fail | Leave

@@ -1,0 +1,492 @@
+"""One broker: its connections, and every request of a group client as a coroutine.
+
+Connections are made on first use and kept apart by connection id, because a broker answers one
+connection's requests in order: a parked JoinGroup or a long Fetch blocks what is behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kafkagroup.errors import ConnectionLostError
+from kafkagroup.net.connection import BrokerConnection
+from kafkagroup.net.options import ClientOptions
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafkagroup.wire.messages.group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from kafkagroup.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+)
+from kafkagroup.wire.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from kafkagroup.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kafkagroup.wire.schema import Request
+
+__all__ = ["MAIN", "OFFSETS", "Broker"]
+
+R = TypeVar("R")
+
+MAIN = ""
+"""Connection id of what answers at once: metadata, offsets of logs."""
+
+OFFSETS = "offsets"
+"""Connection id of the offsets channel: committed offsets, and leaving beside a parked join."""
+
+_MAX_THROTTLE = 30.0
+"""Longest that a broker can mute us, in seconds; a claim beyond it is a bug or an attack."""
+
+
+class Broker:
+    """One broker of a cluster, or any address that speaks the protocol.
+
+    ```python
+    async with Broker.open("localhost", 9092) as broker:
+        metadata = await broker.request_metadata(["orders"])
+    ```
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        host: str,
+        port: int,
+        tasks: TaskGroup,
+        options: ClientOptions | None = None,
+        *,
+        offsets_channel_timeout: float | None = None,
+    ) -> None:
+        self.node_id = node_id
+        self.host = host
+        self.port = port
+        self._tasks = tasks
+        self._options = options or ClientOptions()
+        self._timeouts = {OFFSETS: offsets_channel_timeout or self._options.request_timeout}
+        self._connections: dict[str, BrokerConnection] = {}
+        self._connecting: dict[str, anyio.Lock] = {}
+        self._muted_until = 0.0
+        self._closings = 0
+
+    def __repr__(self) -> str:
+        return f"Broker({self.node_id}, {self.host!r}, {self.port})"
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        node_id: int = -1,
+        options: ClientOptions | None = None,
+        offsets_channel_timeout: float | None = None,
+    ) -> AsyncIterator[Broker]:
+        """A broker on its own, connected; everything is closed on leaving.
+
+        Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError.
+        """
+        async with anyio.create_task_group() as tasks:
+            broker = cls(
+                node_id, host, port, tasks, options, offsets_channel_timeout=offsets_channel_timeout
+            )
+            failure: Exception | None = None
+            try:
+                await broker.connect()
+                yield broker
+            except Exception as error:
+                # Raised below, outside the task group, which would wrap it into an ExceptionGroup.
+                failure = error
+            finally:
+                tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    @classmethod
+    def from_metadata(
+        cls,
+        metadata: MetadataResponseBroker,
+        tasks: TaskGroup,
+        options: ClientOptions | None = None,
+    ) -> Broker:
+        """The broker that an entry of a metadata answer describes, not yet connected."""
+        return cls(metadata.node_id, metadata.host, metadata.port, tasks, options)
+
+    # ------------------------------------------------------------ connections
+
+    async def connect(self, connection_id: str = MAIN) -> None:
+        """Open a connection if it is not open."""
+        await self._connection(connection_id)
+
+    async def connect_offsets_channel(self) -> None:
+        """Open the connection for committed offsets if it is not open."""
+        await self._connection(OFFSETS)
+
+    def is_connected(self, connection_id: str = MAIN) -> bool:
+        """Whether a connection is open."""
+        connection = self._connections.get(connection_id)
+        return connection is not None and not connection.closed
+
+    @property
+    def connected(self) -> bool:
+        """Whether the main connection is open."""
+        return self.is_connected()
+
+    @property
+    def offsets_channel_connected(self) -> bool:
+        """Whether the connection for committed offsets is open."""
+        return self.is_connected(OFFSETS)
+
+    async def aclose(self) -> None:
+        """Close every connection; what waits on them fails with ConnectionLostError."""
+        self._closings += 1
+        for connection in tuple(self._connections.values()):
+            await connection.aclose()
+
+    async def disconnect(self, connection_id: str) -> None:
+        """Close one connection, if it is open."""
+        if connection := self._connections.pop(connection_id, None):
+            await connection.aclose()
+
+    async def _connection(self, connection_id: str) -> BrokerConnection:
+        lock = self._connecting.setdefault(connection_id, anyio.Lock())
+        async with lock:
+            connection = self._connections.get(connection_id)
+            if connection is None or connection.closed:
+                closings = self._closings
+                connection = await BrokerConnection.connect(
+                    self.host, self.port, self._options, self._tasks
+                )
+                if closings != self._closings:
+                    # Closed while it connected: nobody else would ever close this one.
+                    await connection.aclose()
+                    raise ConnectionLostError(f"{self.host}:{self.port}: was closed here")
+                self._connections[connection_id] = connection
+            return connection
+
+    async def request(
+        self,
+        request: Request[R],
+        *,
+        connection_id: str = MAIN,
+        timeout: float | None = None,
+        highest: int | None = None,
+    ) -> R:
+        """Send any request; answer its answer, error codes and all.
+
+        Raises: TransportError, RemoteProtocolError, UnsupportedVersionError.
+        """
+        if timeout is None:
+            timeout = self._timeouts.get(connection_id, self._options.request_timeout)
+        await self._wait_while_muted()
+        connection = await self._connection(connection_id)
+        answer = await connection.request(request, timeout=timeout, highest=highest)
+        self._mute(answer)
+        return answer
+
+    async def _wait_while_muted(self) -> None:
+        # Again and again: an answer that comes meanwhile may ask for a longer silence.
+        while True:
+            until = self._muted_until
+            if anyio.current_time() >= until:
+                return
+            await anyio.sleep_until(until)
+
+    def _mute(self, answer: Any) -> None:
+        # KIP-219: the broker answers first and throttles after; it counts on us to hold back.
+        throttle = min(getattr(answer, "throttle_time_ms", 0) / 1000, _MAX_THROTTLE)
+        if throttle > 0:
+            self._muted_until = max(self._muted_until, anyio.current_time() + throttle)
+
+    # ------------------------------------------------------------ records
+
+    async def fetch_messages(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        max_wait: float = 0.5,
+        min_bytes: int = 1,
+        max_bytes: int = 52_428_800,
+        partition_max_bytes: int = 1_048_576,
+        connection_id: str = "fetch",
+    ) -> FetchResponse:
+        """Records from each partition's position on. The broker waits `max_wait` seconds at most
+        for `min_bytes` bytes."""
+        request = FetchRequest(
+            max_wait_ms=round(max_wait * 1000),
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            topics=tuple(
+                FetchTopic(
+                    topic=topic,
+                    partitions=tuple(
+                        FetchPartition(
+                            partition=partition,
+                            fetch_offset=positions[TopicPartition(topic, partition)],
+                            partition_max_bytes=partition_max_bytes,
+                        )
+                        for partition in partitions
+                    ),
+                )
+                for topic, partitions in _by_topic(positions).items()
+            ),
+        )
+        # From version 13 topics go by id; here the caller has names.
+        return await self.request(
+            request,
+            connection_id=connection_id,
+            timeout=self._options.request_timeout + max_wait,
+            highest=12,
+        )
+
+    async def produce_messages(
+        self,
+        batches: Mapping[TopicPartition, bytes],
+        *,
+        acks: int = -1,
+        timeout: float | None = None,
+    ) -> ProduceResponse | None:
+        """Append encoded record batches. The answer is None with acks=0, which has none."""
+        if timeout is None:
+            timeout = self._options.request_timeout
+        request = ProduceRequest(
+            acks=acks,
+            timeout_ms=round(timeout * 1000),
+            topic_data=tuple(
+                TopicProduceData(
+                    name=topic,
+                    partition_data=tuple(
+                        PartitionProduceData(
+                            index=partition, records=batches[TopicPartition(topic, partition)]
+                        )
+                        for partition in partitions
+                    ),
+                )
+                for topic, partitions in _by_topic(batches).items()
+            ),
+        )
+        if acks == 0:
+            await self._wait_while_muted()
+            await (await self._connection(MAIN)).send_only(request, highest=12)
+            return None
+        return await self.request(request, timeout=timeout + 1, highest=12)
+
+    async def request_offset_limits(
+        self, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0
+    ) -> ListOffsetsResponse:
+        """The first offset at or after each timestamp (ms); -2 asks for the log's start, -1 for
+        its end."""
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=isolation_level,
+            topics=tuple(
+                ListOffsetsTopic(
+                    name=topic,
+                    partitions=tuple(
+                        ListOffsetsPartition(
+                            partition_index=partition,
+                            timestamp=timestamps[TopicPartition(topic, partition)],
+                        )
+                        for partition in partitions
+                    ),
+                )
+                for topic, partitions in _by_topic(timestamps).items()
+            ),
+            timeout_ms=round(self._options.request_timeout * 1000),
+        )
+        return await self.request(request)
+
+    async def request_metadata(self, topics: Iterable[str] | None = None) -> MetadataResponse:
+        """Brokers, and the named topics; None asks for all topics. Never creates a topic."""
+        request = MetadataRequest(
+            topics=None
+            if topics is None
+            else tuple(MetadataRequestTopic(name=topic) for topic in topics),
+            allow_auto_topic_creation=False,
+        )
+        return await self.request(request)
+
+    # ------------------------------------------------------------ committed offsets
+
+    async def commit_consumer_group_offsets(
+        self,
+        group: str,
+        generation: int,
+        member_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        group_instance_id: str | None = None,
+    ) -> OffsetCommitResponse:
+        """Commit offsets on the offsets channel; generation -1 and "" for no membership."""
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=group_instance_id,
+            topics=tuple(
+                OffsetCommitRequestTopic(
+                    name=topic,
+                    partitions=tuple(
+                        _commit_partition(partition, offsets[TopicPartition(topic, partition)])
+                        for partition in partitions
+                    ),
+                )
+                for topic, partitions in _by_topic(offsets).items()
+            ),
+        )
+        # From version 10 topics go by id; offsets are committed by name here.
+        return await self.request(request, connection_id=OFFSETS, highest=9)
+
+    async def fetch_consumer_group_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+    ) -> OffsetFetchResponse:
+        """A group's committed offsets, on the offsets channel; None asks for all of them."""
+        topics = None
+        if partitions is not None:
+            topics = tuple(
+                OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(numbers))
+                for topic, numbers in _by_topic(partitions).items()
+            )
+        request = OffsetFetchRequest(
+            groups=(OffsetFetchRequestGroup(group_id=group, topics=topics),),
+            require_stable=require_stable,
+        )
+        return await self.request(request, connection_id=OFFSETS, highest=9)
+
+    # ------------------------------------------------------------ membership
+
+    async def join_group(
+        self,
+        group: str,
+        member_id: str,
+        *,
+        protocol_type: str,
+        protocols: Sequence[tuple[str, bytes]],
+        session_timeout: float = 45.0,
+        rebalance_timeout: float = 300.0,
+        group_instance_id: str | None = None,
+        connection_id: str = "group",
+    ) -> JoinGroupResponse:
+        """Join, and wait until the coordinator has heard all members or gives up on them."""
+        request = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=round(session_timeout * 1000),
+            rebalance_timeout_ms=round(rebalance_timeout * 1000),
+            member_id=member_id,
+            group_instance_id=group_instance_id,
+            protocol_type=protocol_type,
+            protocols=tuple(
+                JoinGroupRequestProtocol(name=name, metadata=metadata)
+                for name, metadata in protocols
+            ),
+        )
+        timeout = max(self._options.request_timeout, rebalance_timeout + 5)
+        return await self.request(request, connection_id=connection_id, timeout=timeout)
+
+    async def sync_group(
+        self,
+        group: str,
+        generation: int,
+        member_id: str,
+        assignments: Mapping[str, bytes] | None = None,
+        *,
+        protocol_type: str | None = None,
+        protocol_name: str | None = None,
+        group_instance_id: str | None = None,
+        connection_id: str = "group",
+    ) -> SyncGroupResponse:
+        """Hand in every member's assignment (the leader; others give none); receive one's own."""
+        request = SyncGroupRequest(
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=group_instance_id,
+            protocol_type=protocol_type,
+            protocol_name=protocol_name,
+            assignments=tuple(
+                SyncGroupRequestAssignment(member_id=member, assignment=assignment)
+                for member, assignment in sorted((assignments or {}).items())
+            ),
+        )
+        return await self.request(request, connection_id=connection_id)
+
+    async def heartbeat(
+        self,
+        group: str,
+        generation: int,
+        member_id: str,
+        *,
+        group_instance_id: str | None = None,
+        connection_id: str = "group",
+    ) -> HeartbeatResponse:
+        """Say that the member lives; the answer says whether a rebalance is on."""
+        request = HeartbeatRequest(
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=group_instance_id,
+        )
+        return await self.request(request, connection_id=connection_id)
+
+    async def leave_group(
+        self, group: str, member_id: str, *, reason: str | None = None, connection_id: str = "group"
+    ) -> LeaveGroupResponse:
+        """Leave, so that the others need not wait for the session to time out."""
+        member = MemberIdentity(member_id=member_id, reason=reason)
+        request = LeaveGroupRequest(group_id=group, members=(member,))
+        return await self.request(request, connection_id=connection_id)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic
+
+
+def _commit_partition(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:
+    return OffsetCommitRequestPartition(
+        partition_index=partition,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        committed_metadata=offset.metadata,
+    )

@@ -1,0 +1,175 @@
+"""All brokers of one cluster: metadata, the coordinator of a group, and whom to ask.
+
+Nobody else makes a `Broker` for a node. Requests that any broker can answer go to a connected one
+first, then to the other known ones, then to the bootstrap addresses again: a cluster whose brokers
+were all replaced is found anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from typing import TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kafkagroup.errors import (
+    BrokerError,
+    ErrorCode,
+    NoBrokersAvailableError,
+    RemoteProtocolError,
+    TransportError,
+)
+from kafkagroup.net.broker import Broker
+from kafkagroup.net.metadata import ClusterMetadata, Node, merge, with_leader
+from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
+from kafkagroup.wire.messages.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from kafkagroup.wire.schema import Request
+
+__all__ = ["Cluster", "coordinator_in"]
+
+R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
+
+
+class Cluster:
+    """The brokers behind some bootstrap addresses. Its connections run in `tasks`."""
+
+    def __init__(
+        self, bootstrap_servers: tuple[Address, ...], options: ClientOptions, tasks: TaskGroup
+    ) -> None:
+        self.options = options
+        self.metadata = ClusterMetadata()
+        self.topics: set[str] = set()
+        """The topics that a refresh asks for."""
+        self.all_topics = False
+        """Whether a refresh asks for every topic there is."""
+        self.changed = anyio.Event()
+        """Set, and replaced by a new one, at every change of metadata."""
+        self._bootstrap_servers = bootstrap_servers
+        self._tasks = tasks
+        self._brokers: dict[int, Broker] = {}
+        self._bootstrap: dict[Address, Broker] = {}
+        self._refreshing = anyio.Lock()
+        self._asked = 0
+        self._answered = 0
+
+    async def refresh(self) -> ClusterMetadata:
+        """Ask for metadata of `topics`. Callers at the same time share one request.
+
+        Raises: NoBrokersAvailableError when no broker answers.
+        """
+        # An answer to a request sent before this call may not know what the caller wants to know.
+        wanted = self._asked + 1
+        async with self._refreshing:
+            if self._answered < wanted:
+                await self._ask_metadata()
+        return self.metadata
+
+    async def _ask_metadata(self) -> None:
+        self._asked += 1
+        complete = self.all_topics
+        names = None
+        if not complete:
+            names = tuple(MetadataRequestTopic(name=topic) for topic in sorted(self.topics))
+        request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
+        answer = await self.request_any(request)
+        self._answered = self._asked
+        metadata = merge(self.metadata, answer, complete=complete)
+        if not metadata.nodes:
+            return  # a broker that is still starting
+        await self._forget_gone(metadata)
+        if metadata != self.metadata:
+            self._replace(metadata)
+
+    async def _forget_gone(self, metadata: ClusterMetadata) -> None:
+        for node_id, broker in tuple(self._brokers.items()):
+            node = metadata.nodes.get(node_id)
+            if node is None or (node.host, node.port) != (broker.host, broker.port):
+                await self._brokers.pop(node_id).aclose()
+        while self._bootstrap:
+            await self._bootstrap.popitem()[1].aclose()
+
+    def take_leader(
+        self, tp: TopicPartition, leader: LeaderIdAndEpoch, answer: FetchResponse
+    ) -> bool:
+        """Take a new leader from a fetch answer that names it and its address (KIP-951); answer
+        whether that was news."""
+        metadata = with_leader(self.metadata, tp, leader, answer.node_endpoints)
+        if metadata is None:
+            return False
+        self._replace(metadata)
+        return True
+
+    def _replace(self, metadata: ClusterMetadata) -> None:
+        self.metadata = metadata
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    def broker(self, node: Node) -> Broker:
+        """The broker at a node's address."""
+        broker = self._brokers.get(node.node_id)
+        if broker is not None and (broker.host, broker.port) != (node.host, node.port):
+            # FindCoordinator may know of a move before Metadata does. Nobody else closes this one.
+            self._tasks.start_soon(broker.aclose)
+            broker = None
+        if broker is None:
+            broker = Broker(node.node_id, node.host, node.port, self._tasks, self.options)
+            self._brokers[node.node_id] = broker
+        return broker
+
+    async def request_any(self, request: Request[R]) -> R:
+        """Send a request that every broker can answer to one that does.
+
+        Raises: NoBrokersAvailableError with each address's reason.
+        """
+        reasons: list[str] = []
+        for broker in self._candidates():
+            try:
+                return await broker.request(request)
+            except (TransportError, RemoteProtocolError) as error:
+                reasons.append(str(error))
+                logger.debug("%r did not answer: %s", broker, error)
+        raise NoBrokersAvailableError("no broker answered: " + "; ".join(reasons))
+
+    def _candidates(self) -> Iterator[Broker]:
+        known = [self.broker(node) for node in self.metadata.nodes.values()]
+        random.shuffle(known)
+        yield from sorted(known, key=lambda broker: not broker.connected)
+        for address in self._bootstrap_servers:
+            if address not in self._bootstrap:
+                self._bootstrap[address] = Broker(-1, *address, self._tasks, self.options)
+            yield self._bootstrap[address]
+
+    async def find_coordinator(self, group: str) -> Node:
+        """The broker that coordinates a group.
+
+        Raises: NoBrokersAvailableError; BrokerError, often a retriable one.
+        """
+        request = FindCoordinatorRequest(coordinator_keys=(group,))
+        return coordinator_in(await self.request_any(request))
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        for broker in (*self._brokers.values(), *self._bootstrap.values()):
+            await broker.aclose()
+
+
+def coordinator_in(answer: FindCoordinatorResponse) -> Node:
+    """The coordinator that an answer names. Raises: BrokerError."""
+    if not answer.coordinators:
+        raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the answer names no coordinator")
+    found = answer.coordinators[0]
+    if found.error_code:
+        raise BrokerError(found.error_code, found.error_message)
+    return Node(found.node_id, found.host, found.port)

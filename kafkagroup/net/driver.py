@@ -1,0 +1,261 @@
+"""Runs a membership protocol: event -> step -> effects, over a cluster.
+
+One task steps; each request has a task of its own, so that a parked JoinGroup delays nothing; the
+application's part (letting go, taking up, computing) happens in one task, one thing at a time, in
+the order of the effects. Cancelling `run` leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from kafkagroup.errors import KafkaGroupError, RequestTimeoutError
+from kafkagroup.member.classic import step
+from kafkagroup.member.state import Member, Phase
+from kafkagroup.member.vocabulary import (
+    Assign,
+    AssignFailed,
+    Compute,
+    Computed,
+    ComputeFailed,
+    Coordinator,
+    Event,
+    Fail,
+    GenerationInfo,
+    Leave,
+    Leaving,
+    Lose,
+    RejoinRequested,
+    Replied,
+    Revoke,
+    Revoked,
+    Route,
+    Send,
+    SendFailed,
+    Started,
+    WakeAt,
+    Woke,
+)
+from kafkagroup.net.broker import OFFSETS
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.metadata import Node
+
+__all__ = ["Application", "Driver", "Offer"]
+
+logger = logging.getLogger(__name__)
+
+_PULSE = 1 / 3
+"""How often, in sessions, the driver makes sure that it is not standing still."""
+
+_CONNECTION = {Route.COORDINATOR: "group", Route.ASIDE: OFFSETS}
+
+
+Offer = tuple[tuple[str, bytes], ...]
+"""Protocol name and metadata, the preferred first."""
+
+
+class Application(Protocol):
+    """What is done with a generation. The plain functions are called at once, the coroutines one at
+    a time and in order."""
+
+    def ending(self, *, lost: bool) -> None:
+        """The generation ends, or is over already (`lost`): hand out no more work of what goes."""
+
+    def alive(self) -> None:
+        """The coordinator has confirmed the membership."""
+
+    def failed(self, error: Exception) -> None:
+        """The member is out of the group for good."""
+
+    async def revoke(self, deadline: float) -> Offer | None:
+        """Finish what is in hand, commit, let go; by `deadline` on the loop's clock.
+
+        Answers what to offer at the next join, None for the same as before.
+        """
+
+    async def lose(self, reason: str) -> Offer | None:
+        """Let go without committing: others may own the partitions by now. Answers as `revoke`."""
+
+    async def assign(self, generation: GenerationInfo) -> None:
+        """Take up a new generation."""
+
+    async def compute(self, work: Compute) -> Mapping[str, bytes]:
+        """As the leader: each member's assignment."""
+
+
+class Driver:
+    """One member of one group, running."""
+
+    def __init__(self, cluster: Cluster, member: Member, application: Application) -> None:
+        self.member = member
+        """The state, readable at any time; only `run` changes it."""
+        self.owning_until = 0.0
+        """Until when ownership is sure without another answer of the coordinator, on the loop's
+        clock; zero while there is no generation. Asked for each record, so made at each step."""
+        self.out = anyio.Event()
+        """Set once the member has left or failed."""
+        self._cluster = cluster
+        self._application = application
+        self._wake_at = float("inf")
+        self._awake = 0.0
+        """When this side last ran. A member that stands still may have been given up meanwhile."""
+        self._stood_still = False
+        """It stood still for a whole session, and the coordinator has not answered since."""
+        self._events: MemoryObjectSendStream[Event]
+        self._mailbox: MemoryObjectReceiveStream[Event]
+        # Unbounded on purpose: each event answers an effect, so there are never more than those.
+        self._events, self._mailbox = anyio.create_memory_object_stream[Event](float("inf"))
+        self._work: MemoryObjectSendStream[Revoke | Lose | Assign | Compute]
+        self._desk: MemoryObjectReceiveStream[Revoke | Lose | Assign | Compute]
+        self._work, self._desk = anyio.create_memory_object_stream[
+            Revoke | Lose | Assign | Compute
+        ](float("inf"))
+
+    # ------------------------------------------------------------ what others ask
+
+    @property
+    def coordinator(self) -> Node | None:
+        """The coordinator, while it is known."""
+        found = self.member.coordinator
+        return None if found is None else _node(found)
+
+    def rejoin(self, reason: str, protocols: Offer | None = None) -> None:
+        """Ask for a new generation, perhaps with other metadata."""
+        self._post(RejoinRequested(now=anyio.current_time(), reason=reason, protocols=protocols))
+
+    def leave(self, reason: str, *, leave_group: bool = True, lost: bool = False) -> None:
+        """Leave the group; `out` tells when it is done."""
+        now = anyio.current_time()
+        self._post(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
+
+    def _post(self, event: Event) -> None:
+        if not self.out.is_set():
+            self._events.send_nowait(event)
+
+    # ------------------------------------------------------------ running
+
+    async def run(self) -> None:
+        """Join, and stay until the member has left or failed."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                done = anyio.Event()
+                tasks.start_soon(self._serve_application, done)
+                self._step(Started(now=anyio.current_time(), jitter=random.random()), tasks)
+                while self.member.phase not in (Phase.LEFT, Phase.FAILED):
+                    self._step(await self._next_event(), tasks)
+                self._work.close()
+                await done.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            self.out.set()
+            for stream in (self._events, self._mailbox, self._work, self._desk):
+                stream.close()
+
+    async def _next_event(self) -> Event:
+        pulse = anyio.current_time() + self.member.config.session_timeout * _PULSE
+        with anyio.move_on_at(min(self._wake_at, pulse)):
+            return await self._mailbox.receive()
+        self._wake_at = float("inf")
+        return Woke(now=anyio.current_time(), jitter=random.random())
+
+    def _step(self, event: Event, tasks: TaskGroup) -> None:
+        before = self.member
+        if before.holding and event.now - self._awake > before.config.session_timeout:
+            self._stood_still = True
+        self._awake = event.now
+        self.member, effects = step(before, event)
+        if self.member.phase is not before.phase:
+            logger.debug(
+                "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
+            )
+        if self.member.acknowledged > before.acknowledged:
+            self._stood_still = False
+        session = self.member.config.session_timeout
+        self.owning_until = (
+            0.0 if self._stood_still else min(self.member.owning_until, self._awake + session)
+        )
+        if self.member.acknowledged > before.acknowledged:
+            self._application.alive()
+        for effect in effects:
+            match effect:
+                case Send():
+                    tasks.start_soon(self._send, effect)
+                case Revoke() | Lose():
+                    self._application.ending(lost=isinstance(effect, Lose))
+                    self._work.send_nowait(effect)
+                case Assign() | Compute():
+                    self._work.send_nowait(effect)
+                case WakeAt(time=time):
+                    self._wake_at = time
+                case Fail(error=error):
+                    self._application.failed(error)
+                case Leave():
+                    pass  # the phase says so
+
+    async def _send(self, send: Send) -> None:
+        event: Event
+        try:
+            if send.coordinator is None:
+                with anyio.fail_after(send.timeout):
+                    answer = await self._cluster.request_any(send.request)
+            else:
+                answer = await self._cluster.broker(_node(send.coordinator)).request(
+                    send.request, connection_id=_CONNECTION[send.route], timeout=send.timeout
+                )
+        except TimeoutError:
+            error = RequestTimeoutError(f"no broker answered within {send.timeout:g} s")
+            event = SendFailed(
+                now=anyio.current_time(), jitter=random.random(), token=send.token, error=error
+            )
+        except KafkaGroupError as error:
+            logger.debug("group %s: %s", self.member.config.group_id, error)
+            event = SendFailed(
+                now=anyio.current_time(), jitter=random.random(), token=send.token, error=error
+            )
+        else:
+            event = Replied(
+                now=anyio.current_time(), jitter=random.random(), token=send.token, message=answer
+            )
+        self._post(event)
+
+    async def _serve_application(self, done: anyio.Event) -> None:
+        application = self._application
+        async for work in self._desk:
+            match work:
+                case Revoke(token=token, deadline=deadline):
+                    offer = await application.revoke(deadline)
+                    self._post(Revoked(now=anyio.current_time(), token=token, protocols=offer))
+                case Lose(token=token, reason=reason):
+                    offer = await application.lose(reason)
+                    self._post(Revoked(now=anyio.current_time(), token=token, protocols=offer))
+                case Assign(generation=generation):
+                    await self._assign(generation)
+                case Compute():
+                    self._post(await self._compute(work))
+        done.set()
+
+    async def _assign(self, generation: GenerationInfo) -> None:
+        try:
+            await self._application.assign(generation)
+        except KafkaGroupError as error:
+            # As a rule bytes of the leader's that are no assignment.
+            self._post(AssignFailed(now=anyio.current_time(), error=error))
+
+    async def _compute(self, work: Compute) -> Event:
+        try:
+            assignments = await self._application.compute(work)
+        except Exception as error:
+            # The assignor is the user's code: whatever it raises ends this member, not the loop.
+            return ComputeFailed(now=anyio.current_time(), token=work.token, error=error)
+        return Computed(now=anyio.current_time(), token=work.token, assignments=assignments)
+
+
+def _node(coordinator: Coordinator) -> Node:
+    return Node(coordinator.node_id, coordinator.host, coordinator.port)

@@ -1,0 +1,299 @@
+"""What runs beneath a consumer: its tasks, and how it comes by partitions and gives them up.
+
+Three ways to partitions: membership of a group, every partition of some topics, or the ones that
+the application names. Only this file knows which of them is at work.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable
+
+import anyio
+
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.errors import (
+    BrokerError,
+    CommitFailedError,
+    KafkaGroupError,
+    RemoteProtocolError,
+    TransportError,
+)
+from kafkagroup.member.state import Config, Member
+from kafkagroup.net.clock import loop_clock
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.driver import Driver
+from kafkagroup.net.fetcher import Fetcher
+from kafkagroup.net.log_offsets import LogOffsets
+from kafkagroup.net.offsets import GroupOffsets
+from kafkagroup.net.positions import Positions
+from kafkagroup.net.session import Session
+from kafkagroup.net.subscriber import Callbacks, Subscriber
+from kafkagroup.types import TopicPartition
+
+__all__ = ["Engine"]
+
+logger = logging.getLogger(__name__)
+
+_UNKNOWN_TOPIC_PAUSE = 1.0
+"""Seconds between looks for a topic that is subscribed to and does not exist yet."""
+
+_SHARE = 0.5
+"""How much of the close timeout the record in hand gets, and then the last commit."""
+
+Spawn = Callable[[Callable[[], Awaitable[None]], str], None]
+"""Runs a background task, under a name."""
+
+
+class Engine:
+    """A consumer that runs."""
+
+    def __init__(
+        self, session: Session, cluster: Cluster, callbacks: Callbacks, spawn: Spawn
+    ) -> None:
+        self._session = session
+        self._options = session.options
+        self._delivery: Delivery = session.delivery
+        self._cluster = cluster
+        self._spawn = spawn
+        self._subscription: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        self._exclude_internal = True
+        self._leaving: Driver | None = None
+        """A membership that is given up; whoever asked for that may have been cancelled since."""
+        group_id = self._options.group_id
+        session.offsets = None if group_id is None else GroupOffsets(cluster, group_id)
+        self.log_offsets = LogOffsets(cluster, self._options.isolation_level)
+        """Asks the partitions' leaders."""
+        self._positions = Positions(
+            cluster,
+            self._delivery,
+            session.offsets,
+            self.log_offsets,
+            self._options.auto_offset_reset,
+            found=self.wake,
+            failed=session.partition_failed,
+        )
+        self._fetcher = Fetcher(
+            cluster,
+            self._delivery,
+            self._options,
+            arrived=session.notify,
+            look_up=self._positions.look_up,
+            failed=session.partition_failed,
+        )
+        self._subscriber = Subscriber(session, cluster, callbacks, self._taken_up)
+        session.rejoin = self.join
+        session.clock = loop_clock()
+
+    def start(self) -> None:
+        """Start the background tasks."""
+        self._spawn(self._positions.run, "positions")
+        self._spawn(self._fetcher.run, "fetching")
+        self._spawn(self._keep_metadata, "metadata")
+        self._spawn(self._follow_metadata, "metadata watch")
+        if self._options.group_id is not None:
+            self._spawn(self._watch_polls, "poll watch")
+            if self._options.enable_auto_commit:
+                self._spawn(self._auto_commit, "auto-commit")
+
+    async def close(self) -> None:
+        """Give everything up in good order."""
+        self._session.closing = True
+        self._session.notify()
+        await self.let_go("the consumer was closed")
+        await self._cluster.aclose()
+
+    def wake(self) -> None:
+        """There may be more to fetch, or to see for whoever waits."""
+        self._fetcher.wake()
+        self._session.notify()
+
+    def made_room(self) -> None:
+        """A batch has left the buffer."""
+        self._fetcher.wake()
+
+    # ------------------------------------------------------------ partitions
+
+    async def subscribe(self, topics: frozenset[str]) -> None:
+        """Consume these topics instead of those before."""
+        self._pattern = None
+        self._cluster.all_topics = False
+        await self._subscribe(topics)
+
+    async def _subscribe(self, topics: frozenset[str]) -> None:
+        self._subscription = self._subscriber.topics = topics
+        self._cluster.topics |= topics
+        await self._left()
+        driver = self._session.driver
+        if self._options.group_id is None:
+            await self._cluster.refresh()
+            self._own_all()
+        elif driver is None or driver.out.is_set():
+            self.join()
+        else:
+            driver.rejoin("the subscription changed", self._subscriber.protocols())
+
+    async def follow(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> None:
+        """Consume the topics whose whole name matches, those of today and those to come."""
+        self._pattern, self._exclude_internal = pattern, exclude_internal
+        self._cluster.all_topics = True
+        await self._cluster.refresh()
+        await self._match()
+
+    async def _match(self) -> None:
+        if self._pattern is None:
+            return
+        matching = frozenset(
+            name
+            for name, topic in self._cluster.metadata.topics.items()
+            if self._pattern.fullmatch(name)
+            and topic.partitions
+            and not (topic.internal and self._exclude_internal)
+        )
+        if matching != self._subscription:
+            await self._subscribe(matching)
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Own exactly these, without membership."""
+        await self._left()
+        wanted = set(partitions)
+        # What is revoked was being given back when that was cancelled: nobody else would own it.
+        await self._give_back(
+            [tp for tp, o in self._delivery.owned.items() if tp not in wanted or o.revoked]
+        )
+        self._cluster.topics |= {tp.topic for tp in wanted}
+        await self._cluster.refresh()
+        # After the last await: a seek that follows comes before the look-up of a position.
+        self._delivery.own(sorted(wanted))
+        self._taken_up()
+
+    async def let_go(self, reason: str) -> None:
+        """Own nothing any more: finish, commit, leave the group."""
+        # Without topics a cooperative member, too, lets go of all that it has.
+        self._subscription = self._subscriber.topics = frozenset()
+        self._pattern = None
+        self._cluster.all_topics = False
+        session = self._session
+        driver = session.driver
+        if driver is None:
+            await self._give_back(list(self._delivery.owned))
+            return
+        session.give_up_at = anyio.current_time() + self._options.close_timeout * _SHARE
+        driver.leave(reason, leave_group=self._options.leave_group_on_close)
+        self._leaving = driver
+        await self._left()
+
+    async def _left(self) -> None:
+        """Wait for the end of a membership that is given up, if one is."""
+        driver, session = self._leaving, self._session
+        if driver is None:
+            return
+        await driver.out.wait()
+        if driver is self._leaving:
+            self._leaving = session.driver = None
+            session.give_up_at = float("inf")
+
+    def join(self) -> None:
+        """Become a member of the group, for the first time or again."""
+        options, session = self._options, self._session
+        config = Config(
+            group_id=options.group_id or "",
+            protocol_type="consumer",
+            group_instance_id=options.group_instance_id,
+            cooperative=self._subscriber.cooperative,
+            session_timeout=options.session_timeout,
+            rebalance_timeout=options.rebalance_timeout,
+            heartbeat_interval=options.heartbeat_interval,
+            request_timeout=options.request_timeout,
+            retry_backoff=options.retry_backoff,
+            retry_backoff_max=options.retry_backoff_max,
+        )
+        member = Member(config=config, protocols=self._subscriber.protocols())
+        session.expired = False
+        session.driver = Driver(self._cluster, member, self._subscriber)
+        self._spawn(session.driver.run, "membership")
+
+    def _own_all(self) -> None:
+        """Without a group every partition of the topics is ours."""
+        counts = self._cluster.metadata.partition_counts(self._subscription)
+        partitions = {TopicPartition(t, p) for t, n in counts.items() for p in range(n)}
+        self._delivery.release([tp for tp in self._delivery.owned if tp not in partitions])
+        self._delivery.own(sorted(partitions))
+        self._taken_up()
+
+    async def _give_back(self, partitions: list[TopicPartition]) -> None:
+        """Without membership: finish, commit, and own them no longer."""
+        session, share = self._session, self._options.close_timeout * _SHARE
+        self._delivery.revoke(partitions)
+        await session.drain(partitions, anyio.current_time() + share)
+        if session.offsets is not None and self._options.enable_auto_commit:
+            try:
+                await session.commit_processed(share)
+            except KafkaGroupError as error:
+                logger.warning("the last commit failed: %s", error)
+        self._delivery.release(partitions)
+
+    def _taken_up(self) -> None:
+        """Partitions were added: look up where to start, and fetch what the user has sought."""
+        self._positions.look_up()
+        self.wake()
+
+    # ------------------------------------------------------------ background
+
+    async def _keep_metadata(self) -> None:
+        most = self._options.metadata_max_age
+        while True:
+            topics = self._cluster.topics
+            unknown = topics - set(self._cluster.metadata.partition_counts(topics))
+            await anyio.sleep(min(_UNKNOWN_TOPIC_PAUSE, most) if unknown else most)
+            try:
+                await self._cluster.refresh()
+            except (TransportError, RemoteProtocolError) as error:
+                logger.warning("metadata: %s", error)
+
+    async def _follow_metadata(self) -> None:
+        while True:
+            await self._cluster.changed.wait()
+            self._taken_up()
+            await self._match()
+            if self._options.group_id is None and self._subscription:
+                self._own_all()
+            driver = self._session.driver
+            if driver is not None and (reason := self._subscriber.growth()):
+                driver.rejoin(reason)
+
+    async def _auto_commit(self) -> None:
+        while True:
+            await anyio.sleep(self._options.auto_commit_interval)
+            if not self._session.may_commit:
+                continue  # as often as members of a cooperative group rebalance: nothing is amiss
+            try:
+                await self._session.commit_processed(self._options.request_timeout)
+            except (CommitFailedError, TransportError, RemoteProtocolError) as error:
+                logger.warning("auto-commit: %s", error)
+            except BrokerError as error:
+                self._session.tell(error)
+
+    async def _watch_polls(self) -> None:
+        """Leave the group when the application does not come back: its partitions are stuck."""
+        session, most = self._session, self._options.max_poll_interval
+        while True:
+            await anyio.sleep_until(most + (self._away_since() or anyio.current_time()))
+            since, driver = self._away_since(), session.driver
+            if since is None or driver is None or anyio.current_time() < since + most:
+                continue
+            logger.warning(
+                "no record was asked for in %g s (max_poll_interval_ms): leaving the group", most
+            )
+            driver.leave("the application stopped polling", lost=True)
+            await driver.out.wait()
+            session.expired = True
+
+    def _away_since(self) -> float | None:
+        """Since when the application owes a poll; None while it owes none."""
+        session = self._session
+        if session.waiting or session.driver is None or not self._delivery.owned:
+            return None
+        return session.last_poll

@@ -1,0 +1,358 @@
+"""Keeps the buffers full: one task and one connection for each broker that leads something owned.
+
+The next fetch is on its way while records are handed out. What comes back is kept as bytes; what
+comes back for a partition that was revoked, or sought away from, meanwhile is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator
+from uuid import UUID
+
+import anyio
+
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.fetch_session import FetchSession, SessionRequest
+from kafkagroup.consume.options import ConsumerOptions
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.consume.plan import Remedy, remedy, wanted
+from kafkagroup.consume.transactions import mark_aborted
+from kafkagroup.errors import (
+    BrokerError,
+    CorruptRecordError,
+    DecodeError,
+    RemoteProtocolError,
+    TransportError,
+)
+from kafkagroup.member.backoff import backoff
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.metadata import Node
+from kafkagroup.net.retry import Pauses
+from kafkagroup.net.validation import is_doubtful
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+from kafkagroup.wire.records import RecordBatch, read_batches
+
+__all__ = ["Fetcher"]
+
+logger = logging.getLogger(__name__)
+
+_CONNECTION = "fetch"
+_BY_NAME = 12
+"""Highest version of Fetch that names topics; later ones go by topic id."""
+
+
+class Fetcher:
+    """Fetches for a `Delivery`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        delivery: Delivery,
+        options: ConsumerOptions,
+        *,
+        arrived: Callable[[], None],
+        look_up: Callable[[], None],
+        failed: Callable[[OwnedPartition, Exception], None],
+    ) -> None:
+        self._cluster = cluster
+        self._delivery = delivery
+        self._options = options
+        self._arrived = arrived
+        self._look_up = look_up
+        self._failed = failed
+        self._wake = anyio.Event()
+
+    def wake(self) -> None:
+        """There may be more to fetch: partitions, positions, or room."""
+        self._wake.set()
+        self._wake = anyio.Event()
+
+    async def run(self) -> None:
+        """Start a task for each broker that leads something, as they come to be needed."""
+        running: set[int] = set()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._find_leaders)
+            while True:
+                wake = self._wake
+                for node_id in self._sources() - running:
+                    running.add(node_id)
+                    tasks.start_soon(self._fetch_from, node_id)
+                await wake.wait()
+
+    def _sources(self) -> set[int]:
+        sources = {self._source_of(owned) for owned in self._delivery.owned.values()}
+        return sources & set(self._cluster.metadata.nodes)
+
+    def _source_of(self, owned: OwnedPartition) -> int:
+        """The broker to fetch from: the replica that the leader has named, else the leader."""
+        leader = self._leader_of(owned.tp)
+        nearer = leader >= 0 and owned.replica in self._cluster.metadata.nodes
+        return owned.replica if nearer and anyio.current_time() < owned.replica_until else leader
+
+    def _leader_of(self, tp: TopicPartition) -> int:
+        leader = self._cluster.metadata.leader(tp)
+        return -1 if leader is None else leader.leader
+
+    async def _find_leaders(self) -> None:
+        """Ask for metadata while something owned has no leader: an election is on, and nobody else
+        would ask before metadata grows old."""
+        pauses = Pauses(self._cluster.options)
+        while True:
+            wake = self._wake
+            if self._all_led():
+                pauses.reset()
+                await wake.wait()
+                continue
+            await pauses.wait()
+            if not self._all_led():
+                await self._try_refresh()
+
+    def _all_led(self) -> bool:
+        nodes = self._cluster.metadata.nodes
+        return all(self._leader_of(tp) in nodes for tp in self._delivery.owned)
+
+    async def _fetch_from(self, node_id: int) -> None:
+        pauses, early = Pauses(self._cluster.options), Pauses(self._cluster.options)
+        session = FetchSession()
+        while True:
+            self._ask_leaders_again(node_id)
+            wake = self._wake
+            led = [o for o in self._delivery.owned.values() if self._source_of(o) == node_id]
+            now = anyio.current_time()
+            sound = [o for o in led if not is_doubtful(self._cluster.metadata, o)]
+            if len(sound) < len(led):
+                self._look_up()
+            ready = wanted(
+                sound,
+                now,
+                per_partition=self._options.max_partition_fetch_bytes,
+                room=self._options.fetch_max_bytes - self._delivery.buffered_bytes,
+            )
+            node = self._cluster.metadata.nodes.get(node_id)
+            if node is None or not ready:
+                retries = [o.retry_at for o in led if o.retry_at > now]
+                with anyio.move_on_at(min(retries, default=float("inf"))):
+                    await wake.wait()
+                continue
+            try:
+                stale, empty = await self._fetch(node, ready, session)
+                if stale:
+                    await self._cluster.refresh()
+                pauses.reset()
+                if empty and anyio.current_time() - now < self._options.fetch_max_wait / 2:
+                    # The broker does not wait for records, so we do.
+                    await early.wait()
+                else:
+                    early.reset()
+            except (TransportError, RemoteProtocolError) as error:
+                session.reset()  # nobody knows what the broker has heard
+                for owned in ready:
+                    self._forget_replica(owned, node_id)
+                logger.info("fetching from broker %d: %s", node_id, error)
+                await pauses.wait()
+                await self._try_refresh()
+
+    def _ask_leaders_again(self, node_id: int) -> None:
+        """Give back to their leaders what was read from this replica for long enough."""
+        now = anyio.current_time()
+        for owned in self._delivery.owned.values():
+            if owned.replica_until <= now:
+                self._forget_replica(owned, node_id)
+
+    def _forget_replica(self, owned: OwnedPartition, node_id: int) -> bool:
+        """Read from the leader again; answer whether it was this replica that was read from."""
+        if owned.replica != node_id:
+            return False
+        owned.replica = -1
+        self.wake()  # the task of the leader may not expect it
+        return True
+
+    async def _try_refresh(self) -> None:
+        try:
+            await self._cluster.refresh()
+        except (TransportError, RemoteProtocolError) as error:
+            logger.info("metadata: %s", error)
+
+    async def _fetch(
+        self, node: Node, ready: list[OwnedPartition], session: FetchSession
+    ) -> tuple[bool, bool]:
+        """One fetch; answer whether metadata has turned out to be stale, and whether nothing came
+        at all, no error either."""
+        asked = {o.tp: (o, o.fetch_offset) for o in ready}
+        part = session.request(*self._entries(ready))
+        broker = self._cluster.broker(node)
+        answer = await broker.request(
+            self._request(part),
+            connection_id=_CONNECTION,
+            timeout=self._cluster.options.request_timeout + self._options.fetch_max_wait,
+            highest=None if part.by_id else _BY_NAME,
+        )
+        session.answered(answer.session_id, answer.error_code)
+        if FetchSession.is_session_error(answer.error_code) and not part.full:
+            return False, False
+        if answer.error_code:
+            raise TransportError(f"{broker}: {BrokerError(answer.error_code)}")
+        stale, empty = False, True
+        for tp, data in self._answers(answer):
+            empty &= not (data.records or data.error_code)
+            owned, offset = asked.get(tp, (None, 0))
+            # Not what it was when the request left: revoked, or the application has sought.
+            if owned is None or owned.revoked or owned.fetch_offset != offset:
+                continue
+            # KIP-951: an error that names the new leader needs no look at the metadata.
+            if not (data.error_code and self._cluster.take_leader(tp, data.current_leader, answer)):
+                stale |= self._take(owned, data, node.node_id)
+        self._arrived()
+        return stale, empty
+
+    def _entries(
+        self, ready: list[OwnedPartition]
+    ) -> tuple[dict[TopicPartition, FetchPartition], dict[str, UUID]]:
+        """What to ask for, and the ids of the topics."""
+        entries: dict[TopicPartition, FetchPartition] = {}
+        ids: dict[str, UUID] = {}
+        for owned in ready:
+            leader = self._cluster.metadata.leader(owned.tp)
+            leader_epoch = -1 if leader is None else leader.leader_epoch
+            entries[owned.tp] = FetchPartition(
+                partition=owned.tp.partition,
+                current_leader_epoch=leader_epoch,
+                fetch_offset=owned.fetch_offset,
+                partition_max_bytes=self._options.max_partition_fetch_bytes,
+            )
+            ids[owned.tp.topic] = self._cluster.metadata.topics[owned.tp.topic].topic_id
+            # What this brings is of this topic, and of this leader's log.
+            owned.topic_id = ids[owned.tp.topic]
+            owned.checked_epoch = leader_epoch
+        return entries, ids
+
+    def _request(self, part: SessionRequest) -> FetchRequest:
+        options = self._options
+        return FetchRequest(
+            max_wait_ms=round(options.fetch_max_wait * 1000),
+            min_bytes=options.fetch_min_bytes,
+            max_bytes=options.fetch_max_bytes,
+            isolation_level=options.isolation_level,
+            session_id=part.session_id,
+            session_epoch=part.epoch,
+            topics=tuple(
+                FetchTopic(
+                    topic=topic,
+                    topic_id=part.topic_ids[topic],
+                    partitions=tuple(part.partitions[tp] for tp in partitions),
+                )
+                for topic, partitions in _by_topic(part.partitions).items()
+            ),
+            forgotten_topics_data=tuple(
+                ForgottenTopic(
+                    topic=topic,
+                    topic_id=part.topic_ids[topic],
+                    partitions=tuple(tp.partition for tp in partitions),
+                )
+                for topic, partitions in _by_topic(part.forgotten).items()
+            ),
+            rack_id=options.client_rack or "",
+        )
+
+    def _answers(self, answer: FetchResponse) -> Iterator[tuple[TopicPartition, PartitionData]]:
+        names = {t.topic_id: name for name, t in self._cluster.metadata.topics.items()}
+        for topic in answer.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for data in topic.partitions:
+                yield TopicPartition(name, data.partition_index), data
+
+    def _take(self, owned: OwnedPartition, data: PartitionData, node_id: int) -> bool:
+        """Buffer what came for one partition, or see to its error."""
+        if data.error_code:
+            if self._forget_replica(owned, node_id):
+                # The leader knows better; a follower may lag behind or be one no longer.
+                self._back_off(owned)
+                return False
+            return self._see_to(owned, data.error_code)
+        if data.preferred_read_replica >= 0:
+            # KIP-392: nothing came; it is to be had nearer. No success yet: between a leader and a
+            # follower that send us to each other and fro there would be no back-off.
+            owned.replica = data.preferred_read_replica
+            owned.replica_until = anyio.current_time() + self._options.metadata_max_age
+            self.wake()
+            return False
+        owned.attempts = 0
+        batches: list[RecordBatch] = []
+        try:
+            for batch in read_batches(
+                memoryview(data.records or b""),
+                topic=owned.tp.topic,
+                partition=owned.tp.partition,
+                check_crcs=self._options.check_crcs,
+                max_batch_bytes=self._options.max_batch_bytes,
+            ):
+                batches.append(batch)  # noqa: PERF402 - what came before a damaged batch counts
+        except DecodeError as error:
+            if not batches:
+                self._failed(owned, error)
+        if self._options.isolation_level:
+            mark_aborted(batches, data.aborted_transactions or ())
+        if data.records and not owned.failed and (reason := _no_progress(owned, data, batches)):
+            tp = owned.tp
+            self._failed(
+                owned,
+                CorruptRecordError(
+                    reason, topic=tp.topic, partition=tp.partition, offset=owned.fetch_offset
+                ),
+            )
+        self._delivery.add(owned, batches)
+        return False
+
+    def _see_to(self, owned: OwnedPartition, code: int) -> bool:
+        action = remedy(code)
+        error = BrokerError(code, f"fetching {owned.tp} at {owned.fetch_offset}")
+        logger.log(logging.WARNING if action is Remedy.RESET else logging.INFO, "%s", error)
+        if action is Remedy.RAISE:
+            self._failed(owned, error)
+            return False
+        if action is Remedy.RESET and owned.position == owned.fetch_offset:
+            # Only once all that was fetched is handed out: that is still good.
+            owned.reset = True
+            self._look_up()
+        self._back_off(owned)
+        return action is Remedy.REFRESH
+
+    def _back_off(self, owned: OwnedPartition) -> None:
+        owned.attempts += 1
+        options = self._options
+        pause = backoff(
+            owned.attempts, options.retry_backoff, options.retry_backoff_max, random.random()
+        )
+        # To full ticks: a hundred partitions that fail are asked for together, not one by one.
+        tick = 2 * options.retry_backoff
+        owned.retry_at = math.ceil((anyio.current_time() + pause) / tick) * tick
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in partitions:
+        by_topic.setdefault(tp.topic, []).append(tp)
+    return by_topic
+
+
+def _no_progress(owned: OwnedPartition, data: PartitionData, batches: list[RecordBatch]) -> str:
+    """Why what came brings nothing, so that asking again would bring the same for ever."""
+    if not batches:
+        return (
+            f"the next batch is larger than the {len(data.records or b'')} bytes that came;"
+            " raise max_partition_fetch_bytes"
+        )
+    if batches[-1].next_offset <= owned.fetch_offset:
+        return f"the batches that came end at {batches[-1].last_offset}, below it"
+    return ""

@@ -1,0 +1,112 @@
+"""Offsets of logs: start, end, and by time, from the partitions' leaders."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import attrs
+
+from kafkagroup.consume.plan import Remedy, remedy
+from kafkagroup.errors import BrokerError, ErrorCode, RemoteProtocolError, TransportError
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.retry import Pauses
+from kafkagroup.types import OffsetAndTimestamp, TopicPartition
+from kafkagroup.wire.messages.offsets import ListOffsetsResponse
+
+__all__ = ["EARLIEST", "LATEST", "Found", "LogOffsets"]
+
+logger = logging.getLogger(__name__)
+
+EARLIEST = -2
+"""The timestamp that asks for the log's start."""
+LATEST = -1
+"""The timestamp that asks for the log's end; under read_committed, the last stable offset."""
+
+
+@attrs.define
+class Found:
+    """What one round of asking has brought."""
+
+    offsets: dict[TopicPartition, OffsetAndTimestamp] = attrs.field(factory=dict)
+    """Offset -1 where no record is that young."""
+    errors: dict[TopicPartition, BrokerError] = attrs.field(factory=dict)
+    """What no retry mends."""
+
+
+class LogOffsets:
+    """Asks each partition's leader."""
+
+    def __init__(self, cluster: Cluster, isolation_level: int) -> None:
+        self._cluster = cluster
+        self._isolation_level = isolation_level
+
+    async def at(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The first offset at or after each timestamp; asks until every leader has answered.
+
+        Raises: BrokerError when one cannot, as for a topic that must not be read.
+        """
+        self._cluster.topics |= {tp.topic for tp in timestamps}
+        pauses = Pauses(self._cluster.options)
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        while missing := {tp: at for tp, at in timestamps.items() if tp not in found}:
+            try:
+                once = await self.once(missing)
+            except (TransportError, RemoteProtocolError) as error:
+                logger.info("offsets: %s", error)
+            else:
+                if once.errors:
+                    raise next(iter(once.errors.values()))
+                found |= once.offsets
+            if len(found) < len(timestamps):
+                await pauses.wait()
+        return found
+
+    async def once(self, timestamps: Mapping[TopicPartition, int]) -> Found:
+        """One round of asking; refreshes the metadata when a leader is not where it was.
+
+        Raises: NoBrokersAvailableError.
+        """
+        found = Found()
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        for tp, timestamp in timestamps.items():
+            leader = self._cluster.metadata.leader(tp)
+            by_leader.setdefault(-1 if leader is None else leader.leader, {})[tp] = timestamp
+        stale = False
+        for node_id, asked in by_leader.items():
+            node = self._cluster.metadata.nodes.get(node_id)
+            if node is None:
+                stale = True
+                continue
+            try:
+                answer = await self._cluster.broker(node).request_offset_limits(
+                    asked, isolation_level=self._isolation_level
+                )
+            except (TransportError, RemoteProtocolError) as error:
+                logger.info("offsets of broker %d: %s", node_id, error)
+                stale = True
+                continue
+            stale |= _sort(answer, asked, found)
+        if stale:
+            await self._cluster.refresh()
+        return found
+
+
+def _sort(answer: ListOffsetsResponse, asked: Mapping[TopicPartition, int], found: Found) -> bool:
+    """Sort an answer into `found`; answer whether metadata is stale."""
+    stale = False
+    for topic in answer.topics:
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            if tp not in asked:
+                continue
+            if p.error_code == ErrorCode.NONE:
+                found.offsets[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
+                continue
+            action = remedy(p.error_code)
+            stale |= action is Remedy.REFRESH
+            if action in (Remedy.RAISE, Remedy.RESET):
+                found.errors[tp] = BrokerError(p.error_code, f"offsets of {tp}")
+    return stale

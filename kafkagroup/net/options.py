@@ -1,0 +1,64 @@
+"""The options of talking to brokers, in seconds, as everything inside the library is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.wire.connection import MAX_FRAME_BYTES
+
+__all__ = ["Address", "ClientOptions", "parse_servers"]
+
+Address = tuple[str, int]
+"""Host and port."""
+
+
+@attrs.frozen(kw_only=True)
+class ClientOptions:
+    """How one client talks to all brokers."""
+
+    client_id: str | None = "kafkagroup"
+    """Shown in the brokers' logs and quotas, and the prefix of member ids."""
+    request_timeout: float = 30.0
+    """Seconds until a request without an answer fails, and its connection with it."""
+    connect_timeout: float = 10.0
+    """Seconds for connecting and the handshake, each address tried in turn."""
+    retry_backoff: float = 0.1
+    """Seconds before the first retry; doubled, with jitter, for each further one."""
+    retry_backoff_max: float = 1.0
+    """Seconds that a back-off grows to at most."""
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    """Largest answer that is accepted."""
+    source_host: str | None = None
+    """Local address to connect from; None lets the system choose."""
+    source_port: int | None = None
+    """Local port to connect from; one connection at a time can have it."""
+
+
+def parse_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:
+    """Bootstrap addresses from "host:port,host:port" or a sequence of "host:port".
+
+    IPv6 addresses stand in brackets. A missing port is 9092. Raises: ConfigurationError.
+    """
+    entries = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = tuple(_parse_server(entry.strip()) for entry in entries if entry.strip())
+    if not addresses:
+        raise ConfigurationError("bootstrap_servers is empty; give at least one host:port")
+    return addresses
+
+
+def _parse_server(entry: str) -> Address:
+    if entry.startswith("["):
+        host, bracket, rest = entry[1:].partition("]")
+        port = rest.removeprefix(":")
+        valid = bool(bracket) and (not rest or rest.startswith(":"))
+    else:
+        host, _, port = entry.partition(":")
+        valid = ":" not in port
+    if not valid or not host or (port and not port.isdecimal()) or int(port or 9092) > 65535:
+        raise ConfigurationError(
+            f"bootstrap_servers has {entry!r}; expected host:port, or [ipv6-address]:port"
+        )
+    return host, int(port or 9092)

@@ -1,0 +1,164 @@
+"""Where to start: the committed offset, else the reset policy. A failed look-up is neither.
+
+Positions that the application sets meanwhile (`seek`) win: an answer that finds a position is
+dropped, and so is one for a partition that is no longer owned.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import anyio
+
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.options import OffsetReset
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
+from kafkagroup.errors import (
+    BrokerError,
+    NoOffsetError,
+    OffsetOutOfRangeError,
+    RemoteProtocolError,
+    TransportError,
+)
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.log_offsets import EARLIEST, LATEST, Found, LogOffsets
+from kafkagroup.net.offsets import GroupOffsets
+from kafkagroup.net.retry import Pauses
+from kafkagroup.net.validation import Validation
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = ["Positions"]
+
+logger = logging.getLogger(__name__)
+
+
+class Positions:
+    """Finds the first position of each partition that has none."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        delivery: Delivery,
+        offsets: GroupOffsets | None,
+        log_offsets: LogOffsets,
+        policy: OffsetReset,
+        *,
+        found: Callable[[], None],
+        failed: Callable[[OwnedPartition, Exception], None],
+    ) -> None:
+        self._cluster = cluster
+        self._delivery = delivery
+        self._offsets = offsets
+        self._log_offsets = log_offsets
+        self._policy = policy
+        self._found = found
+        self._failed = failed
+        self._validation = Validation(
+            cluster, delivery, policy, settled=found, reset=self.look_up, failed=failed
+        )
+        self._wake = anyio.Event()
+
+    def look_up(self) -> None:
+        """There are partitions without a position, or whose position is not in the log."""
+        self._wake.set()
+        self._validation.wake()
+
+    async def run(self) -> None:
+        """Look up positions, and validate them, whenever there are some to look up or validate."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._validation.run)
+            await self._keep_looking_up()
+
+    async def _keep_looking_up(self) -> None:
+        pauses = Pauses(self._cluster.options)
+        while True:
+            self._wake = anyio.Event()
+            lost = [o for o in self._delivery.owned.values() if _is_lost(o)]
+            if not lost:
+                pauses.reset()
+                await self._wake.wait()
+                continue
+            try:
+                await self._look_up(lost)
+            except (TransportError, RemoteProtocolError) as error:
+                logger.info("positions: %s", error)
+            except BrokerError as error:
+                for owned in lost:
+                    if _is_lost(owned):
+                        self._failed(owned, error)
+            if any(_is_lost(o) for o in lost):
+                await pauses.wait()
+
+    async def _look_up(self, lost: list[OwnedPartition]) -> None:
+        fresh = [o for o in lost if not o.reset]
+        if fresh and self._offsets is not None:
+            committed = await self._offsets.committed([o.tp for o in fresh])
+            for owned in fresh:
+                if not _is_lost(owned):
+                    continue
+                if (offset := committed[owned.tp]) is None:
+                    owned.reset = True
+                else:
+                    owned.start_at(offset.offset, leader_epoch=offset.leader_epoch)
+                    owned.committed = offset.offset
+                    self._note_topic(owned)
+            self._found()
+        else:
+            for owned in fresh:
+                owned.reset = True
+        await self._reset([o for o in lost if _is_lost(o) and o.reset])
+
+    async def _reset(self, lost: list[OwnedPartition]) -> None:
+        if not lost:
+            return
+        if self._policy == "none":
+            for owned in lost:
+                self._failed(owned, _no_policy(owned))
+            return
+        timestamp = _timestamp(self._policy)
+        found = await self._log_offsets.once({o.tp: timestamp for o in lost})
+        if timestamp >= 0:
+            # No record is that young: the log's end is where the next one will be.
+            late = [tp for tp, at in found.offsets.items() if at.offset == UNKNOWN]
+            ends = await self._log_offsets.once(dict.fromkeys(late, LATEST))
+            found = Found(found.offsets | ends.offsets, found.errors | ends.errors)
+        for owned in lost:
+            if not _is_lost(owned):
+                continue
+            if (error := found.errors.get(owned.tp)) is not None:
+                self._failed(owned, error)
+            elif (at := found.offsets.get(owned.tp)) is not None and at.offset >= 0:
+                self._start(owned, at.offset)
+        self._found()
+
+    def _start(self, owned: OwnedPartition, offset: int) -> None:
+        logger.info("%s starts at %d (auto_offset_reset)", owned.tp, offset)
+        failures = owned.attempts, owned.retry_at
+        # A seek, as a batch may still be open: at its end the position would go back there.
+        self._delivery.seek(owned.tp, offset)
+        self._note_topic(owned)
+        # Kept: a reset that does not help would make a hot loop.
+        owned.attempts, owned.retry_at = failures
+
+    def _note_topic(self, owned: OwnedPartition) -> None:
+        topic = self._cluster.metadata.topics.get(owned.tp.topic)
+        owned.topic_id = NO_ID if topic is None else topic.topic_id
+
+
+def _is_lost(owned: OwnedPartition) -> bool:
+    return (owned.position == UNKNOWN or owned.reset) and not (owned.revoked or owned.failed)
+
+
+def _no_policy(owned: OwnedPartition) -> Exception:
+    if owned.position == UNKNOWN:
+        return NoOffsetError((owned.tp,))
+    return OffsetOutOfRangeError({owned.tp: owned.position})
+
+
+def _timestamp(policy: OffsetReset) -> int:
+    if isinstance(policy, timedelta):
+        return max(0, round((time.time() - policy.total_seconds()) * 1000))
+    return EARLIEST if policy == "earliest" else LATEST

@@ -1,0 +1,149 @@
+"""What the tasks of one running consumer share: what is delivered, committed, and gone wrong."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+
+import anyio
+
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.options import ConsumerOptions
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.errors import CommitFailedError, ConfigurationError
+from kafkagroup.member.state import COMMITTING
+from kafkagroup.net.driver import Driver
+from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+
+__all__ = ["Session"]
+
+
+class Session:
+    """Shared state of a consumer, from construction to close."""
+
+    def __init__(self, options: ConsumerOptions, delivery: Delivery) -> None:
+        self.options = options
+        self.delivery = delivery
+        self.offsets: GroupOffsets | None = None
+        self.driver: Driver | None = None
+        self.identity: Identity = NO_MEMBERSHIP
+        self.changed = anyio.Event()
+        """Set, and replaced, whenever somebody who waits should look again."""
+        self.errors: deque[Exception] = deque()
+        """For the application, each raised once."""
+        self.fatal: Exception | None = None
+        """Raised by every call from here on."""
+        self.clock: Callable[[], float] = anyio.current_time
+        """The loop's clock, bound to the loop once it runs: it is asked for each record."""
+        self.closing = False
+        self.draining = False
+        """Somebody waits for the record in hand to be processed."""
+        self.give_up_at = float("inf")
+        """When closing: how long the record in hand is waited for."""
+        self.waiting = False
+        """The application waits in the client."""
+        self.last_poll = 0.0
+        """When the application last came to the client or left it."""
+        self.expired = False
+        """The application stayed away for `max_poll_interval_ms`; its next poll rejoins."""
+        self.rejoin: Callable[[], None] = lambda: None
+        """Become a member again."""
+        self.callback_task: int | None = None
+        """Id of the task that runs the application's callback now."""
+        self._committing = anyio.Lock()
+
+    def notify(self) -> None:
+        """Wake everybody who waits."""
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    def tell(self, error: Exception) -> None:
+        """Raise an error at the application's next call, once."""
+        self.errors.append(error)
+        self.notify()
+
+    def fail(self, error: Exception) -> None:
+        """Raise an error at every call from here on."""
+        if self.fatal is None:
+            self.fatal = error
+        self.notify()
+
+    def partition_failed(self, owned: OwnedPartition, error: Exception) -> None:
+        """Tell the application once; the partition rests until it seeks."""
+        if not owned.revoked:
+            owned.failed = True
+            self.tell(error)
+
+    def raise_error(self) -> None:
+        """Raise what there is to raise."""
+        if self.fatal is not None:
+            raise self.fatal
+        if self.errors:
+            raise self.errors.popleft()
+
+    def count_processed(self) -> None:
+        """What the application has in hand is processed."""
+        self.delivery.count_processed()
+        if self.draining:
+            self.notify()
+
+    def forget_hand(self) -> None:
+        """The application does not come back for what it has in hand."""
+        self.delivery.forget_hand()
+        if self.draining:
+            self.notify()
+
+    # ------------------------------------------------------------ ownership
+
+    async def drain(self, partitions: Collection[TopicPartition], deadline: float) -> None:
+        """Wait until what is in hand of these is processed, at most until `deadline`."""
+        self.draining = True
+        with anyio.move_on_at(min(deadline, self.give_up_at)):
+            while self.delivery.in_hand(partitions):
+                await self.changed.wait()
+        self.draining = False
+
+    # ------------------------------------------------------------ commits
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the coordinator takes commits: not from JoinGroup until SyncGroup is answered."""
+        return self.driver is None or self.driver.member.phase in COMMITTING
+
+    async def commit_processed(self, timeout: float) -> None:
+        """Commit what is processed and not yet committed."""
+        async with self._committing:
+            # Read under the lock: the commit before this one may have been that of a revocation.
+            if offsets := self.delivery.to_commit():
+                await self._commit(offsets, timeout)
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float
+    ) -> None:
+        """Commit on behalf of the assignment that stands now.
+
+        Raises: CommitFailedError for partitions that it does not hold; what GroupOffsets raises.
+        """
+        async with self._committing:
+            await self._commit(offsets, timeout)
+
+    async def _commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float
+    ) -> None:
+        if self.offsets is None:
+            raise ConfigurationError("a consumer without group_id has nowhere to commit to")
+        owned = {tp: self.delivery.owned.get(tp) for tp in offsets}
+        foreign = sorted(str(tp) for tp, owner in owned.items() if owner is None)
+        if foreign:
+            raise CommitFailedError(
+                f"not assigned to this consumer: {', '.join(foreign)}; their owner commits them"
+            )
+        if not self.may_commit:
+            raise CommitFailedError(
+                "the group is rebalancing; commit what is still owned once that is over"
+            )
+        await self.offsets.commit(self.identity, offsets, timeout=timeout)
+        for tp, offset in offsets.items():
+            if (owner := owned[tp]) is not None:
+                owner.committed = offset.offset

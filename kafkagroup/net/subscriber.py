@@ -1,0 +1,294 @@
+"""A consumer as one application of group membership: takes up and lets go of partitions.
+
+The order at a revocation is the whole promise: hand out no more, let the record in hand finish,
+commit, tell the application, and only then let the group go on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import anyio
+import attrs
+
+from kafkagroup.assign import GroupSpec, MemberSpec, protocol_name
+from kafkagroup.assign.cooperative_sticky import generation_in
+from kafkagroup.assign.spec import is_cooperative, user_data
+from kafkagroup.errors import ConfigurationError, KafkaGroupError
+from kafkagroup.member.state import Phase
+from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.driver import Offer
+from kafkagroup.net.metadata import Racks
+from kafkagroup.net.offsets import Identity
+from kafkagroup.net.session import Session
+from kafkagroup.types import Assignment, TopicPartition
+from kafkagroup.wire.group_log import (
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+
+__all__ = ["Callbacks", "PartitionsCallback", "Subscriber"]
+
+logger = logging.getLogger(__name__)
+
+PartitionsCallback = Callable[[Sequence[TopicPartition]], Awaitable[object] | object]
+"""Called with partitions, sorted; a plain function or a coroutine function."""
+
+_DRAIN_SHARE = 0.75
+"""How much of the rebalance timeout what a cooperative rebalance takes away may drain."""
+
+_COMMIT_SHARE = 0.5
+"""How much of the time left before a deadline the last commit may take; callbacks need some too."""
+
+
+@attrs.frozen
+class Callbacks:
+    """What the application wants to be told."""
+
+    assigned: PartitionsCallback | None = None
+    revoked: PartitionsCallback | None = None
+    lost: PartitionsCallback | None = None
+
+
+class Subscriber:
+    """The driver's application on behalf of a consumer."""
+
+    def __init__(
+        self,
+        session: Session,
+        cluster: Cluster,
+        callbacks: Callbacks,
+        taken_up: Callable[[], None],
+    ) -> None:
+        self.topics: frozenset[str] = frozenset()
+        """What is subscribed to."""
+        self._session = session
+        self._cluster = cluster
+        self._callbacks = callbacks
+        self._taken_up = taken_up
+        self._assignors = {protocol_name(a): a for a in session.options.assignors}
+        self.cooperative = all(is_cooperative(a) for a in session.options.assignors)
+        """Whether what is owned is kept while the group rebalances: only if every assignor can."""
+        self._computed = -1
+        """The generation that this member computed the assignment of."""
+        self._counts: dict[str, int] = {}
+        """As leader: the partition counts that the assignment was computed from."""
+        self._racks: Racks = {}
+        """As leader, where racks matter: the racks of the replicas, likewise."""
+        self._watched: frozenset[str] = frozenset()
+
+    def protocols(self) -> Offer:
+        """What this member offers: every assignor, with the same subscription."""
+        session = self._session
+        owned = tuple(sorted(session.delivery.owned))
+        generation = session.identity.generation_id if owned else -1
+        return tuple(
+            (
+                name,
+                encode_subscription(
+                    Subscription(
+                        topics=tuple(self.topics),
+                        user_data=user_data(assignor, generation),
+                        owned=owned,
+                        generation=generation,
+                        rack=session.options.client_rack,
+                    )
+                ),
+            )
+            for name, assignor in self._assignors.items()
+        )
+
+    def growth(self) -> str | None:
+        """As leader: why the assignment is out of date, if it is."""
+        driver = self._session.driver
+        if driver is None or driver.member.phase is not Phase.STABLE or not driver.member.is_leader:
+            return None
+        counts = self._cluster.metadata.partition_counts(self._watched)
+        for topic in sorted(self._watched):
+            before, now = self._counts.get(topic, 0), counts.get(topic, 0)
+            if before != now:
+                return f"topic {topic} went from {before} to {now} partitions"
+        if self._replica_racks() != self._racks:
+            return "replicas moved to other racks"
+        return None
+
+    def _replica_racks(self) -> Racks:
+        """The racks of all replicas; of interest to a member that has one."""
+        if self._session.options.client_rack is None:
+            return {}
+        return self._cluster.metadata.replica_racks(self._watched)
+
+    # ------------------------------------------------------------ called by the driver, at once
+
+    def ending(self, *, lost: bool) -> None:
+        """Stop handing out what goes at once, even while a callback runs."""
+        self._session.delivery.revoke(self._going(lost=lost))
+        self._session.notify()
+
+    def _going(self, *, lost: bool) -> list[TopicPartition]:
+        """What is let go of before the next join."""
+        owned = sorted(self._session.delivery.owned)
+        if self.cooperative and not lost:
+            return [tp for tp in owned if tp.topic not in self.topics]
+        return owned
+
+    def alive(self) -> None:
+        """Whoever waits for ownership to be sure may look again."""
+        if self._session.waiting:
+            self._session.notify()
+
+    def failed(self, error: Exception) -> None:
+        """Every call of the application raises it."""
+        self._session.fail(error)
+
+    # ------------------------------------------------------------ called by the driver, in order
+
+    async def revoke(self, deadline: float) -> Offer:
+        """Finish, commit, tell, let go; cooperatively only of what is not subscribed to."""
+        going = self._going(lost=False)
+        # Again: a generation that was out of date from the start has been taken up since `ending`.
+        self._session.delivery.revoke(going)
+        await self._finish(going, deadline)
+        if going or not self.cooperative:
+            await self._call(self._callbacks.revoked, going)
+        self._session.delivery.release(going)
+        return self.protocols()
+
+    async def lose(self, reason: str) -> Offer:
+        """Let go without a commit: it would be refused, or overwrite the new owner's."""
+        partitions = self._going(lost=True)
+        logger.warning("lost %d partitions: %s", len(partitions), reason)
+        self._session.delivery.release(partitions)
+        await self._call(self._callbacks.lost, partitions)
+        return self.protocols()
+
+    async def assign(self, generation: GenerationInfo) -> None:
+        """Own what was assigned; tell; then look up where to start."""
+        session = self._session
+        assigned = decode_assignment(generation.assignment)
+        foreign = sorted({tp.topic for tp in assigned} - self.topics)
+        if foreign and session.driver is not None:
+            # The subscription changed while the group rebalanced: the leader knew the old one.
+            session.driver.rejoin(f"assigned topics that are not subscribed: {', '.join(foreign)}")
+            return
+        session.identity = Identity(
+            generation.generation_id, generation.member_id, session.options.group_instance_id
+        )
+        if generation.is_leader and generation.generation_id != self._computed:
+            # KIP-814: a static leader that came back did not compute, but it watches all the same.
+            await self._watch(_subscriptions(generation.members))
+        session.last_poll = anyio.current_time()
+        revoked = sorted(session.delivery.owned.keys() - set(assigned))
+        if revoked:
+            session.delivery.revoke(revoked)
+            share = session.options.rebalance_timeout * _DRAIN_SHARE
+            await self._finish(revoked, anyio.current_time() + share)
+            await self._call(self._callbacks.revoked, revoked)
+            session.delivery.release(revoked)
+        added = sorted(owned.tp for owned in session.delivery.own(assigned))
+        await self._call(self._callbacks.assigned, added)
+        self._taken_up()
+        if revoked and session.driver is not None:
+            # KIP-429: now that they are free, a second round gives them away.
+            session.driver.rejoin(f"let go of {len(revoked)} partitions")
+
+    async def compute(self, work: Compute) -> dict[str, bytes]:
+        """As leader: assign the partitions of every topic that any member subscribes to."""
+        subscriptions = _subscriptions(work.members)
+        await self._watch(subscriptions)
+        spec = GroupSpec(
+            members={
+                member: MemberSpec(
+                    topics=frozenset(s.topics),
+                    instance_id=work.instance_ids.get(member),
+                    rack=s.rack,
+                    owned=s.owned,
+                    generation=_generation(s),
+                )
+                for member, s in subscriptions.items()
+            },
+            partitions=self._counts,
+        )
+        assignor = self._assignors[work.protocol_name]
+        assignment = assignor(spec)
+        if is_cooperative(assignor):
+            _check_handover(work.protocol_name, spec, assignment)
+        if self._session.driver is not None:
+            self._computed = self._session.driver.member.generation_id
+        return {m: encode_assignment(assignment.get(m, ())) for m in work.members}
+
+    async def _watch(self, subscriptions: Mapping[str, Subscription]) -> None:
+        """As leader: know the partitions of all that anybody subscribes to, and follow them."""
+        self._watched = frozenset(t for s in subscriptions.values() for t in s.topics)
+        self._cluster.topics |= self._watched
+        if len(self._cluster.metadata.partition_counts(self._watched)) < len(self._watched):
+            # Only for topics that are not known: the whole group waits for the answer, and
+            # partitions that were added since the last look are noticed at the next one.
+            await self._cluster.refresh()
+        self._counts = self._cluster.metadata.partition_counts(self._watched)
+        self._racks = self._replica_racks()
+
+    # ------------------------------------------------------------ the application's part
+
+    async def _finish(self, going: Sequence[TopicPartition], deadline: float) -> None:
+        """Let the record in hand be processed, and commit."""
+        await self._session.drain(going, deadline)
+        if self._session.options.enable_auto_commit:
+            await self._last_commit(deadline)
+
+    async def _last_commit(self, deadline: float) -> None:
+        left = max(deadline - anyio.current_time(), 1.0) * _COMMIT_SHARE
+        try:
+            with anyio.fail_after(left):
+                await self._session.commit_processed(left)
+        except (KafkaGroupError, TimeoutError) as error:
+            # The group goes on without it: the next owner starts at the commit before.
+            logger.warning("the commit before letting go failed: %s", error)
+
+    async def _call(
+        self, callback: PartitionsCallback | None, partitions: Sequence[TopicPartition]
+    ) -> None:
+        if callback is None:
+            return
+        session = self._session
+        session.callback_task = anyio.get_current_task().id
+        try:
+            result = callback(tuple(partitions))
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:
+            # A callback has no veto: the rebalance completes, then its error surfaces.
+            session.tell(error)
+        finally:
+            session.callback_task = None
+
+
+def _subscriptions(members: Mapping[str, bytes]) -> dict[str, Subscription]:
+    return {member: decode_subscription(metadata) for member, metadata in members.items()}
+
+
+def _generation(subscription: Subscription) -> int:
+    """The generation in which a member owned what it says it owned."""
+    if subscription.generation >= 0:
+        return subscription.generation
+    return generation_in(subscription.user_data)
+
+
+def _check_handover(name: str, spec: GroupSpec, assignment: Assignment) -> None:
+    """A cooperative assignor of the user's own must not hand over what is not let go of yet."""
+    owners = {tp: member for member, of in spec.members.items() for tp in of.owned}
+    for member, partitions in assignment.items():
+        for tp in partitions:
+            if tp in spec.members[member].owned or tp not in owners:
+                continue
+            if tp.topic in spec.members[owners[tp]].topics:
+                raise ConfigurationError(
+                    f"assignor {name!r} hands {tp} over to {member} while {owners[tp]} owns it;"
+                    " a cooperative assignor leaves it out for one round"
+                )

@@ -1,0 +1,21 @@
+"""Brokers for tests: one in this process, and the real one. Loaded on first use (PEP 562)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafkagroup.testing.embedded import EmbeddedKafka
+    from kafkagroup.testing.local import LocalKafka
+
+__all__ = ["EmbeddedKafka", "LocalKafka"]
+
+_HOMES = {"EmbeddedKafka": "embedded", "LocalKafka": "local"}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

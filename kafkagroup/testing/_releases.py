@@ -1,0 +1,141 @@
+"""What differs between the releases of Apache Kafka that run here: one frozen value for each.
+
+Only here does anything depend on a version: what a release is made of, how it is configured, and
+whether it keeps its cluster in ZooKeeper or in a quorum of its own (KRaft). Nothing here starts a
+process or touches a file. A new release is a new row, and its `kafka-<version>.sha256`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from kafkagroup.errors import ConfigurationError
+
+__all__ = ["HOST", "Ports", "Release", "find_release"]
+
+HOST = "127.0.0.1"
+
+Ports = Mapping[str, int]
+"""Listener name -> port, of one node."""
+
+
+@attrs.frozen
+class Release:
+    """How to run one release. The nodes of a cluster are given as node id -> its ports."""
+
+    version: str
+    logger: str
+    """Version of slf4j-simple. The one of Kafka's own slf4j, as Maven takes the nearest version of
+    slf4j's API where Ivy takes the highest: the jars, and so the checksums, would be others."""
+    zookeeper: bool = False
+    """Whether the cluster is kept by a ZooKeeper node beside the brokers. It is in Kafka's jars."""
+    logs: tuple[str, ...] = ("transaction.state.log",)
+    """Internal topics, by what their settings begin with, that have a `min.isr` of their own."""
+    settings: Mapping[str, str] = attrs.field(factory=dict)
+    """What only this release knows."""
+
+    @property
+    def artefacts(self) -> tuple[tuple[str, str, str], ...]:
+        """(group, artefact, version) of what the class path is the closure of."""
+        return (
+            ("org.apache.kafka", "kafka_2.13", self.version),
+            # Kafka brings slf4j's API and nothing behind it: a broker that fails would not say why.
+            ("org.slf4j", "slf4j-simple", self.logger),
+        )
+
+    @property
+    def listeners(self) -> tuple[str, ...]:
+        """Names of a node's listeners."""
+        return ("CLIENT", "INTERNAL") if self.zookeeper else ("CLIENT", "INTERNAL", "CONTROLLER")
+
+    def format_command(self, cluster_id: str) -> tuple[str, ...]:
+        """Main class and arguments that prepare a node's directory; empty if nothing has to."""
+        if self.zookeeper:
+            return ()
+        tool = ("kafka.tools.StorageTool", "format", "--config", "server.properties")
+        return (*tool, "--cluster-id", cluster_id)
+
+    def server_properties(
+        self, node: int, cluster: Mapping[int, Ports], zookeeper_port: int | None
+    ) -> dict[str, str]:
+        """The settings of one node."""
+        copies = min(3, len(cluster))
+        ports = cluster[node]
+        properties = {
+            "inter.broker.listener.name": "INTERNAL",
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ports),
+            "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items()),
+            # Relative to the node's directory: no path has to survive this file's quoting.
+            "log.dirs": "data",
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": "0",
+            # Only the lower bound, so that a test may ask for less; the default stays Kafka's.
+            "group.min.session.timeout.ms": "100",
+            # Kafka's 50 partitions cost a second when a group is first asked for.
+            "offsets.topic.num.partitions": "3",
+            "offsets.topic.replication.factor": str(copies),
+            # 128 MiB by default, taken from the heap at the start.
+            "log.cleaner.dedupe.buffer.size": str(4 << 20),
+        }
+        for log in self.logs:
+            properties[f"{log}.num.partitions"] = "3"
+            properties[f"{log}.replication.factor"] = str(copies)
+            # One less than the copies, or a topic stands still while a node is down.
+            properties[f"{log}.min.isr"] = str(max(1, copies - 1))
+        if self.zookeeper:
+            properties |= _with_zookeeper(node, zookeeper_port)
+        else:
+            properties |= _with_quorum(node, cluster)
+        return {**properties, **self.settings}
+
+
+def _with_quorum(node: int, cluster: Mapping[int, Ports]) -> dict[str, str]:
+    """Every node a broker and a controller."""
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(node),
+        "controller.quorum.voters": ",".join(
+            f"{peer}@{HOST}:{ports['CONTROLLER']}" for peer, ports in cluster.items()
+        ),
+        "controller.listener.names": "CONTROLLER",
+        # Kafka's 9 s are how long a killed node's partitions have no leader.
+        "broker.session.timeout.ms": "6000",
+        "broker.heartbeat.interval.ms": "1000",
+    }
+
+
+def _with_zookeeper(node: int, port: int | None) -> dict[str, str]:
+    return {
+        "broker.id": str(node),
+        "zookeeper.connect": f"{HOST}:{port}",
+        # As long as a session of KRaft's above. Kafka's is 18 s.
+        "zookeeper.session.timeout.ms": "6000",
+    }
+
+
+_RELEASES: Mapping[str, Release] = {
+    release.version: release
+    for release in (
+        Release(
+            "4.3.1",
+            logger="1.7.36",
+            logs=("transaction.state.log", "share.coordinator.state.topic"),
+            settings={
+                "group.consumer.min.session.timeout.ms": "1000",
+                "group.consumer.min.heartbeat.interval.ms": "100",
+            },
+        ),
+        Release("3.9.1", logger="1.7.36"),
+        Release("2.4.1", logger="1.7.28", zookeeper=True),
+    )
+}
+
+
+def find_release(version: str) -> Release:
+    """The release of that version. Raises: ConfigurationError, with the versions there are."""
+    if version not in _RELEASES:
+        known = ", ".join(_RELEASES)
+        raise ConfigurationError(f"no local Kafka {version!r}: the ones that run here are {known}")
+    return _RELEASES[version]

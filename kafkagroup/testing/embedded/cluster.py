@@ -1,0 +1,202 @@
+"""What the nodes of the cluster share: who is alive, topics and their leaders, groups and offsets.
+
+All state that outlives a node is here; a node itself has none. A change of leader or coordinator
+happens only here. No I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from random import Random
+from uuid import UUID
+from zlib import crc32
+
+import attrs
+
+from kafkagroup.errors import BrokerError, ErrorCode
+from kafkagroup.testing.embedded.coordinator import GroupCoordinator
+from kafkagroup.testing.embedded.log import PartitionLog
+from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.testing.embedded.timers import Timers
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+
+__all__ = ["Cluster", "Node", "Partition", "Topic"]
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+@attrs.define(eq=False)
+class Node:
+    """One broker id, and the address that clients are told."""
+
+    node_id: int
+    host: str
+    port: int
+    alive: bool = True
+
+
+@attrs.define(eq=False)
+class Partition:
+    """One partition: its log, and who leads it."""
+
+    log: PartitionLog
+    leader: int
+    """-1 while no node is alive to lead."""
+    leader_epoch: int = 0
+
+    def lead(self, node_id: int) -> None:
+        """A new leader, in a new epoch."""
+        self.leader = node_id
+        self.leader_epoch += 1
+        self.log.begin_epoch(self.leader_epoch)
+
+
+@attrs.define(eq=False)
+class Topic:
+    """A topic; made anew under the same name it has another id."""
+
+    name: str
+    topic_id: UUID
+    partitions: list[Partition]
+
+
+class Cluster:
+    """The shared state."""
+
+    def __init__(self, node_ids: range, settings: BrokerSettings, seed: int) -> None:
+        self._random = Random(seed)
+        self.settings = settings
+        self.timers = Timers()
+        self.nodes = {node_id: Node(node_id, "", -1) for node_id in node_ids}
+        self.topics: dict[str, Topic] = {}
+        self.coordinator = GroupCoordinator(self.timers, lambda: str(self._uuid()), settings)
+        self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+        """Committed offsets by group."""
+        self.on_append: dict[object, Callable[[], None]] = {}
+        """Called whenever there may be more to fetch; keyed by who waits."""
+        self._moved: dict[str, int] = {}
+
+    def _uuid(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128), version=4)
+
+    @property
+    def live(self) -> list[int]:
+        """The ids of the nodes that are alive, sorted."""
+        return [node.node_id for node in self.nodes.values() if node.alive]
+
+    # ------------------------------------------------------------ topics
+
+    def check_topic(self, name: str) -> ErrorCode:
+        """Whether a topic may be created under this name."""
+        if name in (".", "..") or not _TOPIC_NAME.fullmatch(name):
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        return ErrorCode.TOPIC_ALREADY_EXISTS if name in self.topics else ErrorCode.NONE
+
+    def create_topic(self, name: str, partitions: int) -> Topic:
+        """Create a topic, its leaders spread over the nodes.
+
+        Raises: BrokerError for a name that exists or is not allowed, or fewer than one partition.
+        """
+        error = self.check_topic(name)
+        if partitions < 1:
+            error = error or ErrorCode.INVALID_PARTITIONS
+        if error:
+            raise BrokerError(error, name)
+        topic = self.topics[name] = Topic(name, self._uuid(), [])
+        self.add_partitions(name, partitions)
+        return topic
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Let the topic have `count` partitions. Raises: ValueError when it has more."""
+        topic = self.topics[name]
+        if count < len(topic.partitions):
+            raise ValueError(f"{name} has {len(topic.partitions)} partitions; they never get fewer")
+        live = self.live
+        for index in range(len(topic.partitions), count):
+            leader = live[index % len(live)] if live else -1
+            topic.partitions.append(Partition(PartitionLog(), leader))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and what groups have committed for it."""
+        del self.topics[name]
+        for offsets in self.offsets.values():
+            for partition in [tp for tp in offsets if tp.topic == name]:
+                del offsets[partition]
+        self.wake()
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        """The topic of this id."""
+        return next((t for t in self.topics.values() if t.topic_id == topic_id), None)
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """The partition, if it exists."""
+        found = self.topics.get(topic)
+        if found is None or not 0 <= index < len(found.partitions):
+            return None
+        return found.partitions[index]
+
+    def append(self, partition: Partition, batch: bytes | memoryview) -> int:
+        """Append a whole batch and wake who waits for it; answer its first offset."""
+        base = partition.log.append(batch)
+        self.wake()
+        return base
+
+    def wake(self) -> None:
+        """Let every parked fetch look again."""
+        for look in tuple(self.on_append.values()):
+            look()
+
+    # ------------------------------------------------------------ nodes
+
+    def coordinator_of(self, group_id: str) -> int:
+        """The node that coordinates the group; -1 when none is alive."""
+        live = self.live
+        moved = self._moved.get(group_id)
+        if moved in live:
+            return moved
+        # Not `hash`: it differs from run to run.
+        return live[crc32(group_id.encode()) % len(live)] if live else -1
+
+    def kill(self, node_id: int, now: float) -> None:
+        """The node dies: others lead its partitions and coordinate its groups."""
+        self._change_nodes(node_id, alive=False, now=now)
+
+    def restart(self, node_id: int, now: float) -> None:
+        """The node is back. It takes over what nobody leads, and the groups that hash to it."""
+        self._change_nodes(node_id, alive=True, now=now)
+
+    def _change_nodes(self, node_id: int, *, alive: bool, now: float) -> None:
+        before = {group_id: self.coordinator_of(group_id) for group_id in self.coordinator.groups}
+        self.nodes[node_id].alive = alive
+        live = self.live
+        for topic in self.topics.values():
+            for index, partition in enumerate(topic.partitions):
+                if partition.leader not in live:
+                    partition.lead(live[index % len(live)] if live else -1)
+        self._reload_moved(before, now)
+        self.wake()
+
+    def move_leader(self, topic: str, index: int, node_id: int) -> None:
+        """Let another node lead the partition."""
+        self._check_alive(node_id)
+        self.topics[topic].partitions[index].lead(node_id)
+        self.wake()
+
+    def move_coordinator(self, group_id: str, node_id: int, now: float) -> None:
+        """Let another node coordinate the group."""
+        self._check_alive(node_id)
+        before = {group_id: self.coordinator_of(group_id)}
+        self._moved[group_id] = node_id
+        self._reload_moved(before, now)
+
+    def _check_alive(self, node_id: int) -> None:
+        if node_id not in self.live:
+            raise ValueError(f"node {node_id} is not alive; these are: {self.live}")
+
+    def _reload_moved(self, before: dict[str, int], now: float) -> None:
+        for group_id, node_id in before.items():
+            after = self.coordinator_of(group_id)
+            # With all nodes dead nobody takes over: the group is loaded by the first that is back.
+            if after not in (node_id, -1) and group_id in self.coordinator.groups:
+                self.coordinator.move(group_id, now)

@@ -1,0 +1,635 @@
+"""The classic group coordinator: requests and time go in, answers and deadlines come out.
+
+It decides what a request does to its group, and when; how a group is made up is in `group`. A reply
+is a callable and may be called later, by another request or by a deadline. No I/O and no clock.
+Whether this node coordinates the group at all is checked before it gets here.
+
+Sources: the group membership protocol of Apache Kafka 4.3, KIP-345, 394, 559, 814.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded.evolve import evolve
+from kafkagroup.testing.embedded.group import ClassicGroup, GroupState, Member
+from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.testing.embedded.timers import Timers
+from kafkagroup.wire.messages.group import (
+    DeletableGroupResult,
+    DescribedGroup,
+    DescribedGroupMember,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    MemberIdentity,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+__all__ = ["Caller", "GroupCoordinator"]
+
+_EMPTY = GroupState.EMPTY
+_PREPARING = GroupState.PREPARING_REBALANCE
+_COMPLETING = GroupState.COMPLETING_REBALANCE
+_STABLE = GroupState.STABLE
+
+
+@attrs.frozen
+class Caller:
+    """Who asks, in which version of the request, and when."""
+
+    version: int
+    now: float
+    """Seconds, on the clock of the deadlines."""
+    client_id: str = ""
+    host: str = "/127.0.0.1"
+
+
+class GroupCoordinator:
+    """Every classic group of the cluster."""
+
+    def __init__(self, timers: Timers, new_id: Callable[[], str], settings: BrokerSettings) -> None:
+        self._timers = timers
+        self._new_id = new_id
+        self._settings = settings
+        self.groups: dict[str, ClassicGroup] = {}
+
+    # ------------------------------------------------------------ joining
+
+    def join(
+        self,
+        request: JoinGroupRequest,
+        caller: Caller,
+        reply: Callable[[JoinGroupResponse], None],
+    ) -> None:
+        """Answer a JoinGroup: at once, or when the rebalance completes."""
+        session_timeout = request.session_timeout_ms / 1000
+        known_id = request.member_id
+        group = self.groups.get(request.group_id)
+        low = self._settings.group_min_session_timeout
+        if not request.group_id:
+            reply(_join_error(ErrorCode.INVALID_GROUP_ID, known_id))
+        elif not low <= session_timeout <= self._settings.group_max_session_timeout:
+            reply(_join_error(ErrorCode.INVALID_SESSION_TIMEOUT, known_id))
+        elif group is None and known_id:
+            reply(_join_error(ErrorCode.UNKNOWN_MEMBER_ID, known_id))
+        else:
+            if group is None:
+                group = self.groups[request.group_id] = ClassicGroup(request.group_id)
+            if not self._accepts(group, known_id):
+                group.remove(known_id)
+                self._timers.cancel(_session(group, known_id))
+                reply(_join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+            elif not group.supports(request.protocol_type, request.protocols):
+                reply(_join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, known_id))
+            elif known_id:
+                self._join_known(group, request, caller, reply)
+            else:
+                self._join_new(group, request, caller, reply)
+
+    def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
+        limit = self._settings.group_max_size
+        member = group.members.get(member_id)
+        if group.state is _EMPTY:
+            return True
+        if group.state is _PREPARING:
+            waiting = sum(m.awaiting_join is not None for m in group.members.values())
+            return waiting < limit or (member is not None and member.awaiting_join is not None)
+        return member is not None or len(group.members) < limit
+
+    def _join_new(
+        self,
+        group: ClassicGroup,
+        request: JoinGroupRequest,
+        caller: Caller,
+        reply: Callable[[JoinGroupResponse], None],
+    ) -> None:
+        member_id = f"{request.group_instance_id or caller.client_id}-{self._new_id()}"
+        holder = group.static_member(request.group_instance_id)
+        if holder is not None:
+            self._replace_static(group, holder, member_id, request, caller, reply)
+        elif request.group_instance_id is None and caller.version >= 4:
+            # KIP-394: until the client has shown that it knows its id it is no member, so a
+            # client that gives up and tries again leaves nobody behind.
+            group.pending.add(member_id)
+            self._expect(group, member_id, caller.now + request.session_timeout_ms / 1000)
+            reply(_join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._add(group, member_id, request, caller, reply)
+
+    def _join_known(
+        self,
+        group: ClassicGroup,
+        request: JoinGroupRequest,
+        caller: Caller,
+        reply: Callable[[JoinGroupResponse], None],
+    ) -> None:
+        member_id = request.member_id
+        if member_id in group.pending:
+            if request.group_instance_id is None:
+                self._add(group, member_id, request, caller, reply)
+            else:
+                reply(_join_error(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
+            return
+        error = _check_member(group, member_id, request.group_instance_id)
+        if error:
+            reply(_join_error(error, member_id))
+            return
+        member = group.members[member_id]
+        changes_nothing = member.protocols == request.protocols and (
+            group.state is _COMPLETING or (group.state is _STABLE and group.leader != member_id)
+        )
+        if changes_nothing:
+            # The answer of this generation's join was lost: tell it again.
+            reply(_joined(group, member))
+        else:
+            _update(member, request, reply)
+            self._rebalance_or_complete(group, caller.now)
+
+    def _add(
+        self,
+        group: ClassicGroup,
+        member_id: str,
+        request: JoinGroupRequest,
+        caller: Caller,
+        reply: Callable[[JoinGroupResponse], None],
+    ) -> None:
+        member = Member(
+            member_id=member_id,
+            instance_id=request.group_instance_id,
+            client_id=caller.client_id,
+            client_host=caller.host,
+            session_timeout=0.0,
+            rebalance_timeout=0.0,
+            protocols=(),
+            is_new=True,
+        )
+        _update(member, request, reply)
+        if group.state is _PREPARING and group.previous is _EMPTY:
+            group.new_member_added = True
+        group.add(member, request.protocol_type)
+        # Its client may be gone without a trace while the join is parked; without this deadline
+        # each retry would leave one more dead member in the rebalance.
+        self._expect(group, member_id, caller.now + self._settings.group_new_member_join_timeout)
+        self._rebalance_or_complete(group, caller.now)
+
+    def _replace_static(
+        self,
+        group: ClassicGroup,
+        holder: Member,
+        member_id: str,
+        request: JoinGroupRequest,
+        caller: Caller,
+        reply: Callable[[JoinGroupResponse], None],
+    ) -> None:
+        """KIP-345: a static member is back, under a new id; the old one is fenced."""
+        leader_before = group.leader
+        holder.answer_join(_join_error(ErrorCode.FENCED_INSTANCE_ID, holder.member_id))
+        holder.answer_sync(_sync_error(ErrorCode.FENCED_INSTANCE_ID))
+        member = group.replace(holder, member_id)
+        self._timers.cancel(_session(group, holder.member_id))
+        _update(member, request, reply)
+        self._beat(group, member, caller.now)
+        if group.state is _STABLE and group.select_protocol() == group.protocol:
+            group.write()
+            answer = _joined(group, member)
+            if caller.version >= 9:
+                # KIP-814: a leader that comes back learns the members, but assigns nothing.
+                leads = group.leader == member_id
+                answer = evolve(answer, skip_assignment=leads)
+            else:
+                # Told of its old id as the leader, an old client does not assign a second time.
+                answer = evolve(answer, leader=leader_before or "", members=())
+            member.answer_join(answer)
+        elif group.state in (_STABLE, _COMPLETING):
+            # While completing, the leader may be assigning to the old id at this moment.
+            self._prepare(group, caller.now)
+        else:
+            self._complete_if_ready(group, caller.now)
+
+    # ------------------------------------------------------------ rebalancing
+
+    def _rebalance_or_complete(self, group: ClassicGroup, now: float) -> None:
+        if group.can_rebalance:
+            self._prepare(group, now)
+        else:
+            self._complete_if_ready(group, now)
+
+    def _complete_if_ready(self, group: ClassicGroup, now: float) -> None:
+        initial = group.previous is _EMPTY
+        if group.state is _PREPARING and not initial and group.all_joined:
+            self._complete(group, now)
+
+    def _prepare(self, group: ClassicGroup, now: float) -> None:
+        if group.state is _COMPLETING:
+            for member in group.members.values():
+                member.assignment = b""
+                if member.answer_sync(_sync_error(ErrorCode.REBALANCE_IN_PROGRESS)):
+                    self._beat(group, member, now)
+        group.unsynced.clear()
+        self._timers.cancel(("sync", group.group_id))
+        initial = group.state is _EMPTY
+        group.become(_PREPARING)
+        if initial:
+            delay = self._settings.group_initial_rebalance_delay
+            self._wait_for_first(group, now, delay, max(group.rebalance_timeout - delay, 0.0))
+        elif group.all_joined:
+            self._complete(group, now)
+        else:
+            self._complete_at(group, now + group.rebalance_timeout)
+
+    def _wait_for_first(
+        self, group: ClassicGroup, now: float, delay: float, remaining: float
+    ) -> None:
+        """Give the members of a new group time to come, more while they do come."""
+
+        def over(now: float) -> None:
+            if group.new_member_added and remaining:
+                group.new_member_added = False
+                step = min(self._settings.group_initial_rebalance_delay, remaining)
+                self._wait_for_first(group, now, step, max(remaining - delay, 0.0))
+            else:
+                self._complete(group, now)
+
+        self._timers.schedule(("join", group.group_id), now + delay, over)
+
+    def _complete_at(self, group: ClassicGroup, at: float) -> None:
+        self._timers.schedule(("join", group.group_id), at, lambda now: self._complete(group, now))
+
+    def _complete(self, group: ClassicGroup, now: float) -> None:
+        """End the join phase: who has not joined is out, static members excepted."""
+        self._timers.cancel(("join", group.group_id))
+        for member in tuple(group.members.values()):
+            if member.awaiting_join is None and member.instance_id is None:
+                group.remove(member.member_id)
+                self._timers.cancel(_session(group, member.member_id))
+        if not group.elect_joined_leader() and group.members:
+            self._complete_at(group, now + group.rebalance_timeout)
+            return
+        group.next_generation()
+        if group.state is _EMPTY:
+            group.write()
+            return
+        for member in group.members.values():
+            member.answer_join(_joined(group, member))
+            self._beat(group, member, now)
+            member.is_new = False
+            group.unsynced.add(member.member_id)
+        generation = group.generation
+        self._timers.schedule(
+            ("sync", group.group_id),
+            now + group.rebalance_timeout,
+            lambda now: self._expire_sync(group, generation, now),
+        )
+
+    def _expire_sync(self, group: ClassicGroup, generation: int, now: float) -> None:
+        if generation == group.generation and group.unsynced:
+            for member_id in tuple(group.unsynced):
+                group.remove(member_id)
+                self._timers.cancel(_session(group, member_id))
+            self._prepare(group, now)
+
+    # ------------------------------------------------------------ sessions
+
+    def _beat(self, group: ClassicGroup, member: Member, now: float) -> None:
+        self._expect(group, member.member_id, now + member.session_timeout)
+
+    def _expect(self, group: ClassicGroup, member_id: str, at: float) -> None:
+        self._timers.schedule(
+            _session(group, member_id), at, lambda now: self._expire(group, member_id, now)
+        )
+
+    def _expire(self, group: ClassicGroup, member_id: str, now: float) -> None:
+        member = group.members.get(member_id)
+        if member is None:
+            group.remove(member_id)
+            if group.state is _PREPARING and group.all_joined:
+                self._complete(group, now)
+        elif not member.beats_by_waiting:
+            self._drop(group, member)
+            if group.state is not _PREPARING:
+                self._rebalance_or_complete(group, now)
+            elif group.all_joined:
+                self._complete(group, now)
+
+    def _drop(self, group: ClassicGroup, member: Member) -> None:
+        """Take a member out. Its parked join learns that the member id is no more."""
+        self._timers.cancel(_session(group, member.member_id))
+        member.answer_join(_join_error(ErrorCode.UNKNOWN_MEMBER_ID, ""))
+        group.remove(member.member_id)
+
+    def heartbeat(self, request: HeartbeatRequest, caller: Caller) -> HeartbeatResponse:
+        """Prolong a session, and say whether a rebalance is under way."""
+        return HeartbeatResponse(error_code=self._heartbeat(request, caller))
+
+    def _heartbeat(self, request: HeartbeatRequest, caller: Caller) -> ErrorCode:
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        group = self.groups.get(request.group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = _check_member(
+            group, request.member_id, request.group_instance_id
+        ) or _check_generation(group, request.generation_id)
+        if error:
+            return error
+        self._beat(group, group.members[request.member_id], caller.now)
+        return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else ErrorCode.NONE
+
+    def check_commit(
+        self,
+        group_id: str,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        caller: Caller,
+    ) -> ErrorCode:
+        """Whether this commit may be stored; it prolongs the session of a member that may."""
+        group = self.groups.get(group_id)
+        if group is None:
+            if generation < 0:
+                # Offsets of a consumer without membership make a "simple" group.
+                self.groups[group_id] = ClassicGroup(group_id)
+                return ErrorCode.NONE
+            past_eight = caller.version >= 9
+            return ErrorCode.GROUP_ID_NOT_FOUND if past_eight else ErrorCode.ILLEGAL_GENERATION
+        if generation < 0 and group.state is _EMPTY:
+            return ErrorCode.NONE
+        if generation < 0 and not member_id and instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = _check_member(group, member_id, instance_id) or _check_generation(group, generation)
+        if error:
+            return error
+        if group.state is _COMPLETING:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        self._beat(group, group.members[member_id], caller.now)
+        return ErrorCode.NONE
+
+    # ------------------------------------------------------------ assignments
+
+    def sync(
+        self,
+        request: SyncGroupRequest,
+        caller: Caller,
+        reply: Callable[[SyncGroupResponse], None],
+    ) -> None:
+        """Answer a SyncGroup: at once, or when the leader has brought the assignments."""
+        group = self.groups.get(request.group_id)
+        if caller.version >= 5 and None in (request.protocol_type, request.protocol_name):
+            # KIP-559: from v5 on both are mandatory, whatever else may be wrong.
+            reply(_sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            return
+        if not request.group_id:
+            reply(_sync_error(ErrorCode.INVALID_GROUP_ID))
+            return
+        if group is None:
+            reply(_sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+            return
+        error = _check_sync(group, request)
+        if error:
+            reply(_sync_error(error))
+            return
+        member = group.members[request.member_id]
+        group.unsynced.discard(member.member_id)
+        if not group.unsynced:
+            self._timers.cancel(("sync", group.group_id))
+        if group.state is _STABLE:
+            reply(_synced(group, member))
+            return
+        member.awaiting_sync = reply
+        if group.leader == member.member_id:
+            assignments = {a.member_id: bytes(a.assignment) for a in request.assignments}
+            for other in group.members.values():
+                other.assignment = assignments.get(other.member_id, b"")
+            group.become(_STABLE)
+            group.write()
+            for other in group.members.values():
+                if other.answer_sync(_synced(group, other)):
+                    # Waiting counted as a heartbeat until now.
+                    self._beat(group, other, caller.now)
+
+    # ------------------------------------------------------------ leaving
+
+    def leave(self, request: LeaveGroupRequest, caller: Caller) -> LeaveGroupResponse:
+        """Take out one member (v0-2) or several (v3+), each with its own error."""
+        if not request.group_id:
+            return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+        batch = caller.version >= 3
+        asked = request.members if batch else (MemberIdentity(member_id=request.member_id),)
+        group = self.groups.get(request.group_id)
+        results = []
+        for identity in asked:
+            error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._leave(group, identity)
+            results.append(
+                MemberResponse(
+                    member_id=identity.member_id,
+                    group_instance_id=identity.group_instance_id,
+                    error_code=error,
+                )
+            )
+        if group is not None and any(not result.error_code for result in results):
+            if group.state in (_STABLE, _COMPLETING):
+                self._prepare(group, caller.now)
+            else:
+                self._complete_if_ready(group, caller.now)
+        if batch:
+            return LeaveGroupResponse(error_code=ErrorCode.NONE, members=tuple(results))
+        return LeaveGroupResponse(error_code=results[0].error_code)
+
+    def _leave(self, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
+        member_id = identity.member_id
+        if member_id in group.pending:
+            group.remove(member_id)
+            self._timers.cancel(_session(group, member_id))
+            return ErrorCode.NONE
+        if member_id:
+            error = _check_member(group, member_id, identity.group_instance_id)
+            if error:
+                return error
+            member = group.members[member_id]
+        else:
+            # An administrator removes a static member by its instance id alone.
+            holder = group.static_member(identity.group_instance_id)
+            if holder is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            member = holder
+        self._drop(group, member)
+        return ErrorCode.NONE
+
+    # ------------------------------------------------------------ administration
+
+    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> tuple[ListedGroup, ...]:
+        """Every group of these states and types; without any, of all."""
+        wanted_states = {state.lower() for state in states}
+        wanted_types = {kind.lower() for kind in types}
+        return tuple(
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type="classic",
+            )
+            for group in self.groups.values()
+            if (not wanted_states or group.state.value.lower() in wanted_states)
+            and (not wanted_types or "classic" in wanted_types)
+        )
+
+    def describe(self, group_id: str, version: int) -> DescribedGroup:
+        """One group; without the members' metadata unless it is stable."""
+        group = self.groups.get(group_id)
+        if group is None:
+            unknown = DescribedGroup(
+                error_code=ErrorCode.NONE,
+                group_id=group_id,
+                group_state="Dead",
+                protocol_type="",
+                protocol_data="",
+                members=(),
+            )
+            if version < 6:
+                return unknown
+            return evolve(
+                unknown,
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+                error_message=f"Group {group_id} not found.",
+            )
+        stable = group.state is _STABLE
+        return DescribedGroup(
+            error_code=ErrorCode.NONE,
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=(group.protocol or "") if stable else "",
+            members=tuple(
+                DescribedGroupMember(
+                    member_id=m.member_id,
+                    group_instance_id=m.instance_id,
+                    client_id=m.client_id,
+                    client_host=m.client_host,
+                    member_metadata=m.metadata(group.protocol) if stable else b"",
+                    member_assignment=m.assignment,
+                )
+                for m in group.members.values()
+            ),
+        )
+
+    def delete(self, group_id: str) -> DeletableGroupResult:
+        """Delete an empty group."""
+        group = self.groups.get(group_id)
+        if group is None:
+            error = ErrorCode.GROUP_ID_NOT_FOUND
+        elif group.state is not _EMPTY:
+            error = ErrorCode.NON_EMPTY_GROUP
+        else:
+            error = ErrorCode.NONE
+            self._stop_timers(group)
+            del self.groups[group_id]
+        return DeletableGroupResult(group_id=group_id, error_code=error)
+
+    def move(self, group_id: str, now: float) -> None:
+        """Another node takes the group over, from what was written of it.
+
+        Parked requests are answered NOT_COORDINATOR; a rebalance under way is forgotten, and every
+        member gets a new session timeout.
+        """
+        group = self.groups[group_id]
+        self._stop_timers(group)
+        for member in group.members.values():
+            member.answer_join(_join_error(ErrorCode.NOT_COORDINATOR, member.member_id))
+            member.answer_sync(_sync_error(ErrorCode.NOT_COORDINATOR))
+        loaded = self.groups[group_id] = group.as_written()
+        for member in loaded.members.values():
+            self._beat(loaded, member, now)
+
+    def _stop_timers(self, group: ClassicGroup) -> None:
+        self._timers.cancel(("join", group.group_id))
+        self._timers.cancel(("sync", group.group_id))
+        for member_id in (*group.members, *group.pending):
+            self._timers.cancel(_session(group, member_id))
+
+
+def _session(group: ClassicGroup, member_id: str) -> tuple[str, str, str]:
+    return ("session", group.group_id, member_id)
+
+
+def _update(
+    member: Member, request: JoinGroupRequest, reply: Callable[[JoinGroupResponse], None]
+) -> None:
+    rebalance_ms = request.rebalance_timeout_ms
+    if rebalance_ms < 0:
+        rebalance_ms = request.session_timeout_ms  # v0 has one timeout for both
+    member.session_timeout = request.session_timeout_ms / 1000
+    member.rebalance_timeout = rebalance_ms / 1000
+    member.protocols = request.protocols
+    member.awaiting_join = reply
+
+
+def _check_member(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
+    if instance_id is not None:
+        holder = group.static_member(instance_id)
+        if holder is not None and holder.member_id != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        if holder is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def _check_generation(group: ClassicGroup, generation: int) -> ErrorCode:
+    return ErrorCode.NONE if generation == group.generation else ErrorCode.ILLEGAL_GENERATION
+
+
+def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
+    error = _check_member(group, request.member_id, request.group_instance_id) or _check_generation(
+        group, request.generation_id
+    )
+    if error:
+        return error
+    # Versions below 5 have neither, and agree with everything.
+    for theirs, ours in (
+        (request.protocol_type, group.protocol_type),
+        (request.protocol_name, group.protocol),
+    ):
+        if theirs is not None and theirs != ours:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else ErrorCode.NONE
+
+
+def _joined(group: ClassicGroup, member: Member) -> JoinGroupResponse:
+    leads = group.leader == member.member_id
+    return JoinGroupResponse(
+        error_code=ErrorCode.NONE,
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol,
+        leader=group.leader or "",
+        member_id=member.member_id,
+        members=group.joined_members() if leads else (),
+    )
+
+
+def _join_error(error: ErrorCode, member_id: str) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=error, protocol_name=None, leader="", member_id=member_id, members=()
+    )
+
+
+def _synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        error_code=ErrorCode.NONE,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol,
+        assignment=member.assignment,
+    )
+
+
+def _sync_error(error: ErrorCode) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=error, assignment=b"")

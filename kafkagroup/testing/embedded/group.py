@@ -1,0 +1,236 @@
+"""One classic group: its members, its state, what was last written of it. No time, no requests.
+
+Every move between states goes through `ClassicGroup.become` and stands in its table; anything else
+raises and changes nothing. Source: KIP-345 (static members), KIP-394 (pending members), and the
+states that Apache Kafka 4.3 reports.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum
+
+import attrs
+
+from kafkagroup.wire.messages.group import (
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupResponse,
+)
+
+__all__ = ["ClassicGroup", "GroupState", "Member"]
+
+
+class GroupState(Enum):
+    """The states, by the names that Kafka reports."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+_MOVES = {
+    GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},
+    GroupState.PREPARING_REBALANCE: {GroupState.COMPLETING_REBALANCE, GroupState.EMPTY},
+    GroupState.COMPLETING_REBALANCE: {GroupState.STABLE, GroupState.PREPARING_REBALANCE},
+    GroupState.STABLE: {GroupState.PREPARING_REBALANCE},
+}
+
+
+@attrs.define(eq=False)
+class Member:
+    """One member as the coordinator knows it."""
+
+    member_id: str
+    instance_id: str | None
+    """Set for static members."""
+    client_id: str
+    client_host: str
+    session_timeout: float
+    """Seconds."""
+    rebalance_timeout: float
+    """Seconds."""
+    protocols: tuple[JoinGroupRequestProtocol, ...]
+    """In the member's order of preference."""
+    assignment: bytes = b""
+    is_new: bool = False
+    """In its first rebalance: its session may expire even while its join is parked."""
+    awaiting_join: Callable[[JoinGroupResponse], None] | None = None
+    """Answers the parked JoinGroup."""
+    awaiting_sync: Callable[[SyncGroupResponse], None] | None = None
+    """Answers the parked SyncGroup."""
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """Its metadata for this protocol; empty when it does not name it."""
+        return next((bytes(p.metadata) for p in self.protocols if p.name == protocol), b"")
+
+    @property
+    def beats_by_waiting(self) -> bool:
+        """Whether a parked request stands for its heartbeat."""
+        waits = self.awaiting_join is not None or self.awaiting_sync is not None
+        return waits and not self.is_new
+
+    def answer_join(self, response: JoinGroupResponse) -> bool:
+        """Answer the parked JoinGroup, if there is one."""
+        reply, self.awaiting_join = self.awaiting_join, None
+        if reply is not None:
+            reply(response)
+        return reply is not None
+
+    def answer_sync(self, response: SyncGroupResponse) -> bool:
+        """Answer the parked SyncGroup, if there is one."""
+        reply, self.awaiting_sync = self.awaiting_sync, None
+        if reply is not None:
+            reply(response)
+        return reply is not None
+
+
+@attrs.define(eq=False)
+class ClassicGroup:
+    """The state of one group, and the rules that need nothing but that state."""
+
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    previous: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = attrs.field(factory=dict)
+    pending: set[str] = attrs.field(factory=set)
+    """Member ids given out with MEMBER_ID_REQUIRED that have not joined yet."""
+    unsynced: set[str] = attrs.field(factory=set)
+    """Members of this generation that have not sent SyncGroup."""
+    new_member_added: bool = False
+    """Since the initial delay began: it is then prolonged."""
+    _written: ClassicGroup | None = None
+
+    def become(self, state: GroupState) -> None:
+        """Move. Raises: ValueError for a move that the table does not have."""
+        if state not in _MOVES[self.state]:
+            raise ValueError(f"group {self.group_id}: {self.state.value} -> {state.value}")
+        self.previous, self.state = self.state, state
+
+    @property
+    def can_rebalance(self) -> bool:
+        return GroupState.PREPARING_REBALANCE in _MOVES[self.state]
+
+    @property
+    def all_joined(self) -> bool:
+        """Every member waits for its join's answer, and no member id is outstanding."""
+        return not self.pending and all(m.awaiting_join for m in self.members.values())
+
+    @property
+    def rebalance_timeout(self) -> float:
+        """Seconds: the longest among the members."""
+        return max((m.rebalance_timeout for m in self.members.values()), default=0.0)
+
+    def static_member(self, instance_id: str | None) -> Member | None:
+        """The member that holds this instance id."""
+        if instance_id is None:
+            return None
+        return next((m for m in self.members.values() if m.instance_id == instance_id), None)
+
+    def supports(self, protocol_type: str, protocols: tuple[JoinGroupRequestProtocol, ...]) -> bool:
+        """Whether a member with these protocols can be one of this group (KIP-559)."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        shared = self._shared_protocols()
+        return protocol_type == self.protocol_type and any(
+            shared is None or p.name in shared for p in protocols
+        )
+
+    def select_protocol(self) -> str:
+        """The protocol with the most votes among those that every member has.
+
+        Each member votes for the first of its own list. Of equals the one voted for first wins.
+        """
+        shared = self._shared_protocols() or set()
+        votes = Counter(
+            next(p.name for p in m.protocols if p.name in shared) for m in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def _shared_protocols(self) -> set[str] | None:
+        """Names that all members have; None when there is no member to object."""
+        names = [{p.name for p in m.protocols} for m in self.members.values()]
+        return set.intersection(*names) if names else None
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """Take in a member. The first one leads and sets the protocol type."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        self.pending.discard(member.member_id)
+
+    def remove(self, member_id: str) -> None:
+        """Forget a member or pending member. The oldest of the others succeeds a leader."""
+        self.members.pop(member_id, None)
+        self.pending.discard(member_id)
+        self.unsynced.discard(member_id)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+
+    def replace(self, old: Member, member_id: str) -> Member:
+        """Give a static member a new id; its assignment and its leadership stay (KIP-345)."""
+        new = attrs.evolve(old, member_id=member_id, awaiting_join=None, awaiting_sync=None)
+        del self.members[old.member_id]
+        self.members[member_id] = new
+        if self.leader == old.member_id:
+            self.leader = member_id
+        return new
+
+    def elect_joined_leader(self) -> bool:
+        """Keep the leader if it has joined, else take one that has. False when nobody has."""
+        joined = [m.member_id for m in self.members.values() if m.awaiting_join]
+        if self.leader not in joined:
+            self.leader = joined[0] if joined else self.leader
+        return bool(joined)
+
+    def next_generation(self) -> None:
+        """The members that are left form the next generation, or leave the group empty."""
+        self.generation += 1
+        self.unsynced.clear()
+        if self.members:
+            self.protocol = self.select_protocol()
+            self.become(GroupState.COMPLETING_REBALANCE)
+        else:
+            self.protocol = None
+            self.become(GroupState.EMPTY)
+
+    def joined_members(self) -> tuple[JoinGroupResponseMember, ...]:
+        """What a leader is told of every member."""
+        return tuple(
+            JoinGroupResponseMember(
+                member_id=m.member_id,
+                group_instance_id=m.instance_id,
+                metadata=m.metadata(self.protocol),
+            )
+            for m in self.members.values()
+        )
+
+    def write(self) -> None:
+        """Keep what a coordinator writes to its log: generation, members and assignments."""
+        self._written = ClassicGroup(
+            self.group_id,
+            state=GroupState.STABLE if self.members else GroupState.EMPTY,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol=self.protocol,
+            leader=self.leader,
+            members={
+                m.member_id: attrs.evolve(m, awaiting_join=None, awaiting_sync=None, is_new=False)
+                for m in self.members.values()
+            },
+        )
+
+    def as_written(self) -> ClassicGroup:
+        """The group as another coordinator loads it: a rebalance under way never happened."""
+        loaded = self._written or ClassicGroup(self.group_id)
+        loaded.write()
+        return loaded

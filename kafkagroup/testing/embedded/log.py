@@ -1,0 +1,137 @@
+"""One partition's log: record batches as bytes, appended whole and read back as they are.
+
+Only the fixed header of a batch is looked into, and its offset and leader epoch are written there,
+as a broker does; the records inside are opened for nothing but a search by time.
+Everything appended is committed at once: the high watermark is the end.
+Source: record batch format v2, and the leader epoch cache of Apache Kafka 4.3 (KIP-101, 279).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import attrs
+
+from kafkagroup.wire.records import RecordBatch, read_batches, with_base_offset
+
+__all__ = ["PartitionLog", "TimedOffset"]
+
+
+@attrs.frozen
+class TimedOffset:
+    """An offset that was looked up; -1 where there is none."""
+
+    offset: int = -1
+    timestamp: int = -1
+    leader_epoch: int = -1
+
+
+class PartitionLog:
+    """The log of one partition. Offsets in `[start, end)` can be read."""
+
+    def __init__(self) -> None:
+        self._batches: list[RecordBatch] = []
+        self._epochs: list[tuple[int, int]] = [(0, 0)]
+        self.start = 0
+        """The first offset that is left."""
+        self.end = 0
+        """The offset that the next record gets. High watermark and last stable offset too."""
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch that appended batches get."""
+        return self._epochs[-1][0]
+
+    def begin_epoch(self, epoch: int) -> None:
+        """A new leader writes from here on. An epoch that wrote nothing leaves no trace."""
+        kept = [e for e in self._epochs if e[0] < epoch and e[1] < self.end]
+        self._epochs = [*kept, (epoch, self.end)]
+
+    def append(self, data: bytes | memoryview) -> int:
+        """Append one whole batch, whatever it holds; answer the offset that its first record gets.
+
+        Raises: ValueError unless it is exactly one; CorruptRecordError for a damaged one.
+        """
+        placed = with_base_offset(data, self.end, self.epoch)
+        batches = tuple(read_batches(placed, topic="", partition=-1))
+        if len(batches) != 1 or batches[0].size != len(placed):
+            raise ValueError(f"expected one whole batch, not {len(batches)} in {len(placed)} bytes")
+        self._batches += batches
+        self.end = batches[0].next_offset
+        return batches[0].base_offset
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> bytes:
+        """Bytes from the batch that holds `offset`, at most `max_bytes`.
+
+        The last batch may be cut short, as a broker sends a slice of its file; a first batch that
+        does not fit is sent whole, or, without `at_least_one`, not at all.
+        """
+        chunks: list[memoryview] = []
+        size = 0
+        for batch in self._from(offset):
+            if not chunks and batch.size > max_bytes:
+                return bytes(batch.raw) if at_least_one else b""
+            chunks.append(batch.raw)
+            size += batch.size
+            if size >= max_bytes:
+                break
+        return b"".join(chunks)[:max_bytes]
+
+    def _from(self, offset: int) -> Iterator[RecordBatch]:
+        first = bisect_right(self._batches, offset, key=lambda b: b.last_offset + 1)
+        return iter(self._batches[first:])
+
+    def earliest(self) -> TimedOffset:
+        """Where the log begins."""
+        return TimedOffset(self.start, -1, self._epoch_at(self.start))
+
+    def latest(self) -> TimedOffset:
+        """Where the log ends."""
+        return TimedOffset(self.end, -1, self.epoch)
+
+    def newest(self) -> TimedOffset:
+        """The record with the largest timestamp, the first of several (KIP-734)."""
+        top = max((b.max_timestamp for b in self._from(self.start)), default=None)
+        return TimedOffset() if top is None else self.at_time(top)
+
+    def at_time(self, timestamp: int) -> TimedOffset:
+        """The first record at or after `timestamp`, in milliseconds."""
+        for batch in self._from(self.start):
+            if batch.max_timestamp >= timestamp:
+                for record in batch.records(self.start):
+                    if record.timestamp >= timestamp:
+                        return TimedOffset(record.offset, record.timestamp, batch.leader_epoch)
+        return TimedOffset()
+
+    def _epoch_at(self, offset: int) -> int:
+        return next((epoch for epoch, start in reversed(self._epochs) if start <= offset), -1)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The last epoch up to `epoch`, and the offset at which the next one begins.
+
+        (-1, -1) when `epoch` is above all that are known, or none.
+        """
+        if epoch == self.epoch:
+            return epoch, self.end
+        above = next((start for e, start in self._epochs if e > epoch), None)
+        if above is None or epoch < 0:
+            return -1, -1
+        return max((e for e, _ in self._epochs if e <= epoch), default=epoch), above
+
+    def delete_before(self, offset: int) -> None:
+        """Delete records, as DeleteRecords and retention do. Raises: ValueError beyond the end."""
+        if offset > self.end:
+            raise ValueError(f"cannot delete up to {offset}: the log ends at {self.end}")
+        self.start = max(self.start, offset)
+        self._batches = list(self._from(self.start))
+
+    def truncate(self, offset: int) -> None:
+        """Lose everything from `offset` on, as an unclean leader election does.
+
+        A batch that holds `offset` goes as a whole.
+        """
+        self._batches = [b for b in self._batches if b.last_offset < offset]
+        self.end = self._batches[-1].next_offset if self._batches else min(self.end, self.start)
+        kept = [e for e in self._epochs if e[1] < self.end]
+        self._epochs = kept or [(self.epoch, self.end)]

@@ -1,0 +1,219 @@
+"""Committed offsets: OffsetCommit and OffsetFetch in all their versions.
+
+Who may commit is the coordinator's decision; here is what is stored, and how it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+from uuid import UUID
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded.cluster import Cluster
+from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.testing.embedded.evolve import evolve
+from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+__all__ = ["commit", "fetch"]
+
+
+def commit(
+    cluster: Cluster, node_id: int, request: OffsetCommitRequest, caller: Caller
+) -> OffsetCommitResponse:
+    """Store what may be stored; each partition has its own error."""
+    by_id = caller.version >= 10
+    refused: list[OffsetCommitResponseTopic] = []
+    named: list[tuple[str, OffsetCommitRequestTopic]] = []
+    for topic in request.topics:
+        found = cluster.topic_by_id(topic.topic_id) if by_id else cluster.topics.get(topic.name)
+        count = 0 if found is None else len(found.partitions)
+        bad = [p.partition_index for p in topic.partitions if not 0 <= p.partition_index < count]
+        if bad:
+            unknown_id = by_id and found is None
+            error = (
+                ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            refused.append(_committed(topic, dict.fromkeys(bad, error)))
+        good = tuple(p for p in topic.partitions if p.partition_index not in bad)
+        if good and found is not None:
+            named.append((found.name, evolve(topic, partitions=good)))
+    if not named:
+        return OffsetCommitResponse(topics=tuple(refused))
+    if cluster.coordinator_of(request.group_id) == node_id:
+        error = cluster.coordinator.check_commit(
+            request.group_id,
+            request.generation_id_or_member_epoch,
+            request.member_id,
+            request.group_instance_id,
+            caller,
+        )
+    else:
+        error = ErrorCode.NOT_COORDINATOR
+    stored = cluster.offsets.setdefault(request.group_id, {})
+    limit = cluster.settings.offset_metadata_max_bytes
+    for name, topic in named:
+        errors = {}
+        for p in topic.partitions:
+            metadata = p.committed_metadata or ""
+            # Kafka compares the number of characters, not of bytes, with this limit.
+            too_large = len(metadata) > limit
+            errors[p.partition_index] = error or (
+                ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
+            )
+            if not errors[p.partition_index]:
+                stored[TopicPartition(name, p.partition_index)] = OffsetAndMetadata(
+                    p.committed_offset, metadata, p.committed_leader_epoch
+                )
+        refused.append(_committed(topic, errors))
+    return OffsetCommitResponse(topics=_merged(refused))
+
+
+def _committed(
+    topic: OffsetCommitRequestTopic, errors: dict[int, ErrorCode]
+) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            OffsetCommitResponsePartition(partition_index=index, error_code=error)
+            for index, error in errors.items()
+        ),
+    )
+
+
+def _merged(
+    topics: Iterable[OffsetCommitResponseTopic],
+) -> tuple[OffsetCommitResponseTopic, ...]:
+    """Each topic once, with the partitions of all its entries."""
+    merged: dict[object, OffsetCommitResponseTopic] = {}
+    for topic in topics:
+        key = (topic.name, topic.topic_id)
+        known = merged.get(key)
+        partitions = topic.partitions if known is None else known.partitions + topic.partitions
+        merged[key] = evolve(topic, partitions=partitions)
+    return tuple(merged.values())
+
+
+def fetch(
+    cluster: Cluster, node_id: int, request: OffsetFetchRequest, caller: Caller
+) -> OffsetFetchResponse:
+    """What is committed. Up to v7 for one group, from v8 for several."""
+    if caller.version >= 8:
+        groups = (_fetch_group(cluster, node_id, group, caller) for group in request.groups)
+        return OffsetFetchResponse(groups=tuple(groups))
+    if cluster.coordinator_of(request.group_id) != node_id:
+        return cast(OffsetFetchResponse, refuse(request, ErrorCode.NOT_COORDINATOR, caller.version))
+    topics = request.topics
+    asked = OffsetFetchRequestGroup(
+        group_id=request.group_id,
+        topics=None
+        if topics is None
+        else tuple(
+            OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes)
+            for t in topics
+        ),
+    )
+    group = _fetch_group(cluster, node_id, asked, caller)
+    return OffsetFetchResponse(
+        topics=tuple(
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=tuple(_old(p) for p in topic.partitions),
+            )
+            for topic in group.topics
+        ),
+    )
+
+
+def _old(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=partition.error_code,
+    )
+
+
+def _fetch_group(
+    cluster: Cluster, node_id: int, asked: OffsetFetchRequestGroup, caller: Caller
+) -> OffsetFetchResponseGroup:
+    if cluster.coordinator_of(asked.group_id) != node_id:
+        return OffsetFetchResponseGroup(
+            group_id=asked.group_id, error_code=ErrorCode.NOT_COORDINATOR
+        )
+    committed = cluster.offsets.get(asked.group_id, {})
+    by_id = caller.version >= 10
+    if asked.topics is None:
+        names = dict.fromkeys(tp.topic for tp in committed)
+        wanted = [
+            (
+                name,
+                cluster.topics[name].topic_id,
+                [tp.partition for tp in committed if tp[0] == name],
+            )
+            for name in names
+        ]
+        topics = [_fetched(name, topic_id, parts, committed) for name, topic_id, parts in wanted]
+        return OffsetFetchResponseGroup(group_id=asked.group_id, topics=tuple(topics))
+    topics = []
+    for topic in asked.topics:
+        found = cluster.topic_by_id(topic.topic_id) if by_id else None
+        if by_id and found is None:
+            partitions = tuple(
+                _nothing(index, ErrorCode.UNKNOWN_TOPIC_ID) for index in topic.partition_indexes
+            )
+            topics.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions))
+        else:
+            name = topic.name if found is None else found.name
+            topics.append(_fetched(name, topic.topic_id, topic.partition_indexes, committed))
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=tuple(topics))
+
+
+def _fetched(
+    name: str,
+    topic_id: UUID,
+    partitions: Iterable[int],
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+) -> OffsetFetchResponseTopics:
+    found = ((index, committed.get(TopicPartition(name, index))) for index in partitions)
+    return OffsetFetchResponseTopics(
+        name=name,
+        topic_id=topic_id,
+        partitions=tuple(
+            _nothing(index)
+            if offset is None
+            else OffsetFetchResponsePartitions(
+                partition_index=index,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                metadata=offset.metadata,
+            )
+            for index, offset in found
+        ),
+    )
+
+
+def _nothing(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
+    """No committed offset: -1, without an error unless there is one."""
+    return OffsetFetchResponsePartitions(
+        partition_index=index, committed_offset=-1, error_code=error
+    )

@@ -1,0 +1,276 @@
+"""Reading: Fetch with its long poll, ListOffsets, OffsetForLeaderEpoch.
+
+A fetch that finds too little parks: it is answered when enough has been appended, when something
+is wrong with a partition, or when its time is over. Always a full fetch: sessions (KIP-227) are
+declined by answering session 0, which every client must take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded.cluster import Cluster, Partition
+from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.testing.embedded.evolve import evolve
+from kafkagroup.testing.embedded.log import PartitionLog, TimedOffset
+from kafkagroup.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from kafkagroup.wire.messages.offsets import (
+    EpochEndOffset as EpochEnd,
+)
+from kafkagroup.wire.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+__all__ = ["ends_of_epochs", "fetch", "list_offsets"]
+
+_MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+_NOWHERE = TimedOffset()
+_NEVER = 32767
+
+_PLACES: dict[int, tuple[int, Callable[[PartitionLog], TimedOffset]]] = {
+    -1: (0, lambda log: log.latest()),
+    -2: (0, lambda log: log.earliest()),
+    -3: (7, lambda log: log.newest()),
+    -4: (8, lambda log: log.earliest()),
+    -5: (9, lambda log: _NOWHERE),
+    -6: (11, lambda log: _NOWHERE),
+}
+"""The timestamps that stand for a place, and the versions from which they do (KIP-405, 734, 1005,
+1023). Nothing is in tiered storage."""
+
+
+def check_leader(
+    cluster: Cluster, node_id: int, topic: str, index: int, epoch: int
+) -> tuple[Partition | None, ErrorCode]:
+    """The partition, and why this node cannot serve it to a client that knows `epoch`."""
+    partition = cluster.partition(topic, index)
+    if partition is None:
+        return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if epoch >= 0 and epoch < partition.leader_epoch:
+        return partition, ErrorCode.FENCED_LEADER_EPOCH
+    if epoch > partition.leader_epoch:
+        return partition, ErrorCode.UNKNOWN_LEADER_EPOCH
+    if partition.leader != node_id:
+        return partition, ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return partition, ErrorCode.NONE
+
+
+# ---------------------------------------------------------------- fetch
+
+
+@attrs.define(eq=False)
+class _Round:
+    """One attempt to answer a fetch."""
+
+    version: int
+    read_committed: bool
+    budget: int
+    """Bytes that are left of the whole answer."""
+    size: int = 0
+    served: int = 0
+    """Partitions that this node could look at."""
+    at_once: bool = False
+    """Something the client must hear of now."""
+    moved: set[int] = attrs.field(factory=set)
+    """Leaders to name with their address (KIP-951)."""
+
+
+def fetch(
+    cluster: Cluster,
+    node_id: int,
+    request: FetchRequest,
+    caller: Caller,
+    reply: Callable[[FetchResponse], None],
+) -> None:
+    """Answer a fetch when there is something to say, at the latest after its `max_wait_ms`."""
+    if request.session_epoch > 0:
+        error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        reply(FetchResponse(error_code=error, responses=()))
+        return
+    key = object()
+
+    def look(*, last: bool) -> None:
+        attempt = _Round(caller.version, bool(request.isolation_level), request.max_bytes)
+        answer = _read_all(cluster, node_id, request, attempt)
+        enough = attempt.size >= request.min_bytes or not attempt.served or attempt.at_once
+        if enough or last:
+            cluster.on_append.pop(key, None)
+            cluster.timers.cancel(key)
+            reply(answer)
+
+    def time_is_up(_now: float) -> None:
+        look(last=True)
+
+    cluster.on_append[key] = lambda: look(last=False)
+    cluster.timers.schedule(key, caller.now + request.max_wait_ms / 1000, time_is_up)
+    look(last=request.max_wait_ms <= 0)
+
+
+def _read_all(
+    cluster: Cluster, node_id: int, request: FetchRequest, attempt: _Round
+) -> FetchResponse:
+    topics = tuple(
+        FetchableTopicResponse(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            partitions=tuple(_read(cluster, node_id, topic, p, attempt) for p in topic.partitions),
+        )
+        for topic in request.topics
+    )
+    nodes = (cluster.nodes[node] for node in sorted(attempt.moved) if node in cluster.nodes)
+    endpoints = tuple(NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port) for n in nodes)
+    return FetchResponse(responses=topics, node_endpoints=endpoints)
+
+
+def _read(
+    cluster: Cluster,
+    node_id: int,
+    topic: FetchTopic,
+    asked: FetchPartition,
+    attempt: _Round,
+) -> PartitionData:
+    name = topic.topic
+    if attempt.version >= 13:
+        found = cluster.topic_by_id(topic.topic_id)
+        if found is None:
+            return _refused(asked.partition, ErrorCode.UNKNOWN_TOPIC_ID)
+        name = found.name
+    partition, error = check_leader(
+        cluster, node_id, name, asked.partition, asked.current_leader_epoch
+    )
+    if partition is None:
+        return _refused(asked.partition, error)
+    attempt.served += 1
+    log = partition.log
+    epoch, end = log.end_of_epoch(asked.last_fetched_epoch)
+    unheard_of = asked.last_fetched_epoch >= 0 and end < 0
+    if not error and (unheard_of or not log.start <= asked.fetch_offset <= log.end):
+        error = ErrorCode.OFFSET_OUT_OF_RANGE
+    if error:
+        attempt.at_once = True
+        refused = evolve(_refused(asked.partition, error), aborted_transactions=None)
+        if attempt.version < 16 or error not in _MOVED:
+            return refused
+        attempt.moved.add(partition.leader)
+        leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+        return evolve(refused, current_leader=leader)
+    answer = PartitionData(
+        partition_index=asked.partition,
+        error_code=ErrorCode.NONE,
+        high_watermark=log.end,
+        last_stable_offset=log.end,
+        log_start_offset=log.start,
+        aborted_transactions=() if attempt.read_committed else None,
+        records=b"",
+    )
+    diverged = epoch != asked.last_fetched_epoch or end < asked.fetch_offset
+    if asked.last_fetched_epoch >= 0 and diverged:
+        attempt.at_once = True
+        return evolve(answer, diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end))
+    limit = max(min(asked.partition_max_bytes, attempt.budget), 0)
+    # The first batch of the answer goes out whole, whatever its size: a consumer whose limits are
+    # below it would wait for ever.
+    records = log.read(asked.fetch_offset, limit, at_least_one=not attempt.size)
+    attempt.size += len(records)
+    attempt.budget -= len(records)
+    return evolve(answer, records=records)
+
+
+def _refused(index: int, error: ErrorCode) -> PartitionData:
+    return PartitionData(
+        partition_index=index,
+        error_code=error,
+        high_watermark=-1,
+        last_stable_offset=-1,
+        log_start_offset=-1,
+        records=b"",
+    )
+
+
+# ---------------------------------------------------------------- offsets and epochs
+
+
+def list_offsets(
+    cluster: Cluster, node_id: int, request: ListOffsetsRequest, caller: Caller
+) -> ListOffsetsResponse:
+    """Look offsets up by time, or by what a negative timestamp stands for."""
+
+    def look(topic: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        partition, error = check_leader(
+            cluster, node_id, topic, asked.partition_index, asked.current_leader_epoch
+        )
+        found = _NOWHERE
+        if partition is not None and not error:
+            if asked.timestamp >= 0:
+                found = partition.log.at_time(asked.timestamp)
+            else:
+                since, place = _PLACES.get(asked.timestamp, (_NEVER, PartitionLog.earliest))
+                if caller.version >= since:
+                    found = place(partition.log)
+                else:
+                    error = ErrorCode.UNSUPPORTED_VERSION
+        return ListOffsetsPartitionResponse(
+            partition_index=asked.partition_index,
+            error_code=error,
+            timestamp=found.timestamp,
+            offset=found.offset,
+            # Versions below 4 have no such field.
+            leader_epoch=found.leader_epoch if caller.version >= 4 else -1,
+        )
+
+    return ListOffsetsResponse(
+        topics=tuple(
+            ListOffsetsTopicResponse(
+                name=topic.name, partitions=tuple(look(topic.name, p) for p in topic.partitions)
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def ends_of_epochs(
+    cluster: Cluster, node_id: int, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Where leader epochs ended: how a client notices that the log was truncated (KIP-320)."""
+
+    def look(topic: str, asked: OffsetForLeaderPartition) -> EpochEnd:
+        partition, error = check_leader(
+            cluster, node_id, topic, asked.partition, asked.current_leader_epoch
+        )
+        epoch, end = -1, -1
+        if partition is not None and not error:
+            epoch, end = partition.log.end_of_epoch(asked.leader_epoch)
+        return EpochEnd(
+            error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end
+        )
+
+    return OffsetForLeaderEpochResponse(
+        topics=tuple(
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=tuple(look(topic.topic, p) for p in topic.partitions)
+            )
+            for topic in request.topics
+        )
+    )

@@ -1,0 +1,256 @@
+"""The answer that says no: one error code, put where each API has its place for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kafkagroup.wire.messages import admin, fetch, group, metadata, offsets, produce
+from kafkagroup.wire.schema import Request
+
+__all__ = ["refuse"]
+
+
+def refuse(request: Request[Any], error: int, version: int) -> Any:
+    """The answer to `request` in this version with `error` for all that it asks.
+
+    Raises: KeyError for an API that the broker does not speak.
+    """
+    return _REFUSALS[type(request)](request, error, version)
+
+
+def _api_versions(_: metadata.ApiVersionsRequest, error: int, __: int) -> object:
+    return metadata.ApiVersionsResponse(error_code=error, api_keys=())
+
+
+def _metadata(request: metadata.MetadataRequest, error: int, _: int) -> object:
+    return metadata.MetadataResponse(
+        brokers=(),
+        error_code=error,
+        topics=tuple(
+            metadata.MetadataResponseTopic(
+                error_code=error, name=t.name, topic_id=t.topic_id, partitions=()
+            )
+            for t in request.topics or ()
+        ),
+    )
+
+
+def _find_coordinator(request: metadata.FindCoordinatorRequest, error: int, version: int) -> object:
+    if version < 4:
+        return metadata.FindCoordinatorResponse(error_code=error, node_id=-1, port=-1)
+    return metadata.FindCoordinatorResponse(
+        coordinators=tuple(
+            metadata.Coordinator(key=key, node_id=-1, port=-1, error_code=error)
+            for key in request.coordinator_keys
+        )
+    )
+
+
+def _join(_: group.JoinGroupRequest, error: int, __: int) -> object:
+    return group.JoinGroupResponse(
+        error_code=error, protocol_name=None, leader="", member_id="", members=()
+    )
+
+
+def _sync(_: group.SyncGroupRequest, error: int, __: int) -> object:
+    return group.SyncGroupResponse(error_code=error, assignment=b"")
+
+
+def _heartbeat(_: group.HeartbeatRequest, error: int, __: int) -> object:
+    return group.HeartbeatResponse(error_code=error)
+
+
+def _leave(_: group.LeaveGroupRequest, error: int, __: int) -> object:
+    return group.LeaveGroupResponse(error_code=error)
+
+
+def _list_groups(_: group.ListGroupsRequest, error: int, __: int) -> object:
+    return group.ListGroupsResponse(error_code=error, groups=())
+
+
+def _describe_groups(request: group.DescribeGroupsRequest, error: int, _: int) -> object:
+    return group.DescribeGroupsResponse(
+        groups=tuple(
+            group.DescribedGroup(
+                error_code=error,
+                group_id=group_id,
+                group_state="",
+                protocol_type="",
+                protocol_data="",
+                members=(),
+            )
+            for group_id in request.groups
+        )
+    )
+
+
+def _delete_groups(request: group.DeleteGroupsRequest, error: int, _: int) -> object:
+    return group.DeleteGroupsResponse(
+        throttle_time_ms=0,
+        results=tuple(
+            group.DeletableGroupResult(group_id=group_id, error_code=error)
+            for group_id in request.groups_names
+        ),
+    )
+
+
+def _commit(request: offsets.OffsetCommitRequest, error: int, _: int) -> object:
+    return offsets.OffsetCommitResponse(
+        topics=tuple(
+            offsets.OffsetCommitResponseTopic(
+                name=t.name,
+                topic_id=t.topic_id,
+                partitions=tuple(
+                    offsets.OffsetCommitResponsePartition(
+                        partition_index=p.partition_index, error_code=error
+                    )
+                    for p in t.partitions
+                ),
+            )
+            for t in request.topics
+        )
+    )
+
+
+def _offset_fetch(request: offsets.OffsetFetchRequest, error: int, version: int) -> object:
+    if version >= 8:
+        return offsets.OffsetFetchResponse(
+            groups=tuple(
+                offsets.OffsetFetchResponseGroup(group_id=g.group_id, error_code=error)
+                for g in request.groups
+            )
+        )
+    if version >= 2:
+        return offsets.OffsetFetchResponse(error_code=error)
+    # v1 has no error of the whole: each partition carries it.
+    return offsets.OffsetFetchResponse(
+        topics=tuple(
+            offsets.OffsetFetchResponseTopic(
+                name=t.name,
+                partitions=tuple(
+                    offsets.OffsetFetchResponsePartition(
+                        partition_index=index, committed_offset=-1, error_code=error
+                    )
+                    for index in t.partition_indexes
+                ),
+            )
+            for t in request.topics or ()
+        )
+    )
+
+
+def _list_offsets(request: offsets.ListOffsetsRequest, error: int, _: int) -> object:
+    return offsets.ListOffsetsResponse(
+        topics=tuple(
+            offsets.ListOffsetsTopicResponse(
+                name=t.name,
+                partitions=tuple(
+                    offsets.ListOffsetsPartitionResponse(
+                        partition_index=p.partition_index, error_code=error
+                    )
+                    for p in t.partitions
+                ),
+            )
+            for t in request.topics
+        )
+    )
+
+
+def _epochs(request: offsets.OffsetForLeaderEpochRequest, error: int, _: int) -> object:
+    return offsets.OffsetForLeaderEpochResponse(
+        topics=tuple(
+            offsets.OffsetForLeaderTopicResult(
+                topic=t.topic,
+                partitions=tuple(
+                    offsets.EpochEndOffset(error_code=error, partition=p.partition)
+                    for p in t.partitions
+                ),
+            )
+            for t in request.topics
+        )
+    )
+
+
+def _fetch(request: fetch.FetchRequest, error: int, _: int) -> object:
+    if error in _SESSION_ERRORS:
+        return fetch.FetchResponse(error_code=error, responses=())
+    return fetch.FetchResponse(
+        responses=tuple(
+            fetch.FetchableTopicResponse(
+                topic=t.topic,
+                topic_id=t.topic_id,
+                partitions=tuple(
+                    fetch.PartitionData(
+                        partition_index=p.partition,
+                        error_code=error,
+                        high_watermark=-1,
+                        records=b"",
+                    )
+                    for p in t.partitions
+                ),
+            )
+            for t in request.topics
+        )
+    )
+
+
+def _produce(request: produce.ProduceRequest, error: int, _: int) -> object:
+    return produce.ProduceResponse(
+        responses=tuple(
+            produce.TopicProduceResponse(
+                name=t.name,
+                topic_id=t.topic_id,
+                partition_responses=tuple(
+                    produce.PartitionProduceResponse(
+                        index=p.index, error_code=error, base_offset=-1
+                    )
+                    for p in t.partition_data
+                ),
+            )
+            for t in request.topic_data
+        )
+    )
+
+
+def _create_topics(request: admin.CreateTopicsRequest, error: int, _: int) -> object:
+    return admin.CreateTopicsResponse(
+        topics=tuple(
+            admin.CreatableTopicResult(name=t.name, error_code=error) for t in request.topics
+        )
+    )
+
+
+def _delete_topics(request: admin.DeleteTopicsRequest, error: int, _: int) -> object:
+    names = (admin.DeleteTopicState(name=name) for name in request.topic_names)
+    return admin.DeleteTopicsResponse(
+        responses=tuple(
+            admin.DeletableTopicResult(name=t.name, topic_id=t.topic_id, error_code=error)
+            for t in request.topics or names
+        )
+    )
+
+
+_SESSION_ERRORS = (70, 71, 106)
+"""Those of a fetch as a whole; every other belongs to its partitions."""
+
+_REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
+    admin.CreateTopicsRequest: _create_topics,
+    admin.DeleteTopicsRequest: _delete_topics,
+    fetch.FetchRequest: _fetch,
+    group.DeleteGroupsRequest: _delete_groups,
+    group.DescribeGroupsRequest: _describe_groups,
+    group.HeartbeatRequest: _heartbeat,
+    group.JoinGroupRequest: _join,
+    group.LeaveGroupRequest: _leave,
+    group.ListGroupsRequest: _list_groups,
+    group.SyncGroupRequest: _sync,
+    metadata.ApiVersionsRequest: _api_versions,
+    metadata.FindCoordinatorRequest: _find_coordinator,
+    metadata.MetadataRequest: _metadata,
+    offsets.ListOffsetsRequest: _list_offsets,
+    offsets.OffsetCommitRequest: _commit,
+    offsets.OffsetFetchRequest: _offset_fetch,
+    offsets.OffsetForLeaderEpochRequest: _epochs,
+    produce.ProduceRequest: _produce,
+}

@@ -1,0 +1,193 @@
+"""The I/O: listeners, connections, and the one task that waits for the next deadline.
+
+A connection's requests are answered in order, each before the next is read: a parked JoinGroup or
+Fetch holds up what is behind it, and a client that is gone is not missed until then, as with Kafka.
+Everything runs in one task group of one event loop, asyncio's or trio's; time is that loop's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from functools import partial
+from struct import Struct
+from typing import Any
+
+import anyio
+import attrs
+from anyio.abc import ByteStream, SocketAttribute, TaskStatus
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from kafkagroup.errors import DecodeError, ErrorCode, UnsupportedVersionError
+from kafkagroup.testing.embedded.broker import Incoming, handle, read_request, write_response
+from kafkagroup.testing.embedded.cluster import Cluster, Node
+from kafkagroup.testing.embedded.faults import Close, Delay, Faults, Swallow
+from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.wire.schema import Request
+
+__all__ = ["Seen", "Server"]
+
+_log = logging.getLogger(__name__)
+
+_LENGTH = Struct(">i")
+
+_ENDS_CONNECTION = (
+    anyio.EndOfStream,
+    anyio.IncompleteRead,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    DecodeError,
+    UnsupportedVersionError,
+)
+"""The client left, or sent what Kafka closes the connection for."""
+
+
+@attrs.frozen
+class Seen:
+    """A request that came in."""
+
+    node_id: int
+    client_id: str
+    api: type[Request[Any]]
+    version: int
+
+
+class Server:
+    """The nodes' sockets and connections."""
+
+    def __init__(self, cluster: Cluster, faults: Faults, host: str) -> None:
+        self._cluster = cluster
+        self._faults = faults
+        self._host = host
+        self._scopes: dict[int, dict[anyio.CancelScope, None]] = {n: {} for n in cluster.nodes}
+        self._back: dict[int, anyio.Event] = {}
+        self._up: dict[int, anyio.Event] = {}
+        self._down: dict[int, anyio.Event] = {}
+        self.seen: deque[Seen] = deque(maxlen=10_000)
+        """The last requests, oldest first."""
+
+    async def run_clock(self) -> None:
+        """Let deadlines pass; runs until cancelled."""
+        timers = self._cluster.timers
+        while True:
+            earlier = anyio.Event()
+            timers.on_earlier = earlier.set
+            timers.run(anyio.current_time())
+            deadline = timers.next()
+            with anyio.CancelScope(deadline=float("inf") if deadline is None else deadline):
+                await earlier.wait()
+
+    async def run_node(
+        self, node: Node, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Listen as this node whenever it is alive; runs until cancelled."""
+        first = True
+        while True:
+            listener = await anyio.create_tcp_listener(
+                local_host=self._host, local_port=max(node.port, 0)
+            )
+            node.port = listener.extra(SocketAttribute.local_port)
+            self._back[node.node_id] = anyio.Event()
+            self._down[node.node_id] = anyio.Event()
+            with anyio.CancelScope() as scope:
+                self._scopes[node.node_id][scope] = None
+                async with listener:
+                    if first:
+                        task_status.started()
+                    else:
+                        self._up[node.node_id].set()
+                    first = False
+                    await listener.serve(partial(self.handle_stream, node_id=node.node_id))
+            self._down[node.node_id].set()
+            await self._back[node.node_id].wait()
+
+    def kill(self, node_id: int) -> None:
+        """Cut the node's connections and close its listener."""
+        self._cluster.kill(node_id, anyio.current_time())
+        self._up[node_id] = anyio.Event()
+        scopes, self._scopes[node_id] = self._scopes[node_id], {}
+        for scope in scopes:
+            scope.cancel()
+
+    def restart(self, node_id: int) -> None:
+        """Listen again, on the same port."""
+        self._cluster.restart(node_id, anyio.current_time())
+        if node_id in self._back:
+            self._back[node_id].set()
+
+    async def wait_down(self, node_id: int) -> None:
+        """Until the listener of a killed node is closed."""
+        if node_id in self._down:
+            await self._down[node_id].wait()
+
+    async def wait_up(self, node_id: int) -> None:
+        """Until a restarted node listens."""
+        if node_id in self._back:
+            await self._up[node_id].wait()
+
+    async def handle_stream(self, stream: ByteStream, node_id: int) -> None:
+        """Be node `node_id` at the other end of `stream`, until either side has enough."""
+        scopes = self._scopes[node_id]
+        with anyio.CancelScope() as scope:
+            scopes[scope] = None
+            try:
+                if self._cluster.nodes[node_id].alive:
+                    await self._converse(stream, node_id)
+            except _ENDS_CONNECTION as error:
+                _log.debug("node %d closes a connection: %r", node_id, error)
+            finally:
+                scopes.pop(scope, None)
+                await anyio.aclose_forcefully(stream)
+
+    async def _converse(self, stream: ByteStream, node_id: int) -> None:
+        reader = BufferedByteReceiveStream(stream)
+        address = stream.extra(SocketAttribute.remote_address, ("127.0.0.1", 0))
+        host = f"/{address[0]}"
+        while True:
+            (size,) = _LENGTH.unpack(await reader.receive_exactly(_LENGTH.size))
+            if not 0 <= size <= self._cluster.settings.max_request_bytes:
+                return
+            incoming = read_request(await reader.receive_exactly(size))
+            # A killed node's task may have been about to run: its cancellation comes a step later.
+            if not self._cluster.nodes[node_id].alive or not await self._answer(
+                stream, node_id, incoming, host
+            ):
+                return
+
+    async def _answer(
+        self, stream: ByteStream, node_id: int, incoming: Incoming, host: str
+    ) -> bool:
+        """Answer one request. False: the connection is to be closed."""
+        request = incoming.request
+        self.seen.append(Seen(node_id, incoming.client_id, type(request), incoming.version))
+        action = self._faults.action(node_id, request)
+        if action == Close(before=True):
+            return False
+        if isinstance(action, ErrorCode):
+            response = refuse(request, action, incoming.version)
+        else:
+            response = await self._carry_out(node_id, incoming, host)
+        match action:
+            case Close():
+                return False
+            case Delay():
+                await anyio.sleep(action.seconds)
+            case Swallow():
+                while True:
+                    await stream.receive()  # raises when the client has given up
+        if response is not None:
+            await stream.send(write_response(incoming, response))
+        return True
+
+    async def _carry_out(self, node_id: int, incoming: Incoming, host: str) -> Any:
+        answered = anyio.Event()
+        response: Any = None
+
+        def reply(value: Any) -> None:
+            nonlocal response
+            response = value
+            answered.set()
+
+        handle(self._cluster, node_id, incoming, anyio.current_time(), host, reply)
+        await answered.wait()
+        return response

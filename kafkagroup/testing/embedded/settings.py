@@ -1,0 +1,30 @@
+"""What can be set about the broker: names and defaults are Kafka's, durations in seconds."""
+
+from __future__ import annotations
+
+import attrs
+
+__all__ = ["BrokerSettings"]
+
+
+@attrs.frozen
+class BrokerSettings:
+    """Options of every node of an `EmbeddedKafka`."""
+
+    auto_create_topics: bool = False
+    """Whether asking for the metadata of an unknown topic creates it."""
+    default_partitions: int = 1
+    """Partitions of topics that are created without a count."""
+    max_message_bytes: int = 1_048_588
+    """Largest record batch."""
+    max_request_bytes: int = 104_857_600
+    """Largest request; a larger claim closes the connection."""
+    group_initial_rebalance_delay: float = 0.0
+    """How long the first rebalance of an empty group waits for more members. Kafka: 3 s."""
+    group_min_session_timeout: float = 6.0
+    group_max_session_timeout: float = 1800.0
+    group_max_size: int = 2**31 - 1
+    """Members of one group."""
+    group_new_member_join_timeout: float = 300.0
+    """How long a JoinGroup of a new member stays parked."""
+    offset_metadata_max_bytes: int = 4096

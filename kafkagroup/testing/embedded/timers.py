@@ -1,0 +1,45 @@
+"""Deadlines by key: time goes in, due actions run, the next deadline comes out.
+
+Nothing here reads a clock or sleeps. Actions of one instant run in the order in which they were
+scheduled, so that a run under virtual time replays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+__all__ = ["Action", "Timers"]
+
+Action = Callable[[float], None]
+"""Called with the time at which it runs."""
+
+
+class Timers:
+    """At most one deadline per key; a new one replaces the old."""
+
+    def __init__(self) -> None:
+        self._due: dict[Hashable, tuple[float, int, Action]] = {}
+        self._count = 0
+        self.on_earlier: Callable[[], None] = lambda: None
+        """Called when the next deadline has come nearer: whoever sleeps must wake and look."""
+
+    def schedule(self, key: Hashable, at: float, action: Action) -> None:
+        """Run `action` at time `at`, or as soon after as `run` is called."""
+        before = self.next()
+        self._count += 1
+        self._due[key] = (at, self._count, action)
+        if before is None or at < before:
+            self.on_earlier()
+
+    def cancel(self, key: Hashable) -> None:
+        """Forget the deadline of this key, if there is one."""
+        self._due.pop(key, None)
+
+    def next(self) -> float | None:
+        """The nearest deadline; None when nothing is scheduled. O(deadlines)."""
+        return min(at for at, _, _ in self._due.values()) if self._due else None
+
+    def run(self, now: float) -> None:
+        """Run what is due, also what becomes due by that."""
+        while due := [(at, n, key) for key, (at, n, _) in self._due.items() if at <= now]:
+            self._due.pop(min(due, key=lambda item: item[:2])[2])[2](now)

@@ -1,0 +1,195 @@
+"""Who is where: Metadata, FindCoordinator; and topics made and deleted by request."""
+
+from __future__ import annotations
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded.cluster import Cluster, Partition, Topic
+from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.wire.messages.admin import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from kafkagroup.wire.messages.metadata import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = ["CLUSTER_ID", "create", "delete", "find_coordinator", "metadata"]
+
+CLUSTER_ID = "kafkagroup-embedded-01"
+"""What Metadata calls the cluster."""
+
+_GROUP, _TRANSACTION, _SHARE = range(3)
+
+
+def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> MetadataResponse:
+    """The live nodes, and the topics that were asked for, or all."""
+    asked = request.topics
+    if asked is None or (caller.version == 0 and not asked):
+        topics = [_described(cluster, topic) for topic in cluster.topics.values()]
+    else:
+        create_unknown = request.allow_auto_topic_creation and cluster.settings.auto_create_topics
+        topics = [_topic(cluster, topic, create_unknown) for topic in asked]
+    live = cluster.live
+    return MetadataResponse(
+        brokers=tuple(
+            MetadataResponseBroker(node_id=n.node_id, host=n.host, port=n.port)
+            for n in cluster.nodes.values()
+            if n.alive
+        ),
+        cluster_id=CLUSTER_ID,
+        controller_id=live[0] if live else -1,
+        topics=tuple(topics),
+    )
+
+
+def _topic(
+    cluster: Cluster, asked: MetadataRequestTopic, create_unknown: bool
+) -> MetadataResponseTopic:
+    if asked.name is None:
+        found = cluster.topic_by_id(asked.topic_id)
+    else:
+        found = cluster.topics.get(asked.name)
+    if found is not None:
+        return _described(cluster, found)
+    error = ErrorCode.UNKNOWN_TOPIC_ID
+    if asked.name is not None:
+        error = cluster.check_topic(asked.name)
+        if not error:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if create_unknown:
+                # Real brokers, too, say "unknown" while they create it: clients must ask again.
+                cluster.create_topic(asked.name, cluster.settings.default_partitions)
+    return MetadataResponseTopic(
+        error_code=error, name=asked.name, topic_id=asked.topic_id, partitions=()
+    )
+
+
+def _described(cluster: Cluster, topic: Topic) -> MetadataResponseTopic:
+    nodes = tuple(cluster.nodes)
+    live = tuple(cluster.live)
+
+    def described(index: int, partition: Partition) -> MetadataResponsePartition:
+        leaderless = partition.leader < 0
+        return MetadataResponsePartition(
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE if leaderless else ErrorCode.NONE,
+            partition_index=index,
+            leader_id=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=nodes,
+            isr_nodes=live,
+            offline_replicas=tuple(node for node in nodes if node not in live),
+        )
+
+    return MetadataResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=tuple(described(i, p) for i, p in enumerate(topic.partitions)),
+    )
+
+
+def find_coordinator(
+    cluster: Cluster, request: FindCoordinatorRequest, caller: Caller
+) -> FindCoordinatorResponse:
+    """The node that coordinates a group. There are no transactions, so no coordinator of them."""
+
+    def find(key: str) -> Coordinator:
+        node = cluster.nodes.get(cluster.coordinator_of(key))
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if request.key_type not in (_GROUP, _TRANSACTION, _SHARE):
+            error = ErrorCode.INVALID_REQUEST
+        if request.key_type != _GROUP or node is None:
+            return Coordinator(
+                key=key, node_id=-1, port=-1, error_code=error, error_message=error.name
+            )
+        return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port)
+
+    if caller.version >= 4:
+        keys = request.coordinator_keys
+        return FindCoordinatorResponse(coordinators=tuple(find(key) for key in keys))
+    found = find(request.key)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message or "NONE",
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """Create topics, or say why not. Configuration is taken without a look at it."""
+
+    def made(asked: CreatableTopic) -> CreatableTopicResult:
+        count = len(asked.assignments) or asked.num_partitions
+        if count == -1:
+            count = cluster.settings.default_partitions
+        error = cluster.check_topic(asked.name)
+        if not error and count < 1:
+            error = ErrorCode.INVALID_PARTITIONS
+        replicas = len(cluster.live) if asked.replication_factor == -1 else asked.replication_factor
+        if not error and not asked.assignments and not 0 < replicas <= len(cluster.live):
+            error = ErrorCode.INVALID_REPLICATION_FACTOR
+        if error:
+            return CreatableTopicResult(
+                name=asked.name, error_code=error, error_message=_why(error, asked.name)
+            )
+        topic_id = NO_ID
+        if not request.validate_only:
+            topic_id = cluster.create_topic(asked.name, count).topic_id
+        return CreatableTopicResult(
+            name=asked.name,
+            topic_id=topic_id,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            num_partitions=count,
+            replication_factor=replicas,
+        )
+
+    return CreateTopicsResponse(topics=tuple(made(topic) for topic in request.topics))
+
+
+def _why(error: ErrorCode, name: str) -> str:
+    if error is ErrorCode.TOPIC_ALREADY_EXISTS:
+        return f"Topic '{name}' already exists."
+    return error.name
+
+
+def delete(cluster: Cluster, request: DeleteTopicsRequest, caller: Caller) -> DeleteTopicsResponse:
+    """Delete topics by name, from v6 also by id."""
+    asked = request.topics
+    if caller.version < 6:
+        asked = tuple(DeleteTopicState(name=name) for name in request.topic_names)
+
+    def deleted(topic: DeleteTopicState) -> DeletableTopicResult:
+        if topic.name is None:
+            found = cluster.topic_by_id(topic.topic_id)
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            found = cluster.topics.get(topic.name)
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if found is None:
+            return DeletableTopicResult(
+                name=topic.name, topic_id=topic.topic_id, error_code=error, error_message=error.name
+            )
+        cluster.delete_topic(found.name)
+        return DeletableTopicResult(
+            name=found.name, topic_id=found.topic_id, error_code=ErrorCode.NONE
+        )
+
+    return DeleteTopicsResponse(responses=tuple(deleted(topic) for topic in asked))

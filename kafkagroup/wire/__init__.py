@@ -1,0 +1,1 @@
+"""Bytes <-> values. No clock, no randomness, no I/O, and never anyio."""

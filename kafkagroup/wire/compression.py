@@ -1,0 +1,215 @@
+"""The codecs of record batches: bytes in, bytes out, every result bounded while it inflates.
+
+Output grows by what was really inflated, never by what a header claims, and stops at `limit`: an
+8 KB batch can claim, and even hold, gigabytes. Only `DecodeError` and its kin leave this file.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from io import BytesIO
+
+import cramjam
+
+from kafkagroup.errors import DecodeError, LimitExceededError
+
+__all__ = ["MAX_BATCH_BYTES", "Codec", "compress", "decompress"]
+
+Buffer = bytes | bytearray | memoryview
+
+MAX_BATCH_BYTES = 128 * 1024 * 1024
+"""Bytes that a batch may inflate to. Above the 100 MiB of a frame, so plain batches all fit."""
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01" * 2
+_XERIAL_BLOCK = 32 * 1024
+
+# Snappy's densest element copies 64 bytes for 3.
+_SNAPPY_MAX_RATIO = 22
+
+# Each retry inflates from the start: growing by 4 wastes at most a third of the work.
+_FIRST_GUESS = 4096
+_GROWTH = 4
+
+_GZIP = 31  # zlib's `wbits` for a gzip member
+_GUNZIP_FROM = 16 * 1024
+_GUNZIP_TO = 64 * 1024
+
+
+class Codec(IntEnum):
+    """The compression codecs, as bits 0 to 2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """Compress as Java's client does by default, so that every client can read it."""
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            return zlib.compress(data, wbits=_GZIP)
+        case Codec.SNAPPY:
+            return _compress_xerial(memoryview(data))
+        case Codec.LZ4:
+            # Java refuses linked blocks, which are cramjam's default.
+            lz4 = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+            lz4.compress(bytes(data))
+            return bytes(lz4.finish())
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(data, level=3))
+
+
+def decompress(codec: Codec, data: Buffer, limit: int = MAX_BATCH_BYTES) -> bytes:
+    """Inflate `data` to at most `limit` bytes.
+
+    Concatenated gzip members and zstd frames come out joined; snappy may be raw or framed as
+    xerial's. Memory stays near `limit` (gzip: an eighth above) and a window, whatever is claimed.
+
+    Raises: LimitExceededError when more than `limit` bytes come out; DecodeError for bytes that
+    are not of this codec, or end too early.
+    """
+    try:
+        match codec:
+            case Codec.NONE:
+                if len(data) > limit:
+                    raise _over(limit)
+                return bytes(data)
+            case Codec.GZIP:
+                return _gunzip(memoryview(data), limit)
+            case Codec.SNAPPY:
+                return _decompress_snappy(memoryview(data), limit)
+            case Codec.LZ4:
+                return _inflate(cramjam.lz4.decompress_into, data, limit)
+            case Codec.ZSTD:
+                return _inflate(cramjam.zstd.decompress_into, data, limit)
+    except (cramjam.DecompressionError, zlib.error) as error:
+        name = codec.name.lower()
+        reason = str(error).removeprefix(f"{name}: ")
+        raise DecodeError(f"{name}: {reason}") from None
+    except MemoryError:
+        # The limit is more than this machine has: to the caller that is a limit like another.
+        raise LimitExceededError(
+            f"no memory to inflate a batch below the limit of {limit} bytes (max_batch_bytes)"
+        ) from None
+
+
+def _over(limit: int) -> LimitExceededError:
+    return LimitExceededError(f"batch inflates beyond {limit} bytes (max_batch_bytes)")
+
+
+def _gunzip(data: memoryview, limit: int) -> bytes:
+    # Not by cramjam: before 2.14 it inflates gzip whole, and only then looks at the room there is.
+    # Fed in slices, as each member's end copies what was fed behind it.
+    out = BytesIO()
+    member = zlib.decompressobj(_GZIP)
+    fed = data[:0]
+    pos = 0
+    while True:
+        if not fed:
+            fed = data[pos : pos + _GUNZIP_FROM]
+            pos += len(fed)
+        piece = member.decompress(fed, _GUNZIP_TO)
+        if out.tell() + len(piece) > limit:
+            raise _over(limit)
+        out.write(piece)
+        if member.eof:
+            fed = memoryview(member.unused_data)
+            if not fed and pos == len(data):
+                return out.getvalue()
+            member = zlib.decompressobj(_GZIP)
+            continue
+        # Nothing in, nothing out: a full piece may leave more inside the decoder.
+        if not fed and not piece:
+            raise DecodeError("gzip: input ends inside a member")
+        fed = memoryview(member.unconsumed_tail)
+
+
+def _inflate(into: Callable[[Buffer, memoryview], int], data: Buffer, limit: int) -> bytes:
+    size = min(limit, max(_FIRST_GUESS, _GROWTH * len(data)))
+    while (inflated := _inflate_into(into, data, size)) is None:
+        if size == limit:
+            raise _over(limit)
+        size = min(limit, size * _GROWTH)
+    return inflated
+
+
+def _inflate_into(
+    into: Callable[[Buffer, memoryview], int], data: Buffer, size: int
+) -> bytes | None:
+    # None when `size` is too small. A function of its own, as the buffer of one attempt must be
+    # gone before the next. A BytesIO lends its buffer and gives it away as bytes: no copy is made.
+    out = BytesIO(bytes(size))
+    try:
+        with out.getbuffer() as view:
+            written = into(data, view)
+    except cramjam.DecompressionError as error:
+        if str(error) == _BUFFER_FULL:
+            return None
+        raise
+    out.truncate(written)
+    return out.getvalue()
+
+
+def _buffer_full() -> str:
+    # cramjam has no type for "output full": its text is asked for, so that it may change.
+    try:
+        cramjam.zstd.decompress_into(cramjam.zstd.compress(b"12"), bytearray(1))
+    except cramjam.DecompressionError as error:
+        return str(error)
+    raise AssertionError("cramjam wrote beyond its buffer")
+
+
+_BUFFER_FULL = _buffer_full()
+
+
+def _compress_xerial(data: memoryview) -> bytes:
+    out = bytearray(_XERIAL_HEADER)
+    for start in range(0, len(data), _XERIAL_BLOCK):
+        block = cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK])
+        out += len(block).to_bytes(4, "big")
+        out += memoryview(block)
+    return bytes(out)
+
+
+def _decompress_snappy(data: memoryview, limit: int) -> bytes:
+    # The claims are added up first, then met in one buffer. The blocks are walked twice rather than
+    # kept: 100 MiB of five-byte blocks would be gigabytes of views.
+    total = 0
+    for block in _snappy_blocks(data):
+        claim = cramjam.snappy.decompress_raw_len(block)
+        total += claim
+        if total > limit:
+            raise _over(limit)
+        # Without this a few bytes make us allocate up to the limit.
+        if claim > _SNAPPY_MAX_RATIO * len(block):
+            raise DecodeError(f"snappy: {len(block)} bytes cannot inflate to {claim}")
+    out = BytesIO(bytes(total))
+    pos = 0
+    with out.getbuffer() as view:
+        for block in _snappy_blocks(data):
+            pos += cramjam.snappy.decompress_raw_into(block, view[pos:])
+    return out.getvalue()
+
+
+def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
+    # No raw stream begins with the magic: its first element would copy from before the start.
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        yield data
+        return
+    # The two version numbers are skipped unread: some producers wrote them little-endian.
+    pos = len(_XERIAL_HEADER)
+    if len(data) < pos:
+        raise DecodeError("snappy: input ends inside the xerial header")
+    while pos < len(data):
+        start = pos + 4
+        pos = start + int.from_bytes(data[pos:start], "big")
+        if pos > len(data):
+            raise DecodeError("snappy: input ends inside a xerial block")
+        yield data[start:pos]

@@ -1,0 +1,197 @@
+"""One connection's protocol, without the connection: bytes in, answers out.
+
+Framing, correlation ids and version choice happen only here. Like h11: the caller owns the socket,
+feeds what arrives to `receive_data`, and writes what `send` returns. After a `RemoteProtocolError`
+the connection is unusable, and every later call raises.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from kafkagroup.errors import (
+    DecodeError,
+    ErrorCode,
+    LimitExceededError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    UnsupportedVersionError,
+)
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
+from kafkagroup.wire.schema import (
+    INT32,
+    Request,
+    Versions,
+    decode,
+    decode_prefix,
+    encode,
+    field,
+    message,
+)
+
+__all__ = ["MAX_FRAME_BYTES", "MAX_HANDSHAKE_BYTES", "Answer", "Connection"]
+
+MAX_FRAME_BYTES = 100 * 1024 * 1024
+"""Largest answer: twice the largest fetch that is asked for by default, as Java's brokers allow."""
+
+MAX_PLAIN_FRAME_BYTES = 16 * 1024 * 1024
+"""Largest answer without records: the metadata of some 400,000 partitions."""
+
+MAX_HANDSHAKE_BYTES = 1024 * 1024
+"""Largest answer to ApiVersions. Before it nothing is known of the peer, which may not be Kafka."""
+
+_HEADER = struct.Struct(">hhih")
+
+
+@message(-1, "0", flexible="0")
+class _FlexibleHeader:
+    """What stands before an answer of a flexible version (header v1)."""
+
+    correlation_id: int = field(INT32)
+
+
+@attrs.frozen
+class Answer:
+    """The answer to the request of the same correlation id."""
+
+    correlation_id: int
+    message: Any
+
+
+@attrs.frozen
+class _Sent:
+    request: type[Request[Any]]
+    version: int
+
+
+class Connection:
+    """Framing and correlation of one connection. Mutable, as it is called for each chunk."""
+
+    def __init__(self, client_id: str | None, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        encoded = b"" if client_id is None else client_id.encode()
+        if len(encoded) > 32767:
+            raise LocalProtocolError(f"client_id of {len(encoded)} bytes; the limit is 32767")
+        self._client_id = encoded
+        self._client_id_length = -1 if client_id is None else len(encoded)
+        self._max_frame_bytes = max_frame_bytes
+        self._versions: dict[int, Versions] | None = None
+        self._in_flight: dict[int, _Sent] = {}
+        self._next_id = 0
+        self._buffer = bytearray()
+        self._closed = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._in_flight)
+
+    @property
+    def broker_versions(self) -> Mapping[int, Versions]:
+        """Api key -> the versions that the broker speaks; empty before the handshake."""
+        return self._versions or {}
+
+    def set_broker_versions(self, answer: ApiVersionsResponse) -> None:
+        """Take what the broker speaks from its answer to ApiVersions."""
+        self._versions = {
+            k.api_key: Versions(k.min_version, k.max_version) for k in answer.api_keys
+        }
+
+    def choose_version(self, request: type[Request[Any]], highest: int | None = None) -> int:
+        """The highest version that both sides speak, at most `highest`.
+
+        Raises: UnsupportedVersionError.
+        """
+        ours = request.versions
+        theirs = self.broker_versions.get(request.api_key)
+        if theirs is None:
+            raise UnsupportedVersionError(f"the broker does not know {request.__name__}")
+        high = min(ours.high, theirs.high, ours.high if highest is None else highest)
+        low = max(ours.low, theirs.low)
+        if high < low:
+            raise UnsupportedVersionError(
+                f"{request.__name__}: the broker speaks versions {theirs.low} to {theirs.high},"
+                f" this client {ours.low} to {ours.high if highest is None else highest}"
+            )
+        return high
+
+    def send(self, request: Request[Any], version: int) -> tuple[int, bytes]:
+        """Register a request; answer its correlation id and the bytes to write."""
+        if self._closed:
+            raise LocalProtocolError("the connection is closed after a protocol error")
+        correlation_id = self._next_id
+        body = encode(request, version)
+        flexible = version in request.flexible
+        header = _HEADER.pack(request.api_key, version, correlation_id, self._client_id_length)
+        head = header + self._client_id + (b"\0" if flexible else b"")
+        self._next_id = (correlation_id + 1) & 0x7FFFFFFF
+        self._in_flight[correlation_id] = _Sent(type(request), version)
+        return correlation_id, struct.pack(">i", len(head) + len(body)) + head + body
+
+    def expect_no_answer(self, correlation_id: int) -> None:
+        """Forget a request that the broker never answers (Produce with acks=0)."""
+        del self._in_flight[correlation_id]
+
+    def receive_data(self, data: bytes) -> list[Answer]:
+        """Take bytes from the peer; answer the messages that they complete.
+
+        Raises: RemoteProtocolError, of which DecodeError and LimitExceededError are kinds.
+        """
+        if self._closed:
+            raise RemoteProtocolError("the connection is closed after a protocol error")
+        self._buffer += data
+        answers: list[Answer] = []
+        try:
+            while (frame := self._next_frame()) is not None:
+                answers.append(self._answer(frame))
+        except RemoteProtocolError:
+            self._closed = True
+            self._buffer.clear()
+            raise
+        return answers
+
+    def _next_frame(self) -> bytes | None:
+        buffer = self._buffer
+        if len(buffer) < 4:
+            return None
+        size = int.from_bytes(buffer[:4], "big", signed=True)
+        # Checked before a byte of the body is kept: a claim alone must not make memory grow.
+        limit = self._limit()
+        if size < 4:
+            raise DecodeError(f"answer of {size} bytes: too short for a correlation id")
+        if size > limit:
+            raise LimitExceededError(f"answer of {size} bytes; the limit is {limit} (max_frame)")
+        if len(buffer) < 4 + size:
+            return None
+        with memoryview(buffer) as view:
+            frame = bytes(view[4 : 4 + size])
+        del buffer[: 4 + size]
+        return frame
+
+    def _limit(self) -> int:
+        """Only records may be large: the objects of any other answer take many times its bytes."""
+        if self._versions is None:
+            return MAX_HANDSHAKE_BYTES
+        if any(sent.request is FetchRequest for sent in self._in_flight.values()):
+            return self._max_frame_bytes
+        return min(self._max_frame_bytes, MAX_PLAIN_FRAME_BYTES)
+
+    def _answer(self, frame: bytes) -> Answer:
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        sent = self._in_flight.pop(correlation_id, None)
+        if sent is None:
+            raise RemoteProtocolError(f"answer {correlation_id} to a request that was never sent")
+        response, version = sent.request.response, sent.version
+        offset = 4
+        if sent.request is ApiVersionsRequest:
+            # KIP-511: always the old header, and a broker too old for the version answers in v0.
+            code = int.from_bytes(frame[4:6], "big", signed=True)
+            if code == ErrorCode.UNSUPPORTED_VERSION:
+                version = 0
+        elif version in response.flexible:
+            _, offset = decode_prefix(_FlexibleHeader, 0, frame)
+        return Answer(correlation_id, decode(response, version, frame, offset))

@@ -1,0 +1,1 @@
+"""Every request and answer, one file a family."""

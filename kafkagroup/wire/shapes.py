@@ -1,0 +1,126 @@
+"""Three requests changed their shape when they learnt to speak of several groups or members.
+
+The rest of the library knows the newest shape only; here it is folded into the old one for old
+brokers, and old answers are unfolded. A request that an old version cannot express is an error.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar, cast
+
+from kafkagroup.errors import LocalProtocolError
+from kafkagroup.wire.messages.group import LeaveGroupRequest
+from kafkagroup.wire.messages.metadata import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from kafkagroup.wire.messages.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from kafkagroup.wire.schema import Request
+
+__all__ = ["fold", "unfold"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def fold(request: Request[R], version: int) -> Request[R]:
+    """The request in the shape of `version`. Raises: LocalProtocolError."""
+    if isinstance(request, FindCoordinatorRequest) and version < 4:
+        return cast("Request[R]", _fold_find_coordinator(request))
+    if isinstance(request, LeaveGroupRequest) and version < 3:
+        return cast("Request[R]", _fold_leave_group(request))
+    if isinstance(request, OffsetFetchRequest) and version < 8:
+        return cast("Request[R]", _fold_offset_fetch(request, version))
+    return request
+
+
+def unfold(request: Request[R], answer: R, version: int) -> R:
+    """The answer to `request` (in its newest shape) in the newest shape."""
+    if isinstance(answer, FindCoordinatorResponse) and version < 4:
+        asked = cast(FindCoordinatorRequest, request)
+        return cast(R, _unfold_find_coordinator(asked, answer))
+    if isinstance(answer, OffsetFetchResponse) and version < 8:
+        return cast(R, _unfold_offset_fetch(cast(OffsetFetchRequest, request), answer))
+    return answer
+
+
+def _only(items: tuple[T, ...], what: str, version: str) -> T:
+    if len(items) != 1:
+        raise LocalProtocolError(f"{what} before version {version} takes one, not {len(items)}")
+    return items[0]
+
+
+def _fold_find_coordinator(request: FindCoordinatorRequest) -> FindCoordinatorRequest:
+    key = _only(request.coordinator_keys, "FindCoordinatorRequest.coordinator_keys", "4")
+    return FindCoordinatorRequest(key=key, key_type=request.key_type)
+
+
+def _unfold_find_coordinator(
+    request: FindCoordinatorRequest, answer: FindCoordinatorResponse
+) -> FindCoordinatorResponse:
+    found = Coordinator(
+        key=request.coordinator_keys[0],
+        node_id=answer.node_id,
+        host=answer.host,
+        port=answer.port,
+        error_code=answer.error_code,
+        error_message=answer.error_message,
+    )
+    return FindCoordinatorResponse(throttle_time_ms=answer.throttle_time_ms, coordinators=(found,))
+
+
+def _fold_leave_group(request: LeaveGroupRequest) -> LeaveGroupRequest:
+    member = _only(request.members, "LeaveGroupRequest.members", "3")
+    if member.group_instance_id is not None:
+        # Without it the request would name another member, or none.
+        raise LocalProtocolError("LeaveGroupRequest before version 3 has no group_instance_id")
+    return LeaveGroupRequest(group_id=request.group_id, member_id=member.member_id)
+
+
+def _fold_offset_fetch(request: OffsetFetchRequest, version: int) -> OffsetFetchRequest:
+    group = _only(request.groups, "OffsetFetchRequest.groups", "8")
+    topics = None
+    if group.topics is not None:
+        topics = tuple(
+            OffsetFetchRequestTopic(name=t.name, partition_indexes=t.partition_indexes)
+            for t in group.topics
+        )
+    return OffsetFetchRequest(
+        group_id=group.group_id,
+        topics=topics,
+        # KIP-447: brokers before version 7 know no pending offsets, so all are stable.
+        require_stable=request.require_stable and version >= 7,
+    )
+
+
+def _unfold_offset_fetch(
+    request: OffsetFetchRequest, answer: OffsetFetchResponse
+) -> OffsetFetchResponse:
+    topics = tuple(
+        OffsetFetchResponseTopics(
+            name=t.name,
+            partitions=tuple(
+                OffsetFetchResponsePartitions(
+                    partition_index=p.partition_index,
+                    committed_offset=p.committed_offset,
+                    committed_leader_epoch=p.committed_leader_epoch,
+                    metadata=p.metadata,
+                    error_code=p.error_code,
+                )
+                for p in t.partitions
+            ),
+        )
+        for t in answer.topics
+    )
+    group = OffsetFetchResponseGroup(
+        group_id=request.groups[0].group_id, topics=topics, error_code=answer.error_code
+    )
+    return OffsetFetchResponse(throttle_time_ms=answer.throttle_time_ms, groups=(group,))

@@ -1,0 +1,86 @@
+"""The broker that all clients of a run share, and the topics on it.
+
+Real Apache Kafka: one node on loopback with both of the JVM's compilers, or the one at an address.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
+
+from kafkagroup import Broker, TopicPartition
+from kafkagroup.testing import LocalKafka
+from kafkagroup.wire.messages.admin import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+
+__all__ = ["connected", "kafka", "produce", "topic"]
+
+_SETTLING = frozenset((3, 5, 6))
+"""Error codes of a topic that was just made: its leader is not up yet."""
+
+
+@contextmanager
+def kafka(bootstrap: str | None) -> Iterator[str]:
+    """The address of a broker: the given one, or one that runs meanwhile."""
+    if bootstrap is not None:
+        yield bootstrap
+        return
+    with LocalKafka(jvm_options=("-Xmx1g", "-XX:+UseSerialGC")) as local:
+        yield local.bootstrap_servers
+
+
+@contextmanager
+def topic(bootstrap: str, partitions: int) -> Iterator[str]:
+    """The name of a topic that is there meanwhile."""
+    name = f"bench-{uuid.uuid4().hex[:8]}"
+    anyio.run(_create, bootstrap, name, partitions)
+    try:
+        yield name
+    finally:
+        anyio.run(_delete, bootstrap, name)
+
+
+@asynccontextmanager
+async def connected(bootstrap: str) -> AsyncIterator[Broker]:
+    """The first of the brokers."""
+    host, _, port = bootstrap.split(",")[0].rpartition(":")
+    async with Broker.open(host, int(port)) as broker:
+        yield broker
+
+
+async def _create(bootstrap: str, name: str, partitions: int) -> None:
+    new = CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=-1, assignments=(), configs=()
+    )
+    async with connected(bootstrap) as broker:
+        await broker.request(CreateTopicsRequest(topics=(new,)))
+
+
+async def _delete(bootstrap: str, name: str) -> None:
+    state = DeleteTopicState(name=name, topic_id=uuid.UUID(int=0))
+    async with connected(bootstrap) as broker:
+        await broker.request(DeleteTopicsRequest(topics=(state,), timeout_ms=10_000))
+
+
+async def produce(broker: Broker, batches: Mapping[TopicPartition, bytes]) -> None:
+    """Append one encoded batch to each partition. Raises: SystemExit for what no patience mends."""
+    while batches:
+        answer = await broker.produce_messages(batches)
+        assert answer is not None
+        codes = {
+            TopicPartition(of.name, one.index): one.error_code
+            for of in answer.responses
+            for one in of.partition_responses
+        }
+        if wrong := {tp: code for tp, code in codes.items() if code and code not in _SETTLING}:
+            raise SystemExit(f"produce failed: {wrong}")
+        batches = {tp: batch for tp, batch in batches.items() if codes[tp]}
+        if batches:
+            await anyio.sleep(0.1)

@@ -1,0 +1,67 @@
+"""The command line that all benchmarks share: settings, the broker, the table, the JSON file."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import attrs
+
+from .broker import kafka
+from .figures import Figure, show, write
+
+__all__ = ["LARGE", "SMALL", "Settings", "main"]
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """How much is measured."""
+
+    records: int
+    """consuming: how many are read at a time, rounded down to thousands."""
+    rounds: int
+    """consuming: how often each client reads them."""
+    repeats: int
+    """rebalancing: how often each client's members all join, one joins, one leaves."""
+    changes: int
+    """gap: how often a member joins or leaves in each round."""
+    seconds: int
+    """idle: how long requests are counted."""
+    heartbeat_ms: int | None = None
+    """rebalancing, gap: the same heartbeat interval for all; None for each client's default."""
+
+
+SMALL = Settings(records=100_000, rounds=3, repeats=3, changes=8, seconds=8)
+LARGE = Settings(records=1_000_000, rounds=5, repeats=10, changes=20, seconds=30)
+
+Measure = Callable[[str, Settings], list[Figure]]
+
+
+def main(what: str | None, benchmarks: Mapping[str, Measure]) -> None:
+    """Run benchmarks on one broker; exit with 1 when one of our targets is missed."""
+    parser = ArgumentParser(description=(what or "").split("\n\n")[0])
+    parser.add_argument("--bootstrap", help="host:port of a broker; else Apache Kafka on loopback")
+    parser.add_argument("--preset", choices=("small", "large"), default="large")
+    for setting in attrs.fields(Settings):
+        parser.add_argument(f"--{setting.name.replace('_', '-')}", type=int)
+    parser.add_argument("--json", type=Path, help="file for all values")
+    if len(benchmarks) > 1:
+        parser.add_argument("--only", nargs="+", choices=benchmarks, default=list(benchmarks))
+    given = vars(parser.parse_args())
+    preset = SMALL if given["preset"] == "small" else LARGE
+    own = {s.name: given[s.name] for s in attrs.fields(Settings) if given[s.name] is not None}
+    settings = attrs.evolve(preset, **own)
+    figures: list[Figure] = []
+    with kafka(given["bootstrap"]) as bootstrap:
+        for name in given.get("only", benchmarks):
+            print(f"measuring: {name}", file=sys.stderr, flush=True)
+            figures += benchmarks[name](bootstrap, settings)
+    show(figures)
+    if given["json"] is not None:
+        write(given["json"], figures, attrs.asdict(settings))
+    missed = [
+        f"{figure.what}, {figure.client}: {figure.target}" for figure in figures if figure.missed
+    ]
+    sys.exit("\n".join(["targets missed:", *missed]) if missed else 0)

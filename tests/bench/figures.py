@@ -1,0 +1,169 @@
+"""What a benchmark measured, and how it is told: medians with their spread, ours beside the peers.
+
+Pure but for `show` and `write`. A figure without a peer in the same run proves nothing: absolute
+numbers belong to one machine, ratios carry over.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import attrs
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["OURS", "Figure", "Target", "percentile", "ratios", "show", "tell", "write"]
+
+OURS = "kafkagroup"
+"""Names of our clients begin with this, those of peers never."""
+
+_CLIENTS = ("kafkagroup", "aiokafka", "confluent-kafka")
+
+_WIDTH = 160
+"""Columns of the table where the output is no terminal."""
+
+_FEW = 8
+"""Below this many values, high percentiles are but the largest one."""
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that `percent` of all values do not exceed. Source: nearest rank."""
+    rank = math.ceil(len(values) * percent / 100)
+    return sorted(values)[max(rank, 1) - 1]
+
+
+@attrs.frozen
+class Target:
+    """What ours promises: at most `most` at a percentile of the values."""
+
+    percent: float
+    """50 is the median, 100 the largest value."""
+    most: float
+
+    def met(self, values: Sequence[float]) -> bool:
+        """Whether the values keep it. The median of an even count is the mean of the middle two."""
+        return (median(values) if self.percent == 50 else percentile(values, self.percent)) <= (
+            self.most
+        )
+
+    def __str__(self) -> str:
+        names: dict[float, str] = {50: "median", 100: "max"}
+        where = names.get(self.percent, f"p{self.percent:g}")
+        return f"{where} <= {self.most:g}"
+
+
+@attrs.frozen(kw_only=True)
+class Figure:
+    """One quantity of one client, measured several times.
+
+    Figures with the same `what` belong together: one of ours, and its peers. Their values stand in
+    the order of the rounds, so that values of one round can be set against each other.
+    """
+
+    what: str
+    """The quantity, and its unit."""
+    client: str
+    values: tuple[float, ...]
+    """At least one."""
+    paired: bool = True
+    """Whether the values of one round stand at one place; else only their spreads compare."""
+    target: Target | None = None
+    note: str = ""
+    """What one must know to read it: a setting, the case that was worst."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is our client's."""
+        return self.client.startswith(OURS)
+
+    @property
+    def missed(self) -> bool:
+        """Whether it has a target and does not meet it."""
+        return self.target is not None and not self.target.met(self.values)
+
+
+def ratios(ours: Figure, peer: Figure) -> tuple[float, ...]:
+    """Ours divided by the peer's, round by round, as far as both go; where values have no rounds,
+    one ratio, at the percentile that is promised, or of the medians. Never by zero."""
+    if ours.paired:
+        return tuple(a / b for a, b in zip(ours.values, peer.values, strict=False) if b)
+    percent = 50 if ours.target is None else ours.target.percent
+    base = percentile(peer.values, percent)
+    return (percentile(ours.values, percent) / base,) if base else ()
+
+
+def tell(values: Sequence[float]) -> str:
+    """Median and range: "2.1 (1.9-2.4)"; of one value, the value."""
+    if len(values) == 1:
+        return _number(values[0])
+    low, middle, high = (_number(v) for v in (min(values), median(values), max(values)))
+    return f"{middle} ({low}-{high})"
+
+
+def _number(value: float) -> str:
+    """Three significant digits."""
+    if abs(value) >= 10_000:
+        return f"{value / 1000:,.0f} k"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def show(figures: Iterable[Figure]) -> None:
+    """Print one table: a block for each quantity, ours first."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH)
+    table = Table(
+        "", "client", "median (min-max)", "p95", "p99", "n", "ours / it", "target", "", box=SIMPLE
+    )
+    for what, block in _blocks(figures).items():
+        ours = next((figure for figure in block if figure.ours), None)
+        table.add_section()
+        for figure in sorted(block, key=lambda f: not f.ours):
+            table.add_row(what, *_cells(figure, ours))
+            what = ""
+    console.print(table)
+
+
+def _blocks(figures: Iterable[Figure]) -> Mapping[str, list[Figure]]:
+    blocks: dict[str, list[Figure]] = {}
+    for figure in figures:
+        blocks.setdefault(figure.what, []).append(figure)
+    return blocks
+
+
+def _cells(figure: Figure, ours: Figure | None) -> Sequence[str]:
+    against = () if ours is None or figure.ours else ratios(ours, figure)
+    target = ""
+    if figure.target is not None:
+        target = f"[red]MISSED[/red] {figure.target}" if figure.missed else f"met {figure.target}"
+    few = len(figure.values) < _FEW
+    return (
+        figure.client,
+        tell(figure.values),
+        "" if few else _number(percentile(figure.values, 95)),
+        "" if few else _number(percentile(figure.values, 99)),
+        str(len(figure.values)),
+        tell(against) if against else "",
+        target,
+        figure.note,
+    )
+
+
+def write(path: Path, figures: Iterable[Figure], settings: Mapping[str, object]) -> None:
+    """Keep every value, with what it was measured by, as JSON."""
+    kept = {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "clients": {name: version(name) for name in _CLIENTS},
+        "settings": settings,
+        "figures": [attrs.asdict(f) | {"missed": f.missed} for f in figures],
+    }
+    path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")

@@ -1,0 +1,305 @@
+"""Members of a group, all clients alike: started, told what they own, reading, stopped.
+
+What a member owns is what its callbacks have told the application, at the time when they did: the
+one thing that every client has, and that matters. Asyncio clients share the caller's loop;
+librdkafka's members have a thread each. Settings are the clients' defaults but for those given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import attrs
+
+__all__ = ["FLEETS", "Fleet", "Heard", "Member", "settled"]
+
+_PATIENCE = 90.0
+"""Seconds without the partitions being shared out, after which a trial has failed."""
+
+_LOOK = 0.005
+"""Seconds between looks at the members."""
+
+_POLL = 0.02
+"""Seconds that a thread of librdkafka waits in a poll: as late as it may hear that it is to end."""
+
+Record = Callable[[int], None]
+"""Called with the partition of each record that a member reads."""
+
+
+@attrs.define(eq=False)
+class Heard:
+    """What one member has been told that it owns."""
+
+    owned: frozenset[int] = frozenset()
+    """Partitions of the one topic."""
+    changed_at: float = 0.0
+    """When that changed last, on the clock of `time.perf_counter`."""
+
+    def gained(self, partitions: Iterable[Any]) -> None:
+        """Own these too: anything that has a `partition`."""
+        self._change(self.owned | {tp.partition for tp in partitions})
+
+    def gone(self, partitions: Iterable[Any]) -> None:
+        """Own these no longer."""
+        self._change(self.owned - {tp.partition for tp in partitions})
+
+    def _change(self, owned: frozenset[int]) -> None:
+        # A new value, never a changed one: librdkafka's threads come here while the loop looks.
+        if owned != self.owned:
+            self.owned, self.changed_at = owned, time.perf_counter()
+
+
+class Member(Protocol):
+    """One member of any client."""
+
+    heard: Heard
+
+    async def start(self) -> None:
+        """Join, and read from then on."""
+
+    async def stop(self) -> None:
+        """Leave, in the client's own good order."""
+
+
+async def settled(members: Sequence[Member], partitions: int, quiet: float) -> float:
+    """When the members had all partitions, each one its own and none without; what then stood
+    for `quiet` seconds counts. On the clock of `time.perf_counter`.
+
+    Raises: TimeoutError.
+    """
+    async with asyncio.timeout(_PATIENCE):
+        while True:
+            changed_at = max(member.heard.changed_at for member in members)
+            if time.perf_counter() - changed_at >= quiet and _shared_out(members, partitions):
+                return changed_at
+            await asyncio.sleep(_LOOK)
+
+
+def _shared_out(members: Collection[Member], partitions: int) -> bool:
+    owned = [member.heard.owned for member in members]
+    everything = frozenset().union(*owned)
+    return all(owned) and sum(map(len, owned)) == len(everything) == partitions
+
+
+# ---------------------------------------------------------------- ours
+
+
+class _Ours:
+    def __init__(
+        self, bootstrap: str, group: str, topic: str, read: Record, options: Mapping[str, Any]
+    ) -> None:
+        from kafkagroup import Consumer
+
+        self.heard = Heard()
+        self._read = read
+        self._consumer = Consumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            on_partitions_assigned=self.heard.gained,
+            on_partitions_revoked=self.heard.gone,
+            on_partitions_lost=self.heard.gone,
+            **options,
+        )
+
+    async def start(self) -> None:
+        await self._consumer.start()
+        self._task = asyncio.create_task(self._iterate())
+
+    async def _iterate(self) -> None:
+        from kafkagroup import KafkaGroupError
+
+        while True:
+            try:
+                async for record in self._consumer:
+                    self._read(record.partition)
+                return
+            except KafkaGroupError:
+                await asyncio.sleep(_POLL)
+
+    async def stop(self) -> None:
+        await self._consumer.stop()
+        await self._task
+
+
+def _ours_cooperative(
+    bootstrap: str, group: str, topic: str, read: Record, options: Mapping[str, Any]
+) -> Member:
+    from kafkagroup.assign import cooperative_sticky_assignor
+
+    options = {"assignors": [cooperative_sticky_assignor], **options}
+    return _Ours(bootstrap, group, topic, read, options)
+
+
+# ---------------------------------------------------------------- aiokafka
+
+
+@attrs.frozen
+class _Listener:
+    """What aiokafka takes for a `ConsumerRebalanceListener`."""
+
+    heard: Heard
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        self.heard.gained(assigned)
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        self.heard.gone(revoked)
+
+
+class _Aiokafka:
+    def __init__(
+        self, bootstrap: str, group: str, topic: str, read: Record, options: Mapping[str, Any]
+    ) -> None:
+        from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+
+        self.heard = Heard()
+        self._read = read
+        self._consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **options)
+        ConsumerRebalanceListener.register(_Listener)
+        self._consumer.subscribe([topic], listener=_Listener(self.heard))
+
+    async def start(self) -> None:
+        await self._consumer.start()
+        self._task = asyncio.create_task(self._iterate())
+
+    async def _iterate(self) -> None:
+        from aiokafka.errors import KafkaError
+
+        while True:
+            try:
+                async for record in self._consumer:
+                    self._read(record.partition)
+                return
+            except KafkaError:
+                await asyncio.sleep(_POLL)
+
+    async def stop(self) -> None:
+        await self._consumer.stop()
+        await self._task
+
+
+def _aiokafka_sticky(
+    bootstrap: str, group: str, topic: str, read: Record, options: Mapping[str, Any]
+) -> Member:
+    from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+
+    # It keeps what it remembers in the class: members in one process would share one memory.
+    own = type("OwnSticky", (StickyPartitionAssignor,), {})
+    options = {"partition_assignment_strategy": [own], **options}
+    return _Aiokafka(bootstrap, group, topic, read, options)
+
+
+# ---------------------------------------------------------------- librdkafka
+
+
+class _Librdkafka:
+    def __init__(
+        self, bootstrap: str, group: str, topic: str, read: Record, options: Mapping[str, Any]
+    ) -> None:
+        from confluent_kafka import Consumer
+
+        self.heard = Heard()
+        self._read = read
+        self._stopping = False
+        # Without a log: what it says of a broker that goes away at the end is no news.
+        self._consumer = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, **options}
+        )
+        self._topic = topic
+
+    async def start(self) -> None:
+        # Only here: it joins at once, polled or not.
+        self._consumer.subscribe(
+            [self._topic],
+            on_assign=lambda _, partitions: self.heard.gained(partitions),
+            on_revoke=lambda _, partitions: self.heard.gone(partitions),
+            on_lost=lambda _, partitions: self.heard.gone(partitions),
+        )
+        # Not from a pool, which has fewer than there are members; nor one that outlives a failure.
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self._thread.start()
+
+    def _poll(self) -> None:
+        while not self._stopping:
+            record = self._consumer.poll(_POLL)
+            if record is not None and (partition := record.partition()) is not None:
+                self._read(partition)
+        self._consumer.close()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        await asyncio.to_thread(self._thread.join)
+
+
+# ---------------------------------------------------------------- all
+
+
+@attrs.frozen(kw_only=True)
+class Fleet:
+    """How to make members of one client."""
+
+    client: str
+    """As the tables name it."""
+    make: Callable[[str, str, str, Record, Mapping[str, Any]], Member]
+    """Called with bootstrap servers, group, topic, the reader's callback and the options."""
+    heartbeat_ms: int
+    """The client's default."""
+    calm_after: int = 1
+    """Heartbeat intervals after a change until all have heard of it, and beat at their usual pace:
+    a change before that would find them quicker than they are."""
+    heartbeat_option: str = "heartbeat_interval_ms"
+    reset_option: str = "auto_offset_reset"
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def quiet(self, heartbeat_ms: int | None) -> float:
+        """Seconds without news after which a change is over."""
+        return self.calm_after * (heartbeat_ms or self.heartbeat_ms) / 1000
+
+    def member(
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        read: Record = lambda _: None,
+        *,
+        heartbeat_ms: int | None = None,
+        reset: str = "latest",
+    ) -> Member:
+        """A member, not started. `reset` says where to read without a committed offset."""
+        options = {**self.options, self.reset_option: reset}
+        if heartbeat_ms is not None:
+            options[self.heartbeat_option] = heartbeat_ms
+        return self.make(bootstrap, group, topic, read, options)
+
+
+_librdkafka = partial(
+    Fleet,
+    make=_Librdkafka,
+    heartbeat_ms=3_000,
+    heartbeat_option="heartbeat.interval.ms",
+    reset_option="auto.offset.reset",
+)
+
+FLEETS: Mapping[str, Fleet] = {
+    "ours": Fleet(client="kafkagroup", make=_Ours, heartbeat_ms=1_000, calm_after=3),
+    "ours_cooperative": Fleet(
+        client="kafkagroup cooperative-sticky",
+        make=_ours_cooperative,
+        heartbeat_ms=1_000,
+        calm_after=3,
+    ),
+    "aiokafka": Fleet(client="aiokafka", make=_Aiokafka, heartbeat_ms=3_000),
+    "aiokafka_sticky": Fleet(client="aiokafka sticky", make=_aiokafka_sticky, heartbeat_ms=3_000),
+    "librdkafka": _librdkafka(client="librdkafka range"),
+    "librdkafka_cooperative": _librdkafka(
+        client="librdkafka cooperative-sticky",
+        options={"partition.assignment.strategy": "cooperative-sticky"},
+    ),
+}
+"""The clients, under the names by which trials are told of them."""

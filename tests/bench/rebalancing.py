@@ -1,0 +1,118 @@
+"""Rebalancing: how long until partitions are shared out again when members join, or one leaves.
+
+python -m tests.bench.rebalancing [--bootstrap HOST:PORT] [--repeats N] [--heartbeat-ms N]
+    [--json FILE]
+
+20 members of one client in one process, 64 partitions, no delay of the first rebalance at the
+broker. A repeat is a group of its own: all join at once, one more joins, one of them leaves; each
+change falls at a random phase of the heartbeats. A change is over when a member was last told of a
+partition gained or gone, and all are shared out; a heartbeat interval or more without news proves
+it, and lets members that beat faster around a change come to rest before the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Mapping
+
+from . import broker
+from . import trial as trials
+from .command import Settings, main
+from .figures import Figure, Target
+from .members import FLEETS, settled
+
+__all__ = ["measure", "trial"]
+
+MEMBERS = 20
+PARTITIONS = 64
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "eager": ("ours", "aiokafka", "librdkafka"),
+    "cooperative": ("ours_cooperative", "aiokafka", "librdkafka_cooperative"),
+}
+"""What rebalances alike; aiokafka has no cooperative rebalancing, and is what to beat."""
+
+TARGETS: Mapping[str, Target] = {
+    "all join": Target(50, 0.5),
+    "one joins": Target(95, 1.2),
+    "one leaves": Target(95, 1.2),
+}
+"""Change -> seconds that ours may take."""
+
+
+def measure(bootstrap: str, settings: Settings) -> list[Figure]:
+    """The figures of all clients, seconds."""
+    fleets = dict.fromkeys(name for names in KINDS.values() for name in names)
+    times: dict[str, list[dict[str, float]]] = {name: [] for name in fleets}
+    with broker.topic(bootstrap, PARTITIONS) as topic:
+        for seed in range(settings.repeats):
+            for name in fleets:
+                found = trials.run(
+                    "rebalancing",
+                    fleet=name,
+                    bootstrap=bootstrap,
+                    topic=topic,
+                    heartbeat_ms=settings.heartbeat_ms,
+                    seed=seed,
+                )
+                times[name].append(found)
+    return [
+        Figure(
+            what=f"{kind}, {change}: s",
+            client=FLEETS[name].client,
+            values=tuple(one[change] for one in times[name]),
+            target=target if name.startswith("ours") else None,
+            note=f"heartbeat {(settings.heartbeat_ms or FLEETS[name].heartbeat_ms) / 1000:g} s",
+        )
+        for kind, names in KINDS.items()
+        for change, target in TARGETS.items()
+        for name in names
+    ]
+
+
+def trial(
+    *, fleet: str, bootstrap: str, topic: str, heartbeat_ms: int | None, seed: int
+) -> dict[str, float]:
+    """One repeat: the seconds that each change took."""
+    return asyncio.run(_repeat(fleet, bootstrap, topic, heartbeat_ms, random.Random(seed)))
+
+
+async def _repeat(
+    fleet: str, bootstrap: str, topic: str, heartbeat_ms: int | None, chance: random.Random
+) -> dict[str, float]:
+    made = FLEETS[fleet]
+    group = f"bench-{uuid.uuid4().hex[:8]}"
+    heartbeat = (heartbeat_ms or made.heartbeat_ms) / 1000
+    quiet = made.quiet(heartbeat_ms)
+    members = [
+        made.member(bootstrap, group, topic, heartbeat_ms=heartbeat_ms) for _ in range(MEMBERS + 1)
+    ]
+    times = {}
+    present = members[:MEMBERS]
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        for member in present:
+            tasks.create_task(member.start())
+        times["all join"] = await settled(present, PARTITIONS, quiet) - started
+
+        await asyncio.sleep(chance.uniform(0, heartbeat))
+        started = time.perf_counter()
+        present = members
+        tasks.create_task(members[-1].start())
+        times["one joins"] = await settled(present, PARTITIONS, quiet) - started
+
+        await asyncio.sleep(chance.uniform(0, heartbeat))
+        started = time.perf_counter()
+        leaver = chance.choice(members)
+        present = [member for member in members if member is not leaver]
+        tasks.create_task(leaver.stop())
+        times["one leaves"] = await settled(present, PARTITIONS, quiet) - started
+    await asyncio.gather(*(member.stop() for member in present))
+    return times
+
+
+if __name__ == "__main__":
+    main(__doc__, {"rebalancing": measure})

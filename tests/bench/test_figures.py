@@ -1,0 +1,80 @@
+"""The arithmetic of the benchmarks: a wrong percentile would make a missed target look met."""
+
+import pytest
+
+from .figures import Figure, Target, percentile, ratios, tell
+from .gap import kept_gaps
+from .members import Heard, settled
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(50, 5.0), (90, 9.0), (91, 10.0), (95, 10.0), (100, 10.0), (0, 1.0)]
+)
+def test_percentile_is_the_nearest_rank(percent, expected):
+    assert percentile([10.0, *map(float, range(1, 10))], percent) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "values", "met"),
+    [
+        (Target(50, 1.0), (0.5, 1.0, 9.0), True),
+        (Target(50, 1.0), (0.5, 1.6), False),
+        (Target(95, 1.0), (*[0.5] * 19, 9.0), True),
+        (Target(95, 1.0), (*[0.5] * 18, 9.0, 9.0), False),
+        (Target(100, 1.0), (0.5, 1.1), False),
+    ],
+)
+def test_target(target, values, met):
+    assert target.met(values) is met
+    assert Figure(what="x", client="kafkagroup", values=values, target=target).missed is not met
+
+
+def test_ratios_are_of_the_same_round():
+    ours = Figure(what="x", client="kafkagroup", values=(2.0, 9.0, 3.0))
+    peer = Figure(what="x", client="aiokafka", values=(1.0, 3.0))
+    assert ratios(ours, peer) == (2.0, 3.0)
+    assert ratios(ours, Figure(what="x", client="aiokafka", values=(0.0, 3.0))) == (3.0,)
+
+
+def test_without_rounds_the_promised_percentile_is_compared():
+    target = Target(100, 9.0)
+    ours = Figure(what="x", client="kafkagroup", values=(1.0, 6.0), paired=False, target=target)
+    peer = Figure(what="x", client="aiokafka", values=(2.0, 3.0, 1.0), paired=False)
+    assert ratios(ours, peer) == (2.0,)
+    assert ratios(peer, ours) == (2.0,)
+    assert ratios(ours, Figure(what="x", client="aiokafka", values=(0.0,))) == ()
+
+
+def test_tell():
+    assert tell([1.0, 2.123, 4.0]) == "2.12 (1-4)"
+    assert tell([145_000.0]) == "145 k"
+
+
+def test_only_partitions_that_stayed_have_gaps():
+    reads = {
+        0: [(0.0, 1), (1.0, 1), (3.0, 1), (4.0, 1), (9.0, 1)],  # the last pair is behind the span
+        1: [(0.0, 1), (2.0, 2), (5.0, 2)],  # moved
+        2: [(0.5, 2), (6.0, 2)],  # silent all along
+        3: [(0.0, 2), (0.9, 2)],  # nothing in the span
+    }
+    assert kept_gaps(reads, (1.0, 4.0)) == [2.0, 5.5]
+
+
+class _Told:
+    def __init__(self, *partitions):
+        self.heard = Heard(frozenset(partitions), changed_at=float(len(partitions)))
+
+
+@pytest.mark.asyncio
+async def test_settled_is_when_the_last_was_told():
+    assert await settled([_Told(0, 1), _Told(2)], 3, 0.0) == 2.0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "members", [[_Told(0, 1), _Told(1, 2)], [_Told(0), _Told(2)], [_Told(0, 1, 2), _Told()]]
+)
+async def test_not_settled_while_owned_twice_or_by_nobody_or_one_has_none(members, monkeypatch):
+    monkeypatch.setattr("bench.members._PATIENCE", 0.0)
+    with pytest.raises(TimeoutError):
+        await settled(members, 3, 0.0)

@@ -1,0 +1,45 @@
+"""One measurement of one client, in a process of its own: nothing is left of the one before.
+
+`run` starts the process and gives what the `trial` function of a benchmark's module answered; as a
+program this file is that process. Arguments and answers are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+__all__ = ["run"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGE = "tests.bench"
+_TIMEOUT = 300.0
+"""Seconds after which a trial counts as stuck."""
+
+
+def run(module: str, **arguments: object) -> dict[str, Any]:
+    """Call `trial(**arguments)` of a module here, in a new process.
+
+    Raises: CalledProcessError, TimeoutExpired. What the trial prints to stderr is shown.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", f"{_PACKAGE}.trial", module, json.dumps(arguments)],
+        cwd=_ROOT,
+        stdout=subprocess.PIPE,
+        timeout=_TIMEOUT,
+        check=True,
+    )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+if __name__ == "__main__":
+    # A client's complaints about what is done to it on purpose are not the benchmark's.
+    logging.disable(logging.WARNING)
+    name, given = sys.argv[1:]
+    json.dump(import_module(f"{_PACKAGE}.{name}").trial(**json.loads(given)), sys.stdout)

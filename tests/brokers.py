@@ -1,0 +1,62 @@
+"""What tests that talk to a broker share."""
+
+import anyio
+
+from kafkagroup import Broker, Consumer, TopicPartition
+from kafkagroup.wire.records import NewRecord, encode_batch
+
+FAST = {"heartbeat_interval_ms": 50, "session_timeout_ms": 6_000}
+"""Options of a member that notices changes soon; 6 s is the least that brokers accept."""
+
+
+async def append(broker: Broker, tp: TopicPartition, records: list[NewRecord]) -> None:
+    while True:
+        answer = await broker.produce_messages({tp: encode_batch(records)})
+        assert answer is not None
+        code = answer.responses[0].partition_responses[0].error_code
+        if code == 0:
+            return
+        assert code in (3, 5, 6), f"produce to {tp}: error {code}"
+        await anyio.sleep(0.02)  # the leader of a topic just made is not up yet
+
+
+def numbered(partition: int, count: int, start: int = 0) -> list[NewRecord]:
+    """Records whose values say where they are: b"0/17"."""
+    return [NewRecord(None, b"%d/%d" % (partition, n), 1000 + n) for n in range(start, count)]
+
+
+class Worker:
+    """A consumer in a task: takes records until told to stop, and remembers what it was told."""
+
+    def __init__(self, bootstrap, name, **options):
+        self.story = []
+        self.seen = []
+        self.pause = 0.0
+        self.consumer = Consumer(
+            name,
+            bootstrap_servers=bootstrap,
+            group_id=name,
+            on_partitions_assigned=lambda tps: self.story.append(("assigned", numbers(tps))),
+            on_partitions_revoked=lambda tps: self.story.append(("revoked", numbers(tps))),
+            on_partitions_lost=lambda tps: self.story.append(("lost", numbers(tps))),
+            **{**FAST, **options},
+        )
+
+    async def run(self):
+        async for record in self.consumer:
+            self.seen.append((record.partition, record.offset))
+            await anyio.sleep(self.pause)
+
+    @property
+    def owns(self):
+        return numbers(self.consumer.assignment())
+
+
+def numbers(partitions):
+    return sorted(tp.partition for tp in partitions)
+
+
+async def until(condition, seconds=20.0):
+    with anyio.fail_after(seconds):
+        while not condition():
+            await anyio.sleep(0.005)

@@ -1,0 +1,60 @@
+"""What every test may use: each async test runs on asyncio and on trio, both in virtual time.
+
+A test with real sockets or threads overrides `anyio_backend` in its own module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio.testing
+
+from kafkagroup.testing import EmbeddedKafka
+
+_PATIENCE = 5.0
+"""Real seconds that a loop without timers waits for a thread, before that counts as a deadlock."""
+
+
+class _VirtualSelector(selectors.DefaultSelector):
+    """Where the loop would sleep, the clock jumps."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if ready := super().select(0):
+            return ready
+        if timeout is None:
+            if ready := super().select(_PATIENCE):
+                return ready
+            raise RuntimeError("deadlock: every task waits, and no timer is set")
+        self.now += max(timeout, 0.0)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop whose time passes only when there is nothing else to do."""
+
+    def __init__(self) -> None:
+        self._virtual = _VirtualSelector()
+        super().__init__(self._virtual)
+
+    def time(self) -> float:
+        return self._virtual.now
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    if request.param == "asyncio":
+        return "asyncio", {"loop_factory": VirtualLoop}
+    return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[str]:
+    """The address of an embedded broker that all tests share."""
+    with EmbeddedKafka() as broker:
+        yield broker.bootstrap_servers

@@ -1,0 +1,503 @@
+"""What is handed out, and the account of it: delivered, in hand, processed."""
+
+from __future__ import annotations
+
+from struct import pack, pack_into
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkagroup.consume.delivery import Batch, Delivery
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
+from kafkagroup.errors import CorruptRecordError, DeserializationError
+from kafkagroup.types import OffsetAndMetadata, Record, TimestampType, TopicPartition
+from kafkagroup.wire.records import (
+    NewRecord,
+    RecordBatch,
+    encode_batch,
+    read_batches,
+    with_base_offset,
+)
+
+T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
+
+
+def batch(base: int, *values: str, tp: TopicPartition = T0) -> RecordBatch:
+    """A batch of records at consecutive offsets; its epoch is 7."""
+    records = [NewRecord(None, value.encode()) for value in values]
+    data = encode_batch(records, base_offset=base, leader_epoch=7)
+    (made,) = read_batches(data, topic=tp.topic, partition=tp.partition)
+    return made
+
+
+def marker(base: int, tp: TopicPartition = T0) -> RecordBatch:
+    """The broker's mark of a committed transaction."""
+    data = encode_batch([NewRecord(pack(">hh", 0, 1), b"")], control=True, transactional=True)
+    (made,) = read_batches(with_base_offset(data, base, 7), topic=tp.topic, partition=tp.partition)
+    return made
+
+
+def compacted(base: int, last: int, *kept: str) -> RecordBatch:
+    """A batch from `base` to `last` of which compaction left the first records."""
+    data = bytearray(encode_batch([NewRecord(None, v.encode()) for v in kept or ("x",)]))
+    if not kept:
+        del data[61:]
+        pack_into(">i", data, 8, 61 - 12)
+        pack_into(">i", data, 57, 0)
+    pack_into(">i", data, 23, last - base)
+    pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    (made,) = read_batches(with_base_offset(bytes(data), base, 7), topic="t", partition=0)
+    return made
+
+
+def damaged(base: int, *values: str) -> RecordBatch:
+    """A batch whose last record says that it is longer than it is, under a CRC that is right."""
+    data = bytearray(encode_batch([NewRecord(None, v.encode()) for v in values]))
+    data[-(len(values[-1]) + 2 + 5)] += 2
+    pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    (made,) = read_batches(with_base_offset(bytes(data), base, 7), topic="t", partition=0)
+    return made
+
+
+def record(offset: int, value: object, tp: TopicPartition = T0) -> Record:
+    if isinstance(value, str):
+        value = value.encode()
+    return Record(*tp, offset, -1, TimestampType.CREATE_TIME, None, value, (), 7)
+
+
+class Took:
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self) -> None:
+        self.times += 1
+
+
+def owning(
+    *partitions: TopicPartition, start: int = 0, delivery: Delivery | None = None
+) -> Delivery:
+    delivery = delivery or Delivery()
+    for owned in delivery.own(partitions):
+        owned.start_at(start)
+        owned.committed = start
+    return delivery
+
+
+def state(delivery: Delivery, tp: TopicPartition = T0) -> tuple[int, int, int]:
+    """Position, processed, and where to fetch from."""
+    owned = delivery.owned[tp]
+    return owned.position, owned.processed, owned.fetch_offset
+
+
+def ask(delivery: Delivery) -> Record | None:
+    """As the consumer does: what is in hand is processed, then the next one."""
+    delivery.count_processed()
+    return delivery.next_record()
+
+
+def ask_batch(delivery: Delivery, most: int) -> Batch | None:
+    delivery.count_processed()
+    return delivery.next_batch(most)
+
+
+# ---------------------------------------------------------------- records
+
+
+def test_a_record_is_processed_when_the_next_one_is_asked_for() -> None:
+    delivery = owning(T0)
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b")])
+    assert state(delivery) == (0, 0, 2)
+    assert ask(delivery) == record(0, "a")
+    assert (state(delivery), delivery.in_hand([T0]), delivery.to_commit()) == ((1, 0, 2), True, {})
+    assert ask(delivery) == record(1, "b")
+    assert (state(delivery), delivery.in_hand([T0])) == ((2, 1, 2), True)
+    assert delivery.to_commit() == {T0: OffsetAndMetadata(1, leader_epoch=7)}
+    assert ask(delivery) is None
+    assert (state(delivery), delivery.in_hand([T0])) == ((2, 2, 2), False)
+    assert delivery.to_commit() == {T0: OffsetAndMetadata(2, leader_epoch=7)}
+
+
+def test_what_is_committed_is_not_committed_again() -> None:
+    delivery = owning(T0, T1, start=5)
+    assert delivery.to_commit() == {}
+    delivery.owned[T1].processed = 6
+    assert delivery.to_commit() == {T1: OffsetAndMetadata(6)}
+    delivery.owned[T1].committed = 6
+    assert delivery.to_commit() == {}
+
+
+def test_a_position_that_is_not_known_is_not_committed() -> None:
+    delivery = Delivery()
+    delivery.own([T0])
+    assert state(delivery) == (UNKNOWN, UNKNOWN, UNKNOWN)
+    assert delivery.to_commit() == {}
+    assert OwnedPartition(T0, committed=5).to_commit() is None
+
+
+def test_an_offset_found_by_the_reset_policy_is_committed() -> None:
+    """A group that has read nothing yet still keeps its place when records expire."""
+    delivery = Delivery()
+    (owned,) = delivery.own([T0])
+    owned.start_at(40)
+    assert delivery.to_commit() == {T0: OffsetAndMetadata(40)}
+
+
+def test_records_below_the_position_are_skipped_in_silence() -> None:
+    """A fetch into the middle of a batch returns the whole batch."""
+    delivery = owning(T0, start=2)
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
+    assert [ask(delivery), ask(delivery)] == [record(2, "c"), None]
+
+
+def test_what_was_fetched_twice_is_queued_once() -> None:
+    delivery = owning(T0)
+    first = batch(0, "a", "b")
+    delivery.add(delivery.owned[T0], [first])
+    second = batch(2, "c")
+    delivery.add(delivery.owned[T0], [first, second])
+    assert delivery.buffered_bytes == first.size + second.size
+    assert [ask(delivery) for _ in range(4)] == [
+        record(0, "a"),
+        record(1, "b"),
+        record(2, "c"),
+        None,
+    ]
+
+
+def test_partitions_take_turns_by_batches() -> None:
+    """None starves behind another that always has more."""
+    took = Took()
+    delivery = owning(T0, T1, delivery=Delivery(None, took))
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b"), batch(2, "c")])
+    delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1), batch(1, "y", tp=T1)])
+    assert took.times == 0
+    assert ask(delivery) == record(0, "a")
+    assert took.times == 1
+    delivery.add(delivery.owned[T0], [batch(3, "d")])
+    assert [ask(delivery) for _ in range(6)] == [
+        record(1, "b"),
+        record(0, "x", T1),
+        record(2, "c"),
+        record(1, "y", T1),
+        record(3, "d"),
+        None,
+    ]
+    assert took.times == 5
+
+
+def test_buffered_bytes_count_what_waits() -> None:
+    delivery = owning(T0, T1)
+    first, second = batch(0, "a"), batch(0, "long" * 9, tp=T1)
+    delivery.add(delivery.owned[T0], [first])
+    delivery.add(delivery.owned[T1], [second])
+    assert delivery.buffered_bytes == first.size + second.size
+    ask(delivery)
+    assert delivery.buffered_bytes == second.size
+    delivery.revoke([T1])
+    assert delivery.buffered_bytes == 0
+
+
+# ---------------------------------------------------------------- gaps
+
+
+def test_s8_markers_and_compaction_move_position_and_commit() -> None:
+    """Without that, a group that has read everything shows a lag of one for ever."""
+    delivery = owning(T0)
+    delivery.add(
+        delivery.owned[T0],
+        [batch(0, "a"), marker(1), compacted(2, 5), compacted(6, 9, "b"), marker(10)],
+    )
+    assert ask(delivery) == record(0, "a")
+    assert ask(delivery) == record(6, "b")
+    assert state(delivery) == (7, 6, 11)
+    assert ask(delivery) is None
+    assert state(delivery) == (11, 11, 11)
+    assert delivery.to_commit() == {T0: OffsetAndMetadata(11, leader_epoch=7)}
+
+
+def test_a_marker_that_comes_alone_moves_on_too() -> None:
+    delivery = owning(T0, start=4)
+    delivery.add(delivery.owned[T0], [marker(4)])
+    assert ask(delivery) is None
+    assert state(delivery) == (5, 5, 5)
+
+
+def test_a_gap_does_not_make_the_record_in_hand_processed() -> None:
+    """`getmany` looks for more while the application still has nothing."""
+    delivery = owning(T0)
+    delivery.add(delivery.owned[T0], [batch(0, "a"), marker(1)])
+    assert delivery.next_record() == record(0, "a")
+    assert delivery.next_batch(10) is None
+    assert state(delivery) == (2, 0, 2)
+    delivery.count_processed()
+    assert state(delivery) == (2, 2, 2)
+
+
+# ---------------------------------------------------------------- batches
+
+
+def test_a_batch_is_processed_as_a_whole() -> None:
+    delivery = owning(T0)
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
+    first = ask_batch(delivery, 2)
+    assert first == Batch("t", 0, (record(0, "a"), record(1, "b")))
+    assert (len(first), list(first)) == (2, [record(0, "a"), record(1, "b")])
+    assert state(delivery) == (2, 0, 3)
+    assert ask_batch(delivery, 2) == Batch("t", 0, (record(2, "c"),))
+    assert state(delivery) == (3, 2, 3)
+    assert ask_batch(delivery, 2) is None
+    assert state(delivery) == (3, 3, 3)
+
+
+def test_batches_without_asking_add_up_in_hand() -> None:
+    delivery = owning(T0, T1)
+    delivery.add(delivery.owned[T0], [batch(0, "a")])
+    delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1)])
+    assert delivery.next_batch(9) == Batch("t", 0, (record(0, "a"),))
+    assert delivery.next_batch(9) == Batch("t", 1, (record(0, "x", T1),))
+    assert delivery.to_commit() == {}
+    delivery.count_processed()
+    assert delivery.to_commit() == {
+        T0: OffsetAndMetadata(1, leader_epoch=7),
+        T1: OffsetAndMetadata(1, leader_epoch=7),
+    }
+
+
+# ---------------------------------------------------------------- ownership
+
+
+def test_own_makes_only_what_is_not_owned() -> None:
+    delivery = owning(T0)
+    before = delivery.owned[T0]
+    fresh = delivery.own([T0, T1])
+    assert [owned.tp for owned in fresh] == [T1]
+    assert delivery.owned == {T0: before, T1: fresh[0]}
+
+
+def test_s9_nothing_is_handed_out_once_revoked() -> None:
+    """Neither the rest of the open batch nor what was fetched ahead."""
+    delivery = owning(T0, T1)
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b"), batch(2, "c")])
+    delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1)])
+    assert ask(delivery) == record(0, "a")
+    delivery.revoke([T0, T2])
+    assert state(delivery) == (1, 0, 1)
+    delivery.add(delivery.owned[T0], [batch(1, "b")])
+    assert [ask(delivery), ask(delivery)] == [record(0, "x", T1), None]
+    # The record in hand was finished, and is part of the last commit.
+    assert state(delivery) == (1, 1, 1)
+    assert delivery.to_commit()[T0] == OffsetAndMetadata(1, leader_epoch=7)
+
+
+def test_released_is_not_in_hand_any_more() -> None:
+    delivery = owning(T0)
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b")])
+    owned = delivery.owned[T0]
+    ask(delivery)
+    delivery.release([T0, T1])
+    assert (delivery.owned, delivery.in_hand([T0]), delivery.to_commit()) == ({}, False, {})
+    assert ask(delivery) is None
+    assert (owned.revoked, owned.processed) == (True, 0)
+
+
+def test_a_late_fetch_for_what_was_granted_anew_is_dropped() -> None:
+    """The answer belongs to the old assignment: its offsets may be behind the new one's."""
+    delivery = owning(T0)
+    old = delivery.owned[T0]
+    delivery.revoke([T0])
+    delivery.release([T0])
+    owning(T0, start=5, delivery=delivery)
+    delivery.add(old, [batch(0, "a")])
+    assert ask(delivery) is None
+    assert (state(delivery), delivery.buffered_bytes) == ((5, 5, 5), 0)
+
+
+def test_seek_drops_what_was_fetched_and_what_is_in_hand() -> None:
+    delivery = owning(T0)
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b"), batch(2, "c")])
+    assert ask(delivery) == record(0, "a")
+    delivery.seek(T0, 0)
+    assert (state(delivery), delivery.in_hand([T0])) == ((0, 0, 0), False)
+    assert ask(delivery) is None
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b")])
+    assert ask(delivery) == record(0, "a")
+
+
+def test_seek_leaves_other_partitions_in_hand() -> None:
+    delivery = owning(T0, T1)
+    delivery.add(delivery.owned[T1], [batch(0, "x", "y", tp=T1)])
+    assert ask(delivery) == record(0, "x", T1)
+    delivery.seek(T0, 9)
+    assert delivery.in_hand([T0, T1])
+    assert not delivery.in_hand([T0])
+    assert ask(delivery) == record(1, "y", T1)
+    assert state(delivery, T1) == (2, 1, 2)
+
+
+def test_seek_clears_what_had_gone_wrong() -> None:
+    owned = OwnedPartition(T0, failed=True, reset=True, attempts=3, retry_at=9.0, leader_epoch=4)
+    owned.start_at(7, leader_epoch=5)
+    assert (
+        owned.position,
+        owned.processed,
+        owned.fetch_offset,
+        owned.failed,
+        owned.reset,
+        owned.attempts,
+        owned.retry_at,
+        owned.leader_epoch,
+    ) == (7, 7, 7, False, False, 0, 0.0, 5)
+
+
+# ---------------------------------------------------------------- errors
+
+
+def test_a_corrupt_batch_raises_once_and_skips_nothing() -> None:
+    delivery = owning(T0, T1)
+    delivery.add(delivery.owned[T0], [damaged(0, "a", "b"), batch(2, "c")])
+    delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1)])
+    assert ask(delivery) == record(0, "a")
+    with pytest.raises(CorruptRecordError, match=r"^t/0 at offset 0: "):
+        ask(delivery)
+    # It is not fetched again until the application seeks; the other partition goes on.
+    assert state(delivery) == (1, 1, 1)
+    assert delivery.owned[T0].failed
+    assert [ask(delivery), ask(delivery)] == [record(0, "x", T1), None]
+    assert state(delivery) == (1, 1, 1)
+    delivery.seek(T0, 2)
+    assert not delivery.owned[T0].failed
+    delivery.add(delivery.owned[T0], [batch(2, "c")])
+    assert ask(delivery) == record(2, "c")
+
+
+def test_a_corrupt_record_behind_good_ones_waits_for_its_turn() -> None:
+    delivery = owning(T0)
+    delivery.add(delivery.owned[T0], [damaged(0, "a", "b")])
+    assert ask_batch(delivery, 10) == Batch("t", 0, (record(0, "a"),))
+    with pytest.raises(CorruptRecordError):
+        ask_batch(delivery, 10)
+    assert state(delivery) == (1, 1, 1)
+    assert ask_batch(delivery, 10) is None
+
+
+def picky(given: Record) -> Record:
+    """A deserializer that does not take "bad"."""
+    assert isinstance(given.value, bytes)
+    if given.value == b"bad":
+        raise DeserializationError(given, "value")
+    return given._replace(value=given.value.decode())
+
+
+def converted(offset: int, value: str) -> Record:
+    return record(offset, b"")._replace(value=value)
+
+
+def test_a_record_that_does_not_deserialize_is_met_until_the_application_seeks() -> None:
+    delivery = owning(T0, delivery=Delivery(picky))
+    delivery.add(delivery.owned[T0], [batch(0, "a", "bad", "c")])
+    assert ask(delivery) == converted(0, "a")
+    for _ in range(3):
+        with pytest.raises(DeserializationError) as caught:
+            ask(delivery)
+        assert caught.value.record == record(1, "bad")
+        assert state(delivery) == (1, 1, 3)
+    delivery.seek(T0, 2)
+    delivery.add(delivery.owned[T0], [batch(0, "a", "bad", "c")])
+    assert ask(delivery) == converted(2, "c")
+
+
+def test_a_batch_ends_before_a_record_that_does_not_deserialize() -> None:
+    delivery = owning(T0, delivery=Delivery(picky))
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b", "bad", "c")])
+    assert ask_batch(delivery, 10) == Batch("t", 0, (converted(0, "a"), converted(1, "b")))
+    for _ in range(3):
+        with pytest.raises(DeserializationError) as caught:
+            ask_batch(delivery, 10)
+        assert caught.value.record.offset == 2
+        assert state(delivery) == (2, 2, 4)
+
+
+@pytest.mark.parametrize("bad", [damaged(0, "a", "b"), batch(0, "a", "bad")], ids=["torn", "bad"])
+def test_an_error_behind_a_batch_goes_with_its_partition(bad: RecordBatch) -> None:
+    """It was once raised after a seek away from it, or for a partition that was gone."""
+    for let_go in (
+        lambda d: d.seek(T0, 5),
+        lambda d: d.revoke([T0]),
+        lambda d: d.release([T0]),
+    ):
+        delivery = owning(T0, T1, delivery=Delivery(picky))
+        delivery.add(delivery.owned[T0], [bad])
+        assert ask_batch(delivery, 10) == Batch("t", 0, (converted(0, "a"),))
+        let_go(delivery)
+        assert ask_batch(delivery, 10) is None
+    # The error of another partition is not this one's.
+    delivery = owning(T0, T1, delivery=Delivery(picky))
+    delivery.add(delivery.owned[T0], [bad])
+    ask_batch(delivery, 10)
+    delivery.revoke([T1])
+    with pytest.raises((CorruptRecordError, DeserializationError)):
+        ask_batch(delivery, 10)
+
+
+# ---------------------------------------------------------------- in any order
+
+
+@settings(derandomize=True, database=None, deadline=None, max_examples=150)
+@given(
+    moves=st.lists(
+        st.sampled_from(["fetch", "fetch", "ask", "ask", "ask", "batch", "regrant", "commit"]),
+        max_size=60,
+    ),
+    data=st.data(),
+)
+def test_s4_s6_s8_each_record_once_in_order_and_no_commit_beyond_what_was_processed(
+    moves: list[str], data: st.DataObject
+) -> None:
+    """One partition, whose log is its offsets with a marker at each multiple of seven."""
+    delivery = owning(T0)
+    log_end = committed = expected = 0
+    held: list[int] = []
+    done: set[int] = set()
+    for move in moves:
+        owned = delivery.owned[T0]
+        if move == "fetch":
+            base = owned.fetch_offset
+            size = data.draw(st.integers(1, 4))
+            if base % 7 == 0:
+                fetched = [marker(base)]
+            else:
+                size = min(size, 7 - base % 7)
+                fetched = [batch(base, *map(str, range(base, base + size)))]
+            delivery.add(owned, fetched)
+            log_end = max(log_end, owned.fetch_offset)
+        elif move in ("ask", "batch"):
+            done.update(held)
+            delivery.count_processed()
+            if move == "ask":
+                one = delivery.next_record()
+                taken = () if one is None else (one,)
+            else:
+                taken = delivery.next_batch(data.draw(st.integers(1, 3))) or ()
+            held = [r.offset for r in taken]
+            for offset in held:
+                expected += expected % 7 == 0
+                assert offset == expected
+                expected += 1
+        elif move == "regrant":
+            # As a revocation does it: the record in hand is finished, then comes the commit.
+            delivery.revoke([T0])
+            done.update(held)
+            delivery.count_processed()
+            committed = delivery.to_commit().get(T0, OffsetAndMetadata(committed)).offset
+            delivery.release([T0])
+            held = []
+            owning(T0, start=committed, delivery=delivery)
+        else:
+            pending = delivery.to_commit().get(T0)
+            if pending is not None:
+                assert pending.offset > committed
+                owned.committed = committed = pending.offset
+        assert {o for o in range(committed) if o % 7} <= done
+    assert delivery.owned[T0].position <= log_end

@@ -1,0 +1,166 @@
+"""Fetch sessions, as the brokers see them: each request is compared as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import pytest
+
+from kafkagroup.consume.fetch_session import FetchSession, SessionRequest
+from kafkagroup.errors import ErrorCode
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.fetch import FetchPartition
+from kafkagroup.wire.schema import NO_ID
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+T_ID, U_ID, NEW_ID = UUID(int=1), UUID(int=2), UUID(int=3)
+IDS = {"t": T_ID, "u": U_ID, "other": UUID(int=9)}
+
+
+def at(partition: int, offset: int) -> FetchPartition:
+    return FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=100)
+
+
+BOTH = {T0: at(0, 5), U0: at(0, 7)}
+BOTH_IDS = {"t": T_ID, "u": U_ID}
+FULL = SessionRequest(0, 0, BOTH, (), BOTH_IDS, by_id=True)
+
+
+def begun(
+    wanted: Mapping[TopicPartition, FetchPartition] = BOTH, ids: Mapping[str, UUID] = IDS
+) -> FetchSession:
+    """Session 77, whose first request was answered."""
+    session = FetchSession()
+    session.request(wanted, ids)
+    session.answered(77, 0)
+    return session
+
+
+def full_after(session_id: int) -> SessionRequest:
+    return SessionRequest(session_id, 0, BOTH, (), BOTH_IDS, by_id=True)
+
+
+def test_the_first_request_says_everything() -> None:
+    assert FetchSession().request(BOTH, IDS) == FULL
+    assert FULL.full
+
+
+def test_when_nothing_has_changed_nothing_is_said() -> None:
+    session = begun()
+    assert session.request(BOTH, IDS) == SessionRequest(77, 1, {}, (), {}, by_id=True)
+    session.answered(77, 0)
+    idle = session.request(BOTH, IDS)
+    assert idle == SessionRequest(77, 2, {}, (), {}, by_id=True)
+    assert not idle.full
+
+
+def test_only_what_has_changed_is_said() -> None:
+    session = begun()
+    moved = {**BOTH, T0: at(0, 6)}
+    assert session.request(moved, IDS) == SessionRequest(
+        77, 1, {T0: at(0, 6)}, (), {"t": T_ID}, by_id=True
+    )
+    session.answered(77, 0)
+    added = {**moved, T1: at(1, 0)}
+    assert session.request(added, IDS) == SessionRequest(
+        77, 2, {T1: at(1, 0)}, (), {"t": T_ID}, by_id=True
+    )
+
+
+def test_what_is_not_wanted_any_more_is_forgotten_and_may_come_again() -> None:
+    session = begun()
+    # By the id that it had: metadata no longer knows the topic.
+    assert session.request({T0: at(0, 5)}, {"t": T_ID}) == SessionRequest(
+        77, 1, {}, (U0,), {"u": U_ID}, by_id=True
+    )
+    session.answered(77, 0)
+    assert session.request(BOTH, IDS) == SessionRequest(
+        77, 2, {U0: at(0, 7)}, (), {"u": U_ID}, by_id=True
+    )
+
+
+def test_a_broker_without_sessions_is_told_everything_each_time() -> None:
+    session = FetchSession()
+    for _ in range(3):
+        assert session.request(BOTH, IDS) == FULL
+        session.answered(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "session_id"),
+    [
+        (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0),
+        # The broker has that session still: named once more, it is closed.
+        (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 77),
+        (ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, 77),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, 77),
+    ],
+)
+def test_after_an_error_everything_is_said_again(code: ErrorCode, session_id: int) -> None:
+    session = begun()
+    session.request(BOTH, IDS)
+    session.answered(0, code)
+    assert session.request(BOTH, IDS) == full_after(session_id)
+
+
+def test_a_session_that_the_broker_gives_up_is_begun_anew() -> None:
+    session = begun()
+    session.request(BOTH, IDS)
+    session.answered(0, 0)
+    assert session.request(BOTH, IDS) == FULL
+
+
+def test_an_answer_from_another_session_ends_this_one() -> None:
+    session = begun()
+    session.request(BOTH, IDS)
+    session.answered(78, 0)
+    assert session.request(BOTH, IDS) == FULL
+
+
+def test_after_a_lost_answer_everything_is_said_again() -> None:
+    """The broker may have heard the change or not: going on would leave a partition behind."""
+    session = begun()
+    session.request({**BOTH, T0: at(0, 6)}, IDS)
+    session.reset()
+    assert session.request(BOTH, IDS) == full_after(77)
+    session.answered(80, 0)
+    assert session.request(BOTH, IDS) == SessionRequest(80, 1, {}, (), {}, by_id=True)
+
+
+def test_the_epoch_wraps_to_1() -> None:
+    """0 would begin a new session."""
+    session = begun()
+    session._epoch = 2**31 - 1
+    assert session.request(BOTH, IDS).epoch == 2**31 - 1
+    session.answered(77, 0)
+    assert session.request(BOTH, IDS) == SessionRequest(77, 1, {}, (), {}, by_id=True)
+
+
+def test_a_session_by_name_stays_by_name_when_nothing_is_said() -> None:
+    """An empty request has no topic whose missing id would tell."""
+    ids = {"t": T_ID}
+    session = begun(ids=ids)
+    assert session.request(BOTH, ids) == SessionRequest(77, 1, {}, (), {}, by_id=False)
+
+
+def test_a_topic_without_an_id_begins_a_session_by_name() -> None:
+    session = begun({T0: at(0, 5)})
+    assert session.request(BOTH, {"t": T_ID}) == SessionRequest(
+        77, 0, BOTH, (), {"t": T_ID, "u": NO_ID}, by_id=False
+    )
+    session.answered(80, 0)
+    assert session.request({T0: at(0, 5)}, IDS) == SessionRequest(
+        80, 0, {T0: at(0, 5)}, (), {"t": T_ID}, by_id=True
+    )
+
+
+def test_a_topic_made_anew_begins_a_new_session() -> None:
+    session = begun()
+    assert session.request(BOTH, {**IDS, "u": NEW_ID}) == SessionRequest(
+        77, 0, BOTH, (), {"t": T_ID, "u": NEW_ID}, by_id=True
+    )
+
+
+def test_session_errors() -> None:
+    assert [code for code in ErrorCode if FetchSession.is_session_error(code)] == [70, 71, 106]

@@ -1,0 +1,189 @@
+"""Consumer options: the defaults in seconds, and each bad value with what it says."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kafkagroup.assign import cooperative_sticky_assignor, range_assignor, roundrobin_assignor
+from kafkagroup.consume.options import ConsumerOptions
+from kafkagroup.errors import ConfigurationError
+
+DEFAULTS: dict[str, Any] = {
+    "group_id": "g",
+    "group_instance_id": None,
+    "client_id": "kafkagroup",
+    "assignors": None,
+    "auto_offset_reset": "earliest",
+    "enable_auto_commit": True,
+    "auto_commit_interval_ms": 5_000,
+    "leave_group_on_close": True,
+    "session_timeout_ms": None,
+    "heartbeat_interval_ms": None,
+    "rebalance_timeout_ms": None,
+    "max_poll_interval_ms": 300_000,
+    "fetch_min_bytes": 1,
+    "fetch_max_bytes": 52_428_800,
+    "max_partition_fetch_bytes": 1_048_576,
+    "fetch_max_wait_ms": 500,
+    "isolation_level": "read_uncommitted",
+    "check_crcs": True,
+    "max_batch_bytes": 134_217_728,
+    "max_frame_bytes": 104_857_600,
+    "client_rack": None,
+    "metadata_max_age_ms": 300_000,
+    "retry_backoff_ms": 100,
+    "retry_backoff_max_ms": 1_000,
+    "request_timeout_ms": 30_000,
+    "close_timeout": 10.0,
+}
+MOST = 2**31 - 1
+
+
+def checked(**changes: Any) -> ConsumerOptions:
+    return ConsumerOptions.checked(**{**DEFAULTS, **changes})
+
+
+def test_the_defaults_in_seconds() -> None:
+    assert checked() == ConsumerOptions(
+        group_id="g",
+        group_instance_id=None,
+        client_id="kafkagroup",
+        assignors=(range_assignor, cooperative_sticky_assignor, roundrobin_assignor),
+        auto_offset_reset="earliest",
+        enable_auto_commit=True,
+        auto_commit_interval=5.0,
+        leave_group_on_close=True,
+        session_timeout=45.0,
+        heartbeat_interval=1.0,
+        rebalance_timeout=300.0,
+        max_poll_interval=300.0,
+        fetch_min_bytes=1,
+        fetch_max_bytes=52_428_800,
+        max_partition_fetch_bytes=1_048_576,
+        fetch_max_wait=0.5,
+        isolation_level=0,
+        check_crcs=True,
+        max_batch_bytes=134_217_728,
+        max_frame_bytes=104_857_600,
+        client_rack=None,
+        metadata_max_age=300.0,
+        retry_backoff=0.1,
+        retry_backoff_max=1.0,
+        request_timeout=30.0,
+        close_timeout=10.0,
+    )
+
+
+def test_what_is_given_is_taken() -> None:
+    options = checked(
+        group_id=None,
+        assignors=[roundrobin_assignor],
+        auto_offset_reset=timedelta(hours=1),
+        session_timeout_ms=6_000,
+        heartbeat_interval_ms=2_000,
+        rebalance_timeout_ms=7_000,
+        fetch_min_bytes=0,
+        fetch_max_wait_ms=0,
+        retry_backoff_ms=1_000,
+        close_timeout=0,
+    )
+    assert (
+        options.group_id,
+        options.assignors,
+        options.auto_offset_reset,
+        options.session_timeout,
+        options.heartbeat_interval,
+        options.rebalance_timeout,
+        options.fetch_min_bytes,
+        options.fetch_max_wait,
+        options.retry_backoff,
+        options.close_timeout,
+    ) == (None, (roundrobin_assignor,), timedelta(hours=1), 6.0, 2.0, 7.0, 0, 0.0, 1.0, 0)
+
+
+def test_the_rebalance_timeout_follows_max_poll_interval() -> None:
+    assert checked(max_poll_interval_ms=9_000).rebalance_timeout == 9.0
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("auto_commit_interval_ms", 1),
+        ("session_timeout_ms", 1),
+        ("heartbeat_interval_ms", 1),
+        ("rebalance_timeout_ms", 1),
+        ("max_poll_interval_ms", 1),
+        ("fetch_min_bytes", 0),
+        ("fetch_max_bytes", 1),
+        ("max_partition_fetch_bytes", 1),
+        ("fetch_max_wait_ms", 0),
+        ("metadata_max_age_ms", 1),
+        ("retry_backoff_ms", 1),
+        ("retry_backoff_max_ms", 100),
+        ("request_timeout_ms", 1),
+        ("close_timeout", 0),
+    ],
+)
+def test_a_number_out_of_its_range(name: str, least: int) -> None:
+    """The option named is one that was given. Beyond 31 bits nothing can be sent."""
+    for value in (least - 1, -1, MOST + 1):
+        with pytest.raises(ConfigurationError) as caught:
+            checked(**{name: value})
+        assert str(caught.value) == f"{name}={value}; expected {least} to {MOST}"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_close_timeout_is_finite(value: float) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        checked(close_timeout=value)
+    assert str(caught.value) == f"close_timeout={value}; expected 0 to {MOST}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"group_id": ""}, "group_id is empty; give a name, or None for no group"),
+        (
+            {"group_instance_id": ""},
+            "group_instance_id='' needs a name, and a group_id beside it",
+        ),
+        (
+            {"group_instance_id": "i", "group_id": None},
+            "group_instance_id='i' needs a name, and a group_id beside it",
+        ),
+        *(
+            (
+                {"auto_offset_reset": value},
+                (
+                    f"auto_offset_reset={value!r}; expected 'earliest', 'latest', 'none'"
+                    " or a timedelta back from now"
+                ),
+            )
+            for value in ("smallest", None, 5, timedelta(seconds=-1))
+        ),
+        (
+            {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 6_000},
+            (
+                "heartbeat_interval_ms=6000 must be less than session_timeout_ms=6000;"
+                " a third of it at most is wise"
+            ),
+        ),
+        ({"assignors": []}, "assignors are []; expected one or more, each once"),
+        (
+            {"assignors": [range_assignor, range_assignor]},
+            "assignors are ['range', 'range']; expected one or more, each once",
+        ),
+        (
+            {"assignors": ["range"]},
+            "assignor 'range' needs an attribute protocol_name: a string",
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_work(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        checked(**changes)
+    assert str(caught.value) == message

@@ -1,0 +1,56 @@
+"""What is remembered of the log that a position is in."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.schema import NO_ID
+
+TP = TopicPartition("t", 0)
+OLD, NEW = UUID(int=1), UUID(int=2)
+
+
+@pytest.mark.parametrize(
+    ("fetched", "checked", "leader", "unchecked"),
+    [
+        (3, 3, 4, True),
+        (3, -1, 3, True),
+        (3, 4, 4, False),
+        (-1, -1, 4, False),  # nothing to compare with
+        (3, 3, -1, False),  # a broker that tells no epochs
+    ],
+)
+def test_is_unchecked(fetched: int, checked: int, leader: int, unchecked: bool) -> None:
+    owned = OwnedPartition(TP, fetch_epoch=fetched, checked_epoch=checked)
+    assert owned.is_unchecked(leader) is unchecked
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "anew"),
+    [(OLD, NEW, True), (OLD, OLD, False), (OLD, NO_ID, False), (NO_ID, NEW, False)],
+)
+def test_is_made_anew(before: UUID, now: UUID, anew: bool) -> None:
+    assert OwnedPartition(TP, topic_id=before).is_made_anew(now) is anew
+
+
+def test_a_new_start_forgets_the_log() -> None:
+    owned = OwnedPartition(TP, fetch_epoch=3, checked_epoch=4, topic_id=OLD)
+    owned.start_at(7, leader_epoch=2)
+    assert (owned.fetch_epoch, owned.checked_epoch, owned.topic_id) == (2, -1, NO_ID)
+
+
+def test_the_epoch_goes_with_the_fetch_offset() -> None:
+    owned = OwnedPartition(TP)
+    owned.start_at(0)
+    for offset, epoch in ((0, 3), (1, 5)):
+        raw = encode_batch([NewRecord(None, b"")], base_offset=offset, leader_epoch=epoch)
+        owned.add(list(read_batches(raw, topic="t", partition=0)))
+    assert (owned.fetch_offset, owned.fetch_epoch) == (2, 5)
+    owned.position, owned.leader_epoch = 1, 3
+    owned.drop_buffer()
+    assert (owned.fetch_offset, owned.fetch_epoch) == (1, 3)

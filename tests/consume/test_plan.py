@@ -1,0 +1,80 @@
+"""What to fetch next, and the table of fetch errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.consume.plan import Remedy, remedy, wanted
+from kafkagroup.errors import ErrorCode
+from kafkagroup.types import TopicPartition
+
+E = ErrorCode
+
+
+def owned(partition: int, **changes: object) -> OwnedPartition:
+    made = OwnedPartition(TopicPartition("t", partition))
+    made.start_at(0)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def ask(*partitions: OwnedPartition, now: float = 10.0, room: int = 1) -> list[int]:
+    return [o.tp.partition for o in wanted(partitions, now, per_partition=100, room=room)]
+
+
+def test_those_with_the_least_buffered_come_first() -> None:
+    """A broker fills its answer in the order asked: the last ones may get nothing."""
+    assert ask(
+        owned(0, buffered_bytes=99),
+        owned(1, buffered_bytes=50),
+        owned(2),
+        owned(3, buffered_bytes=50),
+    ) == [2, 1, 3, 0]
+
+
+def test_back_pressure_by_partition_and_in_all() -> None:
+    assert ask(owned(0, buffered_bytes=100), owned(1, buffered_bytes=99)) == [1]
+    assert ask(owned(0), room=0) == []
+    assert ask(owned(0), room=-1) == []
+
+
+def test_a_partition_that_cannot_be_fetched_is_left_out() -> None:
+    assert ask(
+        OwnedPartition(TopicPartition("t", 0)),
+        owned(1, revoked=True),
+        owned(2, paused=True),
+        owned(3, failed=True),
+        owned(4, reset=True),
+        owned(5),
+    ) == [5]
+
+
+def test_a_partition_that_backs_off_is_left_out_until_then() -> None:
+    waiting = owned(0, retry_at=10.5)
+    assert ask(waiting, now=10.25) == []
+    assert ask(waiting, now=10.5) == [0]
+
+
+def test_every_fetch_error_has_its_row_and_what_has_none_is_raised() -> None:
+    rows: Mapping[Remedy, set[ErrorCode]] = {
+        Remedy.REFRESH: {
+            E.NOT_LEADER_OR_FOLLOWER,
+            E.REPLICA_NOT_AVAILABLE,
+            E.KAFKA_STORAGE_ERROR,
+            E.FENCED_LEADER_EPOCH,
+            E.UNKNOWN_LEADER_EPOCH,
+            E.UNKNOWN_TOPIC_OR_PARTITION,
+            E.UNKNOWN_TOPIC_ID,
+            E.INCONSISTENT_TOPIC_ID,
+            E.LEADER_NOT_AVAILABLE,
+        },
+        Remedy.RETRY: {E.OFFSET_NOT_AVAILABLE, E.REQUEST_TIMED_OUT, E.UNKNOWN_SERVER_ERROR},
+        Remedy.RESET: {E.OFFSET_OUT_OF_RANGE},
+    }
+    expected = {code: row for row, codes in rows.items() for code in codes}
+    assert {code: remedy(code) for code in ErrorCode} == {
+        code: expected.get(code, Remedy.RAISE) for code in ErrorCode
+    }
+    assert remedy(999) is Remedy.RAISE

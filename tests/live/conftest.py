@@ -1,0 +1,68 @@
+"""Fixtures of the tests that run on the embedded broker and on real Kafka alike."""
+
+import uuid
+from collections.abc import Awaitable, Callable
+
+import pytest
+from brokers import append, numbered
+
+from kafkagroup import Broker, TopicPartition
+from kafkagroup.wire.messages.admin import CreatableTopic, CreateTopicsRequest
+from kafkagroup.wire.records import NewRecord
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """The broker's address; `kafka` is what the plugin found, real Apache Kafka where it can be."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def name() -> str:
+    """A topic or group of this test's own, as all tests share the broker."""
+    return f"test-{uuid.uuid4().hex[:8]}"
+
+
+Fill = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture
+def fill(bootstrap: str, name: str) -> Fill:
+    """Make the topic `name`, and append records to it: `await fill(partitions, values_of_each)`."""
+    host, port = bootstrap.split(",")[0].split(":")
+
+    async def create(
+        partitions: int, values: dict[int, list[NewRecord]] | int = 0, topic: str = name
+    ) -> None:
+        if isinstance(values, int):
+            values = {p: numbered(p, values) for p in range(partitions) if values}
+        async with Broker.open(host, int(port)) as broker:
+            new = CreatableTopic(
+                name=topic,
+                num_partitions=partitions,
+                replication_factor=1,
+                assignments=(),
+                configs=(),
+            )
+            await broker.request(CreateTopicsRequest(topics=(new,)))
+            for partition, records in values.items():
+                await append(broker, TopicPartition(topic, partition), records)
+
+    return create
+
+
+@pytest.fixture
+def produce(bootstrap: str, name: str) -> Fill:
+    """Append records to a partition of the topic `name`."""
+    host, port = bootstrap.split(",")[0].split(":")
+
+    async def add(partition: int, records: list[NewRecord]) -> None:
+        async with Broker.open(host, int(port)) as broker:
+            await append(broker, TopicPartition(name, partition), records)
+
+    return add

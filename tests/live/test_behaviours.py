@@ -1,0 +1,890 @@
+"""What a correct group client does, each rule by name: where its test is, or the test.
+
+`ELSEWHERE` names the tests of other files, and two tests below hold it to that; the rest is here.
+Most tests of safety look at one eventful life of a group, on both ways of rebalancing: members come
+and go, one is thrown out, the coordinator moves. In virtual time, over a network in memory.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+import trio.testing
+from brokers import Worker, numbered, until
+from conftest import VirtualLoop
+from net.conftest import Leader, Network
+
+from kafkagroup import ConfigurationError, Consumer, TopicPartition
+from kafkagroup.assign import (
+    Assignor,
+    GroupSpec,
+    cooperative_sticky_assignor,
+    range_assignor,
+    roundrobin_assignor,
+)
+from kafkagroup.assign.spec import named
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded.faults import Delay
+from kafkagroup.types import Assignment
+from kafkagroup.wire.group_log import Subscription, encode_assignment, encode_subscription
+from kafkagroup.wire.messages.group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+
+pytestmark = pytest.mark.anyio
+
+CLASSIC = "member/test_classic.py::"
+OFFSETS = "net/test_offsets.py::"
+CONSUMING = "live/test_consuming.py::"
+EMBEDDING = "live/test_embedding.py::"
+DELIVERY = "consume/test_delivery.py::"
+ASSIGNORS = "assign/test_assignors.py::"
+STICKY = "assign/test_cooperative_sticky.py::"
+
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "line_1": (
+        "net/test_broker.py::test_a_parked_join_holds_up_nothing_on_other_connections",
+        CLASSIC + "test_lines_1_and_9_leaving_goes_past_what_may_be_parked",
+    ),
+    "line_2": (
+        CLASSIC + "test_line_2_the_deadline_of_join_is_the_longer_of_request_and_rebalance_timeout",
+    ),
+    "line_3": (CLASSIC + "test_line_3_heartbeats_start_when_join_has_succeeded_before_sync",),
+    "line_4": (
+        CLASSIC + "test_line_4_rebalance_in_progress_is_alive_and_revokes",
+        CLASSIC + "test_line_4_the_member_beats_on_while_the_application_drains",
+    ),
+    "line_5": (CLASSIC + "test_line_5_a_silent_session_rediscovers_the_coordinator",),
+    "line_6": (
+        CLASSIC + "test_line_6_an_application_that_did_not_poll_loses_and_leaves",
+        "live/test_rebalancing.py::test_an_application_that_stops_polling_loses_its_partitions",
+    ),
+    "line_7": (
+        CLASSIC + "test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure",
+        CLASSIC + "test_how_long_ownership_is_sure",
+    ),
+    "line_8": (CLASSIC + "test_line_8_member_id_required_rejoins_at_once_with_the_id",),
+    "line_9": (
+        CLASSIC + "test_line_9_a_stable_member_lets_go_then_leaves",
+        "live/test_cancellation.py::test_cut_before_there_is_an_assignment",
+    ),
+    "line_10": (
+        CLASSIC + "test_by_join_or_sync",
+        CLASSIC + "test_by_a_heartbeat_the_assignment_is_lost",
+    ),
+    "line_11": (CLASSIC + "test_line_11_a_stale_answer_changes_nothing",),
+    "line_12": (
+        CLASSIC + "test_line_12_fenced_instance_id_is_fatal_everywhere",
+        OFFSETS + "test_a_commit_by_a_member_that_was_replaced",
+    ),
+    "line_13": (CLASSIC + "test_line_13_while_sync_is_in_flight_its_result_is_discarded",),
+    "line_14": (
+        CLASSIC + "test_line_14_a_group_of_another_type_is_refused",
+        CLASSIC + "test_line_14_an_assignment_of_another_protocol_is_refused",
+    ),
+    "line_15": ("live/test_positions.py::test_a_pattern_finds_topics_of_today_and_tomorrow",),
+    "line_17": (
+        CLASSIC + "test_line_17_a_leader_that_is_to_skip_assigning_syncs_with_an_empty_list",
+    ),
+    "line_18": (
+        CLASSIC + "test_line_18_what_is_held_is_let_go_before_joining",
+        "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
+    ),
+    "line_21": ("live/test_cooperative.py::test_only_what_moves_is_revoked",),
+    "line_22": (
+        CLASSIC + "test_line_22_reset_while_leaving_is_lost_not_revoked",
+        CLASSIC + "test_line_22_closed_in_a_cooperative_rebalance_is_lost",
+    ),
+    "line_23": (CLASSIC + "test_line_23_all_protocols_go_into_one_join_per_attempt",),
+    "line_24": (
+        "wire/test_group_log.py::test_line_24_newer_versions_parse_as_the_newest_known",
+        "wire/test_group_log.py::test_line_24_topics_and_partitions_are_sorted",
+        "wire/test_group_log.py::test_line_24_an_empty_rack_is_none",
+    ),
+    "line_25": (
+        STICKY + "test_line_25_the_claim_of_the_higher_generation_wins",
+        STICKY + "test_line_25_equal_claims_invalidate_both_and_strand_nothing",
+        STICKY + "test_line_25_generation_in_user_data",
+    ),
+    "line_26": (
+        STICKY + "test_line_26_nothing_is_handed_over_in_the_round_in_which_it_is_revoked",
+        STICKY + "test_line_26_a_stale_claim_does_not_hide_the_transfer",
+    ),
+    "line_30": ("live/test_cooperative.py::test_an_eager_and_a_cooperative_member_share",),
+    "line_44": (
+        "net/test_driver.py::test_auto_commit_waits_in_silence_while_the_group_rebalances",
+        "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
+        CONSUMING + "test_offsets_of_others_are_refused",
+    ),
+    "line_46": (
+        "net/test_reading.py::test_a_failed_look_up_never_falls_to_the_policy",
+        OFFSETS + "test_a_failed_look_up_is_tried_again_and_never_passes_for_no_offset",
+        OFFSETS + "test_any_negative_offset_is_none",
+    ),
+    "line_48": (
+        CLASSIC + "test_line_48_a_loading_coordinator_stays_and_is_backed_off_from",
+        CLASSIC + "test_line_48_a_coordinator_that_is_none_is_looked_for_again",
+        OFFSETS + "test_a_commit_that_is_tried_again",
+    ),
+    "line_49": (
+        OFFSETS + "test_commits_stay_in_order",
+        OFFSETS + "test_a_lost_answer_is_asked_for_again_and_stays_in_order",
+        OFFSETS + "test_a_cancelled_commit_does_not_overtake_the_next",
+    ),
+    "line_50": (
+        OFFSETS + "test_metadata_and_epoch_are_committed_and_found_again",
+        "net/test_validation.py::test_a_commit_is_checked_on_resume",
+        "net/test_fetching.py::test_an_error_of_a_follower_leads_back_to_the_leader",
+    ),
+    "delivery_processed": (
+        DELIVERY + "test_a_record_is_processed_when_the_next_one_is_asked_for",
+        CONSUMING + "test_an_explicit_commit_includes_the_record_in_hand",
+        CONSUMING + "test_two_tasks_cannot_wait_for_one_consumer",
+    ),
+    "delivery_cancelled": (
+        CONSUMING + "test_a_cancelled_await_loses_nothing",
+        "live/test_cancellation.py::test_cut_while_it_consumes",
+    ),
+    "delivery_callbacks": (
+        "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
+        "net/test_reading.py::test_a_seek_beats_the_look_up_that_is_on_its_way",
+        CONSUMING + "test_stop_inside_the_loop_ends_it",
+        CONSUMING + "test_stop_in_a_callback_only_asks_for_the_end",
+        EMBEDDING + "test_the_users_exception_leaves_bare",
+        EMBEDDING + "test_after_a_fatal_error_every_call_raises_it",
+    ),
+    "delivery_deserializer": (
+        CONSUMING + "test_a_deserializer_that_fails_keeps_the_position",
+        DELIVERY + "test_a_record_that_does_not_deserialize_is_met_until_the_application_seeks",
+    ),
+    "delivery_fetch_errors": (
+        "consume/test_plan.py::test_every_fetch_error_has_its_row_and_what_has_none_is_raised",
+        "net/test_reading.py::test_a_position_that_is_not_in_the_log_is_reset_with_a_warning",
+        "net/test_reading.py::test_a_position_that_is_not_in_the_log_without_a_policy",
+        "net/test_fetching.py::test_a_new_leader_that_the_answer_names_needs_no_metadata",
+        "net/test_validation.py::test_a_topic_made_anew_is_read_from_its_start",
+    ),
+    "s4": (
+        DELIVERY
+        + "test_s4_s6_s8_each_record_once_in_order_and_no_commit_beyond_what_was_processed",
+    ),
+    "s8": (
+        DELIVERY + "test_s8_markers_and_compaction_move_position_and_commit",
+        "net/test_fetching.py::test_read_committed_hands_out_nothing_aborted",
+        "live/test_transactions.py::test_committed_aborted_and_open_transactions",
+    ),
+    "s9": (DELIVERY + "test_s9_nothing_is_handed_out_once_revoked",),
+    "s10": (
+        CLASSIC + "test_line_11_a_stale_answer_changes_nothing",
+        DELIVERY + "test_a_late_fetch_for_what_was_granted_anew_is_dropped",
+        "net/test_reading.py::test_a_fetch_that_comes_back_after_a_seek_is_dropped",
+    ),
+    "s11": (CLASSIC + "test_s11_the_member_id_survives_disconnects",),
+    "s12": ("net/test_reading.py::test_a_failed_look_up_never_falls_to_the_policy",),
+    "s14": (
+        ASSIGNORS + "test_s14_complete_disjoint_and_only_what_is_subscribed_to",
+        ASSIGNORS + "test_s14_range_runs_of_a_topic_differ_by_at_most_one_and_have_no_gaps",
+        ASSIGNORS + "test_s14_every_process_computes_the_same",
+        STICKY + "test_any_group_settles_complete_and_cannot_be_evened_out_further",
+        STICKY + "test_what_is_owned_stays",
+    ),
+    "l2": (CLASSIC + "test_l2_a_healthy_member_sends_heartbeats_and_nothing_else",),
+    "l3": ("live/test_rebalancing.py::test_heartbeats_go_on_while_the_application_awaits",),
+    "l4": (
+        EMBEDDING + "test_closing_keeps_its_one_deadline_when_no_broker_answers",
+        "net/test_service.py::test_stop_twice_and_at_the_same_time",
+    ),
+}
+
+RULES = frozenset(
+    {f"line_{n}" for n in (*range(1, 31), 44, 46, 47, 48, 49, 50)}
+    | {f"s{n}" for n in range(1, 15)}
+    | {f"l{n}" for n in range(1, 5)}
+    | {f"delivery_{what}" for what in ("processed", "cancelled", "callbacks", "deserializer")}
+    | {"delivery_fetch_errors"}
+)
+"""Line 45 is about groups of KIP-848, which this library does not join yet."""
+
+
+def names_in(path: Path) -> set[str]:
+    """The names of the test functions of a file, those in classes included."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {n.name for n in nodes if isinstance(n, functions) and n.name.startswith("test_")}
+
+
+def test_every_rule_has_its_test() -> None:
+    here = names_in(Path(__file__))
+    tested = {rule for rule in RULES if any(name.startswith(f"test_{rule}_") for name in here)}
+    assert tested | ELSEWHERE.keys() == RULES
+
+
+def test_the_tests_elsewhere_exist() -> None:
+    root = Path(__file__).parent.parent
+    places = [place.split("::") for found in ELSEWHERE.values() for place in found]
+    names = {file: names_in(root / file) for file, _ in places}
+    assert [(file, name) for file, name in places if name not in names[file]] == []
+
+
+# ---------------------------------------------------------------- the group under test
+
+SERVER = "kafka-1:9092"
+COOPERATIVE = {"assignors": [cooperative_sticky_assignor]}
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    if request.param == "trio":
+        return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
+    return "asyncio", {"loop_factory": VirtualLoop}
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Network:
+    made = Network()
+    monkeypatch.setattr(anyio, "connect_tcp", made.connect_tcp)
+    return made
+
+
+@asynccontextmanager
+async def broker(
+    network: Network, partitions: int, records: int = 0, nodes: int = 1
+) -> AsyncIterator[EmbeddedKafka]:
+    """A topic t with `records` records in each partition; at most ten virtual minutes."""
+    kafka = EmbeddedKafka({"t": partitions}, nodes=nodes, listen=False)
+    for p in range(partitions if records else 0):
+        kafka.produce("t", numbered(p, records), partition=p)
+    async with network, kafka:
+        network.serve_embedded(kafka, nodes)
+        with anyio.fail_after(600):
+            yield kafka
+
+
+def watch(kafka: EmbeddedKafka, api: type[Any], see: Callable[[Any], object]) -> None:
+    """Show each request of a kind to `see` as it arrives; it is carried out as ever."""
+
+    def look(request: Any) -> bool:
+        see(request)
+        return False
+
+    kafka.fail(api, Delay(0), times=None, when=look)
+
+
+def member_id(worker: Worker) -> str:
+    return worker.consumer.group_metadata().member_id
+
+
+# ---------------------------------------------------------------- joining and callbacks
+
+
+async def test_line_15_an_assignment_of_what_is_not_subscribed_to_is_no_assignment(
+    network: Network,
+) -> None:
+    """The leader had assigned the old subscription when it changed: nobody is told of it."""
+    told: list[tuple[TopicPartition, ...]] = []
+    async with broker(network, 1) as kafka:
+        kafka.create_topic("u")
+        kafka.fail(SyncGroupRequest, Delay(2))
+        options = {"bootstrap_servers": SERVER, "on_partitions_assigned": told.append}
+        async with Consumer("t", group_id="g", **options) as c:
+            await anyio.sleep(1)
+            await c.subscribe("u")
+            await anyio.sleep(5)
+            assert c.assignment() == {TopicPartition("u", 0)}
+            assert len(kafka.requests(SyncGroupRequest)) == 2
+    assert told == [(TopicPartition("u", 0),)]
+
+
+async def test_line_16_the_leader_watches_what_only_others_subscribe_to(network: Network) -> None:
+    async with broker(network, 1) as kafka:
+        kafka.create_topic("u", 1)
+        options = {"bootstrap_servers": SERVER, "group_id": "g", "metadata_max_age_ms": 1_000}
+        async with Consumer("t", **options) as leader:
+            await until(leader.assignment)
+            # Too seldom for the other to notice by itself.
+            async with Consumer("u", **{**options, "metadata_max_age_ms": 500_000}) as other:
+                await until(other.assignment)
+                kafka.add_partitions("u", 3)
+                await until(lambda: len(other.assignment()) == 3)
+                assert leader.assignment() == {TopicPartition("t", 0)}
+
+
+async def test_line_16_a_replica_that_is_merely_offline_is_no_reason_to_rejoin(
+    network: Network,
+) -> None:
+    async with broker(network, 4, nodes=2) as kafka:
+        kafka.move_coordinator("t", 1)
+        worker = Worker(SERVER, "t", metadata_max_age_ms=1_000)
+        async with worker.consumer:
+            await until(lambda: len(worker.owns) == 4)
+            assert {kafka.leader("t", p) for p in range(4)} == {1, 2}
+            before = len(kafka.requests(JoinGroupRequest))
+            kafka.kill(2)
+            await anyio.sleep(10)
+            kafka.restart(2)
+            await anyio.sleep(10)
+            assert len(kafka.requests(JoinGroupRequest)) == before
+            assert worker.story == [("assigned", [0, 1, 2, 3])]
+
+
+async def test_line_16_the_leader_rejoins_when_racks_change(network: Network) -> None:
+    racks = ["a"]
+
+    class Racked(Leader):
+        def metadata(self, _: object) -> object:
+            answer: Any = super().metadata(_)
+            brokers = [attrs.evolve(b, rack=racks[0]) for b in answer.brokers]
+            return attrs.evolve(answer, brokers=tuple(brokers))
+
+    leader = Racked(lambda _: b"")
+    leader.assignment = encode_assignment([])  # this broker keeps no offsets
+    leader.members = leader.member("me", encode_subscription(Subscription(topics=("t",))))
+    async with network:
+        network.handlers["b", 9092] = leader
+        options = {"group_id": "g", "client_rack": "a", "metadata_max_age_ms": 1_000}
+        async with Consumer("t", bootstrap_servers="b", **options):
+            await anyio.sleep(10)
+            assert leader.count("join") == 1
+            racks[0] = "b"
+            await anyio.sleep(10)
+            assert leader.count("join") == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "times", "committed", "tries", "within"),
+    [
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 3, 1, 3, 5.0),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None, None, 5, 10.0),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, None, 1, 1.0),
+    ],
+)
+async def test_line_19_the_last_commit_is_tried_to_its_deadline_and_then_the_group_goes_on(
+    wrong: ErrorCode,
+    times: int | None,
+    committed: int | None,
+    tries: int,
+    within: float,
+    network: Network,
+) -> None:
+    options = {"auto_commit_interval_ms": 500_000, "rebalance_timeout_ms": 10_000}
+    async with broker(network, 1, records=2) as kafka:
+        first, second = Worker(SERVER, "t", **options), Worker(SERVER, "t", **options)
+        async with first.consumer, anyio.create_task_group() as tasks:
+            await first.consumer.getone()
+            await first.consumer.getone()
+            first.consumer.seek(TopicPartition("t", 0), 1)  # what is read is processed: offset 1
+            fault = kafka.fail(OffsetCommitRequest, wrong, times=times)
+            async with second.consumer:
+                start = anyio.current_time()
+                await until(lambda: len(first.story) == 3)
+                assert anyio.current_time() - start < within
+                assert kafka.committed("t", "t").get(0) == committed
+                assert fault.hits >= tries
+                fault.stop()
+            tasks.cancel_scope.cancel()
+
+
+async def test_line_20_a_callback_that_raises_does_not_veto(network: Network) -> None:
+    """Its error waits until the join is complete, and is raised once."""
+
+    def revoked(partitions: object) -> None:
+        raise ZeroDivisionError
+
+    async with broker(network, 2, records=1):
+        first = Worker(SERVER, "t")
+        second = Worker(SERVER, "t")
+        first.consumer = Consumer(
+            "t", bootstrap_servers=SERVER, group_id="t", on_partitions_revoked=revoked
+        )
+        async with first.consumer:
+            await until(lambda: len(first.owns) == 2)
+            async with second.consumer:
+                await until(lambda: len(first.owns) == len(second.owns) == 1)
+                with pytest.raises(ZeroDivisionError):
+                    await first.consumer.getone()
+                assert (await first.consumer.getone()).partition == first.owns[0]
+                await first.consumer.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [({}, [("revoked", [])]), (COOPERATIVE, [])],
+)
+async def test_line_21_what_a_member_without_partitions_is_told(
+    options: dict[str, Any], ends: list[tuple[str, list[int]]], network: Network
+) -> None:
+    """`assigned` once per rebalance, even when empty; empty `revoked` only of an eager one."""
+    async with broker(network, 1):
+        first = Worker(SERVER, "t", group_instance_id="a", **options)
+        second = Worker(SERVER, "t", group_instance_id="b", **options)
+        async with first.consumer:
+            await until(lambda: first.owns)
+            async with second.consumer:
+                await until(lambda: second.story)
+                await anyio.sleep(5)
+                assert (first.owns, second.story) == ([0], [("assigned", [])])
+                generations = second.consumer.group_metadata().generation_id
+                assert sum(what == "assigned" for what, _ in first.story) == generations
+            assert second.story == [("assigned", []), *ends]
+
+
+# ---------------------------------------------------------------- cooperative
+
+
+async def test_line_27_a_custom_assignor_that_hands_over_at_once_is_refused(
+    network: Network,
+) -> None:
+    @named("hasty", cooperative=True)
+    def hasty(group: GroupSpec) -> Assignment:
+        return roundrobin_assignor(group)
+
+    async with broker(network, 2):
+        first = Worker(SERVER, "t", assignors=[hasty])
+        second = Worker(SERVER, "t", assignors=[hasty])
+        async with first.consumer:
+            await until(lambda: len(first.owns) == 2)
+            async with second.consumer:
+                with pytest.raises(ConfigurationError, match=r"'hasty' hands t/[01] over to"):
+                    await first.consumer.getone()
+                # The group is not stuck with it.
+                await until(lambda: len(second.owns) == 2)
+
+
+async def test_line_28_after_revoking_a_member_rejoins_at_once(network: Network) -> None:
+    joined: list[tuple[str, float]] = []
+    async with broker(network, 2) as kafka:
+        watch(
+            kafka,
+            JoinGroupRequest,
+            lambda request: joined.append((request.member_id, anyio.current_time())),
+        )
+        first = Worker(SERVER, "t", heartbeat_interval_ms=2_000, **COOPERATIVE)
+        second = Worker(SERVER, "t", **COOPERATIVE)
+        async with first.consumer:
+            await until(lambda: len(first.owns) == 2)
+            me = member_id(first)
+            async with second.consumer:
+                await until(lambda: len(first.story) >= 2)
+                assert first.story[1][0] == "revoked"
+                now = anyio.current_time()
+                await anyio.sleep(0.05)
+                mine = [at for member, at in joined if member == me]
+                assert len(mine) == 3  # at first, for the other, and after the revocation
+                assert mine[-1] == pytest.approx(now, abs=0.02)
+                await until(lambda: len(second.owns) == 1)
+
+
+async def test_line_29_what_is_granted_back_while_the_application_drains_is_kept(
+    network: Network,
+) -> None:
+    """The release of what was revoked comes late, and must not drop the new grant."""
+    async with broker(network, 2, records=2) as kafka:
+        first = Worker(SERVER, "t", auto_commit_interval_ms=100, **COOPERATIVE)
+        second = Worker(SERVER, "t", **COOPERATIVE)
+        async with first.consumer:
+            await until(lambda: len(first.owns) == 2)
+            in_hand = await first.consumer.getmany(max_records=4, timeout=5)
+            assert len(in_hand) == 2
+            async with second.consumer:
+                await until(lambda: len(first.owns) == 1)
+            await anyio.sleep(5)
+            assert len(first.owns) == 1  # it still drains: the application is not back
+            kafka.produce("t", numbered(0, 1), partition=0)
+            kafka.produce("t", numbered(1, 1), partition=1)
+            seen: Counter[tuple[int, int]] = Counter()
+            for _ in range(2):
+                record = await first.consumer.getone()
+                seen[record.partition, record.offset] += 1
+            await until(lambda: len(first.owns) == 2)
+        assert seen == {(0, 2): 1, (1, 2): 1}
+        assert [w for w, tps in first.story if tps] == [
+            "assigned",
+            "revoked",
+            "assigned",
+            "revoked",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("assignors", "revoked"),
+    [
+        ([cooperative_sticky_assignor], 1),
+        ([cooperative_sticky_assignor, range_assignor], 2),
+        ([range_assignor, cooperative_sticky_assignor], 2),
+    ],
+)
+async def test_line_30_a_member_is_eager_unless_every_assignor_is_cooperative(
+    assignors: list[Assignor], revoked: int, network: Network
+) -> None:
+    async with broker(network, 2):
+        first = Worker(SERVER, "t", assignors=assignors)
+        second = Worker(SERVER, "t", assignors=assignors)
+        async with first.consumer:
+            await until(lambda: len(first.owns) == 2)
+            async with second.consumer:
+                await until(lambda: len(second.owns) == 1)
+                assert first.story[1][0] == "revoked"
+                assert len(first.story[1][1]) == revoked
+
+
+# ---------------------------------------------------------------- offsets
+
+
+async def test_line_47_an_unstable_offset_is_waited_for_as_long_as_it_takes(
+    network: Network,
+) -> None:
+    """Without a cap, and the wait can be cancelled; the policy never gets a say."""
+    tp = TopicPartition("t", 0)
+    async with broker(network, 1, records=6) as kafka:
+        async with Worker(SERVER, "t").consumer as c:
+            assert (await c.getone()).offset == 0
+            await c.commit({tp: 4})
+            c.seek(tp, 4)
+        fault = kafka.fail(OffsetFetchRequest, ErrorCode.UNSTABLE_OFFSET_COMMIT, times=None)
+        async with Worker(SERVER, "t").consumer as c:
+            with anyio.move_on_after(200) as scope:
+                await c.getone()
+            assert scope.cancelled_caught
+            assert 150 < fault.hits < 400
+            with anyio.move_on_after(1) as scope:
+                await c.committed([tp])
+            assert scope.cancelled_caught
+            fault.stop()
+            assert (await c.getone()).offset == 4
+
+
+# ---------------------------------------------------------------- one eventful life
+
+
+@attrs.frozen
+class Event:
+    """What a member was told or did, or what arrived from it at the broker."""
+
+    at: float
+    who: str
+    what: str
+    """assigned, revoking, revoked, losing, lost: callbacks, the -ing at their begin; deliver,
+    processed: the application; join, leave, commit: requests; fenced: a heartbeat is refused."""
+    partition: int = -1
+    offset: int = -1
+    """Of a record; what is committed; at assigned the generation, at revoking what is committed."""
+
+
+class Life:
+    """Members of one group, and all that happens to them."""
+
+    def __init__(self, kafka: EmbeddedKafka, options: dict[str, Any]) -> None:
+        self.kafka = kafka
+        self.options = options
+        self.events: list[Event] = []
+        self.consumers: dict[str, Consumer] = {}
+        for api, what in ((JoinGroupRequest, "join"), (LeaveGroupRequest, "leave")):
+            watch(kafka, api, partial(self._asked, what))
+        watch(kafka, OffsetCommitRequest, self._commits)
+
+    def note(self, who: str, what: str, partition: int = -1, offset: int = -1) -> None:
+        self.events.append(Event(anyio.current_time(), who, what, partition, offset))
+
+    def of(self, *what: str) -> list[Event]:
+        return [event for event in self.events if event.what in what]
+
+    def _who(self, member: str) -> str:
+        ids = {c.group_metadata().member_id: who for who, c in self.consumers.items()}
+        return ids.get(member, "new")
+
+    def _asked(self, what: str, request: Any) -> None:
+        ids = [m.member_id for m in request.members] if what == "leave" else [request.member_id]
+        for member in ids:
+            self.note(self._who(member), what)
+
+    def _commits(self, request: OffsetCommitRequest) -> None:
+        for topic in request.topics:
+            for p in topic.partitions:
+                who = self._who(request.member_id)
+                self.note(who, "commit", p.partition_index, p.committed_offset)
+
+    def member(self, who: str) -> Consumer:
+        def callback(begin: str, end: str) -> Any:
+            async def call(partitions: tuple[TopicPartition, ...]) -> None:
+                committed = self.kafka.committed("g", "t")
+                for tp in partitions:
+                    self.note(who, begin, tp.partition, committed.get(tp.partition, 0))
+                await anyio.sleep(0.1)
+                for tp in partitions:
+                    self.note(who, end, tp.partition)
+
+            return call
+
+        def assigned(partitions: tuple[TopicPartition, ...]) -> None:
+            consumer = self.consumers[who]
+            for tp in consumer.assignment():
+                self.note(who, "assigned", tp.partition, consumer.group_metadata().generation_id)
+
+        self.consumers[who] = Consumer(
+            "t",
+            bootstrap_servers=SERVER,
+            group_id="g",
+            on_partitions_assigned=assigned,
+            on_partitions_revoked=callback("revoking", "revoked"),
+            on_partitions_lost=callback("losing", "lost"),
+            auto_commit_interval_ms=300,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=500,
+            **self.options,
+        )
+        return self.consumers[who]
+
+    async def work(self, who: str) -> None:
+        async with self.member(who) as consumer:
+            async for record in consumer:
+                self.note(who, "deliver", record.partition, record.offset)
+                await anyio.sleep(0.02)
+                self.note(who, "processed", record.partition, record.offset)
+
+
+PARTITIONS, RECORDS = 4, 150
+WAYS = pytest.mark.parametrize("options", [{}, COOPERATIVE], ids=["eager", "cooperative"])
+
+
+async def live(network: Network, options: dict[str, Any]) -> Life:
+    """Members come and go; b is thrown out at 4 s; the coordinator moves at 6 s."""
+    async with broker(network, PARTITIONS, RECORDS, nodes=2) as kafka:
+        life = Life(kafka, options)
+        async with anyio.create_task_group() as tasks:
+            for who in "abc":
+                tasks.start_soon(life.work, who)
+                await anyio.sleep(1.3)
+            b = life.consumers["b"].group_metadata().member_id
+
+            def fence(request: HeartbeatRequest) -> bool:
+                if request.member_id != b:
+                    return False
+                life.note("b", "fenced")
+                return True
+
+            kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID, when=fence)
+            await anyio.sleep(2)
+            kafka.move_coordinator("g", 3 - kafka.coordinator("g"))
+            await anyio.sleep(1)
+            await life.consumers["a"].stop()
+            await until(lambda: sum(kafka.committed("g", "t").values()) == PARTITIONS * RECORDS, 90)
+            for who in "bc":
+                await life.consumers[who].stop()
+    told = Counter((event.who, event.what) for event in life.events)
+    # Else the life was not eventful, and what follows would check nothing.
+    assert told["b", "lost"] > 0
+    assert all(told[who, "revoked"] and told[who, "deliver"] for who in "abc")
+    return life
+
+
+@WAYS
+async def test_s1_a_partition_has_one_owner_per_generation(
+    options: dict[str, Any], network: Network
+) -> None:
+    life = await live(network, options)
+    owners: dict[tuple[int, int], set[str]] = {}
+    for event in life.of("assigned"):
+        owners.setdefault((event.offset, event.partition), set()).add(event.who)
+    assert {key: who for key, who in owners.items() if len(who) > 1} == {}
+    assert len({generation for generation, _ in owners}) >= 4
+
+
+@WAYS
+async def test_s2_revoking_is_over_before_the_rejoin_is_sent(
+    options: dict[str, Any], network: Network
+) -> None:
+    life = await live(network, options)
+    busy: set[tuple[str, int]] = set()
+    for event in life.events:
+        if event.what in ("revoking", "losing"):
+            busy.add((event.who, event.partition))
+        elif event.what in ("revoked", "lost"):
+            busy.discard((event.who, event.partition))
+        elif event.what in ("join", "leave"):
+            assert event.who not in {who for who, _ in busy}, event
+
+
+@WAYS
+async def test_s3_the_last_commit_is_answered_before_a_partition_is_released(
+    options: dict[str, Any], network: Network
+) -> None:
+    life = await live(network, options)
+    done = dict.fromkeys(range(PARTITIONS), 0)
+    released = 0
+    for event in life.events:
+        if event.what == "processed":
+            done[event.partition] = event.offset + 1
+        elif event.what == "revoking":
+            assert event.offset == done[event.partition], event
+            released += 1
+    assert released >= 4
+
+
+@WAYS
+async def test_s4_a_commit_never_exceeds_what_was_processed(
+    options: dict[str, Any], network: Network
+) -> None:
+    life = await live(network, options)
+    done = dict.fromkeys(range(PARTITIONS), 0)
+    for event in life.of("processed", "commit"):
+        if event.what == "processed":
+            done[event.partition] = max(done[event.partition], event.offset + 1)
+        else:
+            assert event.offset <= done[event.partition], event
+
+
+@WAYS
+async def test_s5_a_commit_never_goes_back(options: dict[str, Any], network: Network) -> None:
+    life = await live(network, options)
+    for partition in range(PARTITIONS):
+        offsets = [e.offset for e in life.of("commit") if e.partition == partition]
+        assert offsets == sorted(offsets)
+        assert offsets[-1] == RECORDS
+
+
+@WAYS
+async def test_s6_every_record_below_the_last_commit_was_processed(
+    options: dict[str, Any], network: Network
+) -> None:
+    life = await live(network, options)
+    assert {(e.partition, e.offset) for e in life.of("processed")} == {
+        (p, offset) for p in range(PARTITIONS) for offset in range(RECORDS)
+    }
+
+
+@WAYS
+async def test_s7_only_what_was_lost_uncommitted_comes_twice(
+    options: dict[str, Any], network: Network
+) -> None:
+    """From the last commit to the position at the loss; after a clean handover nothing."""
+    life = await live(network, options)
+    may_repeat: set[tuple[int, int]] = set()
+    at = dict.fromkeys(range(PARTITIONS), 0)
+    for event in life.events:
+        if event.what == "deliver":
+            at[event.partition] = event.offset + 1
+        elif event.what == "losing":
+            may_repeat |= {(event.partition, o) for o in range(event.offset, at[event.partition])}
+    times = Counter((e.partition, e.offset) for e in life.of("deliver"))
+    assert {record for record, count in times.items() if count > 1} <= may_repeat
+    assert 0 < len(may_repeat) < 100
+
+
+@WAYS
+async def test_s8_offsets_rise_one_by_one_while_a_partition_is_owned(
+    options: dict[str, Any], network: Network
+) -> None:
+    life = await live(network, options)
+    last: dict[tuple[str, int], int] = {}
+    for event in life.events:
+        key = (event.who, event.partition)
+        if event.what in ("revoking", "losing"):
+            last.pop(key, None)
+        elif event.what == "deliver":
+            assert event.offset == last.get(key, event.offset - 1) + 1, event
+            last[key] = event.offset
+
+
+@WAYS
+async def test_s9_nothing_is_delivered_once_revoked_or_lost_is_called(
+    options: dict[str, Any], network: Network
+) -> None:
+    life = await live(network, options)
+    owned: set[tuple[str, int]] = set()
+    for event in life.events:
+        key = (event.who, event.partition)
+        if event.what == "assigned":
+            owned.add(key)
+        elif event.what in ("revoking", "losing"):
+            owned.discard(key)
+        elif event.what == "deliver":
+            assert key in owned, event
+
+
+@WAYS
+async def test_s13_lost_never_commits(options: dict[str, Any], network: Network) -> None:
+    life = await live(network, options)
+    out: set[tuple[str, int]] = set()
+    for event in life.events:
+        key = (event.who, event.partition)
+        if event.what == "fenced":
+            out |= {(event.who, p) for p in range(PARTITIONS)}
+        elif event.what == "assigned":
+            out.discard(key)
+        elif event.what == "commit":
+            assert key not in out, event
+
+
+# ---------------------------------------------------------------- liveness
+
+
+async def test_l1_what_stays_is_delivered_without_a_gap(network: Network) -> None:
+    """A member joins, the other goes on with what it keeps: at most 100 ms between records."""
+    gap = 0.1
+    async with broker(network, 3, records=1_000):
+        first = Worker(SERVER, "t", **COOPERATIVE)
+        second = Worker(SERVER, "t", **COOPERATIVE)
+        times: list[float] = []
+
+        async def read() -> None:
+            async for _ in first.consumer:
+                times.append(anyio.current_time())
+                await anyio.sleep(0.005)
+
+        async with first.consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await anyio.sleep(0.5)
+            async with second.consumer:
+                await until(lambda: second.owns)
+                await anyio.sleep(1)
+                assert len(first.owns) == 2
+                assert max(b - a for a, b in pairwise(times)) <= gap
+                await second.consumer.stop()
+            await first.consumer.stop()
+
+
+@pytest.mark.parametrize("down", [3.0, 20.0])
+async def test_l2_a_member_is_back_within_2_s_of_its_coordinator(
+    down: float, network: Network
+) -> None:
+    """Whether it was away for less than a session or for more."""
+    async with broker(network, 1, records=6) as kafka:
+        async with Worker(SERVER, "t").consumer as c:
+            assert (await c.getone()).offset == 0
+            await c.commit()
+            kafka.kill(1)
+            await anyio.sleep(down)
+            kafka.restart(1)
+            with anyio.fail_after(2):
+                assert (await c.getone()).offset == 1
+                await c.commit()
+        assert kafka.committed("t", "t") == {0: 2}
+
+
+async def test_l2_what_a_dead_member_had_moves_within_its_session(network: Network) -> None:
+    session = 6.0
+    async with broker(network, 2):
+        dead, alive = Worker(SERVER, "t", leave_group_on_close=False), Worker(SERVER, "t")
+        async with dead.consumer:
+            await until(lambda: len(dead.owns) == 2)
+            async with alive.consumer:
+                await until(lambda: len(dead.owns) == len(alive.owns) == 1)
+                await dead.consumer.stop()
+                start = anyio.current_time()
+                await until(lambda: len(alive.owns) == 2)
+                assert session - 1 < anyio.current_time() - start <= session + 2

@@ -1,0 +1,598 @@
+"""Every coroutine that users can await, cancelled at every place where it waits; then life goes on.
+
+A `Knife` counts the suspensions of one awaitable and cuts at the n-th. Each test lets n grow, with
+broker and client made anew each time, until the awaitable is done before its n-th suspension; after
+each cut nothing may be lost, handed out twice, out of order, or left behind.
+
+There are two cuts. `EARLY`: a cancel scope, while what is waited for has not come. `LATE`:
+`Task.cancel` of asyncio in the moment in which it comes, so that the task hears of both at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import count
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import attrs
+import pytest
+import trio.testing
+from conftest import VirtualLoop
+from net.conftest import Network
+
+from kafkagroup import Consumer, ConsumerClosedError, GroupMember, GroupProtocol, TopicPartition
+from kafkagroup.testing import EmbeddedKafka
+
+pytestmark = pytest.mark.anyio
+
+EARLY, LATE = "early", "late"
+PATIENCE = 60.0
+"""Virtual seconds: more than any session or back-off."""
+
+ZERO, ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+RECORDS = 12
+"""In the partitions of t; u has 3."""
+
+
+@pytest.fixture(params=["asyncio", "asyncio-late", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """In virtual time."""
+    if request.param == "trio":
+        return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
+    return "asyncio", {"loop_factory": VirtualLoop}
+
+
+@pytest.fixture
+def cut(request: pytest.FixtureRequest, anyio_backend: object) -> str:
+    late = request.node.callspec.params["anyio_backend"] == "asyncio-late"
+    return LATE if late else EARLY
+
+
+class Knife:
+    """Cancels what goes `through` it at its n-th suspension."""
+
+    def __init__(self, at: int, cut: str) -> None:
+        self._at = at
+        self._late = cut == LATE
+        self._suspensions = 0
+        self._scope = anyio.CancelScope()
+
+    @property
+    def used(self) -> bool:
+        return self._suspensions >= self._at
+
+    async def run(self, story: Coroutine[Any, Any, None]) -> None:
+        """Run a story, in which something goes `through`; a cut ends it, and nothing else does."""
+        if not self._late:
+            with self._scope:
+                await story
+            return
+        task = asyncio.create_task(story)
+        await asyncio.wait((task,))
+        if not (task.cancelled() and self.used):
+            task.result()
+
+    @types.coroutine
+    def through(self, awaitable: Awaitable[Any]) -> Generator[Any, Any, Any]:
+        steps = awaitable.__await__()
+        resume = partial(next, steps)
+        while True:
+            try:
+                suspended = resume()
+            except StopIteration as done:
+                return done.value
+            self._suspensions += 1
+            if self._suspensions == self._at:
+                self._cut(suspended)
+            try:
+                resume = partial(steps.send, (yield suspended))
+            except BaseException as error:
+                resume = partial(steps.throw, error)
+
+    def _cut(self, suspended: Any) -> None:
+        if not self._late:
+            self._scope.cancel()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        if suspended is None:  # a bare yield: the loop comes back by itself
+            task.cancel()
+        else:
+            # The task's own callback, which wakes it, is behind this one.
+            suspended.add_done_callback(lambda _: task.cancel())
+
+
+@asynccontextmanager
+async def broker(nodes: int = 1) -> AsyncIterator[tuple[EmbeddedKafka, Network]]:
+    """A broker with a network of its own; at the end the client has left nothing there."""
+    before = running()
+    network = Network()
+    kafka = EmbeddedKafka({"t": 2, "u": 1}, nodes=nodes, listen=False)
+    kafka.produce("t", [b""] * RECORDS)
+    kafka.produce("u", [b""] * 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(anyio, "connect_tcp", network.connect_tcp)
+        async with network, kafka:
+            network.serve_embedded(kafka, nodes)
+            with anyio.fail_after(PATIENCE):
+                yield kafka, network
+            await settle()
+            assert network.open == 0
+            assert kafka.group_state("g") in ("Empty", "Dead")
+    await settle()
+    assert running() == before
+
+
+async def settle() -> None:
+    """Let tasks that are over end."""
+    for _ in range(5):
+        await anyio.lowlevel.checkpoint()
+
+
+def running() -> set[int]:
+    return {task.id for task in anyio.get_running_tasks()}
+
+
+async def cut_everywhere(cut: str, story: Callable[[Knife], Awaitable[None]]) -> None:
+    """Tell the story again and again, with a cut at each suspension, and once without."""
+    for at in count(1):
+        knife = Knife(at, cut)
+        try:
+            await story(knife)
+        except BaseException as error:
+            error.add_note(f"cut at suspension {at}")
+            raise
+        if not knife.used:
+            assert at > 1, "it never waits"
+            return
+
+
+@attrs.define(eq=False)
+class Reader:
+    """A consumer, and the records that it has handed out, in order."""
+
+    consumer: Consumer
+    kafka: EmbeddedKafka
+    knife: Knife
+    seen: list[tuple[TopicPartition, int]] = attrs.field(factory=list)
+
+    def take(self, records: Iterable[Any]) -> None:
+        self.seen += [(TopicPartition(r.topic, r.partition), r.offset) for r in records]
+
+    async def read(self, total: int) -> None:
+        """Read on until there are `total` records in all."""
+        while len(self.seen) < total:
+            self.take([await self.consumer.getone()])
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where each partition goes on; every record is there, once and in order."""
+        found: dict[TopicPartition, int] = {}
+        for tp, offset in self.seen:
+            assert offset == found.get(tp, 0), (tp, self.seen)
+            found[tp] = offset + 1
+        return found
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """Where nothing was read yet, a commit pins the start."""
+        offsets = self.kafka.committed_offsets("g")
+        return {tp: o.offset for tp, o in offsets.items() if o.offset}
+
+    def check_not_ahead(self) -> None:
+        positions = self.positions()
+        assert all(o <= positions.get(tp, 0) for tp, o in self.committed().items())
+
+
+Act = Callable[[Reader], Coroutine[Any, Any, None]]
+
+
+async def getone(reader: Reader) -> None:
+    reader.take([await reader.knife.through(reader.consumer.getone())])
+
+
+async def anext_(reader: Reader) -> None:
+    reader.take([await reader.knife.through(anext(reader.consumer))])
+
+
+async def getmany(reader: Reader) -> None:
+    found = await reader.knife.through(reader.consumer.getmany(timeout=5))
+    for records in found.values():
+        reader.take(records)
+
+
+async def next_batch(reader: Reader) -> None:
+    reader.take(await reader.knife.through(anext(reader.consumer.batches(4))))
+
+
+def late(act: Act) -> Act:
+    """It waits for a record that is produced a second later."""
+
+    async def produced(reader: Reader) -> None:
+        await reader.read(RECORDS)
+
+        async def produce() -> None:
+            await anyio.sleep(1)
+            reader.kafka.produce("t", [b""] * 2)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(produce)
+            await act(reader)
+
+    produced.__name__ = f"{act.__name__}-late"
+    return produced
+
+
+async def commit(reader: Reader) -> None:
+    await reader.knife.through(reader.consumer.commit())
+    assert reader.committed() == reader.positions()
+
+
+async def commit_given(reader: Reader) -> None:
+    given = reader.positions()
+    await reader.knife.through(reader.consumer.commit(given))
+    assert reader.committed() == given
+
+
+async def committed(reader: Reader) -> None:
+    await reader.knife.through(reader.consumer.committed([ZERO, ONE]))
+
+
+async def beginning_offsets(reader: Reader) -> None:
+    assert await reader.knife.through(reader.consumer.beginning_offsets([ZERO])) == {ZERO: 0}
+
+
+async def end_offsets(reader: Reader) -> None:
+    assert await reader.knife.through(reader.consumer.end_offsets([OTHER])) == {OTHER: 3}
+
+
+async def offsets_for_times(reader: Reader) -> None:
+    await reader.knife.through(reader.consumer.offsets_for_times({ZERO: 1}))
+
+
+async def lag(reader: Reader) -> None:
+    found = await reader.knife.through(reader.consumer.lag())
+    assert sum(found.values()) == RECORDS - len(reader.seen)
+
+
+@pytest.mark.parametrize("act", [getone, anext_, getmany, next_batch, committed, end_offsets])
+async def test_cut_before_there_is_an_assignment(act: Act, cut: str) -> None:
+    async def story(knife: Knife) -> None:
+        async with broker() as (kafka, _):
+            async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
+                reader = Reader(consumer, kafka, knife)
+                await knife.run(act(reader))
+                reader.check_not_ahead()
+                await reader.read(RECORDS)
+                await consumer.commit()
+                assert reader.positions() == reader.committed() == {ZERO: 6, ONE: 6}
+
+    await cut_everywhere(cut, story)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        getone,
+        late(getone),
+        late(anext_),
+        late(getmany),
+        late(next_batch),
+        commit,
+        commit_given,
+        committed,
+        beginning_offsets,
+        end_offsets,
+        offsets_for_times,
+        lag,
+    ],
+)
+async def test_cut_while_it_consumes(act: Act, cut: str) -> None:
+    async def story(knife: Knife) -> None:
+        async with broker() as (kafka, network):
+            async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
+                reader = Reader(consumer, kafka, knife)
+                await reader.read(3)
+                await anyio.sleep(1)  # longer than records are handed out without a checkpoint
+                await knife.run(act(reader))
+                reader.check_not_ahead()
+                # The commit that was cut may have happened or not; the next one covers it.
+                await consumer.commit()
+                assert reader.committed() == reader.positions()
+                await reader.read(kafka.log_end("t", 0) + kafka.log_end("t", 1))
+                await consumer.commit()
+                assert reader.committed() == reader.positions()
+                assert network.open <= 4  # main, group, offsets, fetch
+
+    await cut_everywhere(cut, story)
+
+
+async def test_cut_while_it_connects(cut: str) -> None:
+    """A connection that nobody waits for any more would stay open as long as the consumer."""
+
+    async def story(knife: Knife) -> None:
+        async with broker(nodes=3) as (kafka, network):
+            for node_id, tp in enumerate((ZERO, ONE, OTHER), 1):
+                kafka.move_leader(*tp, node_id)
+            async with Consumer(bootstrap_servers="kafka-1:9092") as consumer:
+
+                async def act() -> None:
+                    await knife.through(consumer.end_offsets([ZERO, ONE, OTHER]))
+
+                await knife.run(act())
+                assert await consumer.end_offsets([ZERO, ONE, OTHER]) == {ZERO: 6, ONE: 6, OTHER: 3}
+                await settle()
+                assert network.open == 3  # one to each leader
+
+    await cut_everywhere(cut, story)
+
+
+async def rebalanced(reader: Reader, total: int) -> None:
+    """Read on, and commit all."""
+    await reader.read(total)
+    await reader.consumer.commit()
+    assert reader.committed() == reader.positions()
+
+
+@pytest.mark.parametrize("to_end", [False, True])
+async def test_a_cut_seek_moves_each_partition_or_leaves_it(to_end: bool, cut: str) -> None:
+    async def story(knife: Knife) -> None:
+        async with broker() as (kafka, _):
+            async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
+                reader = Reader(consumer, kafka, knife)
+                await reader.read(8)
+                stood = reader.positions()
+                seek = consumer.seek_to_end if to_end else consumer.seek_to_beginning
+
+                async def act() -> None:
+                    await knife.through(seek())
+
+                await knife.run(act())
+                target = 6 if to_end else 0
+                for tp in (ZERO, ONE):
+                    position = await consumer.position(tp)
+                    assert position == target or (knife.used and position == stood[tp])
+                await seek(ONE)
+                assert await consumer.position(ONE) == target
+                kafka.produce("t", [b""], partition=1)
+                consumer.pause(ZERO)
+                record = await consumer.getone()
+                assert (record.partition, record.offset) == (1, target)
+
+    await cut_everywhere(cut, story)
+
+
+async def test_a_cut_wait_for_a_position(cut: str) -> None:
+    async def story(knife: Knife) -> None:
+        async with broker() as (kafka, _):
+            async with Consumer(bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
+                reader = Reader(consumer, kafka, knife)
+                await consumer.assign([ZERO, ONE])
+
+                async def act() -> None:
+                    assert await knife.through(consumer.position(ONE)) == 0
+
+                await knife.run(act())
+                assert await consumer.position(ONE) == 0
+                await rebalanced(reader, RECORDS)
+
+    await cut_everywhere(cut, story)
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_cut_assign(again: bool, cut: str) -> None:
+    """Whatever it had let go of by then can be assigned anew, in one go with the rest."""
+
+    async def story(knife: Knife) -> None:
+        async with broker() as (kafka, _):
+            async with Consumer(bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
+                reader = Reader(consumer, kafka, knife)
+                await consumer.assign([ZERO])
+                await reader.read(2)
+                # Uncommitted, the record in hand would rightly come again.
+                await consumer.commit()
+
+                async def act() -> None:
+                    await knife.through(consumer.assign([ONE]))
+
+                await knife.run(act())
+                if again:
+                    await consumer.assign([ONE])
+                    assert consumer.assignment() == {ONE}
+                await consumer.assign([ZERO, ONE])
+                await rebalanced(reader, RECORDS)
+
+    await cut_everywhere(cut, story)
+
+
+async def test_a_cut_subscribe(cut: str) -> None:
+    async def story(knife: Knife) -> None:
+        async with broker() as (kafka, _):
+            async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
+                reader = Reader(consumer, kafka, knife)
+                await reader.read(3)
+
+                async def act() -> None:
+                    await knife.through(consumer.subscribe(pattern="[tu]"))
+
+                await knife.run(act())
+                if knife.used:
+                    await consumer.subscribe("t", "u")
+                await rebalanced(reader, RECORDS + 3)
+
+    await cut_everywhere(cut, story)
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_cut_unsubscribe(again: bool, cut: str) -> None:
+    async def story(knife: Knife) -> None:
+        async with broker() as (kafka, _):
+            async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
+                reader = Reader(consumer, kafka, knife)
+                await reader.read(3)
+                await consumer.commit()
+
+                async def act() -> None:
+                    await knife.through(consumer.unsubscribe())
+
+                await knife.run(act())
+                if again:
+                    await consumer.unsubscribe()
+                    assert consumer.assignment() == frozenset()
+                    assert kafka.group_state("g") == "Empty"
+                await consumer.subscribe("t")
+                await rebalanced(reader, RECORDS)
+
+    await cut_everywhere(cut, story)
+
+
+# ---------------------------------------------------------------- opening and closing
+
+
+async def check_closed(kafka: EmbeddedKafka, network: Network, consumer: Consumer) -> None:
+    """It says so, nothing of it is left, and another one finds all records."""
+    assert network.open == 0
+    assert kafka.group_state("g") in ("Empty", "Dead")
+    with pytest.raises(ConsumerClosedError):
+        await consumer.getone()
+    assert [record async for record in consumer] == []
+    committed = kafka.committed("g", "t")
+    async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as after:
+        with anyio.fail_after(PATIENCE):
+            seen = [await after.getone() for _ in range(RECORDS - sum(committed.values()))]
+    for partition in (0, 1):
+        found = [record.offset for record in seen if record.partition == partition]
+        assert found == list(range(committed.get(partition, 0), 6))
+
+
+async def enter(consumer: Consumer, knife: Knife) -> None:
+    await knife.through(consumer.__aenter__())
+    await consumer.__aexit__(None, None, None)
+
+
+async def exit_(consumer: Consumer, knife: Knife) -> None:
+    await consumer.__aenter__()
+    for _ in range(3):
+        await consumer.getone()
+    await knife.through(consumer.__aexit__(None, None, None))
+
+
+async def run(consumer: Consumer, knife: Knife) -> None:
+    async def stop() -> None:
+        await anyio.sleep(1)
+        await consumer.stop()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop)
+        await knife.through(consumer.run())
+
+
+async def start(consumer: Consumer, knife: Knife) -> None:
+    await knife.through(consumer.start())
+    await consumer.stop()
+
+
+async def stop_what_was_started(consumer: Consumer, knife: Knife) -> None:
+    await consumer.start()
+    for _ in range(3):
+        await consumer.getone()
+    await knife.through(consumer.stop())
+
+
+@pytest.mark.parametrize("act", [enter, exit_, run, start, stop_what_was_started])
+async def test_cut_while_it_opens_or_closes(
+    act: Callable[[Consumer, Knife], Coroutine[Any, Any, None]], cut: str, anyio_backend_name: str
+) -> None:
+    if anyio_backend_name == "trio" and act in (start, stop_what_was_started):
+        pytest.skip("start() is for asyncio")
+
+    async def story(knife: Knife) -> None:
+        async with broker() as (kafka, network):
+            consumer = Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g")
+            await knife.run(act(consumer, knife))
+            if act is stop_what_was_started:
+                await consumer.stop()
+            if act in (exit_, stop_what_was_started):
+                assert sum(kafka.committed("g", "t").values()) == 2  # all but the one in hand
+            await check_closed(kafka, network, consumer)
+
+    await cut_everywhere(cut, story)
+
+
+# ---------------------------------------------------------------- members of any group
+
+
+@asynccontextmanager
+async def membership() -> AsyncIterator[tuple[GroupMember, EmbeddedKafka]]:
+    protocol = GroupProtocol("workers", "all", b"", lambda members: dict.fromkeys(members, b"x"))
+    async with broker() as (kafka, _):
+        yield GroupMember("g", protocol, bootstrap_servers="kafka-1:9092"), kafka
+
+
+@pytest.mark.parametrize("rejoining", [False, True])
+async def test_cut_while_it_waits_for_a_generation(rejoining: bool, cut: str) -> None:
+    async def story(knife: Knife) -> None:
+        async with membership() as (member, _), member:
+            if rejoining:
+                await anext(member)
+                member.rejoin()
+            got = []
+
+            async def act() -> None:
+                got.append(await knife.through(anext(member)))
+
+            await knife.run(act())
+            if not got:
+                got.append(await anext(member))
+            (generation,) = got
+            assert generation is member.generation
+            assert (generation.generation_id, generation.assignment) == (1 + rejoining, b"x")
+            with generation.scope():
+                await anyio.sleep(PATIENCE / 2)
+            assert not generation.over.is_set()
+            member.rejoin()
+            assert (await anext(member)).generation_id == 2 + rejoining
+
+    await cut_everywhere(cut, story)
+
+
+async def test_cut_while_others_watch_a_member(cut: str) -> None:
+    async def story(knife: Knife) -> None:
+        async with membership() as (member, _), member:
+
+            async def act() -> None:
+                await knife.through(member.wait_generation())
+                await knife.through(member.describe())
+
+            await knife.run(act())
+            assert await member.wait_generation() is await anext(member)
+            assert [m.member_id for m in (await member.describe()).members] == [member.member_id]
+
+    await cut_everywhere(cut, story)
+
+
+@pytest.mark.parametrize("way", ["enter", "exit", "stop"])
+async def test_cut_while_a_member_opens_or_closes(way: str, cut: str) -> None:
+    async def story(knife: Knife) -> None:
+        async with membership() as (member, kafka):
+
+            async def stop() -> None:
+                async with member:
+                    await anext(member)
+                    await knife.through(member.stop())
+
+            async def enter_or_exit() -> None:
+                opening = member.__aenter__()
+                await (knife.through(opening) if way == "enter" else opening)
+                closing = member.__aexit__(None, None, None)
+                await (knife.through(closing) if way == "exit" else closing)
+
+            await knife.run(stop() if way == "stop" else enter_or_exit())
+            assert kafka.group_state("g") in ("Empty", "Dead")
+            assert [generation async for generation in member] == []
+
+    await cut_everywhere(cut, story)

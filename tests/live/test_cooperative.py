@@ -1,0 +1,142 @@
+"""Cooperative rebalancing and static membership, on whole consumers."""
+
+import anyio
+import pytest
+from brokers import Worker, until
+
+from kafkagroup import FencedError
+from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
+
+pytestmark = pytest.mark.anyio
+
+COOPERATIVE = {"assignors": [cooperative_sticky_assignor]}
+
+
+async def test_only_what_moves_is_revoked(bootstrap, name, fill):
+    await fill(4)
+    first = Worker(bootstrap, name, **COOPERATIVE)
+    second = Worker(bootstrap, name, **COOPERATIVE)
+    async with first.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(first.run)
+        await until(lambda: first.owns == [0, 1, 2, 3])
+        async with second.consumer:
+            tasks.start_soon(second.run)
+            await until(lambda: len(first.owns) == len(second.owns) == 2)
+            kept, moved = first.owns, second.owns
+            await second.consumer.stop()
+        await until(lambda: len(first.owns) == 4)
+        await first.consumer.stop()
+    assert first.story == [
+        ("assigned", [0, 1, 2, 3]),
+        ("revoked", moved),
+        ("assigned", []),
+        ("assigned", []),
+        ("assigned", moved),
+        ("revoked", [0, 1, 2, 3]),
+    ]
+    assert second.story == [("assigned", []), ("assigned", moved), ("revoked", moved)]
+    assert sorted(kept + moved) == [0, 1, 2, 3]
+
+
+async def test_what_stays_is_not_interrupted(bootstrap, name, fill):
+    """behaviours, L1: a member that joins takes some of the partitions; of the others no callback
+    is called, no position is looked up, and no record comes twice."""
+    await fill(3, 2_000)
+    first = Worker(bootstrap, name, **COOPERATIVE)
+    second = Worker(bootstrap, name, **COOPERATIVE)
+    async with first.consumer, anyio.create_task_group() as tasks:
+        first.pause = second.pause = 0.0005
+        tasks.start_soon(first.run)
+        await until(lambda: len(first.seen) > 100)
+        async with second.consumer:
+            tasks.start_soon(second.run)
+            await until(lambda: second.owns)
+            before = len(first.seen)
+            await until(lambda: len(first.seen) > before + 100)
+            await second.consumer.stop()
+        await first.consumer.stop()
+    (moved,) = [partitions for what, partitions in first.story[:-1] if what == "revoked"]
+    assert len(moved) == 1
+    assert len(set(first.seen)) == len(first.seen)
+
+
+async def test_unsubscribing_lets_go_of_everything(bootstrap, name, fill):
+    await fill(2, 5)
+    worker = Worker(bootstrap, name, **COOPERATIVE)
+    async with worker.consumer:
+        await until(lambda: worker.owns == [0, 1])
+        await worker.consumer.unsubscribe()
+        assert worker.owns == []
+        await worker.consumer.subscribe(name)
+        await until(lambda: worker.owns == [0, 1])
+    assert worker.story == [("assigned", [0, 1]), ("revoked", [0, 1])] * 2
+
+
+async def test_nothing_is_lost_while_members_come_and_go(bootstrap, name, fill):
+    await fill(4, 500)
+    workers = [Worker(bootstrap, name, **COOPERATIVE) for _ in range(3)]
+    async with anyio.create_task_group() as tasks:
+        for worker in workers:
+            worker.pause = 0.001
+            await tasks.start(worker.consumer.run)
+            tasks.start_soon(worker.run)
+            await until(lambda worker=worker: worker.owns)
+        await workers[0].consumer.stop()
+        await until(lambda: sum(len(w.owns) for w in workers[1:]) == 4)
+        await until(lambda: len({r for w in workers for r in w.seen}) == 2_000)
+        for worker in workers[1:]:
+            await worker.consumer.stop()
+    assert sorted(r for w in workers for r in w.seen) == [
+        (p, o) for p in range(4) for o in range(500)
+    ]
+
+
+async def test_an_eager_and_a_cooperative_member_share(bootstrap, name, fill):
+    """behaviours, line 30: members that are being upgraded settle on what all of them have."""
+    await fill(4, 100)
+    old = Worker(bootstrap, name, assignors=[range_assignor, cooperative_sticky_assignor])
+    new = Worker(bootstrap, name, **COOPERATIVE)
+    async with old.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(old.run)
+        await until(lambda: len(old.owns) == 4)
+        async with new.consumer:
+            tasks.start_soon(new.run)
+            await until(lambda: len(old.owns) == len(new.owns) == 2)
+            await until(lambda: len(old.seen) + len(new.seen) >= 400)
+            await new.consumer.stop()
+        await old.consumer.stop()
+    assert sorted(old.seen + new.seen) == [(p, o) for p in range(4) for o in range(100)]
+
+
+async def test_a_static_member_comes_back_without_a_rebalance(bootstrap, name, fill):
+    await fill(4)
+    stays = Worker(bootstrap, name)
+    async with stays.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(stays.run)
+        await until(lambda: len(stays.owns) == 4)
+        owned = []
+        for _ in range(2):
+            static = Worker(bootstrap, name, group_instance_id="worker-1")
+            async with static.consumer:
+                tasks.start_soon(static.run)
+                await until(lambda static=static: len(static.owns) == 2)
+                owned.append(static.owns)
+        assert owned[0] == owned[1]
+        assert len(stays.owns) == 2
+        stays_story = list(stays.story)
+        await stays.consumer.stop()
+    assert [what for what, _ in stays_story] == ["assigned", "revoked", "assigned"]
+
+
+async def test_a_member_whose_instance_is_taken_is_fenced(bootstrap, name, fill):
+    await fill(2)
+    first = Worker(bootstrap, name, group_instance_id="worker-1")
+    second = Worker(bootstrap, name, group_instance_id="worker-1")
+    async with first.consumer:
+        await until(lambda: len(first.owns) == 2)
+        async with second.consumer:
+            for _ in range(2):
+                with anyio.fail_after(20), pytest.raises(FencedError, match="worker-1"):
+                    await first.consumer.getone()
+            await until(lambda: len(second.owns) == 2)
+    assert first.story[-1] == ("lost", [0, 1])

@@ -1,0 +1,318 @@
+"""Groups of this consumer together with aiokafka's and librdkafka's: each kind leads and is led,
+and members of one kind take the place of those of another while the group goes on.
+
+On one broker only, the real one where there is Java; asyncio only, as aiokafka is.
+"""
+
+import contextlib
+import threading
+
+import anyio
+import anyio.to_thread
+import attrs
+import confluent_kafka
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from brokers import numbered, numbers, until
+
+from kafkagroup import Broker, Consumer
+from kafkagroup.assign import GroupSpec, cooperative_sticky_assignor, range_assignor
+from kafkagroup.assign.cooperative_sticky import generation_in
+from kafkagroup.wire.group_log import decode_subscription
+from kafkagroup.wire.messages.group import DescribeGroupsRequest
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
+
+pytestmark = pytest.mark.anyio
+
+PARTITIONS = 6
+HEARTBEAT_MS = 100
+SESSION_MS = 6_000
+ASSIGNORS = {"range": range_assignor, "cooperative-sticky": cooperative_sticky_assignor}
+OUR_VERSION = 3
+"""Of the assignments that this library writes; both of the others write version 0."""
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture
+def bootstrap(kafka):
+    return kafka
+
+
+@attrs.define(eq=False)
+class Member:
+    """A running consumer, whatever its kind."""
+
+    owns: list[int] = attrs.field(factory=list)
+    """The partitions it has now, sorted."""
+    over: anyio.Event = attrs.field(factory=anyio.Event)
+    """Set to end it."""
+    ended: anyio.Event = attrs.field(factory=anyio.Event)
+
+
+@attrs.define(eq=False)
+class Group:
+    """Members of all kinds that share one topic. Each lives in a task of its own."""
+
+    bootstrap: str
+    name: str
+    strategy: str
+    tasks: anyio.abc.TaskGroup
+    seen: set[bytes] = attrs.field(factory=set)
+    """Values that came to any member."""
+    specs: list[GroupSpec] = attrs.field(factory=list)
+    """What our assignor was told, each time that one of our members led."""
+    members: list[Member] = attrs.field(factory=list)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def on(cls, bootstrap, name, strategy):
+        async with anyio.create_task_group() as tasks:
+            group = cls(bootstrap, name, strategy, tasks)
+            yield group
+            for member in tuple(group.members):
+                await group.stop(member)
+
+    def start(self, kind):
+        """A new member of a kind."""
+        member = Member()
+        self.members.append(member)
+        runs = {"ours": self._ours, "aiokafka": self._aiokafka, "librdkafka": self._librdkafka}
+        self.tasks.start_soon(self._run, runs[kind], member)
+        return member
+
+    async def _run(self, run, member):
+        try:
+            await run(member)
+        finally:
+            member.ended.set()
+
+    async def stop(self, member):
+        """Close a member, and wait until it has left."""
+        self.members.remove(member)
+        member.over.set()
+        with anyio.fail_after(20):
+            await member.ended.wait()
+
+    async def _ours(self, member):
+        assignor = ASSIGNORS[self.strategy]
+
+        def watched(spec):
+            self.specs.append(spec)
+            return assignor(spec)
+
+        def note(gone=()):
+            member.owns = numbers(consumer.assignment() - set(gone))
+
+        async def consume():
+            async for record in consumer:
+                self.seen.add(record.value)
+
+        vars(watched).update(vars(assignor))
+        consumer = Consumer(
+            self.name,
+            bootstrap_servers=self.bootstrap,
+            group_id=self.name,
+            assignors=[watched],
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            session_timeout_ms=SESSION_MS,
+            on_partitions_assigned=lambda _: note(),
+            on_partitions_revoked=note,
+        )
+        async with consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(consume)
+            await member.over.wait()
+            await consumer.stop()
+
+    async def _aiokafka(self, member):
+        async def consume():
+            while True:
+                batches = await consumer.getmany(timeout_ms=20)
+                member.owns = numbers(consumer.assignment())
+                self.seen.update(record.value for batch in batches.values() for record in batch)
+
+        consumer = AIOKafkaConsumer(
+            self.name,
+            bootstrap_servers=self.bootstrap,
+            group_id=self.name,
+            partition_assignment_strategy=[RangePartitionAssignor],
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            session_timeout_ms=SESSION_MS,
+        )
+        await consumer.start()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(consume)
+                await member.over.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await consumer.stop()
+
+    async def _librdkafka(self, member):
+        over = threading.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, self._poll_librdkafka, member, over)
+            try:
+                await member.over.wait()
+            finally:
+                over.set()
+
+    def _poll_librdkafka(self, member, over):
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": self.name,
+                "partition.assignment.strategy": self.strategy,
+                "auto.offset.reset": "earliest",
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+                "session.timeout.ms": SESSION_MS,
+            }
+        )
+        consumer.subscribe([self.name])
+        while not over.is_set():
+            message = consumer.poll(0.02)
+            member.owns = numbers(consumer.assignment())
+            if message is not None:
+                assert message.error() is None, message.error()
+                self.seen.add(message.value())
+        consumer.close()
+
+    async def settle(self):
+        """Wait until the members that are there have all partitions among them, each the same
+        number, and nobody has one that another has."""
+        share = PARTITIONS // len(self.members)
+        await until(
+            lambda: (
+                all(len(m.owns) == share for m in self.members)
+                and sorted(p for m in self.members for p in m.owns) == list(range(PARTITIONS))
+            )
+        )
+
+    async def describe(self):
+        """The group as its coordinator has it, once it has settled there too."""
+        host, port = self.bootstrap.split(",")[0].split(":")
+        async with Broker.open(host, int(port)) as broker:
+            found = await broker.request(FindCoordinatorRequest(coordinator_keys=(self.name,)))
+            (at,) = found.coordinators
+            async with Broker.open(at.host, at.port) as coordinator:
+                with anyio.fail_after(20):
+                    while True:
+                        answer = await coordinator.request(
+                            DescribeGroupsRequest(groups=(self.name,))
+                        )
+                        (group,) = answer.groups
+                        if group.group_state == "Stable":
+                            return group
+                        await anyio.sleep(0.02)
+
+    async def led_by_us(self):
+        """Whether one of ours computed the assignment that stands, by the bytes of it."""
+        group = await self.describe()
+        assert group.protocol_data == self.strategy
+        versions = {int.from_bytes(m.member_assignment[:2], "big") for m in group.members}
+        assert len(versions) == 1
+        return versions == {OUR_VERSION}
+
+
+@pytest.fixture
+def wave(name, produce):
+    """Append some records to each partition, and wait until the group has had them all."""
+    count = 0
+
+    async def come(group, each=20):
+        nonlocal count
+        for partition in range(PARTITIONS):
+            await produce(partition, numbered(partition, count + each, count))
+        count += each
+        everything = {b"%d/%d" % (p, n) for p in range(PARTITIONS) for n in range(count)}
+        await until(lambda: group.seen == everything)
+
+    return come
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("ours", "aiokafka", "librdkafka"),
+        ("aiokafka", "librdkafka", "ours"),
+        ("librdkafka", "ours", "aiokafka"),
+    ],
+    ids="-".join,
+)
+async def test_each_kind_leads_the_others_and_makes_room_for_them(
+    bootstrap, name, fill, wave, kinds
+):
+    """The first to come leads; as the leader leaves, one of the next kind comes, until none of the
+    first members is left."""
+    await fill(PARTITIONS)
+    async with Group.on(bootstrap, name, "range") as group:
+        for kind in kinds:
+            group.start(kind)
+            await group.settle()
+        assert await group.led_by_us() == (kinds[0] == "ours")
+        await wave(group)
+        for kind in (*kinds[1:], kinds[0]):
+            await group.stop(group.members[0])
+            group.start(kind)
+            await group.settle()
+            await wave(group)
+
+
+@pytest.mark.parametrize("leader", ["ours", "librdkafka"])
+async def test_whoever_leads_cooperatively_moves_no_more_than_it_must(
+    bootstrap, name, fill, wave, leader
+):
+    """Each understands what members of the other kind say that they own, and since when."""
+    other = "librdkafka" if leader == "ours" else "ours"
+    await fill(PARTITIONS)
+    async with Group.on(bootstrap, name, "cooperative-sticky") as group:
+        first = group.start(leader)
+        await group.settle()
+        second = group.start(other)
+        await group.settle()
+        await wave(group)
+        assert await group.led_by_us() == (leader == "ours")
+        before = {member: set(member.owns) for member in (first, second)}
+        rounds = len(group.specs)
+        third = group.start(other)
+        await group.settle()
+        await wave(group)
+        assert await group.led_by_us() == (leader == "ours")
+        for member, held in before.items():
+            assert set(member.owns) < held
+        if leader == "ours":
+            told = group.specs[rounds].members.values()
+            assert sorted(numbers(m.owned) for m in told) == sorted(
+                [[], *map(sorted, before.values())]
+            )
+            # Those who own something have owned it in the generation before.
+            (generation,) = {m.generation for m in told if m.owned}
+            assert generation > 0
+        before = {member: set(member.owns) for member in (second, third)}
+        await group.stop(first)
+        await group.settle()
+        await wave(group)
+        assert await group.led_by_us() == (leader != "ours")
+        for member, held in before.items():
+            assert set(member.owns) > held
+
+
+async def test_our_claims_read_as_java_reads_them(bootstrap, name, fill):
+    """An assignor that does not know the generation of a subscription finds it in the user data."""
+    await fill(PARTITIONS)
+    async with Group.on(bootstrap, name, "cooperative-sticky") as group:
+        group.start("ours")
+        await group.settle()
+        group.start("librdkafka")
+        await group.settle()
+        described = await group.describe()
+    subscriptions = [decode_subscription(m.member_metadata) for m in described.members]
+    (ours,) = (s for s in subscriptions if len(s.user_data or b"") == 4)
+    assert ours.owned
+    assert generation_in(ours.user_data) == ours.generation > 0

@@ -1,0 +1,138 @@
+"""Several consumers of one group: who owns what, and that nothing is lost on the way."""
+
+import anyio
+import pytest
+from brokers import FAST, Worker, numbered, until
+
+from kafkagroup import Consumer, TopicPartition
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_members_share_and_take_over(bootstrap, name, fill, produce):
+    await fill(4, 100)
+    first, second = Worker(bootstrap, name), Worker(bootstrap, name)
+    async with first.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(first.run)
+        await until(lambda: len(first.seen) == 400)
+        async with second.consumer:
+            tasks.start_soon(second.run)
+            await until(lambda: len(first.owns) == len(second.owns) == 2)
+            assert sorted(first.owns + second.owns) == [0, 1, 2, 3]
+            for partition in range(4):
+                await produce(partition, numbered(partition, 200, 100))
+            await until(lambda: len(first.seen) + len(second.seen) == 800)
+            await second.consumer.stop()
+        await until(lambda: len(first.owns) == 4)
+        await first.consumer.stop()
+    # A clean handover: every record once.
+    assert sorted(first.seen + second.seen) == [(p, o) for p in range(4) for o in range(200)]
+    assert [what for what, _ in first.story] == ["assigned", "revoked"] * 3
+    assert [what for what, _ in second.story] == ["assigned", "revoked"]
+
+
+async def test_the_record_in_hand_is_finished_before_its_partition_goes(bootstrap, name, fill):
+    """The handover waits for slow work: else the next owner would do it a second time."""
+    await fill(2, 3)
+    first, second = Worker(bootstrap, name), Worker(bootstrap, name)
+    async with first.consumer, anyio.create_task_group() as tasks:
+        first.pause = 0.5
+        tasks.start_soon(first.run)
+        await until(lambda: first.seen)
+        async with second.consumer:
+            tasks.start_soon(second.run)
+            await until(lambda: len(first.seen) + len(second.seen) == 6)
+            await second.consumer.stop()
+        await first.consumer.stop()
+    assert sorted(first.seen + second.seen) == [(p, o) for p in range(2) for o in range(3)]
+
+
+async def test_callbacks_may_commit_and_seek(bootstrap, name, fill):
+    """`seek` in `assigned` beats the committed offset; `commit` in `revoked` still works."""
+    await fill(1, 10)
+    tp = TopicPartition(name, 0)
+    committed = []
+
+    def assigned(partitions):
+        consumer.seek(tp, 5)
+
+    async def revoked(partitions):
+        await consumer.commit({tp: 9})
+        committed.append(await consumer.committed([tp]))
+
+    consumer = Consumer(
+        name,
+        bootstrap_servers=bootstrap,
+        group_id=name,
+        on_partitions_assigned=assigned,
+        on_partitions_revoked=revoked,
+        **FAST,
+    )
+    async with consumer:
+        with anyio.fail_after(20):
+            assert (await consumer.getone()).offset == 5
+    assert [{tp: o.offset for tp, o in offsets.items()} for offsets in committed] == [{tp: 9}]
+
+
+async def test_a_callback_that_raises_has_no_veto(bootstrap, name, fill):
+    await fill(1, 10)
+
+    def assigned(partitions):
+        raise ZeroDivisionError
+
+    options = {**FAST, "on_partitions_assigned": assigned}
+    async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **options) as consumer:
+        with anyio.fail_after(20):
+            with pytest.raises(ZeroDivisionError):
+                await consumer.getone()
+            assert (await consumer.getone()).offset == 0
+
+
+async def test_a_cancelled_consumer_leaves_the_group(bootstrap, name, fill):
+    """Without a goodbye the others would wait for its session of 6 s."""
+    await fill(2)
+    first, second = Worker(bootstrap, name), Worker(bootstrap, name)
+    async with second.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(second.run)
+        with anyio.CancelScope() as scope:
+            async with first.consumer:
+                await until(lambda: len(first.owns) == len(second.owns) == 1)
+                scope.cancel()
+                await anyio.sleep_forever()
+        await until(lambda: len(second.owns) == 2, seconds=3.0)
+        await second.consumer.stop()
+
+
+async def test_an_application_that_stops_polling_loses_its_partitions(bootstrap, name, fill):
+    """behaviours, line 6: the member leaves once, and its next poll rejoins."""
+    await fill(2, 3)
+    stuck = Worker(bootstrap, name, max_poll_interval_ms=300, auto_commit_interval_ms=50)
+    other = Worker(bootstrap, name)
+    async with stuck.consumer, anyio.create_task_group() as tasks:
+        with anyio.fail_after(20):
+            await stuck.consumer.getone()
+        async with other.consumer:
+            tasks.start_soon(other.run)
+            await until(lambda: len(other.owns) == 2)
+            assert stuck.story[-1][0] == "lost"
+            with anyio.move_on_after(0.05):
+                await stuck.consumer.getone()
+            tasks.start_soon(stuck.run)
+            await until(lambda: len(other.owns) == len(stuck.owns) == 1)
+            await other.consumer.stop()
+        await stuck.consumer.stop()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_heartbeats_go_on_while_the_application_awaits(bootstrap, name, fill):
+    """behaviours, L3: slow awaits longer than the session must not cost the membership."""
+    await fill(2, 3)
+    slow = Worker(bootstrap, name)
+    async with slow.consumer:
+        with anyio.fail_after(20):
+            await slow.consumer.getone()
+        await anyio.sleep(7.0)  # longer than the session: this is real time, on a real broker
+        await slow.consumer.commit()
+        with anyio.fail_after(5):
+            await slow.consumer.getone()
+    assert [what for what, _ in slow.story] == ["assigned", "revoked"]

@@ -1,0 +1,61 @@
+"""Positions that the log no longer has: commits beyond a truncation, topics made anew."""
+
+import anyio
+import pytest
+from brokers import FAST, append, numbered
+
+from kafkagroup import Broker, Consumer, OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.admin import DeleteTopicsRequest, DeleteTopicState
+
+pytestmark = pytest.mark.anyio
+
+
+async def take(consumer, count):
+    with anyio.fail_after(20):
+        return [(await consumer.getone()).value for _ in range(count)]
+
+
+async def test_a_commit_beyond_the_end_of_its_epoch(bootstrap, name, fill):
+    """As if the log had been truncated since: with an epoch, the end of the log is the answer;
+    without one, it would be the reset policy."""
+    await fill(1, 5)
+    tp = TopicPartition(name, 0)
+    options = {"bootstrap_servers": bootstrap, "group_id": name, "enable_auto_commit": False}
+    async with Consumer(**options) as consumer:
+        await consumer.assign([tp])
+        await consumer.commit({tp: OffsetAndMetadata(8, leader_epoch=0)})
+    async with Consumer(name, **options, **FAST) as consumer:
+        with anyio.fail_after(20):
+            while not consumer.assignment() or await consumer.position(tp) == 8:
+                await anyio.sleep(0.01)
+            assert await consumer.position(tp) == 5
+
+
+async def test_a_commit_of_an_epoch_is_resumed(bootstrap, name, fill):
+    await fill(1, 5)
+    tp = TopicPartition(name, 0)
+    options = {"bootstrap_servers": bootstrap, "group_id": name, **FAST}
+    async with Consumer(name, **options) as consumer:
+        await take(consumer, 3)
+        await consumer.commit()
+        assert await consumer.committed() == {tp: OffsetAndMetadata(3, leader_epoch=0)}
+    async with Consumer(name, **options) as consumer:
+        assert await take(consumer, 2) == [b"0/3", b"0/4"]
+
+
+@pytest.mark.parametrize("count", [2, 12])
+async def test_a_topic_made_anew_is_read_from_its_start(bootstrap, name, fill, count):
+    """With twelve records the old position is within the new log: only the id tells."""
+    await fill(1, 10)
+    tp = TopicPartition(name, 0)
+    host, port = bootstrap.split(",")[0].split(":")
+    async with Consumer(bootstrap_servers=bootstrap) as consumer:
+        await consumer.assign([tp])
+        assert len(await take(consumer, 10)) == 10
+        async with Broker.open(host, int(port)) as broker:
+            gone = DeleteTopicsRequest(topics=(DeleteTopicState(name=name),), timeout_ms=10_000)
+            answer = await broker.request(gone)
+            assert [r.error_code for r in answer.responses] == [0]
+            await fill(1)
+            await append(broker, tp, numbered(7, count))
+        assert await take(consumer, 2) == [b"7/0", b"7/1"]

@@ -1,0 +1,540 @@
+"""Stories of several members, told by golden transcripts: `tests/transcripts/*.txt`.
+
+A transcript is prose: `#` lines say what the story is about, `>` lines are its commands, the lines
+under a command are what happened in virtual time until it was over. The members are the real
+`step`, the coordinator is the pure one of the embedded broker; only the wire between them (10 ms
+each way, one request at a time on a connection) is made here.
+
+    KAFKAGROUP_REWRITE_TRANSCRIPTS=1 pytest tests/member/test_transcripts.py
+
+rewrites them from the commands they hold. Read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from kafkagroup.assign import GroupSpec, MemberSpec, cooperative_sticky_assignor
+from kafkagroup.errors import ConnectionLostError, ErrorCode, RequestTimeoutError, error_name
+from kafkagroup.member.classic import step
+from kafkagroup.member.state import Config, Member, Phase
+from kafkagroup.member.vocabulary import (
+    Assign,
+    Compute,
+    Computed,
+    ComputeFailed,
+    Coordinator,
+    Effect,
+    Event,
+    Fail,
+    Leave,
+    Leaving,
+    Lose,
+    RejoinRequested,
+    Replied,
+    Revoke,
+    Revoked,
+    Route,
+    Send,
+    SendFailed,
+    Started,
+    WakeAt,
+    Woke,
+)
+from kafkagroup.testing.embedded.coordinator import Caller, GroupCoordinator
+from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.testing.embedded.timers import Timers
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kafkagroup.wire.messages.metadata import Coordinator as Found
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+
+STORIES = sorted((Path(__file__).parent.parent / "transcripts").glob("*.txt"))
+REWRITE = bool(os.environ.get("KAFKAGROUP_REWRITE_TRANSCRIPTS"))
+
+LATENCY = 0.01
+PARTITIONS = 4
+CONFIG = Config(
+    group_id="g",
+    protocol_type="consumer",
+    session_timeout=10.0,
+    rebalance_timeout=30.0,
+    heartbeat_interval=3.0,
+    settling_interval=3.0,  # the beats after a rebalance would fill the stories
+    request_timeout=5.0,
+    retry_backoff=0.1,
+    retry_backoff_max=1.0,
+)
+NAMES = {JoinGroupRequest: "JoinGroup", SyncGroupRequest: "SyncGroup", LeaveGroupRequest: "Leave"}
+
+
+@attrs.define(eq=False)
+class Actor:
+    """A member, and the process around it."""
+
+    name: str
+    member: Member
+    drain: float = 0.0
+    """Seconds that the application takes to let go."""
+    let_go_by: float = float("inf")
+    breaks: bool = False
+    """Its assignor raises."""
+    doomed: bool = False
+    """It dies when it is to assign."""
+    dead: bool = False
+    wake: int = 0
+    """Number of the wake-up that counts."""
+    work: deque[Effect] = attrs.field(factory=deque)
+    working: bool = False
+    owns: tuple[int, ...] = ()
+    lines: dict[Route, Line] = attrs.field(factory=dict)
+
+
+def offer(owned: tuple[int, ...], generation: int) -> tuple[tuple[str, bytes], ...]:
+    """The metadata of a cooperative member: the generation, then what it owned in it."""
+    return (("cooperative", bytes((generation + 1, *owned))),)
+
+
+def cooperative_hands(members: Mapping[str, bytes]) -> dict[str, bytes]:
+    """What the real assignor makes of such metadata."""
+    spec = GroupSpec(
+        members={
+            member: MemberSpec(
+                topics=frozenset({"t"}),
+                owned=tuple(TopicPartition("t", p) for p in metadata[1:]),
+                generation=metadata[0] - 1,
+            )
+            for member, metadata in members.items()
+        },
+        partitions={"t": PARTITIONS},
+    )
+    assignment = cooperative_sticky_assignor(spec)
+    return {member: bytes(tp.partition for tp in held) for member, held in assignment.items()}
+
+
+@attrs.define(eq=False)
+class Line:
+    """One connection: the next request is read when the one before it is answered."""
+
+    waiting: deque[Send] = attrs.field(factory=deque)
+    busy: bool = False
+    closed: bool = False
+
+
+class World:
+    """Members, their coordinator and the clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.told: list[str] = []
+        self.actors: dict[str, Actor] = {}
+        self.node = 1
+        self.down = False
+        self.timers = Timers()
+        ids: dict[str, count[int]] = {}
+        self.namer = "?"
+
+        def new_id() -> str:
+            return str(next(ids.setdefault(self.namer, count(1))))
+
+        self.coordinator = GroupCoordinator(self.timers, new_id, BrokerSettings())
+        self.beats: Counter[str] = Counter()
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+
+    # ------------------------------------------------------------ commands
+
+    def command(self, line: str) -> list[str]:
+        """Carry out one command; answer what happened."""
+        self.told = []
+        verb, *args = line.split()
+        getattr(self, f"do_{verb}")(*args)
+        self.run_until(self.now)
+        if self.beats:
+            beats = ", ".join(f"{name} {n}" for name, n in sorted(self.beats.items()))
+            self.told.append(f"        heartbeats that were answered with all is well: {beats}")
+            self.beats.clear()
+        return self.told
+
+    def do_start(self, name: str) -> None:
+        actor = Actor(name, Member(config=CONFIG, protocols=(("even", name.encode()),)))
+        self.actors[name] = actor
+        self.feed(actor, Started(now=self.now))
+
+    def do_cooperate(self, name: str) -> None:
+        """Start a member that keeps what it owns while the group rebalances."""
+        config = attrs.evolve(CONFIG, cooperative=True)
+        self.actors[name] = actor = Actor(name, Member(config=config, protocols=offer((), -1)))
+        self.feed(actor, Started(now=self.now))
+
+    def do_static(self, name: str) -> None:
+        """Start a static member; again, once it is gone, for the same instance."""
+        config = attrs.evolve(CONFIG, group_instance_id=name)
+        protocols = (("even", name.encode()),)
+        self.actors[name] = actor = Actor(name, Member(config=config, protocols=protocols))
+        self.feed(actor, Started(now=self.now))
+
+    def do_group(self, *names: str) -> None:
+        """Start members one after another, without a word on how they find each other."""
+        for name in names:
+            self.do_start(name)
+            self.run_until(self.now + 5.0)
+        self.beats.clear()
+        self.told = []
+        for name in names:
+            self.say_owned(self.actors[name])
+
+    def do_run(self, seconds: str) -> None:
+        self.run_until(self.now + float(seconds))
+
+    def do_drain(self, name: str, seconds: str) -> None:
+        self.actors[name].drain = float(seconds)
+
+    def do_break(self, name: str) -> None:
+        self.actors[name].breaks = True
+
+    def do_doom(self, name: str) -> None:
+        self.actors[name].doomed = True
+
+    def do_leave(self, name: str) -> None:
+        self.feed(self.actors[name], Leaving(now=self.now, reason="closed"))
+
+    def do_sleep(self, name: str) -> None:
+        self.feed(self.actors[name], Leaving(now=self.now, reason="asleep", lost=True))
+
+    def do_update(self, name: str) -> None:
+        offered = (("even", f"{name} at {self.now}".encode()),)
+        event = RejoinRequested(now=self.now, reason="new metadata", protocols=offered)
+        self.feed(self.actors[name], event)
+
+    def do_kill(self, name: str) -> None:
+        self.die(self.actors[name])
+
+    def do_move(self) -> None:
+        self.node += 1
+        self.told.append(f"{self.now:6.2f}  node {self.node} takes the group over")
+        self.coordinator.move("g", self.now)
+
+    def do_cut(self, seconds: str) -> None:
+        """The coordinator cannot be reached: connections break, and new ones do."""
+        self.down = True
+        self.told.append(f"{self.now:6.2f}  the coordinator cannot be reached")
+        for actor in self.actors.values():
+            self.close_line(actor, Route.COORDINATOR)
+        self.at(self.now + float(seconds), self.heal)
+
+    def heal(self) -> None:
+        self.down = False
+        self.told.append(f"{self.now:6.2f}  the coordinator can be reached again")
+
+    # ------------------------------------------------------------ time
+
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (time, next(self._order), action))
+
+    def run_until(self, end: float) -> None:
+        while True:
+            due = self._queue[0][0] if self._queue else float("inf")
+            deadline = self.timers.next()
+            if deadline is not None and deadline < due and deadline <= end:
+                self.now = max(self.now, deadline)
+                self.timers.run(self.now)
+            elif due <= end:
+                self.now, _, action = heapq.heappop(self._queue)
+                action()
+            else:
+                self.now = end
+                return
+
+    # ------------------------------------------------------------ members
+
+    def say(self, actor: Actor, what: str) -> None:
+        self.told.append(f"{self.now:6.2f}  {actor.name} {what}")
+
+    def say_owned(self, actor: Actor) -> None:
+        owned = " ".join(map(str, actor.owns)) or "nothing"
+        self.say(actor, f"owns {owned} in generation {actor.member.generation_id}")
+
+    def die(self, actor: Actor) -> None:
+        actor.dead = True
+        self.say(actor, "is gone without a word")
+
+    def feed(self, actor: Actor, event: Event) -> None:
+        if actor.dead:
+            return
+        actor.member, effects = step(actor.member, event)
+        for effect in effects:
+            self.carry_out(actor, effect)
+
+    def carry_out(self, actor: Actor, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self.send(actor, effect)
+            case WakeAt(time=time):
+                actor.wake += 1
+                number = actor.wake
+                self.at(time, lambda: self.wake(actor, number))
+            case Fail(error=error):
+                self.say(actor, f"fails: {error}")
+            case Leave():
+                self.say(actor, "is out of the group")
+            case _:
+                actor.work.append(effect)
+                self.go_on(actor)
+
+    def wake(self, actor: Actor, number: int) -> None:
+        if number == actor.wake:
+            self.feed(actor, Woke(now=self.now))
+
+    def go_on(self, actor: Actor) -> None:
+        """The application does one thing at a time, in order."""
+        while actor.work and not actor.working and not actor.dead:
+            match actor.work.popleft():
+                case Assign(generation=generation) if actor.member.config.cooperative:
+                    self.reconcile(actor, tuple(generation.assignment))
+                case Assign(generation=generation):
+                    actor.owns = tuple(generation.assignment)
+                    self.say_owned(actor)
+                    self.check_owners()
+                case Compute() if actor.doomed:
+                    self.die(actor)
+                case Compute(token=token, members=members):
+                    self.feed(actor, self.compute(actor, token, members))
+                case Lose(token=token, reason=reason):
+                    actor.owns = ()
+                    self.say(actor, f"loses what it owns: {reason}")
+                    self.feed(actor, self.released(actor, token))
+                case Revoke(token=token) if self.keeps(actor):
+                    self.say(actor, f"keeps what it owns: {actor.member.reason}")
+                    self.feed(actor, self.released(actor, token))
+                case Revoke(token=token, deadline=deadline):
+                    left = f"{deadline - self.now:.1f} s"
+                    self.say(actor, f"is to let go within {left}: {actor.member.reason}")
+                    actor.working = True
+                    actor.let_go_by = deadline
+                    self.at(self.now + actor.drain, lambda token=token: self.let_go(actor, token))
+
+    def keeps(self, actor: Actor) -> bool:
+        return actor.member.config.cooperative and actor.member.leaving is None
+
+    def released(self, actor: Actor, token: int) -> Revoked:
+        protocols = None
+        if actor.member.config.cooperative:
+            protocols = offer(actor.owns, actor.member.generation_id if actor.owns else -1)
+        return Revoked(now=self.now, token=token, protocols=protocols)
+
+    def reconcile(self, actor: Actor, assigned: tuple[int, ...]) -> None:
+        """What a cooperative application does with an assignment."""
+        revoked = sorted(set(actor.owns) - set(assigned))
+        actor.owns = assigned
+        self.say_owned(actor)
+        self.check_owners()
+        if revoked:
+            self.say(actor, f"has let go of {' '.join(map(str, revoked))}")
+            event = RejoinRequested(now=self.now, reason=f"let go of {len(revoked)} partitions")
+            self.feed(actor, event)
+
+    def let_go(self, actor: Actor, token: int) -> None:
+        if actor.dead:
+            return
+        if actor.drain:
+            self.say(actor, "has let go")
+        actor.owns = ()
+        actor.working = False
+        actor.let_go_by = float("inf")
+        self.feed(actor, Revoked(now=self.now, token=token))
+        self.go_on(actor)
+
+    def compute(self, actor: Actor, token: int, members: Mapping[str, bytes]) -> Event:
+        names = sorted(members)
+        self.say(actor, f"leads and assigns to {', '.join(names)}")
+        if actor.breaks:
+            return ComputeFailed(now=self.now, token=token, error=ValueError("no such strategy"))
+        if actor.member.config.cooperative:
+            hands = cooperative_hands(members)
+        else:
+            hands = {
+                name: bytes(range(index, PARTITIONS, len(names)))
+                for index, name in enumerate(names)
+            }
+        return Computed(now=self.now, token=token, assignments=hands)
+
+    def check_owners(self) -> None:
+        """S1, and more: whatever the generation, no two own a partition within their deadlines."""
+        keeping = [a for a in self.actors.values() if not a.dead and self.now <= a.let_go_by]
+        owners = Counter(p for a in keeping for p in a.owns)
+        assert not [p for p, n in owners.items() if n > 1], self.told
+
+    # ------------------------------------------------------------ the wire
+
+    def send(self, actor: Actor, send: Send) -> None:
+        request = send.request
+        match request:
+            case JoinGroupRequest(member_id=member_id, reason=reason):
+                who = f" as {member_id}" if member_id else " without an id"
+                self.say(actor, f"sends JoinGroup{who}" + (f": {reason}" if reason else ""))
+            case SyncGroupRequest(generation_id=generation):
+                self.say(actor, f"sends SyncGroup of generation {generation}")
+            case LeaveGroupRequest(members=(identity,)):
+                aside = ", past what is parked" if send.route is Route.ASIDE else ""
+                self.say(actor, f"sends LeaveGroup: {identity.reason}{aside}")
+            case FindCoordinatorRequest():
+                self.say(actor, "asks who the coordinator is")
+                node = self.node
+                found = Found(key="g", node_id=node, host=f"node-{node}", port=9092, error_code=0)
+                answer = FindCoordinatorResponse(coordinators=(found,))
+                self.at(self.now + 2 * LATENCY, lambda: self.reply(actor, send, answer))
+                return
+        line = actor.lines.get(send.route)
+        if line is None:
+            line = actor.lines[send.route] = Line()
+        line.waiting.append(send)
+        self.at(self.now + send.timeout, lambda: self.time_out(actor, send))
+        if self.down:
+            self.at(self.now + LATENCY, lambda: self.close_line(actor, send.route))
+        else:
+            self.at(self.now + LATENCY, lambda: self.read(actor, line))
+
+    def read(self, actor: Actor, line: Line) -> None:
+        if line.busy or line.closed or not line.waiting:
+            return
+        line.busy = True
+        send = line.waiting[0]
+        answered = [False]
+
+        def reply(answer: Any) -> None:
+            if answered[0] or actor.dead or line.closed:
+                return
+            answered[0] = True
+            self.at(self.now + LATENCY, lambda: self.arrive(actor, line, send, answer))
+            line.busy = False
+            line.waiting.popleft()
+            self.at(self.now, lambda: self.read(actor, line))
+
+        assert send.coordinator is not None
+        self.namer = actor.name
+        self.handle(send, send.coordinator, actor, reply)
+        self.timers.run(self.now)
+
+    def handle(
+        self, send: Send, node: Coordinator, actor: Actor, reply: Callable[[Any], None]
+    ) -> None:
+        code = 0 if node.node_id == self.node else ErrorCode.NOT_COORDINATOR
+        coordinator = self.coordinator
+        match send.request:
+            case JoinGroupRequest() as request:
+                if code:
+                    reply(
+                        JoinGroupResponse(
+                            error_code=code, protocol_name="", leader="", member_id="", members=()
+                        )
+                    )
+                else:
+                    coordinator.join(request, self.caller(9, actor), reply)
+            case SyncGroupRequest() as request:
+                if code:
+                    reply(SyncGroupResponse(error_code=code, assignment=b""))
+                else:
+                    coordinator.sync(request, self.caller(5, actor), reply)
+            case HeartbeatRequest() as request:
+                if code:
+                    reply(HeartbeatResponse(error_code=code))
+                else:
+                    reply(coordinator.heartbeat(request, self.caller(4, actor)))
+            case LeaveGroupRequest() as request:
+                if code:
+                    reply(LeaveGroupResponse(error_code=code))
+                else:
+                    reply(coordinator.leave(request, self.caller(5, actor)))
+
+    def caller(self, version: int, actor: Actor) -> Caller:
+        return Caller(version=version, now=self.now, client_id=actor.name)
+
+    def arrive(self, actor: Actor, line: Line, send: Send, answer: Any) -> None:
+        if not line.closed:
+            self.reply(actor, send, answer)
+
+    def reply(self, actor: Actor, send: Send, answer: Any) -> None:
+        if actor.dead or actor.member.phase in (Phase.LEFT, Phase.FAILED):
+            return
+        match answer:
+            case FindCoordinatorResponse(coordinators=(found,)):
+                self.say(actor, f"hears: node {found.node_id}")
+            case HeartbeatResponse(error_code=0):
+                self.beats[actor.name] += 1
+            case HeartbeatResponse(error_code=code):
+                self.say(actor, f"hears on a heartbeat: {error_name(code)}")
+            case JoinGroupResponse(error_code=0):
+                self.say(actor, f"is {answer.member_id} in generation {answer.generation_id}")
+            case JoinGroupResponse(error_code=79):
+                self.say(actor, f"is told its id: {answer.member_id}")
+            case JoinGroupResponse() | SyncGroupResponse() if answer.error_code:
+                what = NAMES[type(send.request)]
+                self.say(actor, f"hears on {what}: {error_name(answer.error_code)}")
+        self.feed(actor, Replied(now=self.now, token=send.token, message=answer))
+
+    def time_out(self, actor: Actor, send: Send) -> None:
+        line = actor.lines.get(send.route)
+        if line is not None and send in line.waiting:
+            self.close_line(actor, send.route, RequestTimeoutError("no answer"))
+
+    def close_line(self, actor: Actor, route: Route, error: Exception | None = None) -> None:
+        line = actor.lines.pop(route, None)
+        if line is None or actor.dead:
+            return
+        line.closed = True
+        if line.waiting:
+            self.say(actor, "gets no answer in time" if error else "loses its connection")
+        for send in line.waiting:
+            lost = error or ConnectionLostError("connection reset")
+            self.feed(actor, SendFailed(now=self.now, token=send.token, error=lost))
+
+
+def tell(text: str) -> str:
+    """The transcript of the commands in `text`."""
+    world = World()
+    out: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("#"):
+            out.append(line)
+        elif line.startswith("> "):
+            out += ["", line, *world.command(line[2:])]
+    return "\n".join(out) + "\n"
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
+def test_transcript(story: Path) -> None:
+    written = story.read_text("utf-8")
+    told = tell(written)
+    if REWRITE:
+        story.write_text(told, "utf-8")
+    else:
+        assert told == written
+
+
+def test_there_are_stories() -> None:
+    assert len(STORIES) >= 8
+
+
+def test_a_transcript_notices_a_change() -> None:
+    story = next(path for path in STORIES if path.stem == "second_member")
+    shorter = story.read_text("utf-8").replace("> drain a 1", "> drain a 2")
+    assert tell(shorter) != shorter

@@ -1,0 +1,341 @@
+"""Committed offsets: what each error code means, order, and what a lost answer changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from kafkagroup.errors import (
+    BrokerError,
+    CommitFailedError,
+    ErrorCode,
+    FencedError,
+    RemoteProtocolError,
+    TransportError,
+)
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
+from kafkagroup.net.options import ClientOptions
+from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.metadata import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from kafkagroup.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+
+pytestmark = pytest.mark.anyio
+
+E = ErrorCode
+TP = TopicPartition("t", 0)
+OPTIONS = ClientOptions(request_timeout=5.0)
+
+
+class Group:
+    """A group's offsets, and the broker that keeps them."""
+
+    def __init__(self, kafka: EmbeddedKafka, offsets: GroupOffsets) -> None:
+        self.kafka = kafka
+        self.offsets = offsets
+
+    async def commit(self, offset: int, timeout: float = 20.0) -> None:
+        await self.offsets.commit(NO_MEMBERSHIP, {TP: OffsetAndMetadata(offset)}, timeout=timeout)
+
+    @property
+    def committed(self) -> int | None:
+        return self.kafka.committed("g", "t").get(0)
+
+    def count(self, api: Any) -> int:
+        return len(self.kafka.requests(api))
+
+
+@asynccontextmanager
+async def grouped(network: Any, nodes: int = 1) -> AsyncIterator[Group]:
+    async with network, EmbeddedKafka({"t": 2}, listen=False, nodes=nodes) as kafka:
+        network.serve_embedded(kafka, nodes)
+        async with anyio.create_task_group() as tasks:
+            servers = tuple((f"kafka-{n}", 9092) for n in range(1, nodes + 1))
+            cluster = Cluster(servers, OPTIONS, tasks)
+            await cluster.refresh()
+            yield Group(kafka, GroupOffsets(cluster, "g"))
+            await cluster.aclose()
+
+
+# ---------------------------------------------------------------- the table of commit errors
+
+SAME = (E.COORDINATOR_LOAD_IN_PROGRESS, E.UNKNOWN_TOPIC_OR_PARTITION, E.UNSTABLE_OFFSET_COMMIT)
+REDISCOVER = (E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.REQUEST_TIMED_OUT)
+OVER = (E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, E.REBALANCE_IN_PROGRESS, E.GROUP_ID_NOT_FOUND)
+RAISED = (
+    E.UNKNOWN_SERVER_ERROR,
+    E.OFFSET_METADATA_TOO_LARGE,
+    E.INVALID_GROUP_ID,
+    E.INVALID_COMMIT_OFFSET_SIZE,
+    E.TOPIC_AUTHORIZATION_FAILED,
+    E.GROUP_AUTHORIZATION_FAILED,
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "looked_up"), [*((c, 1) for c in SAME), *((c, 2) for c in REDISCOVER)]
+)
+async def test_a_commit_that_is_tried_again(network: Any, code: ErrorCode, looked_up: int) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, code)
+        await group.commit(7)
+        assert group.committed == 7
+        assert (group.count(OffsetCommitRequest), group.count(FindCoordinatorRequest)) == (
+            2,
+            looked_up,
+        )
+
+
+@pytest.mark.parametrize("code", OVER)
+async def test_a_commit_of_an_assignment_that_is_over(network: Any, code: ErrorCode) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, code)
+        with pytest.raises(CommitFailedError, match=f"^committing t/0: {code.name}.*rebalanced"):
+            await group.commit(7)
+        assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
+
+
+@pytest.mark.parametrize("code", RAISED)
+async def test_a_commit_that_nothing_here_can_mend(network: Any, code: ErrorCode) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, code)
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7)
+        assert caught.value == BrokerError(code, "committing t/0 of group 'g'")
+        assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
+
+
+async def test_a_commit_by_a_member_that_was_replaced(network: Any) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, E.FENCED_INSTANCE_ID)
+        with pytest.raises(FencedError, match=r"^committing t/0: another member took"):
+            await group.commit(7)
+
+
+async def test_a_stranger_is_refused_by_the_coordinator_itself(network: Any) -> None:
+    async with grouped(network) as group:
+        with pytest.raises(CommitFailedError, match="GROUP_ID_NOT_FOUND"):
+            await group.offsets.commit(Identity(3, "nobody"), {TP: OffsetAndMetadata(1)}, timeout=5)
+
+
+async def test_metadata_and_epoch_are_committed_and_found_again(network: Any) -> None:
+    async with grouped(network) as group:
+        full = OffsetAndMetadata(7, "note", 3)
+        await group.offsets.commit(NO_MEMBERSHIP, {TP: full}, timeout=5)
+        other = TopicPartition("t", 1)
+        assert await group.offsets.committed([TP, other]) == {TP: full, other: None}
+
+
+# ---------------------------------------------------------------- deadlines
+
+
+async def test_a_permanent_error_is_raised_at_the_deadline_without_a_hot_loop(
+    network: Any,
+) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, E.NOT_COORDINATOR, times=None)
+        start = anyio.current_time()
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7, timeout=20)
+        assert caught.value.code == E.NOT_COORDINATOR
+        assert anyio.current_time() - start == pytest.approx(20)
+        assert 15 < group.count(OffsetCommitRequest) < 60
+
+
+async def test_no_answer_at_all_by_the_deadline(network: Any) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, Swallow(), times=None)
+        with pytest.raises(TransportError, match="the commit was not answered within 2 s"):
+            await group.commit(7, timeout=2)
+
+
+async def test_the_deadline_counts_while_another_commit_is_in_the_way(network: Any) -> None:
+    """Closing must not wait for the auto-commit that a dead coordinator holds up."""
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+        async with anyio.create_task_group() as tasks:
+
+            async def slow() -> None:
+                with pytest.raises(BrokerError):
+                    await group.commit(7, timeout=30)
+
+            tasks.start_soon(slow)
+            await anyio.sleep(1)
+            start = anyio.current_time()
+            with pytest.raises(TransportError, match="not answered within 2 s"):
+                await group.commit(8, timeout=2)
+            assert anyio.current_time() - start == pytest.approx(2)
+
+
+# ---------------------------------------------------------------- order
+
+
+async def test_commits_stay_in_order(network: Any) -> None:
+    """The first meets an error; were the second to overtake it, the offset would go back."""
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=2)
+        done: list[int] = []
+
+        async def commit(offset: int) -> None:
+            await group.commit(offset)
+            done.append(offset)
+            assert group.committed == offset
+
+        async with anyio.create_task_group() as tasks:
+            for offset in range(1, 6):
+                tasks.start_soon(commit, offset)
+                await anyio.sleep(0.001)
+        assert (done, group.committed) == ([1, 2, 3, 4, 5], 5)
+
+
+@pytest.mark.parametrize("before", [False, True])
+async def test_a_lost_answer_is_asked_for_again_and_stays_in_order(
+    network: Any, before: bool
+) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, Close(before=before))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(group.commit, 1)
+            await anyio.sleep(0.001)
+            tasks.start_soon(group.commit, 2)
+        assert (group.committed, group.count(OffsetCommitRequest)) == (2, 3)
+
+
+async def test_a_cancelled_commit_does_not_overtake_the_next(network: Any) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, Delay(2.0))
+        with anyio.move_on_after(1):
+            await group.commit(1)
+        await group.commit(2)
+        assert group.committed == 2
+
+
+async def test_a_coordinator_that_moves_is_followed(network: Any) -> None:
+    async with grouped(network, nodes=2) as group:
+        await group.commit(1)
+        there = group.kafka.coordinator("g")
+        group.kafka.kill(there)
+        await group.commit(2)
+        assert (group.committed, group.kafka.coordinator("g")) == (2, 3 - there)
+
+
+async def test_an_answer_that_leaves_a_partition_out_is_no_acknowledgement(network: Any) -> None:
+    async with grouped(network) as group:
+        await group.offsets._broker()
+        network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
+            {OffsetCommitRequest: lambda _: OffsetCommitResponse(topics=())}
+        )
+        with pytest.raises(RemoteProtocolError, match="did not answer for t/0"):
+            await group.commit(7, timeout=0.01)
+
+
+# ---------------------------------------------------------------- reading
+
+FETCH_AGAIN = (
+    E.COORDINATOR_LOAD_IN_PROGRESS,
+    E.UNSTABLE_OFFSET_COMMIT,
+    E.NOT_COORDINATOR,
+    E.COORDINATOR_NOT_AVAILABLE,
+    E.REQUEST_TIMED_OUT,
+)
+
+
+@pytest.mark.parametrize("action", [*FETCH_AGAIN, Close(), Close(before=True), Swallow()], ids=str)
+async def test_a_failed_look_up_is_tried_again_and_never_passes_for_no_offset(
+    network: Any, action: Any
+) -> None:
+    async with grouped(network) as group:
+        await group.commit(7)
+        group.kafka.fail(OffsetFetchRequest, action, times=3)
+        assert await group.offsets.committed([TP]) == {TP: OffsetAndMetadata(7)}
+        assert group.count(OffsetFetchRequest) == 4
+
+
+@pytest.mark.parametrize("code", [E.GROUP_AUTHORIZATION_FAILED, E.UNKNOWN_SERVER_ERROR])
+async def test_a_look_up_that_nothing_here_can_mend(network: Any, code: ErrorCode) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetFetchRequest, code)
+        with pytest.raises(BrokerError) as caught:
+            await group.offsets.committed([TP])
+        assert caught.value.code == code
+
+
+@pytest.mark.parametrize("code", [E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS])
+async def test_the_coordinator_is_looked_for_until_it_is_found(
+    network: Any, code: ErrorCode
+) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(FindCoordinatorRequest, code, times=3)
+        assert await group.offsets.committed([TP]) == {TP: None}
+        assert group.count(FindCoordinatorRequest) == 4
+
+
+async def test_a_coordinator_that_may_not_be_looked_for(network: Any) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(FindCoordinatorRequest, E.GROUP_AUTHORIZATION_FAILED)
+        with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+            await group.offsets.committed([TP])
+
+
+def found(offset: int, metadata: str | None = "") -> OffsetFetchResponse:
+    part = OffsetFetchResponsePartitions(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, metadata=metadata
+    )
+    topic = OffsetFetchResponseTopics(name="t", partitions=(part,))
+    group = OffsetFetchResponseGroup(group_id="g", topics=(topic,))
+    return OffsetFetchResponse(groups=(group,))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (found(0), OffsetAndMetadata(0)),
+        (found(5, None), OffsetAndMetadata(5)),
+        (found(-1), None),
+        (found(-2), None),
+        (found(-(2**63)), None),
+    ],
+)
+async def test_any_negative_offset_is_none(
+    network: Any, answer: OffsetFetchResponse, expected: OffsetAndMetadata | None
+) -> None:
+    async with grouped(network) as group:
+        await group.offsets._broker()
+        network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
+            {OffsetFetchRequest: lambda _: answer}
+        )
+        assert await group.offsets.committed([TP]) == {TP: expected}
+
+
+async def test_an_answer_that_leaves_a_partition_out_is_asked_for_again(network: Any) -> None:
+    answers = iter([OffsetFetchResponse(), OffsetFetchResponse(), found(3)])
+    coordinator = Coordinator(key="g", node_id=1, host="kafka-1", port=9092)
+    async with grouped(network) as group:
+        network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
+            {
+                FindCoordinatorRequest: lambda _: FindCoordinatorResponse(
+                    coordinators=(coordinator,)
+                ),
+                OffsetFetchRequest: lambda _: next(answers),
+            }
+        )
+        for stream in network.streams:
+            await stream.aclose()
+        assert await group.offsets.committed([TP]) == {TP: OffsetAndMetadata(3)}

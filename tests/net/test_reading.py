@@ -1,0 +1,574 @@
+"""Where reading starts, and how it goes on after each error: positions and fetcher together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import anyio
+import pytest
+
+from kafkagroup import Consumer
+from kafkagroup.errors import (
+    BrokerError,
+    CorruptRecordError,
+    ErrorCode,
+    NoOffsetError,
+    OffsetOutOfRangeError,
+)
+from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from kafkagroup.wire.messages.metadata import (
+    MetadataRequest,
+)
+from kafkagroup.wire.messages.offsets import (
+    ListOffsetsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
+from kafkagroup.wire.records import NewRecord, encode_batch, with_base_offset
+
+pytestmark = pytest.mark.anyio
+
+E = ErrorCode
+TP = TopicPartition("t", 0)
+Cluster = tuple[EmbeddedKafka, Callable[..., Consumer]]
+
+
+@pytest.fixture
+def reading(network: Any) -> Any:
+    """A broker with t/0 and t/1, ten records in t/0, and consumers that are given t/0 by hand."""
+
+    @asynccontextmanager
+    async def opened(nodes: int = 1, records: int = 10) -> AsyncIterator[Cluster]:
+        clock = 1_700_000_000.0
+        async with (
+            network,
+            EmbeddedKafka({"t": 2}, listen=False, nodes=nodes, wall=lambda: clock) as kafka,
+        ):
+            network.serve_embedded(kafka, nodes)
+            for number in range(records):
+                stamped = NewRecord(None, b"%d" % number, 1_000 * number)
+                kafka.produce("t", [stamped], partition=0)
+
+            def consumer(**options: Any) -> Consumer:
+                servers = [f"kafka-{n}" for n in range(1, nodes + 1)]
+                return Consumer(
+                    **{"bootstrap_servers": servers, "enable_auto_commit": False, **options}
+                )
+
+            with anyio.fail_after(500):
+                yield kafka, consumer
+
+    return opened
+
+
+async def offsets_of(consumer: Consumer, count: int) -> list[int]:
+    return [(await consumer.getone()).offset for _ in range(count)]
+
+
+async def read(consumer: Consumer, count: int, *partitions: TopicPartition) -> list[int]:
+    """The offsets of the first `count` records."""
+    async with consumer:
+        await consumer.assign(partitions or (TP,))
+        return await offsets_of(consumer, count)
+
+
+# ---------------------------------------------------------------- where to start
+
+
+@pytest.mark.parametrize(
+    ("policy", "start"),
+    [("earliest", 2), ("latest", 10), (timedelta(days=400_000), 2), (timedelta(0), 10)],
+    ids=str,
+)
+async def test_the_reset_policy(reading: Any, policy: Any, start: int) -> None:
+    """A duration reaches back from now; when no record is that young, the end is the start."""
+    async with reading() as (kafka, consumer):
+        kafka.delete_records("t", 0, 2)
+        async with consumer(auto_offset_reset=policy) as c:
+            await c.assign([TP])
+            assert await c.position(TP) == start
+
+
+async def test_a_duration_finds_the_first_record_that_is_young_enough(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafkagroup.net.positions.time.time", lambda: 10.0)
+    async with reading() as (_, consumer):
+        assert await read(consumer(auto_offset_reset=timedelta(seconds=4.5)), 2) == [6, 7]
+
+
+async def test_no_policy_and_no_commit(reading: Any) -> None:
+    async with reading() as (_, consumer), consumer(auto_offset_reset="none", group_id="g") as c:
+        await c.assign([TP])
+        with pytest.raises(NoOffsetError) as caught:
+            await c.getone()
+        assert caught.value.partitions == (TP,)
+        c.seek(TP, 3)
+        assert await offsets_of(c, 2) == [3, 4]
+
+
+async def test_the_committed_offset_comes_before_the_policy(reading: Any) -> None:
+    async with reading() as (kafka, consumer):
+        async with consumer(group_id="g") as c:
+            await c.assign([TP])
+            await c.commit({TP: OffsetAndMetadata(7)})
+        assert kafka.committed("g", "t") == {0: 7}
+        assert await read(consumer(group_id="g", auto_offset_reset="latest"), 3) == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR, E.UNSTABLE_OFFSET_COMMIT, Close()],
+    ids=str,
+)
+async def test_a_failed_look_up_never_falls_to_the_policy(reading: Any, action: Any) -> None:
+    """S12: a failed offset fetch is not offset 0, nor the end."""
+    async with reading() as (kafka, consumer):
+        async with consumer(group_id="g") as c:
+            await c.assign([TP])
+            await c.commit({TP: OffsetAndMetadata(7)})
+            await c.position(TP)
+        before = kafka.requests(ListOffsetsRequest)
+        kafka.fail(OffsetFetchRequest, action, times=5)
+        assert await read(consumer(group_id="g", auto_offset_reset="latest"), 1) == [7]
+        assert kafka.requests(ListOffsetsRequest) == before
+
+
+async def test_a_look_up_that_is_refused_reaches_the_application(reading: Any) -> None:
+    async with reading() as (kafka, consumer):
+        kafka.fail(OffsetFetchRequest, E.GROUP_AUTHORIZATION_FAILED)
+        async with consumer(group_id="g") as c:
+            await c.assign([TP])
+            with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+                await c.getone()
+            c.seek(TP, 8)
+            assert await offsets_of(c, 2) == [8, 9]
+
+
+@pytest.mark.parametrize("committed", [None, 2])
+async def test_a_seek_beats_the_look_up_that_is_on_its_way(
+    reading: Any, committed: int | None
+) -> None:
+    async with reading() as (kafka, consumer), consumer(group_id="g") as c:
+        if committed is not None:
+            await c.assign([TopicPartition("t", 0)])
+            await c.commit({TP: OffsetAndMetadata(committed)})
+            await c.assign([])
+        kafka.fail(OffsetFetchRequest, Delay(5))
+        await c.assign([TP])
+        await anyio.sleep(1)
+        c.seek(TP, 5)
+        await anyio.sleep(10)
+        assert await c.position(TP) == 5
+        assert await offsets_of(c, 2) == [5, 6]
+
+
+async def test_a_seek_beats_the_refusal_that_is_on_its_way(reading: Any) -> None:
+    async with reading() as (kafka, consumer), consumer(group_id="g") as c:
+        kafka.fail(OffsetFetchRequest, Close(), times=3)
+        kafka.fail(OffsetFetchRequest, E.GROUP_AUTHORIZATION_FAILED)
+        await c.assign([TP])
+        await anyio.sleep(0.01)
+        c.seek(TP, 5)
+        await anyio.sleep(10)
+        assert await offsets_of(c, 2) == [5, 6]
+
+
+# ---------------------------------------------------------------- errors of ListOffsets
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        E.NOT_LEADER_OR_FOLLOWER,
+        E.LEADER_NOT_AVAILABLE,
+        E.UNKNOWN_TOPIC_OR_PARTITION,
+        E.OFFSET_NOT_AVAILABLE,
+        E.REQUEST_TIMED_OUT,
+        Close(),
+    ],
+    ids=str,
+)
+async def test_looking_for_the_start_is_tried_again(reading: Any, action: Any) -> None:
+    async with reading() as (kafka, consumer):
+        kafka.fail(ListOffsetsRequest, action, times=3)
+        assert await read(consumer(), 1) == [0]
+        assert len(kafka.requests(ListOffsetsRequest)) == 4
+
+
+async def test_looking_for_the_start_is_refused(reading: Any) -> None:
+    async with reading() as (kafka, consumer):
+        kafka.fail(ListOffsetsRequest, E.TOPIC_AUTHORIZATION_FAILED)
+        async with consumer() as c:
+            await c.assign([TP])
+            with pytest.raises(BrokerError) as caught:
+                await c.getone()
+            assert caught.value == BrokerError(29, "offsets of t/0")
+
+
+# ---------------------------------------------------------------- errors of Fetch
+
+RETRIED = (E.OFFSET_NOT_AVAILABLE, E.REQUEST_TIMED_OUT, E.UNKNOWN_SERVER_ERROR)
+REFRESHED = (
+    E.NOT_LEADER_OR_FOLLOWER,
+    E.REPLICA_NOT_AVAILABLE,
+    E.KAFKA_STORAGE_ERROR,
+    E.FENCED_LEADER_EPOCH,
+    E.UNKNOWN_LEADER_EPOCH,
+    E.UNKNOWN_TOPIC_OR_PARTITION,
+    E.UNKNOWN_TOPIC_ID,
+    E.INCONSISTENT_TOPIC_ID,
+    E.LEADER_NOT_AVAILABLE,
+)
+RAISED = (E.CORRUPT_MESSAGE, E.TOPIC_AUTHORIZATION_FAILED, E.UNSUPPORTED_COMPRESSION_TYPE)
+
+
+@pytest.mark.parametrize(
+    ("code", "refreshed"), [*((c, 0) for c in RETRIED), *((c, 3) for c in REFRESHED)]
+)
+async def test_a_fetch_that_is_tried_again(reading: Any, code: ErrorCode, refreshed: int) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        before = len(kafka.requests(MetadataRequest))
+        kafka.fail(FetchRequest, code, times=3)
+        assert await offsets_of(c, 3) == [0, 1, 2]
+        assert len(kafka.requests(MetadataRequest)) - before == refreshed
+
+
+@pytest.mark.parametrize("code", RAISED)
+async def test_a_fetch_that_nothing_here_can_mend(reading: Any, code: ErrorCode) -> None:
+    """Raised once; the partition rests until the application seeks, the others go on."""
+    async with reading() as (kafka, consumer), consumer() as c:
+        other = TopicPartition("t", 1)
+        kafka.produce("t", ["x"], partition=1)
+        kafka.fail(
+            FetchRequest,
+            code,
+            when=lambda request: [p.partition for p in request.topics[0].partitions] == [0],
+        )
+        await c.assign([TP])
+        with pytest.raises(BrokerError) as caught:
+            await c.getone()
+        assert caught.value == BrokerError(code, "fetching t/0 at 0")
+        await c.assign([TP, other])
+        assert (await c.getone())[:3] == ("t", 1, 0)
+        with anyio.move_on_after(60) as idle:
+            await c.getone()
+        assert idle.cancelled_caught
+        c.seek(TP, 4)
+        assert await offsets_of(c, 2) == [4, 5]
+
+
+async def test_a_leader_that_moves_is_followed(reading: Any) -> None:
+    async with reading(nodes=2) as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        assert await offsets_of(c, 10) == list(range(10))
+        kafka.move_leader("t", 0, 3 - kafka.leader("t", 0))
+        kafka.produce("t", ["more"], partition=0)
+        assert await offsets_of(c, 1) == [10]
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_a_leader_that_dies_is_replaced(reading: Any, how: str) -> None:
+    async with reading(nodes=2) as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        await offsets_of(c, 10)
+        leader = kafka.leader("t", 0)
+        if how == "killed":
+            kafka.kill(leader)
+        else:
+            kafka.fail(FetchRequest, Swallow(), times=None, node_id=leader)
+            await anyio.sleep(1)
+            kafka.move_leader("t", 0, 3 - leader)
+        kafka.produce("t", ["more"], partition=0)
+        assert await offsets_of(c, 1) == [10]
+
+
+# ---------------------------------------------------------------- OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(("policy", "after"), [("earliest", 6), ("latest", 10)])
+async def test_a_position_that_is_not_in_the_log_is_reset_with_a_warning(
+    reading: Any, policy: Any, after: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reading() as (kafka, consumer), consumer(auto_offset_reset=policy) as c:
+        await c.assign([TP])
+        c.seek(TP, 99)
+        while await c.position(TP) == 99:
+            await anyio.sleep(1)
+        assert await c.position(TP) == (0 if policy == "earliest" else 10)
+        assert [
+            (r.levelname, r.getMessage())
+            for r in caplog.records
+            if "OUT_OF_RANGE" in r.getMessage()
+        ] == [("WARNING", "OFFSET_OUT_OF_RANGE (1): fetching t/0 at 99")]
+        kafka.delete_records("t", 0, 6)
+        c.seek(TP, 2)
+        while await c.position(TP) == 2:
+            await anyio.sleep(1)
+        assert await c.position(TP) == after
+
+
+async def test_a_position_that_is_not_in_the_log_without_a_policy(reading: Any) -> None:
+    async with reading() as (_, consumer), consumer(auto_offset_reset="none") as c:
+        await c.assign([TP])
+        c.seek(TP, 99)
+        with pytest.raises(OffsetOutOfRangeError) as caught:
+            await c.getone()
+        assert caught.value.offsets == {TP: 99}
+        with anyio.move_on_after(60) as idle:
+            await c.getone()
+        assert idle.cancelled_caught
+        c.seek(TP, 9)
+        assert await offsets_of(c, 1) == [9]
+
+
+async def test_a_reset_that_never_helps_makes_no_hot_loop(reading: Any) -> None:
+    """L6: at most 20 requests a second under a permanent error."""
+    async with reading() as (kafka, consumer), consumer() as c:
+        kafka.fail(FetchRequest, E.OFFSET_OUT_OF_RANGE, times=None)
+        await c.assign([TP])
+        with anyio.move_on_after(10):
+            await c.getone()
+        asked = len(kafka.requests(FetchRequest)) + len(kafka.requests(ListOffsetsRequest))
+        assert 10 < asked < 200
+
+
+@pytest.mark.parametrize("code", [*RETRIED, *REFRESHED])
+async def test_a_permanent_fetch_error_makes_no_hot_loop(reading: Any, code: ErrorCode) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        kafka.fail(FetchRequest, code, times=None)
+        await c.assign([TP])
+        with anyio.move_on_after(10):
+            await c.getone()
+        assert 10 < len(kafka.requests()) < 200
+
+
+# ---------------------------------------------------------------- what comes back
+
+
+async def test_a_batch_that_is_larger_than_the_fetch_size_comes_whole(reading: Any) -> None:
+    """KIP-74: the broker sends at least one batch, however large."""
+    async with reading(records=0) as (kafka, consumer):
+        for size in (50_000, 10, 70_000):
+            kafka.produce("t", [b"x" * size], partition=0)
+        c = consumer(max_partition_fetch_bytes=1000, fetch_max_bytes=2000)
+        async with c:
+            await c.assign([TP])
+            values = [(await c.getone()).value for _ in range(3)]
+            assert [len(v) for v in values if isinstance(v, bytes)] == [50_000, 10, 70_000]
+
+
+async def test_a_fetch_that_comes_back_after_a_seek_is_dropped(reading: Any) -> None:
+    """Taken, it would put the records from 6 on where those from 2 on belong."""
+    async with reading() as (kafka, consumer), consumer() as c:
+        kafka.fail(FetchRequest, Delay(5))
+        await c.assign([TP])
+        c.seek(TP, 6)
+        await anyio.sleep(1)
+        c.seek(TP, 2)
+        assert await offsets_of(c, 3) == [2, 3, 4]
+
+
+async def test_a_fetch_that_comes_back_after_the_partition_went_and_came_is_dropped(
+    reading: Any,
+) -> None:
+    """It is another assignment: what was asked for on behalf of the first has no owner."""
+    async with reading() as (kafka, consumer), consumer() as c:
+        kafka.fail(FetchRequest, Delay(5))
+        await c.assign([TP])
+        c.seek(TP, 6)
+        await anyio.sleep(1)
+        await c.assign([])
+        await c.assign([TP])
+        c.seek(TP, 2)
+        assert await offsets_of(c, 3) == [2, 3, 4]
+
+
+async def test_records_below_the_position_are_skipped_in_silence(reading: Any) -> None:
+    async with reading(records=0) as (kafka, consumer), consumer() as c:
+        kafka.produce("t", ["0", "1", "2", "3"], partition=0)
+        await c.assign([TP])
+        c.seek(TP, 2)
+        assert await offsets_of(c, 2) == [2, 3]
+
+
+async def test_a_full_buffer_is_not_added_to(reading: Any) -> None:
+    async with reading(records=0) as (kafka, consumer):
+        for _ in range(10):
+            kafka.produce("t", [b"x" * 1000], partition=0)
+        async with consumer(max_partition_fetch_bytes=2500) as c:
+            await c.assign([TP])
+            await anyio.sleep(60)
+            assert c._delivery.buffered_bytes < 5000
+            assert len(kafka.requests(FetchRequest)) <= 3
+            assert await offsets_of(c, 10) == list(range(10))
+
+
+# ---------------------------------------------------------------- a scripted leader
+
+HERE = ("b", 9092)
+TOPIC_ID = UUID(int=7)
+
+
+def batch_at(offset: int, count: int = 1) -> bytes:
+    records = [NewRecord(None, b"v")] * count
+    return with_base_offset(encode_batch(records), offset, 0)
+
+
+def lone(**options: Any) -> Consumer:
+    return Consumer(bootstrap_servers="b:9092", **options)
+
+
+async def test_a_partition_without_a_leader_is_looked_at_again_soon(
+    network: Any, leader_of: Any
+) -> None:
+    """An election is on: nobody may wait for the next regular look, five minutes later."""
+    leader = leader_of(lambda offset: batch_at(offset))
+    leader.leaders = [1, -1, -1, 1]
+    network.handlers[HERE] = leader
+    async with network, lone() as c:
+        await c.assign([TP])
+        c.seek(TP, 3)
+        start = anyio.current_time()
+        assert await offsets_of(c, 1) == [3]
+        assert anyio.current_time() - start < 5
+        assert leader.count("metadata") == 4
+
+
+async def test_a_partition_that_stays_without_a_leader_makes_no_hot_loop(
+    network: Any, leader_of: Any
+) -> None:
+    leader = leader_of(lambda offset: batch_at(offset))
+    leader.leaders = [-1]
+    network.handlers[HERE] = leader
+    async with network, lone() as c:
+        await c.assign([TP])
+        c.seek(TP, 3)
+        await anyio.sleep(20)
+        assert 15 < leader.count("metadata") < 60
+
+
+@pytest.mark.parametrize("offset", [-2, -(2**63)])
+async def test_a_log_that_starts_below_zero_is_none(
+    network: Any, leader_of: Any, offset: int
+) -> None:
+    leader = leader_of(lambda offset: batch_at(offset), offset)
+    network.handlers[HERE] = leader
+    async with network, lone() as c:
+        await c.assign([TP])
+        with anyio.move_on_after(10):
+            await c.getone()
+        assert leader.count("fetch") == 0
+        assert 8 < leader.count("list") < 40
+        leader.offset = 4
+        assert await offsets_of(c, 1) == [4]
+
+
+async def test_batches_that_end_below_the_position_surface_once(
+    network: Any, leader_of: Any
+) -> None:
+    """Passed over in silence they would be asked for again at once, for ever."""
+    leader = leader_of(lambda offset: batch_at(1, 2))
+    network.handlers[HERE] = leader
+    async with network, lone() as c:
+        await c.assign([TP])
+        c.seek(TP, 5)
+        with anyio.fail_after(5), pytest.raises(CorruptRecordError) as caught:
+            await c.getone()
+        assert str(caught.value).startswith("t/0 at offset 5: ")
+        with anyio.move_on_after(60):
+            await c.getone()
+        assert leader.count("fetch") == 1
+        leader.fetched = lambda offset: batch_at(offset)
+        c.seek(TP, 5)
+        assert await offsets_of(c, 1) == [5]
+
+
+async def test_a_batch_cut_short_that_never_comes_whole_surfaces_once(
+    network: Any, leader_of: Any
+) -> None:
+    leader = leader_of(lambda offset: batch_at(offset)[:-1])
+    network.handlers[HERE] = leader
+    async with network, lone() as c:
+        await c.assign([TP])
+        with anyio.fail_after(5), pytest.raises(CorruptRecordError) as caught:
+            await c.getone()
+        assert str(caught.value).startswith(
+            f"t/0 at offset 0: the next batch is larger than the {len(batch_at(0)) - 1} bytes"
+        )
+        with anyio.move_on_after(60):
+            await c.getone()
+        assert leader.count("fetch") == 1
+
+
+async def test_what_was_fetched_is_handed_out_before_a_reset(network: Any, leader_of: Any) -> None:
+    """The log was cut below what is buffered: that is still good, and must not be lost."""
+    three = batch_at(0) + batch_at(1) + batch_at(2)
+    leader = leader_of(lambda offset: three if offset == 0 else E.OFFSET_OUT_OF_RANGE)
+    network.handlers[HERE] = leader
+    async with network, lone() as c:
+        await c.assign([TP])
+        found = await offsets_of(c, 1)
+        leader.offset = 50
+        await anyio.sleep(5)
+        assert leader.count("list") == 1
+        found += await offsets_of(c, 2)
+        leader.fetched = lambda offset: batch_at(offset) if offset == 50 else E.OFFSET_OUT_OF_RANGE
+        found += await offsets_of(c, 1)
+        assert (found, leader.count("list")) == ([0, 1, 2, 50], 2)
+
+
+async def test_a_last_batch_cut_short_is_dropped_and_asked_for_again(
+    network: Any, leader_of: Any
+) -> None:
+    wholes = {0: batch_at(0) + batch_at(1)[:-1], 1: batch_at(1)}
+    leader = leader_of(lambda offset: wholes.get(offset, b""))
+    network.handlers[HERE] = leader
+    async with network, lone() as c:
+        await c.assign([TP])
+        assert await offsets_of(c, 2) == [0, 1]
+
+
+async def test_what_nobody_asked_for_is_passed_over(network: Any, leader_of: Any) -> None:
+    leader = leader_of(lambda offset: batch_at(offset))
+    honest = leader.fetch
+
+    async def strange(request: FetchRequest) -> FetchResponse:
+        (topic,) = (await honest(request)).responses
+        (data,) = topic.partitions
+        stranger = PartitionData(
+            partition_index=5, error_code=1, high_watermark=9, records=batch_at(0)
+        )
+        return FetchResponse(
+            responses=(
+                FetchableTopicResponse(topic_id=UUID(int=99), partitions=(data,)),
+                FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(stranger, data)),
+            )
+        )
+
+    leader.fetch = strange
+    network.handlers[HERE] = leader
+    async with network, lone() as c:
+        await c.assign([TP])
+        assert await offsets_of(c, 3) == [0, 1, 2]
+
+
+async def test_a_lost_commit_is_not_lost(reading: Any) -> None:
+    async with reading() as (kafka, consumer), consumer(group_id="g") as c:
+        await c.assign([TP])
+        await offsets_of(c, 3)
+        kafka.fail(OffsetCommitRequest, Close())
+        await c.commit()
+        assert kafka.committed("g", "t") == {0: 3}

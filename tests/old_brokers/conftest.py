@@ -1,0 +1,77 @@
+"""Real brokers of old releases, one node each, and a tap on every connection to them."""
+
+import uuid
+from collections import defaultdict
+
+import anyio
+import attrs
+import pytest
+from anyio.abc import ByteStream
+
+from kafkagroup.testing import LocalKafka
+from kafkagroup.testing.local import LocalKafkaUnavailable
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", params=["2.4.1", "3.9.1"])
+def old(request, tmp_path_factory):
+    """A node of an old release, which the tests of a module share."""
+    folder = tmp_path_factory.mktemp("kafka")
+    kafka = LocalKafka(request.param, directory=folder)
+    try:
+        kafka.start()
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"no Kafka {request.param} on this machine: {error}")
+    yield kafka
+    kafka.stop()
+
+
+@pytest.fixture
+def name():
+    """A topic or group of this test's own."""
+    return f"test-{uuid.uuid4().hex[:8]}"
+
+
+@attrs.define(eq=False)
+class Tap(ByteStream):
+    """A connection that notes the key and version of each request on its way out."""
+
+    stream: ByteStream
+    sent: dict[int, list[int]]
+    buffer: bytearray = attrs.field(factory=bytearray)
+
+    async def send(self, item):
+        self.buffer += item
+        while len(self.buffer) >= 8:
+            size = int.from_bytes(self.buffer[:4], "big")
+            api_key, version = (int.from_bytes(self.buffer[i : i + 2], "big") for i in (4, 6))
+            self.sent[api_key].append(version)
+            assert len(self.buffer) >= 4 + size, "the writer sends whole requests"
+            del self.buffer[: 4 + size]
+        await self.stream.send(item)
+
+    async def receive(self, max_bytes=65536):
+        return await self.stream.receive(max_bytes)
+
+    async def send_eof(self):
+        await self.stream.send_eof()
+
+    async def aclose(self):
+        await self.stream.aclose()
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """API key -> the versions of the requests that were sent, in order."""
+    requests = defaultdict(list)
+    connect = anyio.connect_tcp
+
+    async def connect_tcp(*arguments, **options):
+        return Tap(await connect(*arguments, **options), requests)
+
+    monkeypatch.setattr(anyio, "connect_tcp", connect_tcp)
+    return requests

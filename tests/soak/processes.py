@@ -1,0 +1,111 @@
+"""The members of a soak as processes, and how far they have come."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from member_log import ENTRY, Entry, Kind, entries
+
+PATIENCE = 60.0
+"""Seconds without a record that nobody had before, after which the soak gives up."""
+
+WORKER = Path(__file__).with_name("worker.py")
+
+
+class Members:
+    """The processes, and their logs."""
+
+    def __init__(self, folder: Path, records: int, arguments: Sequence[str]) -> None:
+        """The arguments are a worker's, but for its log."""
+        self._folder = folder
+        self._arguments = arguments
+        self._seen = bytearray(records)
+        """For each sequence number, whether somebody had the record."""
+        self._read: dict[Path, int] = {}
+        """How many bytes of each log have been looked at."""
+        self._progressed = time.monotonic()
+        self.count = 0
+        """Records that somebody had."""
+        self.longest_stall = 0.0
+        """Most seconds between two looks at the logs that found something new."""
+        self.active: set[str] = set()
+        """Who has had a record at all."""
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.killed: set[str] = set()
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            command = [sys.executable, str(WORKER), str(self._folder / name), *self._arguments]
+            self.running[name] = subprocess.Popen(command)
+
+    def wait_until_up(self, name: str) -> None:
+        """Wait until a member is about to join: it has a log. Only then may it be told to leave."""
+        self._wait((self._folder / name).exists)
+
+    def kill(self, name: str) -> None:
+        process = self.running.pop(name)
+        process.kill()
+        process.wait()
+        self.killed.add(name)
+
+    def leave(self, *names: str) -> None:
+        leaving = {name: self.running.pop(name) for name in names}
+        for process in leaving.values():
+            process.send_signal(signal.SIGTERM)
+        for name, process in leaving.items():
+            if (code := process.wait(30)) != 0:
+                raise SystemExit(f"member {name} left with exit code {code}")
+
+    def end(self) -> None:
+        """Kill whoever is left: the soak failed."""
+        for process in self.running.values():
+            process.kill()
+            process.wait()
+
+    def wait_for(self, count: int) -> None:
+        """Wait until that many records have come to somebody."""
+        self._wait(lambda: self.count >= count)
+
+    def wait_until_active(self, *names: str) -> None:
+        """Wait until each of these members has had a record."""
+        self._wait(lambda: self.active >= set(names))
+
+    def _wait(self, enough: Callable[[], bool]) -> None:
+        self._look()
+        while not enough():
+            self._raise_if_ended()
+            if (stall := time.monotonic() - self._progressed) > PATIENCE:
+                raise SystemExit(f"no progress for {stall:.0f} s at {self.count} records")
+            time.sleep(0.02)
+            self._look()
+
+    def _raise_if_ended(self) -> None:
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                raise SystemExit(f"member {name} ended with exit code {process.returncode}")
+
+    def _look(self) -> None:
+        before = self.count
+        for path in self._folder.iterdir():
+            with path.open("rb") as log:
+                log.seek(self._read.get(path, 0))
+                data = log.read()
+            data = data[: len(data) - len(data) % ENTRY.size]
+            self._read[path] = self._read.get(path, 0) + len(data)
+            for kind, _, _, sequence, _ in ENTRY.iter_unpack(data):
+                if kind == Kind.DELIVERED:
+                    self.active.add(path.name)
+                    self.count += not self._seen[sequence]
+                    self._seen[sequence] = 1
+        if self.count > before:
+            now = time.monotonic()
+            if before:  # else it is the time that the first process took to start
+                self.longest_stall = max(self.longest_stall, now - self._progressed)
+            self._progressed = now
+
+    def logs(self) -> dict[str, Iterator[Entry]]:
+        """Each member's log, read as it is asked for: together they may be large."""
+        return {path.name: entries(path.read_bytes()) for path in self._folder.iterdir()}

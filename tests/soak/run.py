@@ -1,0 +1,145 @@
+"""The soak: members in processes of their own share a topic while members join, leave and are
+killed, and the broker that coordinates them too. Nothing may be lost; only what a killed member had
+not committed may come twice.
+
+python tests/soak/run.py [BOOTSTRAP] [--records N] [--cooperative]
+    one broker; without BOOTSTRAP: Apache Kafka on loopback
+python tests/soak/run.py --nodes 3 [--records N] [--cooperative]
+    a cluster on loopback, whose coordinator is killed too
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+from judge import Verdict, judge
+from processes import Members
+from topic import clean_up, committed, coordinator, prepare
+
+from kafkagroup.testing import LocalKafka
+
+PARTITIONS = 8
+RATE = 2_500
+"""Records a second that a member takes. The group takes its time over a killed member, and brokers
+over a killed broker: until then there have to be records left."""
+
+Story = Callable[[Members, str, int], None]
+"""What happens to the members of a group, as so many records come through."""
+
+
+def soak(bootstrap: str, records: int, *, rate: int = RATE, cooperative: bool = False) -> Verdict:
+    """Three members; at a quarter one joins, at a half one is killed, at three quarters one
+    leaves."""
+    return _run(bootstrap, records, _on_one_broker, rate=rate, cooperative=cooperative)
+
+
+def soak_cluster(
+    kafka: LocalKafka,
+    records: int,
+    *,
+    rate: int = RATE,
+    cooperative: bool = False,
+    twice: bool = True,
+) -> Verdict:
+    """Five members; the coordinator's node is killed, a member while it is down, the node comes
+    back, a member leaves; with `twice` another coordinator dies while a member joins."""
+    story = partial(_on_a_cluster, kafka, twice=twice)
+    return _run(kafka.bootstrap_servers, records, story, rate=rate, cooperative=cooperative)
+
+
+def _on_one_broker(members: Members, group: str, records: int) -> None:
+    members.start("first", "second", "third")
+    members.wait_until_active("first", "second", "third")
+    members.wait_for(records // 4)
+    members.start("joiner")
+    members.wait_until_active("joiner")
+    members.wait_for(records // 2)
+    members.kill("second")
+    members.wait_for(records * 3 // 4)
+    members.leave("third")
+
+
+def _on_a_cluster(
+    kafka: LocalKafka, members: Members, group: str, records: int, *, twice: bool
+) -> None:
+    part = records // 8
+    members.start("first", "second", "third")
+    members.wait_for(part)
+    members.start("fourth", "fifth")
+    members.wait_until_active("first", "second", "third", "fourth", "fifth")
+    members.wait_for(2 * part)
+    with _coordinator_down(kafka, group):
+        members.wait_for(3 * part)
+        members.kill("second")
+        members.wait_for(4 * part)
+    members.wait_for(5 * part)
+    members.leave("third")
+    members.start("sixth")
+    members.wait_until_up("sixth")
+    if twice:
+        with _coordinator_down(kafka, group):
+            members.wait_for(7 * part)
+
+
+@contextmanager
+def _coordinator_down(kafka: LocalKafka, group: str) -> Iterator[None]:
+    """Kill the node of the group's coordinator; go on once there is another; start it again."""
+    servers = kafka.bootstrap_servers
+    node = anyio.run(coordinator, servers, group)
+    kafka.kill(node)
+    successor = anyio.run(coordinator, servers, group, node)
+    print(f"coordinator: node {node} killed, node {successor} took over", flush=True)
+    yield
+    kafka.start_node(node)
+
+
+def _run(bootstrap: str, records: int, story: Story, *, rate: int, cooperative: bool) -> Verdict:
+    topic = group = f"soak-{uuid.uuid4().hex[:8]}"
+    anyio.run(prepare, bootstrap, topic, PARTITIONS, records)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [bootstrap, topic, group, "--rate", str(rate)]
+        arguments += ["--cooperative"] * cooperative
+        members = Members(Path(folder), records, arguments)
+        try:
+            story(members, group, records)
+            members.wait_for(records)
+            members.leave(*members.running)
+            print(f"longest time without a record: {members.longest_stall:.1f} s")
+            left_at = anyio.run(committed, bootstrap, group)
+            return judge(records, members.logs(), frozenset(members.killed), left_at)
+        finally:
+            members.end()
+            anyio.run(clean_up, bootstrap, topic)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bootstrap", nargs="?", default=os.environ.get("BROKER"))
+    parser.add_argument("--nodes", type=int, default=1, choices=(1, 3))
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--cooperative", action="store_true")
+    arguments = parser.parse_args()
+    records, cooperative = arguments.records, arguments.cooperative
+    started = time.monotonic()
+    if arguments.nodes == 3:
+        with LocalKafka(nodes=3) as kafka:
+            verdict = soak_cluster(kafka, records, cooperative=cooperative)
+    elif arguments.bootstrap is not None:
+        verdict = soak(arguments.bootstrap, records, cooperative=cooperative)
+    else:
+        with LocalKafka() as kafka:
+            verdict = soak(kafka.bootstrap_servers, records, cooperative=cooperative)
+    print(f"{verdict} in {time.monotonic() - started:.1f} s")
+    return 0 if verdict.clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""The short forms of the soak: members in processes of their own join, leave and are killed, and
+so is the broker that coordinates them. `run.py` runs the long forms."""
+
+import pytest
+from run import PARTITIONS, soak, soak_cluster
+
+from kafkagroup.testing import LocalKafka
+from kafkagroup.testing.local import LocalKafkaUnavailable
+
+
+@pytest.mark.parametrize("source", ["embedded", "kafka"])
+def test_nothing_is_lost(source, request):
+    verdict = soak(request.getfixturevalue(source), 24_000)
+    assert verdict.clean, verdict
+    assert verdict.fenced == 0
+    assert verdict.tenures >= 3 * PARTITIONS
+
+
+@pytest.fixture
+def cluster():
+    kafka = LocalKafka(nodes=3)
+    try:
+        kafka.start()
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"no real Kafka on this machine: {error}")
+    yield kafka
+    kafka.stop()
+
+
+def test_nothing_is_lost_when_the_coordinator_is_killed(cluster):
+    verdict = soak_cluster(cluster, 60_000, rate=2_000, cooperative=True, twice=False)
+    assert verdict.clean, verdict
+    assert verdict.tenures > PARTITIONS

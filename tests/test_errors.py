@@ -1,0 +1,142 @@
+"""The exceptions: their tree, their words, and that they survive a trip to another process."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+
+import pytest
+
+from kafkagroup import errors
+from kafkagroup.errors import (
+    BrokerError,
+    ConfigurationError,
+    CorruptRecordError,
+    DeserializationError,
+    ErrorCode,
+    KafkaGroupError,
+    NoOffsetError,
+    OffsetOutOfRangeError,
+    error_name,
+)
+from kafkagroup.types import Record, TimestampType, TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+RECORD = Record("t", 0, 7, 5, TimestampType.CREATE_TIME, b"k", b"v", (("h", None),), 3)
+SPECIAL: dict[type[Exception], tuple[Exception, str]] = {
+    BrokerError: (
+        BrokerError(25, "JoinGroup of group 'g'"),
+        "UNKNOWN_MEMBER_ID (25): JoinGroup of group 'g'",
+    ),
+    CorruptRecordError: (
+        CorruptRecordError("CRC-32C mismatch", topic="t", partition=3, offset=40),
+        "t/3 at offset 40: CRC-32C mismatch",
+    ),
+    OffsetOutOfRangeError: (
+        OffsetOutOfRangeError({T1: 9, T0: 5}),
+        "no such offset in the log: t/0 at 5, t/1 at 9; seek, or set auto_offset_reset",
+    ),
+    NoOffsetError: (
+        NoOffsetError((T1, T0)),
+        "no committed offset for t/0, t/1; seek, or set auto_offset_reset",
+    ),
+    DeserializationError: (
+        DeserializationError(RECORD, "key"),
+        "key_deserializer failed on t/0 at offset 7",
+    ),
+}
+CLASSES = [
+    value
+    for value in vars(errors).values()
+    if inspect.isclass(value) and issubclass(value, KafkaGroupError)
+]
+
+
+def example(cls: type[Exception]) -> tuple[Exception, str]:
+    return SPECIAL.get(cls) or (cls("what happened"), "what happened")
+
+
+def test_the_tree_is_the_one_in_the_docstring() -> None:
+    assert errors.__doc__ is not None
+    drawn: dict[str, str] = {}
+    above: list[str] = []
+    for line in errors.__doc__.splitlines():
+        if found := re.match(r"^([│├└─ ]*)([A-Z]\w+)( |$)", line):
+            depth = len(found[1]) // 4
+            del above[depth:]
+            if above:
+                drawn[found[2]] = above[-1]
+            elif found[2] != "KafkaGroupError":
+                continue
+            above.append(found[2])
+    assert drawn == {
+        cls.__name__: cls.__bases__[0].__name__ for cls in CLASSES if cls is not KafkaGroupError
+    }
+    assert set(errors.__all__) == {cls.__name__ for cls in CLASSES} | {"ErrorCode"}
+
+
+def test_a_bad_option_is_a_value_error_too() -> None:
+    assert issubclass(ConfigurationError, ValueError)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_error_says_what_happened(cls: type[Exception]) -> None:
+    error, words = example(cls)
+    assert str(error) == words
+    assert inspect.getdoc(cls)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_error_survives_pickling_and_copying(cls: type[Exception]) -> None:
+    """Process pools and Spark executors hand errors on; three of these once broke on the way."""
+    error, words = example(cls)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        back = pickle.loads(pickle.dumps(error, protocol))
+        assert (type(back), str(back), vars(back)) == (cls, words, vars(error))
+    twin = copy.copy(error)
+    assert (type(twin), str(twin), vars(twin)) == (cls, words, vars(error))
+
+
+def test_a_broker_error_by_its_code() -> None:
+    error = BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert (str(error), vars(error)) == (
+        "NOT_LEADER_OR_FOLLOWER (6)",
+        {"code": 6, "name": "NOT_LEADER_OR_FOLLOWER", "retriable": True, "stale_metadata": True},
+    )
+    assert vars(BrokerError(30)) == {
+        "code": 30,
+        "name": "GROUP_AUTHORIZATION_FAILED",
+        "retriable": False,
+        "stale_metadata": False,
+    }
+
+
+def test_a_code_of_a_newer_broker_is_kept() -> None:
+    error = BrokerError(9999, "from the future")
+    assert str(error) == "UNKNOWN_CODE_9999 (9999): from the future"
+    assert (error.name, error.retriable, error_name(9999)) == (
+        "UNKNOWN_CODE_9999",
+        False,
+        "UNKNOWN_CODE_9999",
+    )
+
+
+def test_broker_errors_compare_by_value() -> None:
+    assert BrokerError(25) == BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert hash(BrokerError(25)) == hash(BrokerError(ErrorCode.UNKNOWN_MEMBER_ID))
+    assert BrokerError(25) != BrokerError(25, "x")
+    assert BrokerError(25) != BrokerError(22)
+    assert BrokerError(25) != KafkaGroupError(str(BrokerError(25)))
+
+
+def test_a_message_with_a_colon_survives() -> None:
+    error = pickle.loads(pickle.dumps(BrokerError(25, ": a: b")))
+    assert error == BrokerError(25, ": a: b")
+
+
+def test_the_attributes_of_a_corrupt_record_have_defaults() -> None:
+    assert str(CorruptRecordError("short")) == "?/-1 at offset -1: short"
+    error = CorruptRecordError("short", topic="t", partition=1, offset=2)
+    assert vars(error) == {"reason": "short", "topic": "t", "partition": 1, "offset": 2}

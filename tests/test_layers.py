@@ -1,0 +1,147 @@
+"""The house has floors: imports go one way, and the floors below `net` never do I/O.
+
+Imports are read from the source, those inside functions included; what only type checkers import
+does not count.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import kafkagroup
+
+PACKAGE = Path(kafkagroup.__file__).parent
+
+_CORE = {"types", "errors", "wire", "assign"}
+_ENGINE = _CORE | {"member", "consume", "net"}
+_PUBLIC = {"", "types", "errors", "consumer", "group", "recipes", "admin"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "types": set(),
+    "errors": {"types"},
+    "wire": {"types", "errors"},
+    "assign": {"types", "errors"},
+    "member": _CORE,
+    "consume": _CORE,
+    "net": _ENGINE,
+    "consumer": _ENGINE,
+    "group": _ENGINE,
+    "recipes": _ENGINE | {"group"},
+    "admin": _ENGINE | {"group"},
+    "": set(),  # its names are imported on first use
+    "compat": _PUBLIC,
+    "cli": _PUBLIC,
+    "zookeeper": {"types", "errors", "member", "net"},
+    "spark": {"types", "errors", "wire", "assign"},
+    "testing": _ENGINE,
+}
+"""Part of the package -> the other parts that it may import; "" is `kafkagroup` itself."""
+
+IO = {"anyio", "asyncio", "trio", "socket", "ssl", "selectors", "threading", "subprocess"}
+"""Nothing below `net` may start, wait or send."""
+
+CLOCKS = {"time", "random", "secrets"}
+"""Time and chance come in as arguments there."""
+
+PURE = {"types", "errors", "wire", "assign", "member", "consume"}
+
+
+def violations(package: Path) -> list[str]:
+    """What is wrong with the imports below `package`, one line each."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        part = part_of(path.relative_to(package).with_suffix("").parts)
+        if part not in MAY_IMPORT:
+            found.append(f"{part}: not in the table of this test")
+            continue
+        for module in imports(path, package):
+            top, *rest = module.split(".")
+            if top == package.name:
+                target = part_of(tuple(rest))
+                if target not in MAY_IMPORT[part] | {part}:
+                    found.append(f"{path.relative_to(package)}: {part} imports {target or top}")
+            elif part in PURE and top in IO | CLOCKS:
+                found.append(f"{path.relative_to(package)}: {part} imports {top}")
+    return found
+
+
+def part_of(parts: tuple[str, ...]) -> str:
+    return "" if parts in ((), ("__init__",)) else parts[0]
+
+
+def imports(path: Path, package: Path) -> Iterator[str]:
+    """Dotted names of the modules that a file imports, in absolute form."""
+    here = [package.name, *path.relative_to(package).with_suffix("").parts]
+    for node in runtime(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [] if not node.level else here[: -node.level]
+            base += node.module.split(".") if node.module else []
+            if base == [package.name]:
+                # A part, or a public name, which counts as the package itself.
+                for name in node.names:
+                    yield f"{package.name}.{name.name}" if name.name in MAY_IMPORT else base[0]
+            else:
+                yield ".".join(base)
+
+
+def runtime(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node, except below `if TYPE_CHECKING`."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            for other in child.orelse:
+                yield from runtime(other)
+        else:
+            yield from runtime(child)
+
+
+def test_imports_go_one_way() -> None:
+    assert violations(PACKAGE) == []
+
+
+def test_every_part_below_net_is_there() -> None:
+    """A part that moved away would be checked no more."""
+    assert {p.stem for p in PACKAGE.iterdir()} >= PURE | {"net", "consumer", "group", "testing"}
+
+
+def test_the_check_sees_what_is_forbidden(tmp_path: Path) -> None:
+    package = tmp_path / "kafkagroup"
+    planted = {
+        "__init__.py": "if TYPE_CHECKING:\n    import kafkagroup.net\n",
+        "types.py": "import enum\n",
+        "errors.py": "from kafkagroup import types\n",
+        "group.py": "from kafkagroup.net.driver import Driver\n",
+        "wire/schema.py": "from ..errors import X\nfrom ..member import state\nimport random\n",
+        "wire/messages/group.py": "from ..schema import X\nfrom ...net.broker import Y\n",
+        "member/classic.py": "def step():\n    import time\n    import kafkagroup.consume.plan\n",
+        "consume/plan.py": "import anyio.abc\nfrom kafkagroup.assign import range\n",
+        "net/driver.py": "import anyio, time\nfrom kafkagroup.member import classic\n",
+        "net/broker.py": "from kafkagroup.group import GroupMember\n",
+        "testing/embedded/kafka.py": "from kafkagroup.net import broker\nimport socket\n",
+        "cli.py": "from kafkagroup import Consumer\nfrom kafkagroup.net import driver\n",
+        "spark/source.py": (
+            "if typing.TYPE_CHECKING:\n    import kafkagroup.net\n"
+            "else:\n    import kafkagroup.group\n"
+        ),
+        "stranger.py": "",
+    }
+    for name, source in planted.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    assert violations(package) == [
+        "cli.py: cli imports net",
+        "consume/plan.py: consume imports anyio",
+        "member/classic.py: member imports time",
+        "member/classic.py: member imports consume",
+        "net/broker.py: net imports group",
+        "spark/source.py: spark imports group",
+        "stranger: not in the table of this test",
+        "wire/messages/group.py: wire imports net",
+        "wire/schema.py: wire imports member",
+        "wire/schema.py: wire imports random",
+    ]

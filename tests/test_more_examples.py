@@ -1,0 +1,144 @@
+"""The examples of embedding and of careful consuming, run as a reader would run them."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from kafkagroup.testing import EmbeddedKafka
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka({"t": 2}) as broker:
+        yield broker
+
+
+@contextmanager
+def running(script: str, kafka: EmbeddedKafka, *options: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, EXAMPLES / script, kafka.bootstrap_servers, "t", "group", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_until(stream: IO[str] | None, pattern: str) -> re.Match[str]:
+    """The first line that matches somewhere; it fails when the process ends."""
+    assert stream is not None
+    told = []
+    for line in stream:
+        told.append(line)
+        if found := re.search(pattern, line):
+            return found
+    pytest.fail(f"no {pattern!r} in {told}")
+
+
+def end(process: subprocess.Popen[str], number: signal.Signals) -> tuple[str, str]:
+    """Ask it to end; what it told since, on stdout and stderr."""
+    process.send_signal(number)
+    return process.communicate(timeout=30)
+
+
+def health(port: str) -> tuple[int, dict[str, object]]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def wait_for_health(port: str, expected: tuple[int, dict[str, object]]) -> None:
+    deadline = time.monotonic() + 20
+    while (found := health(port)) != expected:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("script", "listens", "number", "code"),
+    [
+        ("aiohttp_worker.py", "stdout", signal.SIGTERM, 0),
+        ("aiohttp_worker.py", "stdout", signal.SIGINT, 0),
+        # uvicorn closes in good order, and then ends by the signal that it was sent.
+        ("fastapi_worker.py", "stderr", signal.SIGTERM, -signal.SIGTERM),
+        ("fastapi_worker.py", "stderr", signal.SIGINT, 0),
+    ],
+)
+def test_a_web_application_consumes_while_it_serves_and_commits_at_its_end(
+    script: str, listens: str, number: signal.Signals, code: int, kafka: EmbeddedKafka
+) -> None:
+    kafka.produce("t", ["one", "two", "three"])
+    with running(script, kafka, "--port", "0") as process:
+        port = read_until(getattr(process, listens), r"http://127\.0\.0\.1:(\d+)")[1]
+        owned = ["t/0", "t/1"]
+        wait_for_health(port, (200, {"ok": True, "assignment": owned, "processed": 3}))
+        kafka.produce("t", ["four"])
+        wait_for_health(port, (200, {"ok": True, "assignment": owned, "processed": 4}))
+        _, errors = end(process, number)
+    assert "Traceback" not in errors
+    assert process.returncode == code
+    assert kafka.committed("group", "t") == {0: 2, 1: 2}
+    assert kafka.group_state("group") == "Empty"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_batches_are_committed_when_they_are_stored(
+    number: signal.Signals, kafka: EmbeddedKafka
+) -> None:
+    kafka.produce("t", map(str, range(20)))
+    with running("manual_commit.py", kafka, "--batch-size", "4") as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(6)]
+        # A batch is committed before the next one is stored: only the last may be on its way.
+        assert sum(kafka.committed("group", "t").values()) in (18, 20)
+        rest, errors = end(process, number)
+    assert (rest, errors, process.returncode) == ("", "", 0)
+    assert sorted(lines) == [
+        f"stored {p}/{first}-{last}\n" for p in (0, 1) for first, last in ((0, 3), (4, 7), (8, 9))
+    ]
+    assert kafka.committed("group", "t") == {0: 10, 1: 10}
+    assert kafka.group_state("group") == "Empty"
+
+
+def test_a_full_pool_pauses_and_goes_on_when_it_has_drained(kafka: EmbeddedKafka) -> None:
+    kafka.produce("t", map(str, range(200)))
+    with running("back_pressure.py", kafka, "--workers", "2", "--most", "10") as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while sum(line.startswith("handled") for line in lines) < 200:
+            lines.append(process.stdout.readline().rstrip("\n"))
+            assert lines[-1], process.communicate()[1]
+        kafka.produce("t", map(str, range(30)))
+        rest, errors = end(process, signal.SIGTERM)
+    assert (errors, process.returncode) == ("", 0)
+    lines += rest.splitlines()
+    handled = [tuple(map(int, line[8:].split("/"))) for line in lines if line[:7] == "handled"]
+    committed = kafka.committed("group", "t")
+    for partition in (0, 1):
+        # In order, none twice, and what was under way at the end was finished and committed.
+        assert [o for p, o in handled if p == partition] == list(range(committed[partition]))
+    turns = [line for line in lines if line in ("paused", "resumed")]
+    assert len(turns) > 10
+    assert turns == ["paused", "resumed"] * (len(turns) // 2) + ["paused"] * (len(turns) % 2)
+    assert kafka.group_state("group") == "Empty"

@@ -1,0 +1,578 @@
+"""The classic group coordinator, request by request, with time as an argument.
+
+What is expected here was compared with Apache Kafka 4.3.1, answer by answer.
+"""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded.coordinator import Caller, GroupCoordinator
+from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.testing.embedded.timers import Timers
+from kafkagroup.wire.messages.group import (
+    DeletableGroupResult,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+
+E = ErrorCode
+RANGE = (("range", b"m"),)
+
+
+class Story:
+    """A coordinator, a clock that is moved by hand, and short forms of the requests."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.timers = Timers()
+        ids = count(1)
+        self.coordinator = GroupCoordinator(
+            self.timers, lambda: str(next(ids)), BrokerSettings(**settings)
+        )
+        self.now = 0.0
+
+    def caller(self, version: int) -> Caller:
+        return Caller(version=version, now=self.now, client_id="c", host="/h")
+
+    def at(self, now: float) -> None:
+        self.now = now
+        self.timers.run(now)
+
+    def join(
+        self,
+        member: str = "",
+        *,
+        instance: str | None = None,
+        protocols: tuple[tuple[str, bytes], ...] = RANGE,
+        kind: str = "consumer",
+        session: float = 10.0,
+        rebalance: float = 60.0,
+        version: int = 9,
+    ) -> list[JoinGroupResponse]:
+        replies: list[JoinGroupResponse] = []
+        request = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=int(session * 1000),
+            rebalance_timeout_ms=int(rebalance * 1000),
+            member_id=member,
+            group_instance_id=instance,
+            protocol_type=kind,
+            protocols=tuple(JoinGroupRequestProtocol(name=n, metadata=m) for n, m in protocols),
+        )
+        self.coordinator.join(request, self.caller(version), replies.append)
+        self.timers.run(self.now)
+        return replies
+
+    def joins(self, **options: Any) -> tuple[str, list[JoinGroupResponse]]:
+        """A new dynamic member: its id, and the replies to its second JoinGroup."""
+        (answer,) = self.join(**options)
+        assert answer.error_code == E.MEMBER_ID_REQUIRED
+        return answer.member_id, self.join(answer.member_id, **options)
+
+    def sync(
+        self, member: str, generation: int, *, instance: str | None = None, **assignments: str
+    ) -> list[SyncGroupResponse]:
+        replies: list[SyncGroupResponse] = []
+        request = SyncGroupRequest(
+            group_id="g",
+            generation_id=generation,
+            member_id=member,
+            group_instance_id=instance,
+            protocol_type="consumer",
+            protocol_name=self.coordinator.groups["g"].protocol or "",
+            assignments=tuple(
+                SyncGroupRequestAssignment(member_id=m.replace("_", "-"), assignment=a.encode())
+                for m, a in assignments.items()
+            ),
+        )
+        self.coordinator.sync(request, self.caller(5), replies.append)
+        return replies
+
+    def beat(self, member: str, generation: int, instance: str | None = None) -> int:
+        request = HeartbeatRequest(
+            group_id="g", generation_id=generation, member_id=member, group_instance_id=instance
+        )
+        return self.coordinator.heartbeat(request, self.caller(4)).error_code
+
+    def leave(self, *members: str, version: int = 5) -> LeaveGroupResponse:
+        request = LeaveGroupRequest(
+            group_id="g", members=tuple(MemberIdentity(member_id=m) for m in members)
+        )
+        return self.coordinator.leave(request, self.caller(version))
+
+    def commit(self, member: str, generation: int, *, version: int = 8) -> ErrorCode:
+        return self.coordinator.check_commit("g", generation, member, None, self.caller(version))
+
+    @property
+    def state(self) -> str:
+        return self.coordinator.describe("g", 5).group_state
+
+    def pair(self) -> None:
+        """c-1 (leader) and c-2, stable in generation 2, each with its assignment."""
+        first, _ = self.joins()
+        self.sync(first, 1, c_1="all")
+        second, _ = self.joins()
+        self.join(first)
+        self.sync(second, 2)
+        self.sync(first, 2, c_1="a", c_2="b")
+        assert (first, second, self.state) == ("c-1", "c-2", "Stable")
+
+
+def joined(member: str, generation: int, *, leader: str = "c-1", **changes: Any) -> Any:
+    fields: dict[str, Any] = {
+        "error_code": E.NONE,
+        "generation_id": generation,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "leader": leader,
+        "member_id": member,
+        "members": (),
+    }
+    return JoinGroupResponse(**fields | changes)
+
+
+def told(*members: str, instances: tuple[str | None, ...] = (None, None)) -> Any:
+    return tuple(
+        JoinGroupResponseMember(member_id=m, group_instance_id=i, metadata=b"m")
+        for m, i in zip(members, instances, strict=False)
+    )
+
+
+def refused(error: ErrorCode, member: str = "") -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=error, protocol_name=None, leader="", member_id=member, members=()
+    )
+
+
+def synced(assignment: bytes) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        error_code=E.NONE, protocol_type="consumer", protocol_name="range", assignment=assignment
+    )
+
+
+def not_synced(error: ErrorCode) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=error, assignment=b"")
+
+
+def test_the_first_join_gets_an_id_and_the_second_the_group() -> None:
+    story = Story()
+    assert story.join() == [refused(E.MEMBER_ID_REQUIRED, "c-1")]
+    assert story.join("c-1") == [joined("c-1", 1, members=told("c-1"))]
+    assert story.state == "CompletingRebalance"
+    assert story.sync("c-1", 1, c_1="all") == [synced(b"all")]
+    assert story.state == "Stable"
+
+
+def test_before_version_4_the_first_join_joins() -> None:
+    assert Story().join(version=3) == [joined("c-1", 1, members=told("c-1"))]
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        ({"session": 5.999}, refused(E.INVALID_SESSION_TIMEOUT)),
+        ({"session": 1800.001}, refused(E.INVALID_SESSION_TIMEOUT)),
+        ({"protocols": ()}, refused(E.INCONSISTENT_GROUP_PROTOCOL)),
+        ({"kind": ""}, refused(E.INCONSISTENT_GROUP_PROTOCOL)),
+        ({"member": "who"}, refused(E.UNKNOWN_MEMBER_ID, "who")),
+    ],
+)
+def test_joins_that_cannot_be(options: dict[str, Any], answer: JoinGroupResponse) -> None:
+    assert Story().join(**options) == [answer]
+
+
+def test_a_member_must_share_type_and_a_protocol_with_the_group() -> None:
+    story = Story()
+    story.pair()
+    inconsistent = [refused(E.INCONSISTENT_GROUP_PROTOCOL)]
+    assert story.join(kind="connect") == inconsistent
+    assert story.join(protocols=(("sticky", b""),)) == inconsistent
+
+
+def test_the_initial_delay_gathers_members_and_is_prolonged_while_they_come() -> None:
+    story = Story(group_initial_rebalance_delay=3.0)
+    first, a = story.joins()
+    story.at(2.0)
+    _, b = story.joins()
+    story.at(3.0)
+    story.at(5.9)
+    assert (a, b) == ([], [])
+    story.at(6.0)
+    assert a == [joined(first, 1, members=told("c-1", "c-2"))]
+    assert b == [joined("c-2", 1)]
+
+
+def test_the_leader_waits_for_nobody_and_followers_wait_for_the_leader() -> None:
+    story = Story()
+    first, _ = story.joins()
+    story.sync(first, 1)
+    second, b = story.joins()
+    assert (b, story.state, story.beat(first, 1)) == ([], "PreparingRebalance", 27)
+    a = story.join(first)
+    assert a == [joined(first, 2, members=told("c-1", "c-2"))]
+    assert b == [joined(second, 2)]
+    follower = story.sync(second, 2)
+    assert follower == []
+    assert story.sync(first, 2, c_2="b") == [synced(b"")]
+    assert follower == [synced(b"b")]
+    assert story.sync(second, 2) == [synced(b"b")]
+
+
+def test_a_join_that_interrupts_the_sync_sends_everyone_back() -> None:
+    story = Story()
+    story.pair()
+    story.join("c-1")
+    story.join("c-2")
+    parked = story.sync("c-2", 3)
+    story.joins()
+    assert parked == [not_synced(E.REBALANCE_IN_PROGRESS)]
+    assert story.sync("c-1", 3) == [not_synced(E.REBALANCE_IN_PROGRESS)]
+
+
+def test_sync_says_what_is_wrong() -> None:
+    story = Story()
+    story.pair()
+    assert story.sync("c-1", 1) == [not_synced(E.ILLEGAL_GENERATION)]
+    assert story.sync("who", 2) == [not_synced(E.UNKNOWN_MEMBER_ID)]
+    replies: list[SyncGroupResponse] = []
+    for kind, name, version in (("consumer", None, 5), ("connect", "range", 5), (None, None, 4)):
+        request = SyncGroupRequest(
+            group_id="g",
+            generation_id=2,
+            member_id="c-1",
+            protocol_type=kind,
+            protocol_name=name,
+            assignments=(),
+        )
+        story.coordinator.sync(request, story.caller(version), replies.append)
+    inconsistent = not_synced(E.INCONSISTENT_GROUP_PROTOCOL)
+    assert replies == [inconsistent, inconsistent, synced(b"a")]
+
+
+def test_a_follower_that_repeats_its_join_learns_the_generation_it_has() -> None:
+    story = Story()
+    story.pair()
+    assert story.join("c-2") == [joined("c-2", 2)]
+    assert story.state == "Stable"
+    assert story.join("c-2", protocols=(("range", b"new"),)) == []
+    assert story.state == "PreparingRebalance"
+
+
+def test_who_does_not_rejoin_in_time_is_out_and_another_leads() -> None:
+    story = Story()
+    first, _ = story.joins(rebalance=20.0, session=30.0)
+    story.sync(first, 1)
+    second, b = story.joins(rebalance=20.0, session=30.0)
+    story.at(19.9)
+    assert b == []
+    story.at(20.0)
+    assert b == [joined(second, 2, leader=second, members=told(second))]
+    assert story.beat(first, 2) == E.UNKNOWN_MEMBER_ID
+
+
+def test_who_does_not_sync_in_time_is_out() -> None:
+    story = Story()
+    member, _ = story.joins(rebalance=7.0)
+    story.at(7.0)
+    assert (story.state, story.beat(member, 1)) == ("Empty", E.UNKNOWN_MEMBER_ID)
+
+
+def test_a_session_ends_without_heartbeats_but_not_while_a_request_is_parked() -> None:
+    story = Story()
+    story.pair()
+    for now in (9.0, 18.0):
+        story.at(now)
+        assert story.beat("c-1", 2) == (E.NONE if now == 9.0 else E.REBALANCE_IN_PROGRESS)
+    a = story.join("c-1")
+    assert a == [joined("c-1", 3, members=told("c-1"))]
+    story.sync("c-1", 3)
+    late, _ = story.joins()
+    story.at(27.9)
+    assert story.beat("c-1", 3) == E.REBALANCE_IN_PROGRESS
+    story.at(37.9)
+    assert [m.member_id for m in story.coordinator.describe("g", 5).members] == [late]
+
+
+def test_a_session_starts_anew_when_a_parked_sync_is_answered() -> None:
+    """Its deadline passed unheeded while the sync was parked; it must not be lost for good."""
+    story = Story()
+    story.pair()
+    story.join("c-1")
+    story.join("c-2")
+    parked = story.sync("c-2", 3)
+    for now in (9.0, 12.0):
+        story.at(now)
+        story.beat("c-1", 3)
+    story.sync("c-1", 3)
+    assert parked == [synced(b"")]
+    for now in (20.0, 21.9):
+        story.at(now)
+        assert story.beat("c-1", 3) == E.NONE
+    story.at(22.0)
+    assert story.beat("c-1", 3) == E.REBALANCE_IN_PROGRESS
+
+
+def test_who_has_synced_stays_when_the_time_for_it_is_over() -> None:
+    story = Story()
+    member, _ = story.joins(rebalance=7.0)
+    story.sync(member, 1)
+    story.at(7.0)
+    assert story.state == "Stable"
+
+
+def test_a_parked_first_join_is_given_up_after_its_own_timeout() -> None:
+    story = Story(group_new_member_join_timeout=20.0)
+    first, _ = story.joins()
+    story.sync(first, 1)
+    _, parked = story.joins()
+    for now in (9.0, 18.0, 19.9):
+        story.at(now)
+        story.beat(first, 1)
+    assert parked == []
+    story.at(20.0)
+    assert parked == [refused(E.UNKNOWN_MEMBER_ID)]
+
+
+def test_a_pending_member_holds_up_the_rebalance_until_its_session_ends() -> None:
+    story = Story()
+    story.pair()
+    story.join()
+    a, b = story.join("c-1"), story.join("c-2")
+    assert (a, b) == ([], [])
+    story.at(10.0)
+    assert a == [joined("c-1", 3, members=told("c-1", "c-2"))]
+    assert b == [joined("c-2", 3)]
+
+
+def test_leaving_answers_the_members_own_parked_join() -> None:
+    story = Story()
+    first, _ = story.joins()
+    story.sync(first, 1)
+    second, parked = story.joins()
+    left = LeaveGroupResponse(
+        error_code=E.NONE,
+        members=(
+            MemberResponse(member_id=second, group_instance_id=None, error_code=E.NONE),
+            MemberResponse(member_id="who", group_instance_id=None, error_code=25),
+        ),
+    )
+    assert story.leave(second, "who") == left
+    assert parked == [refused(E.UNKNOWN_MEMBER_ID)]
+    assert story.state == "PreparingRebalance"
+    assert story.join(first) == [joined(first, 2, members=told(first))]
+
+
+def test_before_version_3_one_member_leaves_and_the_error_is_the_answers() -> None:
+    story = Story()
+    story.pair()
+    caller = story.caller(2)
+    request = LeaveGroupRequest(group_id="g", member_id="c-1")
+    assert story.coordinator.leave(request, caller) == LeaveGroupResponse(error_code=E.NONE)
+    assert story.coordinator.leave(request, caller) == LeaveGroupResponse(error_code=25)
+
+
+def test_the_last_to_leave_leaves_an_empty_group_behind() -> None:
+    story = Story()
+    story.pair()
+    story.leave("c-1", "c-2")
+    assert (story.state, story.timers.next()) == ("Empty", None)
+    assert story.join("c-1") == [refused(E.UNKNOWN_MEMBER_ID, "c-1")]
+    assert story.coordinator.delete("g") == DeletableGroupResult(group_id="g", error_code=E.NONE)
+    assert story.state == "Dead"
+
+
+def test_a_group_with_members_is_not_deleted() -> None:
+    story = Story()
+    story.pair()
+    assert story.coordinator.delete("g").error_code == E.NON_EMPTY_GROUP
+    assert story.coordinator.delete("nope").error_code == E.GROUP_ID_NOT_FOUND
+
+
+def test_the_group_has_a_limit() -> None:
+    story = Story(group_max_size=2)
+    story.pair()
+    assert story.join() == [refused(E.GROUP_MAX_SIZE_REACHED)]
+    assert story.join("c-2") == [joined("c-2", 2)]
+
+
+def test_a_rebalance_gives_the_places_to_those_who_come_first() -> None:
+    story = Story(group_max_size=2)
+    story.pair()
+    story.join("c-1")
+    third, _ = story.joins()
+    assert story.join("c-2") == [refused(E.GROUP_MAX_SIZE_REACHED)]
+    assert story.beat("c-2", 2) == E.UNKNOWN_MEMBER_ID
+    assert story.join(third)[0].members == ()
+
+
+def test_each_member_votes_for_its_first_choice_among_those_that_all_have() -> None:
+    story = Story()
+    protocols = (("a", b""), ("b", b""), ("mine", b""))
+    first, _ = story.joins(protocols=protocols)
+    story.sync(first, 1)
+    others = [story.joins(protocols=(("yours", b""), ("b", b""), ("a", b""))) for _ in range(2)]
+    (answer,) = story.join(first, protocols=protocols)
+    assert answer.protocol_name == "b"
+    assert [replies[0].protocol_name for _, replies in others] == ["b", "b"]
+
+
+class TestCommits:
+    def test_of_members(self) -> None:
+        story = Story()
+        story.pair()
+        assert story.commit("c-1", 2) == E.NONE
+        assert story.commit("c-1", 1) == E.ILLEGAL_GENERATION
+        assert story.commit("who", 2) == E.UNKNOWN_MEMBER_ID
+        assert story.commit("c-1", -1) == E.ILLEGAL_GENERATION
+        story.joins()
+        assert story.commit("c-1", 2) == E.NONE, "also while the next rebalance is prepared"
+        story.join("c-1")
+        story.join("c-2")
+        assert story.commit("c-1", 3) == E.REBALANCE_IN_PROGRESS
+
+    def test_prolong_the_session(self) -> None:
+        story = Story()
+        story.pair()
+        story.at(9.0)
+        story.commit("c-1", 2)
+        story.commit("c-2", 2)
+        story.at(18.0)
+        assert story.state == "Stable"
+
+    def test_without_membership_need_a_group_without_members(self) -> None:
+        story = Story()
+        assert story.commit("", -1) == E.NONE
+        assert story.state == "Empty"
+        story.pair()
+        assert story.commit("", -1) == E.UNKNOWN_MEMBER_ID
+
+    def test_to_an_unknown_group(self) -> None:
+        assert Story().commit("m", 3, version=8) == E.ILLEGAL_GENERATION
+        assert Story().commit("m", 3, version=9) == E.GROUP_ID_NOT_FOUND
+
+
+class TestStaticMembers:
+    @pytest.fixture
+    def story(self) -> Story:
+        """x-1, the leader, stable in generation 1."""
+        story = Story()
+        assert story.join(instance="x") == [
+            joined("x-1", 1, leader="x-1", members=told("x-1", instances=("x",)))
+        ]
+        story.sync("x-1", 1, x_1="all")
+        return story
+
+    def test_back_under_a_new_id_without_a_rebalance(self, story: Story) -> None:
+        back = joined(
+            "x-2",
+            1,
+            leader="x-2",
+            members=told("x-2", instances=("x",)),
+            skip_assignment=True,
+        )
+        assert story.join(instance="x") == [back]
+        assert story.sync("x-2", 1, instance="x") == [synced(b"all")]
+        assert story.beat("x-1", 1, "x") == E.FENCED_INSTANCE_ID
+        assert story.beat("x-1", 1) == E.UNKNOWN_MEMBER_ID
+        assert story.beat("x-2", 1, "y") == E.UNKNOWN_MEMBER_ID
+
+    def test_before_version_9_it_is_told_that_another_leads(self, story: Story) -> None:
+        assert story.join(instance="x", version=8) == [joined("x-2", 1, leader="x-1")]
+
+    def test_a_change_of_the_groups_protocol_rebalances(self, story: Story) -> None:
+        (answer,) = story.join(instance="x", protocols=(("sticky", b""), ("range", b"m")))
+        assert answer.error_code == E.NONE
+        assert (answer.generation_id, answer.protocol_name) == (2, "sticky")
+
+    def test_two_at_once_the_older_is_fenced(self, story: Story) -> None:
+        parked = story.join(instance="y")
+        again = story.join(instance="y")
+        assert parked == [refused(E.FENCED_INSTANCE_ID, "y-2")]
+        story.join("x-1", instance="x")
+        assert again == [joined("y-3", 2, leader="x-1")]
+        waiting = story.sync("y-3", 2, instance="y")
+        story.join(instance="y")
+        assert waiting == [not_synced(E.FENCED_INSTANCE_ID)]
+
+    def test_stays_in_the_group_when_it_misses_a_rebalance(self, story: Story) -> None:
+        _, parked = story.joins()
+        story.at(5.0)
+        story.beat("x-1", 1, "x")
+        story.at(14.0)
+        story.beat("x-1", 1, "x")
+        for now in range(20, 61, 5):
+            story.at(float(now))
+            story.beat("x-1", 1, "x")
+        (answer,) = parked
+        assert sorted(m.member_id for m in answer.members) == ["c-2", "x-1"]
+        assert answer.leader == "c-2"
+
+
+def test_another_coordinator_knows_what_was_written() -> None:
+    story = Story()
+    story.pair()
+    _, parked = story.joins()
+    story.now = 5.0
+    story.coordinator.move("g", 5.0)
+    assert parked == [refused(E.NOT_COORDINATOR, "c-3")]
+    assert (story.state, story.beat("c-1", 2), story.beat("c-3", 2)) == ("Stable", 0, 25)
+    story.at(14.9)
+    assert story.state == "Stable"
+    story.at(15.0)
+    assert story.beat("c-2", 2) == E.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_can_move_again_and_again() -> None:
+    story = Story()
+    story.pair()
+    for _ in range(3):
+        story.coordinator.move("g", 0.0)
+        assert (story.state, story.beat("c-1", 2), story.beat("c-2", 2)) == ("Stable", 0, 0)
+        story.join("c-1")
+        assert story.state == "PreparingRebalance"
+
+
+def test_a_generation_that_nobody_wrote_never_was() -> None:
+    story = Story()
+    story.pair()
+    story.join("c-1")
+    story.join("c-2")
+    waiting = story.sync("c-2", 3)
+    story.coordinator.move("g", 1.0)
+    assert waiting == [not_synced(E.NOT_COORDINATOR)]
+    assert (story.state, story.coordinator.groups["g"].generation) == ("Stable", 2)
+    assert story.sync("c-2", 2) == [synced(b"b")]
+
+
+def test_timers_run_in_order_and_only_what_is_due() -> None:
+    timers = Timers()
+    ran: list[tuple[str, float]] = []
+
+    def note(name: str) -> Callable[[float], None]:
+        return lambda now: ran.append((name, now))
+
+    woken: list[float | None] = []
+    timers.on_earlier = lambda: woken.append(timers.next())
+    timers.schedule("late", 5.0, note("late"))
+    timers.schedule("a", 2.0, note("a"))
+    timers.schedule("b", 2.0, lambda now: timers.schedule("c", now, note("c")))
+    timers.schedule("moved", 1.0, note("never"))
+    timers.schedule("moved", 3.0, note("moved"))
+    timers.schedule("gone", 2.0, note("gone"))
+    timers.cancel("gone")
+    timers.run(3.0)
+    assert ran == [("a", 3.0), ("moved", 3.0), ("c", 3.0)]
+    assert (timers.next(), woken) == (5.0, [5.0, 2.0, 1.0])

@@ -1,0 +1,641 @@
+"""The embedded broker over the wire: in the caller's loop, in a thread, on several nodes, failing.
+
+Connections are in memory where virtual time is needed, else TCP; nothing sleeps in real time.
+"""
+
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+import trio.testing
+from anyio.abc import ByteStream
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from kafkagroup.errors import (
+    BrokerError,
+    ConfigurationError,
+    ErrorCode,
+    IllegalStateError,
+)
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import BrokerSettings, Close, Delay, Seen, Swallow
+from kafkagroup.testing.embedded.broker import _HANDLERS, Incoming, write_response
+from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+)
+from kafkagroup.wire.messages.group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    ListGroupsRequest,
+)
+from kafkagroup.wire.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    Coordinator,
+    FindCoordinatorRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from kafkagroup.wire.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kafkagroup.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.schema import (
+    BYTES,
+    NO_ID,
+    RECORDS,
+    STRING,
+    UUID_,
+    Array,
+    Request,
+    Scalar,
+    decode,
+    encode,
+    fields_of,
+)
+
+pytestmark = pytest.mark.anyio
+LOOPS = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+VIRTUAL = pytest.mark.parametrize(
+    "anyio_backend",
+    [("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})],
+    ids=["trio-virtual"],
+)
+HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+
+
+def frame(request: Request[Any], version: int, correlation_id: int) -> bytes:
+    tags = b"\0" if version in request.flexible else b""
+    head = struct.pack(">hhih", request.api_key, version, correlation_id, 4) + b"test" + tags
+    body = head + encode(request, version)
+    return struct.pack(">i", len(body)) + body
+
+
+class Peer:
+    """A client of one connection."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self.stream = stream
+        self.reader = BufferedByteReceiveStream(stream)
+        self.sent: list[tuple[Request[Any], int]] = []
+        self.answered = 0
+
+    async def send(self, request: Request[Any], version: int) -> None:
+        self.sent.append((request, version))
+        await self.stream.send(frame(request, version, len(self.sent)))
+
+    async def receive(self) -> Any:
+        """The answer to the oldest request without one; its correlation id must be that one's."""
+        request, version = self.sent[self.answered]
+        self.answered += 1
+        (size,) = struct.unpack(">i", await self.reader.receive_exactly(4))
+        data = await self.reader.receive_exactly(size)
+        assert struct.unpack_from(">i", data) == (self.answered,)
+        tags = version in request.flexible and request.api_key != ApiVersionsRequest.api_key
+        return decode(request.response, version, data, 4 + tags)
+
+    async def ask(self, request: Request[Any], version: int) -> Any:
+        await self.send(request, version)
+        return await self.receive()
+
+
+class MemoryStream(ByteStream):
+    """One end of a connection without a socket."""
+
+    def __init__(self, inbox: Any, outbox: Any) -> None:
+        self.inbox, self.outbox = inbox, outbox
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        return await self.inbox.receive()
+
+    async def send(self, item: bytes) -> None:
+        await self.outbox.send(item)
+
+    async def send_eof(self) -> None:
+        await self.outbox.aclose()
+
+    async def aclose(self) -> None:
+        await self.inbox.aclose()
+        await self.outbox.aclose()
+
+
+@asynccontextmanager
+async def in_memory(kafka: EmbeddedKafka, count: int = 1) -> AsyncIterator[list[Peer]]:
+    """Connections to node 1."""
+    async with kafka, anyio.create_task_group() as group:
+        peers = []
+        for _ in range(count):
+            there, here = (anyio.create_memory_object_stream[bytes](99) for _ in range(2))
+            peers.append(Peer(MemoryStream(here[1], there[0])))
+            group.start_soon(kafka.handle_stream, MemoryStream(there[1], here[0]), 1)
+        yield peers
+        for peer in peers:
+            await peer.stream.aclose()
+
+
+@asynccontextmanager
+async def connected(kafka: EmbeddedKafka, node_id: int = 1) -> AsyncIterator[Peer]:
+    host, _, port = kafka.address(node_id).partition(":")
+    async with await anyio.connect_tcp(host, int(port)) as stream:
+        yield Peer(stream)
+
+
+def fetch_request(*offsets: int, max_wait_ms: int = 0, version_16: Any = None) -> FetchRequest:
+    """Partition n of topic t from the n-th offset."""
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        topics=(
+            FetchTopic(
+                topic="" if version_16 else "t",
+                **({"topic_id": version_16} if version_16 else {}),
+                partitions=tuple(
+                    FetchPartition(partition=n, fetch_offset=offset, partition_max_bytes=10**6)
+                    for n, offset in enumerate(offsets)
+                ),
+            ),
+        ),
+    )
+
+
+def join_request(member_id: str = "") -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=(JoinGroupRequestProtocol(name="range", metadata=b"m"),),
+    )
+
+
+def commit_request(offset: int) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id="g",
+        topics=(
+            OffsetCommitRequestTopic(
+                name="t",
+                partitions=(
+                    OffsetCommitRequestPartition(
+                        partition_index=0, committed_offset=offset, committed_metadata=None
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+def values(answer: Any, partition: int = 0) -> list[object]:
+    records = answer.responses[0].partitions[partition].records
+    found = read_batches(records, topic="t", partition=partition)
+    return [record.value for batch in found for record in batch.records()]
+
+
+def errors(answer: Any) -> list[int]:
+    return [partition.error_code for partition in answer.responses[0].partitions]
+
+
+# ---------------------------------------------------------------- in the caller's loop
+
+
+@LOOPS
+async def test_records_over_tcp_in_the_callers_loop() -> None:
+    async with EmbeddedKafka({"t": 1}, wall=lambda: 12.0) as kafka, connected(kafka) as peer:
+        assert kafka.produce("t", ["a", b"b"]) == (TopicPartition("t", 0),) * 2
+        answer = await peer.ask(fetch_request(0), 12)
+        assert values(answer) == [b"a", b"b"]
+        assert answer.responses[0].partitions[0].high_watermark == 2
+        versions = await peer.ask(ApiVersionsRequest(), 0)
+        assert (versions.error_code, len(versions.api_keys)) == (0, 18)
+        assert kafka.requests() == [
+            Seen(1, "test", FetchRequest, 12),
+            Seen(1, "test", ApiVersionsRequest, 0),
+        ]
+        assert kafka.requests(FetchRequest) == kafka.requests()[:1]
+
+
+@LOOPS
+async def test_serve_runs_until_cancelled() -> None:
+    kafka = EmbeddedKafka({"t": 1})
+    async with anyio.create_task_group() as group:
+        assert await group.start(kafka.serve) is kafka
+        async with connected(kafka) as peer:
+            assert values(await peer.ask(fetch_request(0), 12)) == []
+            group.cancel_scope.cancel()
+    with pytest.raises(OSError, match="connection"):
+        await anyio.connect_tcp("127.0.0.1", int(kafka.bootstrap_servers.partition(":")[2]))
+
+
+@LOOPS
+async def test_the_callers_exception_leaves_bare() -> None:
+    with pytest.raises(LookupError):
+        async with EmbeddedKafka():
+            raise LookupError
+    async with EmbeddedKafka() as kafka:
+        with pytest.raises(IllegalStateError):
+            await kafka.__aenter__()
+
+
+@VIRTUAL
+async def test_a_fetch_waits_for_records_and_no_longer_than_asked() -> None:
+    kafka = EmbeddedKafka({"t": 2}, listen=False)
+    async with in_memory(kafka) as (peer,):
+        began = anyio.current_time()
+        assert values(await peer.ask(fetch_request(0, 0, max_wait_ms=5000), 12)) == []
+        assert anyio.current_time() - began == 5.0
+        await peer.send(fetch_request(0, 0, max_wait_ms=5000), 12)
+        await anyio.sleep(2)
+        kafka.produce("t", ["new"], partition=1)
+        assert values(await peer.receive(), 1) == [b"new"]
+        assert anyio.current_time() - began == 7.0
+
+
+@VIRTUAL
+async def test_a_parked_join_holds_up_its_connection_and_ends_with_the_deadline() -> None:
+    """Leaving on the connection of a parked JoinGroup would wait behind it: brokers keep order."""
+    kafka = EmbeddedKafka(listen=False)
+    async with in_memory(kafka, 2) as (first, second):
+        member = (await first.ask(join_request(), 9)).member_id
+        assert (await first.ask(join_request(member), 9)).error_code == ErrorCode.NONE
+        other = (await second.ask(join_request(), 9)).member_id
+        await second.send(join_request(other), 9)
+        await second.send(HEARTBEAT, 4)
+        began = anyio.current_time()
+        with anyio.move_on_after(9.9) as waited:
+            await second.receive()
+        assert waited.cancelled_caught
+        assert kafka.group_state("g") == "PreparingRebalance"
+        second.answered -= 1
+        answer = await second.receive()
+        assert (answer.generation_id, answer.leader) == (2, other)
+        assert anyio.current_time() - began == 10.0
+        assert (await second.receive()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@VIRTUAL
+async def test_an_answer_can_be_late() -> None:
+    kafka = EmbeddedKafka({"t": 1}, listen=False)
+    async with in_memory(kafka) as (peer,):
+        kafka.fail(HeartbeatRequest, Delay(30.0))
+        began = anyio.current_time()
+        await peer.ask(HEARTBEAT, 4)
+        assert anyio.current_time() - began == 30.0
+
+
+@VIRTUAL
+async def test_an_answer_can_never_come() -> None:
+    kafka = EmbeddedKafka({"t": 1}, listen=False)
+    async with in_memory(kafka) as (peer,):
+        kafka.fail(OffsetCommitRequest, Swallow())
+        await peer.send(commit_request(7), 8)
+        await peer.send(HEARTBEAT, 4)
+        with anyio.move_on_after(1e6) as waited:
+            await peer.receive()
+        assert waited.cancelled_caught
+        assert kafka.committed("g", "t") == {0: 7}, "the commit was made, its answer lost"
+
+
+# ---------------------------------------------------------------- versions and bad input
+
+
+@LOOPS
+async def test_api_versions_of_the_future_are_answered_in_version_0() -> None:
+    async with EmbeddedKafka() as kafka, connected(kafka) as peer:
+        await peer.stream.send(struct.pack(">ihhih", 10, 18, 99, 1, -1))
+        (size,) = struct.unpack(">i", await peer.reader.receive_exactly(4))
+        data = await peer.reader.receive_exactly(size)
+        answer = decode(ApiVersionsResponse, 0, data, 4)
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert [(k.api_key, k.min_version, k.max_version) for k in answer.api_keys] == [(18, 0, 4)]
+
+
+@LOOPS
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 2**31 - 1),
+        struct.pack(">ih", 2, 11),
+        struct.pack(">ihhih", 10, 999, 0, 1, -1),
+        struct.pack(">ihhih", 10, 11, 99, 1, -1),
+        struct.pack(">ihhihB", 11, 12, 4, 1, -1, 255),
+        struct.pack(">ihhih", 10, 3, 1, 1, 500),
+    ],
+    ids=["negative", "huge", "short", "api", "version", "tags", "client id"],
+)
+async def test_what_kafka_would_not_answer_closes_the_connection(garbage: bytes) -> None:
+    async with EmbeddedKafka() as kafka:
+        async with connected(kafka) as peer:
+            await peer.stream.send(garbage)
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                await peer.stream.receive()
+        async with connected(kafka) as peer:
+            assert (await peer.ask(HEARTBEAT, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("api", _HANDLERS, ids=lambda api: api.__name__)
+def test_every_api_can_be_refused_in_every_version(api: type[Request[Any]]) -> None:
+    for version in api.versions:
+        incoming = Incoming(_filled(api, version), version, 1, "")
+        response = refuse(incoming.request, ErrorCode.UNKNOWN_SERVER_ERROR, version)
+        assert write_response(incoming, response)
+
+
+def _filled(kind: Any, version: int) -> Any:
+    """A value of this type: zeros, empty strings, arrays of one."""
+    if isinstance(kind, Array):
+        return (_filled(kind.element, version),)
+    if isinstance(kind, Scalar):
+        return {STRING: "", BYTES: b"", RECORDS: b"", UUID_: NO_ID}.get(kind, 0)
+    fields = fields_of(kind).items()
+    return kind(**{n: _filled(f.kind, version) for n, f in fields if version in f.versions})
+
+
+# ---------------------------------------------------------------- reading and writing
+
+
+@LOOPS
+async def test_fetch_errors_by_partition() -> None:
+    async with EmbeddedKafka({"t": 2}) as kafka, connected(kafka) as peer:
+        kafka.produce("t", ["x"], partition=0)
+        assert errors(await peer.ask(fetch_request(0, 5, 0), 12)) == [0, 1, 3]
+        kafka.delete_records("t", 0, 1)
+        assert errors(await peer.ask(fetch_request(0, 0), 12)) == [1, 0]
+        kafka.fail(FetchRequest, ErrorCode.KAFKA_STORAGE_ERROR, when=lambda f: len(f.topics) == 1)
+        assert errors(await peer.ask(fetch_request(1, 0), 12)) == [56, 56]
+        assert errors(await peer.ask(fetch_request(1, 0), 12)) == [0, 0]
+
+
+@LOOPS
+async def test_a_truncated_log_begins_a_leader_epoch() -> None:
+    async with EmbeddedKafka({"t": 1}) as kafka, connected(kafka) as peer:
+        kafka.produce("t", ["a"])
+        kafka.produce("t", ["b"])
+        kafka.truncate("t", 0, 1)
+        asked = ListOffsetsRequest(
+            replica_id=-1,
+            topics=(
+                ListOffsetsTopic(
+                    name="t", partitions=(ListOffsetsPartition(partition_index=0, timestamp=-1),)
+                ),
+            ),
+        )
+        (found,) = (await peer.ask(asked, 7)).topics[0].partitions
+        assert (found.offset, found.leader_epoch) == (1, 1)
+        assert kafka.log_end("t", 0) == 1
+
+
+@LOOPS
+async def test_produce_appends_checked_batches() -> None:
+    settings = BrokerSettings(max_message_bytes=200)
+    async with EmbeddedKafka({"t": 1}, settings=settings) as kafka, connected(kafka) as peer:
+        batch = encode_batch([NewRecord(None, b"a"), NewRecord(None, b"b")])
+
+        async def produce(records: bytes, index: int = 0, acks: int = -1) -> tuple[int, int]:
+            asked = PartitionProduceData(index=index, records=records)
+            topic = TopicProduceData(name="t", partition_data=(asked,))
+            request = ProduceRequest(acks=acks, timeout_ms=1, topic_data=(topic,))
+            (answer,) = (await peer.ask(request, 9)).responses[0].partition_responses
+            return answer.error_code, answer.base_offset
+
+        assert await produce(batch) == (0, 0)
+        assert await produce(batch, acks=1) == (0, 2)
+        assert await produce(batch, index=1) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+        assert await produce(batch, acks=2) == (ErrorCode.INVALID_REQUIRED_ACKS, -1)
+        assert await produce(batch + batch) == (ErrorCode.INVALID_RECORD, -1)
+        assert await produce(batch[:-1] + b"\xff") == (ErrorCode.CORRUPT_MESSAGE, -1)
+        assert await produce(encode_batch([NewRecord(None, b"x" * 200)])) == (10, -1)
+        topic = TopicProduceData(
+            name="t", partition_data=(PartitionProduceData(index=0, records=batch),)
+        )
+        await peer.send(ProduceRequest(acks=0, timeout_ms=1, topic_data=(topic,)), 9)
+        peer.answered += 1  # acks=0 has no answer: the next one is that of the next request
+        assert values(await peer.ask(fetch_request(0), 12)) == [b"a", b"b"] * 3
+
+
+# ---------------------------------------------------------------- several nodes
+
+
+@LOOPS
+async def test_leaders_and_coordinators_are_spread_and_told() -> None:
+    async with EmbeddedKafka({"t": 3}, nodes=3) as kafka, connected(kafka) as peer:
+        topics = (MetadataRequestTopic(name="t"),)
+        metadata = await peer.ask(MetadataRequest(topics=topics), 12)
+        assert [f"{b.host}:{b.port}" for b in metadata.brokers] == [
+            kafka.address(n) for n in (1, 2, 3)
+        ]
+        assert [p.leader_id for p in metadata.topics[0].partitions] == [1, 2, 3]
+        assert errors(await peer.ask(fetch_request(0, 0, 0), 12)) == [0, 6, 6]
+        groups = ("a", "b", "c", "d")
+        answer = await peer.ask(FindCoordinatorRequest(coordinator_keys=groups), 4)
+        host, _, _ = kafka.address(1).partition(":")
+        assert answer.coordinators == tuple(
+            Coordinator(
+                key=group,
+                node_id=kafka.coordinator(group),
+                host=host,
+                port=int(kafka.address(kafka.coordinator(group)).partition(":")[2]),
+            )
+            for group in groups
+        )
+        assert len({c.node_id for c in answer.coordinators}) > 1
+
+
+@LOOPS
+async def test_a_moved_leader_is_named_with_its_address() -> None:
+    async with EmbeddedKafka({"t": 1}, nodes=2) as kafka, connected(kafka) as peer:
+        topics = (MetadataRequestTopic(name="t"),)
+        topic_id = (await peer.ask(MetadataRequest(topics=topics), 12)).topics[0].topic_id
+        await peer.send(fetch_request(0, max_wait_ms=60_000, version_16=topic_id), 17)
+        while not kafka.requests(FetchRequest):
+            await anyio.lowlevel.checkpoint()
+        kafka.move_leader("t", 0, 2)
+        answer = await peer.receive()
+        (partition,) = answer.responses[0].partitions
+        assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert partition.current_leader == LeaderIdAndEpoch(leader_id=2, leader_epoch=1)
+        host, _, port = kafka.address(2).partition(":")
+        assert answer.node_endpoints == (NodeEndpoint(node_id=2, host=host, port=int(port)),)
+
+
+def test_a_killed_node_is_cut_off_and_comes_back_on_its_port() -> None:
+    with EmbeddedKafka({"t": 2}, nodes=2) as kafka:
+        kafka.produce("t", ["a", "b"])
+        group = next(g for g in "abcdefgh" if kafka.coordinator(g) == 1)
+        host, _, port = kafka.address(1).partition(":")
+        with socket.create_connection((host, int(port)), 10) as connection:
+            connection.sendall(frame(HEARTBEAT, 4, 1))
+            assert connection.recv(100)
+            kafka.kill(1)
+            assert connection.recv(100) == b""
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), 10)
+        assert ([kafka.leader("t", n) for n in (0, 1)], kafka.coordinator(group)) == ([2, 2], 2)
+        kafka.restart(1)
+        with socket.create_connection((host, int(port)), 10) as connection:
+            connection.sendall(frame(HEARTBEAT, 4, 1))
+            assert connection.recv(100)
+        assert ([kafka.leader("t", n) for n in (0, 1)], kafka.coordinator(group)) == ([2, 2], 1)
+        assert [kafka.log_end("t", n) for n in (0, 1)] == [1, 1]
+
+
+@LOOPS
+async def test_the_next_coordinator_loads_what_the_killed_one_had_written() -> None:
+    async with EmbeddedKafka(nodes=2) as kafka:
+        async with connected(kafka, kafka.coordinator("g")) as peer:
+            member = (await peer.ask(join_request(), 9)).member_id
+            await peer.ask(join_request(member), 9)
+            assert kafka.group_state("g") == "CompletingRebalance"
+            kafka.kill(kafka.coordinator("g"))
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                await peer.stream.receive()
+        assert kafka.describe_group("g").members == ()
+        assert kafka.group_state("g") == "Empty"
+
+
+def test_without_a_live_node_nobody_leads() -> None:
+    with EmbeddedKafka({"t": 1}) as kafka:
+        kafka.kill(1)
+        assert (kafka.leader("t", 0), kafka.coordinator("g")) == (-1, -1)
+        kafka.restart(1)
+        assert (kafka.leader("t", 0), kafka.coordinator("g")) == (1, 1)
+        with pytest.raises(ValueError, match="node 2 is not alive"):
+            kafka.move_leader("t", 0, 2)
+
+
+@LOOPS
+async def test_a_moved_coordinator_is_found_elsewhere() -> None:
+    async with EmbeddedKafka({"t": 1}, nodes=2) as kafka:
+        old = kafka.coordinator("g")
+        async with connected(kafka, old) as peer:
+            await peer.ask(commit_request(3), 8)
+            kafka.move_coordinator("g", 3 - old)
+            answer = await peer.ask(commit_request(4), 8)
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+            assert await peer.ask(HEARTBEAT, 4) == HeartbeatResponse(error_code=16)
+            assert (await peer.ask(ListGroupsRequest(), 4)).groups == ()
+        assert (kafka.coordinator("g"), kafka.committed("g", "t")) == (3 - old, {0: 3})
+
+
+# ---------------------------------------------------------------- faults
+
+
+@LOOPS
+async def test_errors_strike_as_often_as_told_and_where() -> None:
+    async with EmbeddedKafka() as kafka, connected(kafka) as peer:
+        kafka.fail(HeartbeatRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=2)
+        kafka.fail(HeartbeatRequest, ErrorCode.NOT_COORDINATOR, node_id=2)
+        for_ever = kafka.fail(
+            HeartbeatRequest,
+            ErrorCode.REBALANCE_IN_PROGRESS,
+            times=None,
+            when=lambda request: request.group_id == "g",
+        )
+        answers = [(await peer.ask(HEARTBEAT, 4)).error_code for _ in range(4)]
+        assert answers == [14, 14, 27, 27]
+        assert for_ever.hits == 2
+        for_ever.stop()
+        assert (await peer.ask(HEARTBEAT, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@LOOPS
+@pytest.mark.parametrize(("close", "committed"), [(Close(), {0: 7}), (Close(before=True), {})])
+async def test_a_lost_acknowledgement(close: Close, committed: dict[int, int]) -> None:
+    async with EmbeddedKafka({"t": 1}) as kafka, connected(kafka) as peer:
+        kafka.fail(OffsetCommitRequest, close)
+        await peer.send(commit_request(7), 8)
+        with pytest.raises((anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError)):
+            await peer.receive()
+        assert kafka.committed("g", "t") == committed
+
+
+# ---------------------------------------------------------------- conveniences
+
+
+def test_topics_and_groups_from_a_thread() -> None:
+    kafka = EmbeddedKafka({"t": 2})
+    kafka.start()
+    with pytest.raises(IllegalStateError):
+        kafka.start()
+    kafka.create_topic("u")
+    with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS"):
+        kafka.create_topic("u")
+    with pytest.raises(BrokerError, match="INVALID_TOPIC_EXCEPTION"):
+        kafka.create_topic("no good")
+    kafka.add_partitions("u", 3)
+    with pytest.raises(ValueError, match="never get fewer"):
+        kafka.add_partitions("u", 2)
+    kafka.produce("u", ["a", "b", "c", "d"])
+    kafka.append("u", 2, encode_batch([NewRecord(None, b"e")]))
+    assert [kafka.log_end("u", n) for n in range(3)] == [2, 1, 2]
+    kafka.delete_records("u", 0, 1)
+    assert kafka.log_start("u", 0) == 1
+    with pytest.raises(ConfigurationError, match="u/3"):
+        kafka.log_end("u", 3)
+    assert (kafka.committed("g", "t"), kafka.group_state("g")) == ({}, "Dead")
+    kafka.delete_topic("u")
+    kafka.stop()
+    kafka.stop()
+    assert kafka.log_end("t", 0) == 0
+    with pytest.raises(ConfigurationError, match="3 nodes with 1 ports"):
+        EmbeddedKafka(nodes=3, ports=[9092])
+
+
+@LOOPS
+async def test_deleted_topics_take_their_offsets_along_and_come_back_as_others() -> None:
+    async with EmbeddedKafka({"t": 1}) as kafka, connected(kafka) as peer:
+
+        async def topic_id() -> object:
+            topics = (MetadataRequestTopic(name="t"),)
+            (topic,) = (await peer.ask(MetadataRequest(topics=topics), 12)).topics
+            return topic.topic_id
+
+        await peer.ask(commit_request(1), 8)
+        before = await topic_id()
+        kafka.delete_topic("t")
+        assert kafka.committed("g", "t") == {}
+        kafka.create_topic("t")
+        assert await topic_id() != before
+        await peer.ask(commit_request(1), 8)
+        kafka.expire_offsets("g")
+        assert kafka.committed("g", "t") == {}
+
+
+def test_in_the_foreground() -> None:
+    command = [sys.executable, "-m", "kafkagroup.testing.embedded", "--port", "0", "--topic", "t:2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            host, _, port = process.stdout.readline().strip().partition(":")
+            with socket.create_connection((host, int(port)), 10) as connection:
+                connection.sendall(frame(MetadataRequest(topics=None), 12, 1))
+                data = connection.recv(65536)
+        finally:
+            process.kill()
+    answer = decode(MetadataRequest.response, 12, data, 9)
+    assert [(t.name, len(t.partitions)) for t in answer.topics] == [("t", 2)]

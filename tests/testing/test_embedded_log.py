@@ -1,0 +1,110 @@
+"""The partition log: offsets, slices, lookups, leader epochs."""
+
+import pytest
+
+from kafkagroup.errors import CorruptRecordError
+from kafkagroup.testing.embedded.log import PartitionLog, TimedOffset
+from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+
+
+def batch(*timestamps: int) -> bytes:
+    return encode_batch([NewRecord(None, b"v%d" % ts, ts) for ts in timestamps])
+
+
+def values(data: bytes) -> list[tuple[int, object]]:
+    found = read_batches(data, topic="t", partition=0)
+    return [(r.offset, r.value) for b in found for r in b.records()]
+
+
+@pytest.fixture
+def log() -> PartitionLog:
+    """Offsets 0-2 in one batch, 3 in another, 4-5 in a third; of leader epochs 0, 0 and 2."""
+    made = PartitionLog()
+    made.append(batch(10, 30, 20))
+    made.append(batch(40))
+    made.begin_epoch(2)
+    made.append(batch(50, 50))
+    return made
+
+
+def test_append_assigns_offsets_and_the_leader_epoch(log: PartitionLog) -> None:
+    found = read_batches(log.read(0, 10**6), topic="t", partition=0)
+    assert [(b.base_offset, b.last_offset, b.leader_epoch) for b in found] == [
+        (0, 2, 0),
+        (3, 3, 0),
+        (4, 5, 2),
+    ]
+    assert (log.start, log.end) == (0, 6)
+
+
+def test_append_takes_exactly_one_sound_batch() -> None:
+    log = PartitionLog()
+    with pytest.raises(ValueError, match="expected one whole batch"):
+        log.append(batch(1) + batch(2))
+    with pytest.raises(ValueError, match="expected one whole batch"):
+        log.append(batch(1)[:-1])
+    with pytest.raises(CorruptRecordError):
+        log.append(batch(1)[:-1] + b"\xff")
+    assert (log.end, log.read(0, 100)) == (0, b"")
+
+
+def test_read_begins_with_the_batch_that_holds_the_offset(log: PartitionLog) -> None:
+    assert values(log.read(1, 10**6))[0] == (0, b"v10")
+    assert values(log.read(4, 10**6)) == [(4, b"v50"), (5, b"v50")]
+    assert log.read(6, 10**6) == b""
+
+
+def test_read_cuts_at_the_limit_but_sends_the_first_batch_whole(log: PartitionLog) -> None:
+    whole = log.read(0, 10**6)
+    first = len(batch(10, 30, 20))
+    assert log.read(0, first + 7) == whole[: first + 7]
+    assert log.read(0, 1) == whole[:first]
+    assert log.read(0, 1, at_least_one=False) == b""
+
+
+def test_lookups_by_place_and_time(log: PartitionLog) -> None:
+    assert log.earliest() == TimedOffset(0, -1, 0)
+    assert log.latest() == TimedOffset(6, -1, 2)
+    assert log.newest() == TimedOffset(4, 50, 2)
+    assert log.at_time(0) == TimedOffset(0, 10, 0)
+    assert log.at_time(15) == TimedOffset(1, 30, 0)
+    assert log.at_time(31) == TimedOffset(3, 40, 0)
+    assert log.at_time(51) == TimedOffset()
+    assert PartitionLog().newest() == TimedOffset()
+
+
+def test_ends_of_leader_epochs(log: PartitionLog) -> None:
+    assert [log.end_of_epoch(epoch) for epoch in (-1, 0, 1, 2, 3)] == [
+        (-1, -1),
+        (0, 4),
+        (0, 4),
+        (2, 6),
+        (-1, -1),
+    ]
+
+
+def test_an_epoch_that_wrote_nothing_leaves_no_trace(log: PartitionLog) -> None:
+    log.begin_epoch(3)
+    log.begin_epoch(4)
+    assert [log.end_of_epoch(epoch) for epoch in (2, 3, 4)] == [(2, 6), (2, 6), (4, 6)]
+
+
+def test_deleted_records_are_gone_but_their_batch_stays_while_needed(log: PartitionLog) -> None:
+    log.delete_before(1)
+    assert (log.start, log.at_time(0)) == (1, TimedOffset(1, 30, 0))
+    assert values(log.read(1, 10**6))[0] == (0, b"v10")
+    log.delete_before(4)
+    assert (log.start, log.end, log.earliest()) == (4, 6, TimedOffset(4, -1, 2))
+    with pytest.raises(ValueError, match="the log ends at 6"):
+        log.delete_before(7)
+
+
+def test_truncated_records_are_lost_with_their_batch(log: PartitionLog) -> None:
+    log.truncate(5)
+    log.begin_epoch(3)
+    assert (log.end, log.end_of_epoch(0), log.end_of_epoch(2)) == (4, (0, 4), (0, 4))
+    log.append(batch(60))
+    assert values(log.read(4, 10**6)) == [(4, b"v60")]
+    log.delete_before(5)
+    log.truncate(0)
+    assert (log.start, log.end) == (5, 5)

@@ -1,0 +1,216 @@
+"""The `kafka` fixture, as a user's test run has it: each test here runs a pytest of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkagroup.testing.local import LocalKafkaUnavailable, find_java, resolve_jars
+
+pytest_plugins = ["pytester"]
+
+ASK = """
+import socket
+import struct
+
+def test_ask(kafka):
+    host, _, port = kafka.split(",")[0].rpartition(":")
+    with socket.create_connection((host, int(port)), 5) as connection:
+        connection.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
+        answer = connection.makefile("rb").read(10)
+    assert struct.unpack(">iih", answer)[1:] == (7, 0)
+"""
+IMAGE = "kafkagroup-test:7.0.0"
+MACHINE = dict(os.environ)
+"""The environment before `bare` takes things away."""
+
+
+@pytest.fixture(scope="module")
+def jars() -> Path:
+    """Kafka's jars; the tests that need them are skipped, with the reason, where there are none."""
+    try:
+        return resolve_jars("4.3.1", find_java())
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"no real Kafka on this machine: {error}")
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that a broker could come from, but for the one inside the process."""
+    monkeypatch.delenv("KAFKAGROUP_BOOTSTRAP_SERVERS", raising=False)
+    monkeypatch.delenv("KAFKAGROUP_KAFKA", raising=False)
+    monkeypatch.setenv("KAFKAGROUP_KAFKA_IMAGE", IMAGE)
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+
+
+def give_back(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    if name in MACHINE:
+        monkeypatch.setenv(name, MACHINE[name])
+    else:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def image(jars: Path) -> str:
+    """An image of Kafka that Docker has; skipped where Docker does not answer."""
+    pytest.importorskip("testcontainers", reason="testcontainers is not installed")
+    try:
+        ask = ["docker", "version", "--format", "{{.Server.Version}}"]
+        subprocess.run(ask, check=True, capture_output=True, timeout=10, env=MACHINE)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"no Docker on this machine: {error}")
+    build = [sys.executable, str(Path(__file__).with_name("build_image.py")), IMAGE]
+    subprocess.run(build, check=True, env={**MACHINE, "KAFKAGROUP_KAFKA_JARS": str(jars)})
+    return IMAGE
+
+
+@pytest.fixture
+def listener() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def run(pytester: pytest.Pytester, source: str = ASK) -> tuple[dict[str, int], list[str]]:
+    """Outcomes of a run with warnings as errors, and the lines of its section on Kafka."""
+    pytester.makepyfile(source)
+    options = ["-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider"]
+    result = pytester.runpytest_subprocess(*options, timeout=120)
+    lines = iter(result.outlines)
+    if not any(line.strip("= ") == "kafka" for line in lines):
+        return result.parseoutcomes(), []
+    section = []
+    for line in lines:
+        if line.startswith("="):
+            break
+        if line:
+            section.append(line)
+    return result.parseoutcomes(), section
+
+
+def test_a_run_that_does_not_ask_starts_and_prints_nothing(pytester: pytest.Pytester) -> None:
+    assert run(pytester, "def test_other(): pass") == ({"passed": 1}, [])
+
+
+def test_the_plugin_imports_pytest_and_the_standard_library_only() -> None:
+    script = """
+import pytest, sys
+before = set(sys.modules)
+import kafkagroup.testing.pytest_plugin
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(new - sys.stdlib_module_names))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("kafkagroup\n", "")
+
+
+def test_the_address_of_the_environment_comes_first(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, listener: str
+) -> None:
+    servers = f"127.0.0.1:1, {listener}"
+    monkeypatch.setenv("KAFKAGROUP_BOOTSTRAP_SERVERS", servers)
+    source = f"def test_address(kafka): assert kafka == {servers!r}"
+    assert run(pytester, source) == ({"passed": 1}, [f"taken: address, at {servers}"])
+
+
+def test_one_broker_serves_the_whole_run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, listener: str
+) -> None:
+    monkeypatch.setenv("KAFKAGROUP_BOOTSTRAP_SERVERS", listener)
+    source = "def test_one(kafka): pass\ndef test_two(kafka): pass"
+    assert run(pytester, source) == ({"passed": 2}, [f"taken: address, at {listener}"])
+
+
+def test_falls_through_to_the_embedded_broker_and_says_why(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKAGROUP_BOOTSTRAP_SERVERS", "127.0.0.1:1,nonsense")
+    outcomes, section = run(pytester)
+    assert outcomes == {"passed": 1}
+    address, container, local, taken = section
+    assert address == (
+        "not address: KAFKAGROUP_BOOTSTRAP_SERVERS does not answer (127.0.0.1:1: [Errno 111] "
+        "Connection refused; nonsense: invalid literal for int() with base 10: 'nonsense')"
+    )
+    assert container.startswith("not container: Docker does not answer (")
+    assert local == "not local: JAVA_HOME is /nowhere, which holds no bin/java"
+    assert taken.startswith("taken: embedded, at ")
+
+
+@pytest.mark.parametrize(
+    ("forced", "reason"),
+    [
+        ("address", "KAFKAGROUP_BOOTSTRAP_SERVERS is not set"),
+        ("local", "JAVA_HOME is /nowhere, which holds no bin/java"),
+    ],
+)
+def test_a_forced_source_that_fails_is_an_error(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, forced: str, reason: str
+) -> None:
+    monkeypatch.setenv("KAFKAGROUP_KAFKA", forced)
+    assert run(pytester) == ({"errors": 1}, [f"not {forced}: {reason}"])
+
+
+def test_a_source_that_does_not_exist(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKAGROUP_KAFKA", "redpanda")
+    pytester.makepyfile(ASK)
+    result = pytester.runpytest_subprocess("-p", "no:asyncio")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["KAFKAGROUP_KAFKA is 'redpanda', and can be address, container, local, embedded"]
+    )
+
+
+def test_local_kafka(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, jars: Path
+) -> None:
+    give_back(monkeypatch, "JAVA_HOME")
+    # The run has another home, so another cache.
+    monkeypatch.setenv("KAFKAGROUP_KAFKA_JARS", str(jars))
+    monkeypatch.setenv("KAFKAGROUP_KAFKA", "local")
+    outcomes, section = run(pytester)
+    assert (outcomes, len(section)) == ({"passed": 1}, 1)
+    assert section[0].startswith("taken: local, at 127.0.0.1:")
+
+
+class TestContainer:
+    @pytest.fixture(autouse=True)
+    def docker(self, monkeypatch: pytest.MonkeyPatch, image: str) -> None:
+        give_back(monkeypatch, "DOCKER_HOST")
+        monkeypatch.setenv("KAFKAGROUP_KAFKA_IMAGE", image)
+        monkeypatch.setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
+        monkeypatch.setenv("KAFKAGROUP_KAFKA", "container")
+
+    def test_a_container(self, pytester: pytest.Pytester) -> None:
+        outcomes, section = run(pytester)
+        assert (outcomes, len(section)) == ({"passed": 1}, 1)
+        assert section[0].startswith("taken: container, at ")
+
+    def test_an_absent_image_is_not_pulled(
+        self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("KAFKAGROUP_KAFKA_IMAGE", "kafkagroup-absent:7.0.0")
+        reason = (
+            "not container: Docker has no image kafkagroup-absent:7.0.0, and none is pulled; "
+            "KAFKAGROUP_KAFKA_IMAGE names another"
+        )
+        assert run(pytester) == ({"errors": 1}, [reason])
+
+    def test_the_reapers_image_is_not_pulled_either(
+        self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TESTCONTAINERS_RYUK_DISABLED", "false")
+        monkeypatch.setenv("RYUK_CONTAINER_IMAGE", "kafkagroup-absent:reaper")
+        reason = (
+            "not container: Docker has no image kafkagroup-absent:reaper, and none is pulled; "
+            "TESTCONTAINERS_RYUK_DISABLED=true does without"
+        )
+        assert run(pytester) == ({"errors": 1}, [reason])

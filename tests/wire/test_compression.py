@@ -1,0 +1,354 @@
+"""The codecs: what Java wrote and reads, the limit while inflating, and what garbage raises."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tracemalloc
+
+import cramjam
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkagroup.errors import DecodeError, LimitExceededError
+from kafkagroup.wire.compression import MAX_BATCH_BYTES, Codec, compress, decompress
+
+repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+codecs = pytest.mark.parametrize("codec", list(Codec), ids=lambda c: c.name)
+inflating = pytest.mark.parametrize("codec", list(Codec)[1:], ids=lambda c: c.name)
+
+XERIAL = b"\x82SNAPPY\x00" + b"\x00\x00\x00\x01" * 2
+MIB = 1024 * 1024
+
+
+def xerial(*blocks: bytes, header: bytes = XERIAL) -> bytes:
+    return header + b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
+
+
+def snappy(data: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+def uvarint(n: int) -> bytes:
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    return bytes(out) + bytes((n,))
+
+
+# Each inflates to 32 MiB of zeros.
+ZEROS = bytes(MIB)
+BOMBS = {
+    "gzip": (Codec.GZIP, bytes(cramjam.gzip.compress(ZEROS * 32))),
+    "gzip members": (Codec.GZIP, bytes(cramjam.gzip.compress(ZEROS)) * 32),
+    "snappy raw": (Codec.SNAPPY, snappy(ZEROS * 32)),
+    "snappy blocks": (Codec.SNAPPY, xerial(*[snappy(ZEROS)] * 32)),
+    "lz4": (Codec.LZ4, bytes(cramjam.lz4.compress(ZEROS * 32))),
+    "zstd": (Codec.ZSTD, bytes(cramjam.zstd.compress(ZEROS * 32))),
+    "zstd frames": (Codec.ZSTD, bytes(cramjam.zstd.compress(ZEROS)) * 32),
+}
+bombs = pytest.mark.parametrize(("codec", "bomb"), BOMBS.values(), ids=BOMBS)
+
+
+def over(limit: int) -> str:
+    return f"batch inflates beyond {limit} bytes (max_batch_bytes)"
+
+
+@codecs
+@pytest.mark.parametrize("size", [0, 1, 4095, 4097, 100_000, MIB])
+@pytest.mark.parametrize("filler", ["zeros", "noise"])
+def test_round_trip(codec: Codec, size: int, filler: str) -> None:
+    data = bytes(size) if filler == "zeros" else random.Random(size).randbytes(size)
+    assert decompress(codec, compress(codec, data)) == data
+
+
+@codecs
+@repeatable
+@given(data=st.binary(max_size=300), times=st.integers(1, 300))
+def test_round_trip_of_any_bytes(codec: Codec, data: bytes, times: int) -> None:
+    assert decompress(codec, compress(codec, data * times)) == data * times
+
+
+@codecs
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_buffer_goes_in_and_bytes_come_out(codec: Codec, kind: type) -> None:
+    packed = compress(codec, kind(b"abc" * 100))
+    inflated = decompress(codec, kind(packed))
+    assert (type(packed), type(inflated), inflated) == (bytes, bytes, b"abc" * 100)
+
+
+def test_the_default_limit_holds_a_whole_frame() -> None:
+    assert MAX_BATCH_BYTES == 134_217_728
+
+
+def test_numbers_are_those_of_the_attributes() -> None:
+    assert {codec.name: codec.value for codec in Codec} == {
+        "NONE": 0,
+        "GZIP": 1,
+        "SNAPPY": 2,
+        "LZ4": 3,
+        "ZSTD": 4,
+    }
+
+
+# Snappy's two framings.
+
+
+def test_xerial_is_written_as_java_does() -> None:
+    data = b"kafka" * 16_384  # 80 KiB: two and a half blocks of 32 KiB
+    blocks = [snappy(data[start : start + 32_768]) for start in (0, 32_768, 65_536)]
+    assert compress(Codec.SNAPPY, data) == xerial(*blocks)
+    assert compress(Codec.SNAPPY, b"") == XERIAL
+
+
+def test_xerial_of_many_blocks_is_read_as_one() -> None:
+    data = xerial(snappy(b"one "), snappy(b""), snappy(b"two " * 20_000), snappy(b"three"))
+    assert decompress(Codec.SNAPPY, data) == b"one " + b"two " * 20_000 + b"three"
+
+
+def test_xerial_versions_are_not_looked_at() -> None:
+    """Some producers wrote the two version numbers little-endian; librdkafka reads those too."""
+    little = b"\x82SNAPPY\x00" + b"\x01\x00\x00\x00" * 2
+    assert decompress(Codec.SNAPPY, xerial(snappy(b"abc"), header=little)) == b"abc"
+
+
+def test_raw_snappy_is_read_too() -> None:
+    """Librdkafka and franz-go frame nothing."""
+    assert decompress(Codec.SNAPPY, snappy(b"abc" * 50_000)) == b"abc" * 50_000
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "snappy: corrupt input (empty)"),
+        (XERIAL[:-1], "snappy: input ends inside the xerial header"),
+        (XERIAL + b"\x00\x00\x00", "snappy: input ends inside a xerial block"),
+        (xerial(snappy(b"abc"))[:-1], "snappy: input ends inside a xerial block"),
+        (XERIAL + b"\xff\xff\xff\xffabc", "snappy: input ends inside a xerial block"),
+        (xerial(b""), "snappy: corrupt input (empty)"),
+        (uvarint(1000) + b"abc", "snappy: 5 bytes cannot inflate to 1000"),
+        (xerial(uvarint(MIB) + b"a"), "snappy: 4 bytes cannot inflate to 1048576"),
+    ],
+)
+def test_broken_snappy(data: bytes, reason: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decompress(Codec.SNAPPY, data)
+    assert (type(caught.value), str(caught.value)) == (DecodeError, reason)
+
+
+def test_the_densest_snappy_is_no_impossible_claim() -> None:
+    """A literal, then copies of 64 bytes for 3 each: the ratio that the check must let through."""
+    copies = 10_000
+    data = uvarint(1 + 64 * copies) + b"\x00A" + b"\xfe\x01\x00" * copies
+    assert decompress(Codec.SNAPPY, data) == b"A" * (1 + 64 * copies)
+
+
+# What Java cannot read.
+
+
+def test_lz4_blocks_are_independent() -> None:
+    """Java refuses linked blocks, which are cramjam's default; no other client notices."""
+    flags = compress(Codec.LZ4, b"abc" * 100_000)[4]
+    assert flags >> 5 == 0b011  # version 1, blocks independent
+
+
+# More frames than one.
+
+
+def test_gzip_members_are_joined() -> None:
+    data = compress(Codec.GZIP, b"one ") + compress(Codec.GZIP, b"two")
+    assert decompress(Codec.GZIP, data) == b"one two"
+
+
+def test_zstd_frames_are_joined_and_skippable_ones_skipped() -> None:
+    skippable = b"\x50\x2a\x4d\x18\x05\x00\x00\x00hello"
+    data = compress(Codec.ZSTD, b"one ") + skippable + compress(Codec.ZSTD, b"two")
+    assert decompress(Codec.ZSTD, data) == b"one two"
+
+
+# The limit.
+
+
+@codecs
+@pytest.mark.parametrize("size", [1, 4096, 4097, 16_384, 70_000])
+def test_the_limit_itself_fits_and_one_byte_more_does_not(codec: Codec, size: int) -> None:
+    data = compress(codec, b"a" * size)
+    assert decompress(codec, data, size) == b"a" * size
+    with pytest.raises(LimitExceededError) as caught:
+        decompress(codec, data, size - 1)
+    assert str(caught.value) == over(size - 1)
+
+
+@bombs
+def test_a_bomb_costs_no_more_than_the_limit(codec: Codec, bomb: bytes) -> None:
+    limit = 2 * MIB
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitExceededError) as caught:
+            decompress(codec, bomb, limit)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert str(caught.value) == over(limit)
+    # An eighth is what a growing BytesIO takes ahead, of gzip.
+    assert peak <= limit * 9 // 8 + 256 * 1024
+
+
+@bombs
+def test_below_the_limit_a_bomb_is_data(codec: Codec, bomb: bytes) -> None:
+    assert decompress(codec, bomb, 32 * MIB) == ZEROS * 32
+
+
+@inflating
+def test_a_small_batch_costs_little_under_a_big_limit(codec: Codec) -> None:
+    data = compress(codec, b"abc" * 1000)
+    tracemalloc.start()
+    try:
+        decompress(codec, data, MAX_BATCH_BYTES)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= 64 * 1024
+
+
+def test_the_result_is_not_copied() -> None:
+    data = compress(Codec.ZSTD, ZEROS * 4)
+    tracemalloc.start()
+    try:
+        inflated = decompress(Codec.ZSTD, data, 4 * MIB)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(inflated) == 4 * MIB
+    assert peak <= 4 * MIB + 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("codec", "data", "expected"),
+    [
+        # A raw block of 4 GiB, and blocks whose claims only together pass the limit.
+        (Codec.SNAPPY, uvarint(2**32 - 1) + b"A", LimitExceededError),
+        (Codec.SNAPPY, xerial(*[snappy(bytes(1000))] * 1100), LimitExceededError),
+        (Codec.SNAPPY, xerial(uvarint(MIB - 1) + b"A"), DecodeError),
+        # Frame content size 2^40, then a block of one byte.
+        (Codec.ZSTD, bytes.fromhex("28b52ffde0 0000000000010000 090000 41"), DecodeError),
+        # A window of 128 MiB (2^27) around one byte: within what zstd grants, and never touched.
+        (Codec.ZSTD, bytes.fromhex("28b52ffd00 88 0b0000 41"), b"A"),
+        # A window of 2^41.
+        (Codec.ZSTD, bytes.fromhex("28b52ffd00 f8 0b0000 41"), DecodeError),
+        # Content size 2^40 in an lz4 header (its checksum is wrong too, or it would inflate).
+        (Codec.LZ4, bytes.fromhex("04224d18 68 40 0000000000010000 00 00000000"), DecodeError),
+    ],
+)
+def test_nothing_is_allocated_for_a_claim(
+    codec: Codec, data: bytes, expected: bytes | type[DecodeError]
+) -> None:
+    tracemalloc.start()
+    try:
+        try:
+            outcome: object = decompress(codec, data, MIB)
+        except DecodeError as error:
+            outcome = type(error)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert outcome == expected
+    assert peak <= 128 * 1024
+
+
+def test_many_tiny_blocks_cost_no_memory() -> None:
+    """A view kept for each five-byte block once made 100 MiB of input cost gigabytes."""
+    data = xerial(*[snappy(b"")] * 20_000)
+    tracemalloc.start()
+    try:
+        assert decompress(Codec.SNAPPY, data) == b""
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= 64 * 1024
+
+
+MEMORY_OF_A_PROCESS = """
+import json, resource, sys
+from kafkagroup.errors import LimitExceededError
+from kafkagroup.wire.compression import Codec, compress, decompress
+mib = 1024 * 1024
+bombs = {codec: compress(codec, bytes(mib)) * 256 for codec in (Codec.GZIP, Codec.ZSTD)}
+small = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+errors = []
+def attempt(codec, data, limit):
+    try:
+        decompress(codec, data, limit)
+    except LimitExceededError as error:
+        errors.append(str(error))
+for codec in bombs:
+    attempt(codec, bombs[codec], 8 * mib)
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - small
+big = bytes(64 * mib)  # the first guess is four times this
+with open("/proc/self/statm") as statm:
+    now = int(statm.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + 64 * mib, -1))
+attempt(Codec.LZ4, big, 1 << 40)
+attempt(Codec.GZIP, bombs[Codec.GZIP], 1 << 40)
+json.dump([errors, grown], sys.stdout)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measures by /proc and RLIMIT_AS")
+def test_memory_of_a_whole_process() -> None:
+    """Tracing sees Python's memory only; a decoder's own must be bounded, and its end typed."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY_OF_A_PROCESS],
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    errors, grown_kib = json.loads(done.stdout)
+    no_memory = f"no memory to inflate a batch below the limit of {1 << 40} bytes (max_batch_bytes)"
+    assert errors == [over(8 * MIB)] * 2 + [no_memory] * 2
+    assert grown_kib < 32 * 1024
+
+
+# Garbage.
+
+
+@inflating
+def test_truncation_never_passes_for_data(codec: Codec) -> None:
+    data = compress(codec, random.Random(7).randbytes(500))
+    for end in range(len(data)):
+        if codec is Codec.SNAPPY and end == len(XERIAL):
+            continue  # no block at all is what Java writes for no data
+        with pytest.raises(DecodeError) as caught:
+            decompress(codec, data[:end])
+        assert type(caught.value) is DecodeError
+        assert str(caught.value).startswith(f"{codec.name.lower()}: ")
+
+
+@inflating
+@repeatable
+@given(data=st.binary(max_size=200))
+def test_any_bytes_inflate_or_raise_one_error(codec: Codec, data: bytes) -> None:
+    try:
+        assert len(decompress(codec, data, 10_000)) <= 10_000
+    except DecodeError:
+        pass
+
+
+@inflating
+@repeatable
+@given(st.data())
+def test_damaged_data_inflates_or_raises_one_error(codec: Codec, data: st.DataObject) -> None:
+    packed = bytearray(compress(codec, data.draw(st.binary(max_size=60)) * 40))
+    for _ in range(data.draw(st.integers(1, 4))):
+        packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        assert len(decompress(codec, packed, 10_000)) <= 10_000
+    except DecodeError:
+        pass

@@ -1,0 +1,358 @@
+"""Framing, correlation and version choice of one connection, without a connection."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from uuid import UUID
+
+import pytest
+
+from kafkagroup.errors import (
+    DecodeError,
+    LimitExceededError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    UnsupportedVersionError,
+)
+from kafkagroup.wire.connection import (
+    MAX_FRAME_BYTES,
+    MAX_HANDSHAKE_BYTES,
+    MAX_PLAIN_FRAME_BYTES,
+    Answer,
+    Connection,
+)
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse
+from kafkagroup.wire.messages.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafkagroup.wire.schema import Versions, encode
+
+HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+METADATA = MetadataRequest(topics=())
+FLEXIBLE = 4
+"""A version of Heartbeat with tagged fields."""
+
+FETCH = FetchRequest(max_wait_ms=0, min_bytes=1, topics=())
+
+
+def spoken(*keys: tuple[int, int, int]) -> ApiVersionsResponse:
+    return ApiVersionsResponse(
+        error_code=0,
+        api_keys=tuple(ApiVersion(api_key=k, min_version=lo, max_version=hi) for k, lo, hi in keys),
+    )
+
+
+ALL = spoken((3, 0, 13), (12, 0, 4), (18, 0, 4))
+
+
+def frame(correlation_id: int, body: bytes, *, tags: bytes = b"") -> bytes:
+    rest = correlation_id.to_bytes(4, "big", signed=True) + tags + body
+    return len(rest).to_bytes(4, "big") + rest
+
+
+def beat(correlation_id: int, error_code: int = 0, *, tags: bytes = b"\0") -> bytes:
+    answer = HeartbeatResponse(error_code=error_code)
+    return frame(correlation_id, encode(answer, FLEXIBLE), tags=tags)
+
+
+def open_connection(**options: int) -> Connection:
+    """A connection whose handshake is over."""
+    connection = Connection("me", **options)
+    connection.set_broker_versions(ALL)
+    return connection
+
+
+# ---------------------------------------------------------------- requests
+
+
+@pytest.mark.parametrize(("client_id", "on_the_wire"), [("me", b"\0\2me"), (None, b"\xff\xff")])
+@pytest.mark.parametrize(("version", "tags"), [(3, b""), (FLEXIBLE, b"\0")])
+def test_a_request_is_its_length_header_and_body(
+    client_id: str | None, on_the_wire: bytes, version: int, tags: bytes
+) -> None:
+    correlation_id, data = Connection(client_id).send(HEARTBEAT, version)
+    body = encode(HEARTBEAT, version)
+    header = struct.pack(">hhi", 12, version, 0) + on_the_wire + tags
+    assert (correlation_id, data) == (0, struct.pack(">i", len(header + body)) + header + body)
+
+
+def test_correlation_ids_count_up_and_wrap_before_they_turn_negative() -> None:
+    connection = open_connection()
+    assert [connection.send(HEARTBEAT, 4)[0] for _ in range(3)] == [0, 1, 2]
+    connection._next_id = 0x7FFFFFFF
+    assert [connection.send(HEARTBEAT, 4)[0] for _ in range(2)] == [0x7FFFFFFF, 0]
+
+
+def test_a_client_id_that_no_header_can_hold_is_refused() -> None:
+    Connection("é" * 16383)
+    with pytest.raises(LocalProtocolError, match="client_id of 32768 bytes; the limit is 32767"):
+        Connection("é" * 16384)
+
+
+def test_a_request_that_cannot_be_encoded_leaves_no_trace() -> None:
+    connection = open_connection()
+    with pytest.raises(LocalProtocolError):
+        connection.send(HeartbeatRequest(group_id="g", generation_id=2**31, member_id=""), 4)
+    assert (connection.in_flight, connection.send(HEARTBEAT, 4)[0]) == (0, 0)
+
+
+# ---------------------------------------------------------------- answers
+
+
+def test_answers_in_fragments_of_one_byte() -> None:
+    connection = open_connection()
+    for _ in range(2):
+        connection.send(HEARTBEAT, FLEXIBLE)
+    data = beat(0) + beat(1, 27)
+    found = [connection.receive_data(data[i : i + 1]) for i in range(len(data))]
+    last = len(beat(0)) - 1
+    assert found[last] == [Answer(0, HeartbeatResponse(error_code=0))]
+    assert found[-1] == [Answer(1, HeartbeatResponse(error_code=27))]
+    assert sum(map(len, found)) == 2
+
+
+def test_several_answers_in_one_chunk_and_a_rest() -> None:
+    connection = open_connection()
+    for _ in range(3):
+        connection.send(HEARTBEAT, FLEXIBLE)
+    third = beat(2)
+    assert connection.receive_data(beat(0) + beat(1) + third[:5]) == [
+        Answer(0, HeartbeatResponse(error_code=0)),
+        Answer(1, HeartbeatResponse(error_code=0)),
+    ]
+    assert connection.in_flight == 1
+    assert connection.receive_data(third[5:]) == [Answer(2, HeartbeatResponse(error_code=0))]
+
+
+def test_answers_out_of_order_are_matched_by_their_id() -> None:
+    connection = open_connection()
+    connection.send(METADATA, 13)
+    connection.send(HEARTBEAT, FLEXIBLE)
+    metadata = MetadataResponse(brokers=(), topics=(), cluster_id="c")
+    assert connection.receive_data(beat(1) + frame(0, encode(metadata, 13), tags=b"\0")) == [
+        Answer(1, HeartbeatResponse(error_code=0)),
+        Answer(0, metadata),
+    ]
+
+
+def test_tagged_fields_in_the_header_are_skipped() -> None:
+    connection = open_connection()
+    connection.send(HEARTBEAT, FLEXIBLE)
+    tags = b"\2\x00\1x\x63\3abc"
+    assert connection.receive_data(beat(0, tags=tags)) == [
+        Answer(0, HeartbeatResponse(error_code=0))
+    ]
+
+
+def test_an_old_version_has_no_tags_in_its_header() -> None:
+    connection = open_connection()
+    connection.send(HEARTBEAT, 3)
+    body = encode(HeartbeatResponse(error_code=22), 3)
+    assert connection.receive_data(frame(0, body)) == [Answer(0, HeartbeatResponse(error_code=22))]
+
+
+@pytest.mark.parametrize("version", list(ApiVersionsRequest.versions))
+def test_the_answer_to_api_versions_has_the_old_header_in_every_version(version: int) -> None:
+    connection = Connection("me")
+    connection.send(ApiVersionsRequest(), version)
+    assert connection.receive_data(frame(0, encode(ALL, version))) == [Answer(0, ALL)]
+
+
+def test_a_refusal_of_api_versions_is_read_as_v0_whatever_was_asked() -> None:
+    """KIP-511: a broker that does not know the version answers in the only one all know."""
+    connection = Connection("me")
+    connection.send(ApiVersionsRequest(), 4)
+    refusal = ApiVersionsResponse(
+        error_code=35, api_keys=(ApiVersion(api_key=18, min_version=0, max_version=2),)
+    )
+    assert connection.receive_data(frame(0, encode(refusal, 0))) == [Answer(0, refusal)]
+
+
+def test_a_request_without_answer_is_forgotten() -> None:
+    connection = open_connection()
+    silent, _ = connection.send(HEARTBEAT, FLEXIBLE)
+    connection.expect_no_answer(silent)
+    connection.send(HEARTBEAT, FLEXIBLE)
+    assert connection.in_flight == 1
+    assert connection.receive_data(beat(1)) == [Answer(1, HeartbeatResponse(error_code=0))]
+    with pytest.raises(RemoteProtocolError, match="answer 0 to a request that was never sent"):
+        connection.receive_data(beat(silent))
+
+
+# ---------------------------------------------------------------- a peer that breaks the protocol
+
+
+def dead(connection: Connection) -> bool:
+    """Whether nothing works any more, and nothing is kept."""
+    with pytest.raises(RemoteProtocolError, match="closed after a protocol error"):
+        connection.receive_data(beat(0))
+    with pytest.raises(LocalProtocolError, match="closed after a protocol error"):
+        connection.send(HEARTBEAT, 4)
+    return not connection._buffer
+
+
+def test_an_answer_to_nothing_closes_for_good() -> None:
+    connection = open_connection()
+    connection.send(HEARTBEAT, FLEXIBLE)
+    with pytest.raises(RemoteProtocolError, match="answer 7 to a request that was never sent"):
+        connection.receive_data(beat(7))
+    assert dead(connection)
+
+
+def test_a_second_answer_closes_for_good() -> None:
+    connection = open_connection()
+    connection.send(HEARTBEAT, FLEXIBLE)
+    assert len(connection.receive_data(beat(0))) == 1
+    with pytest.raises(RemoteProtocolError, match="answer 0 to a request that was never sent"):
+        connection.receive_data(beat(0))
+    assert dead(connection)
+
+
+@pytest.mark.parametrize("size", [-(2**31), -1, 0, 3])
+def test_a_frame_too_short_for_its_correlation_id(size: int) -> None:
+    connection = open_connection()
+    with pytest.raises(DecodeError, match=f"answer of {size} bytes: too short"):
+        connection.receive_data(size.to_bytes(4, "big", signed=True))
+    assert dead(connection)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", r"HeartbeatResponse v4: .*ends early"),
+        (encode(HeartbeatResponse(error_code=0), 4) + b"!", r"1 bytes left over"),
+    ],
+)
+def test_an_answer_that_is_not_what_was_asked_for(body: bytes, message: str) -> None:
+    connection = open_connection()
+    connection.send(HEARTBEAT, FLEXIBLE)
+    with pytest.raises(DecodeError, match=message):
+        connection.receive_data(frame(0, body, tags=b"\0"))
+    assert dead(connection)
+
+
+@pytest.mark.parametrize("rest", [b"", b"\0", b"\0\x23", b"\xff\xff"])
+def test_an_answer_to_api_versions_without_its_error_code(rest: bytes) -> None:
+    connection = Connection("me")
+    connection.send(ApiVersionsRequest(), 4)
+    with pytest.raises(DecodeError):
+        connection.receive_data(frame(0, rest))
+    assert dead(connection)
+
+
+def test_a_claim_beyond_the_limit_is_refused_on_its_four_bytes() -> None:
+    connection = open_connection()
+    connection.send(FETCH, 12)
+    assert connection.receive_data((MAX_FRAME_BYTES).to_bytes(4, "big")) == []
+    connection = open_connection()
+    connection.send(FETCH, 12)
+    assert connection.receive_data((MAX_FRAME_BYTES + 1).to_bytes(4, "big")[:3]) == []
+    with pytest.raises(
+        LimitExceededError, match=r"answer of 104857601 bytes; the limit is 104857600 \(max_frame"
+    ):
+        connection.receive_data((MAX_FRAME_BYTES + 1).to_bytes(4, "big")[3:])
+    assert dead(connection)
+
+
+def test_an_answer_without_records_may_be_less_large() -> None:
+    """Its objects take many times its bytes."""
+    connection = open_connection()
+    with pytest.raises(LimitExceededError, match="16777217 bytes; the limit is 16777216"):
+        connection.receive_data((MAX_PLAIN_FRAME_BYTES + 1).to_bytes(4, "big"))
+
+
+def test_a_claim_alone_takes_no_memory() -> None:
+    connection = open_connection()
+    connection.send(FETCH, 12)
+    tracemalloc.start()
+    try:
+        connection.receive_data((MAX_FRAME_BYTES).to_bytes(4, "big") + b"x" * 1000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000
+
+
+def test_the_limit_of_a_frame_can_be_set() -> None:
+    connection = open_connection(max_frame_bytes=1000)
+    assert connection.receive_data((1000).to_bytes(4, "big")) == []
+    connection = open_connection(max_frame_bytes=1000)
+    with pytest.raises(LimitExceededError, match="answer of 1001 bytes; the limit is 1000"):
+        connection.receive_data((1001).to_bytes(4, "big"))
+
+
+def test_before_the_handshake_a_mebibyte_is_the_most() -> None:
+    """Nothing is known of the peer yet, which may not be Kafka at all."""
+    assert Connection("me").receive_data((MAX_HANDSHAKE_BYTES).to_bytes(4, "big")) == []
+    connection = Connection("me")
+    # What a web server answers to a request that it does not understand.
+    with pytest.raises(LimitExceededError, match="answer of 1213486160 bytes"):
+        connection.receive_data(b"HTTP/1.1 400 Bad Request")
+    assert dead(connection)
+
+
+# ---------------------------------------------------------------- version choice
+
+
+@pytest.mark.parametrize(
+    ("broker", "highest", "chosen"),
+    [
+        ((0, 13), None, 13),
+        ((0, 32767), None, 13),
+        ((0, 9), None, 9),
+        ((13, 20), None, 13),
+        ((0, 13), 7, 7),
+        ((0, 5), 7, 5),
+    ],
+)
+def test_the_highest_version_that_both_speak(
+    broker: tuple[int, int], highest: int | None, chosen: int
+) -> None:
+    connection = Connection("me")
+    connection.set_broker_versions(spoken((3, *broker)))
+    assert connection.choose_version(MetadataRequest, highest) == chosen
+
+
+@pytest.mark.parametrize(
+    ("broker", "highest", "message"),
+    [
+        ((14, 20), None, "the broker speaks versions 14 to 20, this client 0 to 13"),
+        ((8, 13), 7, "the broker speaks versions 8 to 13, this client 0 to 7"),
+        ((5, 4), None, "the broker speaks versions 5 to 4, this client 0 to 13"),
+    ],
+)
+def test_no_version_in_common(broker: tuple[int, int], highest: int | None, message: str) -> None:
+    connection = Connection("me")
+    connection.set_broker_versions(spoken((3, *broker)))
+    with pytest.raises(UnsupportedVersionError, match=f"^MetadataRequest: {message}$"):
+        connection.choose_version(MetadataRequest, highest)
+
+
+def test_a_request_that_the_broker_does_not_know() -> None:
+    connection = Connection("me")
+    connection.set_broker_versions(spoken((3, 0, 13), (9999, 0, 1)))
+    with pytest.raises(UnsupportedVersionError, match=r"^the broker does not know Heartbeat"):
+        connection.choose_version(HeartbeatRequest)
+    assert connection.broker_versions == {3: Versions(0, 13), 9999: Versions(0, 1)}
+
+
+def test_nothing_is_known_before_the_handshake() -> None:
+    connection = Connection("me")
+    assert (connection.broker_versions, connection.in_flight) == ({}, 0)
+    with pytest.raises(UnsupportedVersionError):
+        connection.choose_version(MetadataRequest)
+
+
+def test_topic_ids_survive_the_way() -> None:
+    """The last version speaks of topics by id: one whole message, through frame and header."""
+    connection = open_connection()
+    connection.send(METADATA, 13)
+    answer = MetadataResponse(brokers=(), topics=(), cluster_id=str(UUID(int=1)))
+    (found,) = connection.receive_data(frame(0, encode(answer, 13), tags=b"\0"))
+    assert found.message == answer

@@ -1,0 +1,500 @@
+"""Every message in every version: its facts against Kafka's schemas, its bytes against kio's codec.
+
+`tests/data/schemas.json` holds what the schemas of Apache Kafka say; kio is an independent codec
+that was generated from them. Hostile input goes through every decoder here too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import runpy
+import tracemalloc
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from kafkagroup.errors import DecodeError, ErrorCode, LocalProtocolError
+from kafkagroup.testing._jars import LocalKafkaUnavailable, find_java, resolve_jars
+from kafkagroup.wire.schema import (
+    BOOL,
+    BYTES,
+    INT16,
+    INT64,
+    NO_ID,
+    RECORDS,
+    STRING,
+    UUID_,
+    Array,
+    Field,
+    Kind,
+    Request,
+    Scalar,
+    Versions,
+    decode,
+    encode,
+    fields_of,
+)
+
+DATA = Path(__file__).parent.parent / "data"
+MAKER = runpy.run_path(str(DATA / "make_schemas.py"))
+KAFKA: dict[str, Any] = json.loads((DATA / "schemas.json").read_text())
+MESSAGES: dict[str, Any] = MAKER["declared"]()
+PAIRS = [
+    pytest.param(cls, version, id=f"{name}-v{version}")
+    for name, cls in MESSAGES.items()
+    for version in cls.versions
+]
+every_pair = pytest.mark.parametrize(("cls", "version"), PAIRS)
+
+
+def repeatable(examples: int) -> settings:
+    """The same examples in every run: a failure here is news about the code, not about luck."""
+    return settings(
+        derandomize=True,
+        database=None,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+# ---------------------------------------------------------------- the facts
+
+
+REQUIRED = attrs.NOTHING
+ZEROS = {STRING: "", UUID_: NO_ID, BYTES: b"", RECORDS: b"", BOOL: False}
+
+
+def zero(kind: Kind) -> Any:
+    """The value that Kafka's classes start with when the schema gives no default."""
+    if isinstance(kind, Array):
+        return ()
+    if isinstance(kind, Scalar):
+        return ZEROS.get(kind, 0)
+    return zero_of(kind)
+
+
+def zero_of(cls: Any) -> Any:
+    return cls(
+        **{
+            a.name: zero(a.metadata[Field].kind) if a.default is REQUIRED else a.default
+            for a in attrs.fields(cls)
+        }
+    )
+
+
+def structs_of(cls: type) -> dict[str, type]:
+    """The message and every struct below it, by name, parents first."""
+    found = {cls.__name__: cls}
+    for spec in fields_of(cls).values():
+        inner = spec.kind.element if isinstance(spec.kind, Array) else spec.kind
+        if isinstance(inner, type):
+            found |= structs_of(inner)
+    return found
+
+
+def type_text(kind: Kind) -> str:
+    if isinstance(kind, Array):
+        return "[]" + type_text(kind.element)
+    return kind.name if isinstance(kind, Scalar) else kind.__name__
+
+
+@attrs.frozen
+class Facts:
+    """One field, with ranges of versions cut down to the versions that the message has."""
+
+    name: str
+    type: str
+    versions: tuple[int, ...]
+    nullable: tuple[int, ...]
+    tag: int | None
+    tagged: tuple[int, ...]
+    ignorable: bool
+    default: Any
+
+
+def our_facts(cls: Any, valid: Versions) -> list[Facts]:
+    facts = []
+    for attribute in attrs.fields(cls):
+        spec: Field = attribute.metadata[Field]
+        present = [v for v in valid if v in spec.versions]
+        facts.append(
+            Facts(
+                name=attribute.name,
+                type=type_text(spec.kind),
+                versions=tuple(present),
+                nullable=tuple(v for v in present if v in spec.nullable),
+                tag=spec.tag,
+                tagged=tuple(v for v in present if v in spec.tagged),
+                ignorable=spec.ignorable,
+                default=attribute.default,
+            )
+        )
+    return facts
+
+
+def kafka_facts(struct: Any, stated: list[dict[str, Any]], valid: Versions) -> list[Facts]:
+    kinds = {name: spec.kind for name, spec in fields_of(struct).items()}
+    required = {a.name for a in attrs.fields(struct) if a.default is REQUIRED}
+    facts = []
+    for fact in stated:
+        versions = Versions.parse(fact["versions"])
+        nullable = Versions.parse(fact.get("nullable", "none"))
+        tagged = Versions.parse(fact.get("tagged", "none"))
+        present = [v for v in valid if v in versions]
+        if "default" in fact:
+            default = fact["default"]
+        elif fact["versions"] == "0+" or (fact["name"] in required and present == list(valid)):
+            # Kafka names no default, and it is in every version: who builds the message must say.
+            default = REQUIRED
+        else:
+            default = zero(kinds[fact["name"]]) if fact["name"] in kinds else "no such field"
+        facts.append(
+            Facts(
+                name=fact["name"],
+                type=fact["type"],
+                versions=tuple(present),
+                nullable=tuple(v for v in present if v in nullable),
+                tag=fact.get("tag"),
+                tagged=tuple(v for v in present if v in tagged),
+                ignorable=fact.get("ignorable", False),
+                default=default,
+            )
+        )
+    return facts
+
+
+def test_the_data_covers_exactly_the_declared_messages() -> None:
+    assert list(MESSAGES) == list(KAFKA), "run tests/data/make_schemas.py"
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_facts_equal_kafkas_schema(name: str) -> None:
+    ours, kafkas = MESSAGES[name], KAFKA[name]
+    assert (ours.api_key, ours.versions) == (kafkas["api_key"], Versions.parse(kafkas["versions"]))
+    flexible = Versions.parse(kafkas["flexible"])
+    assert [v in ours.flexible for v in ours.versions] == [v in flexible for v in ours.versions]
+    structs = structs_of(ours)
+    assert list(structs) == list(kafkas["structs"])
+    for struct, stated in kafkas["structs"].items():
+        expected = kafka_facts(structs[struct], stated, ours.versions)
+        assert our_facts(structs[struct], ours.versions) == expected
+
+
+def test_requests_and_responses_are_paired() -> None:
+    requests = {name: cls for name, cls in MESSAGES.items() if name.endswith("Request")}
+    assert all(issubclass(cls, Request) for cls in requests.values())
+    paired = {name: cls.response.__name__ for name, cls in requests.items()}
+    assert paired == {name: name.removesuffix("Request") + "Response" for name in requests}
+    assert set(MESSAGES) == set(paired) | set(paired.values())
+    for cls in requests.values():
+        assert (cls.api_key, cls.versions) == (cls.response.api_key, cls.response.versions)
+
+
+def kafka_clients_jar() -> Path:
+    """Of the jars that are here already; a comparison is not worth a download."""
+    try:
+        return resolve_jars("4.3.1", find_java(), timeout=0) / "kafka-clients-4.3.1.jar"
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"schemas.json is NOT COMPARED with Kafka's jar: {error}")
+
+
+def test_the_data_is_what_the_jar_says() -> None:
+    facts = MAKER["facts_of_jar"](kafka_clients_jar(), list(MESSAGES))
+    assert facts == KAFKA
+    assert MAKER["render"](facts) == (DATA / "schemas.json").read_text()
+
+
+# ---------------------------------------------------------------- generated messages
+
+
+CODES = {"b": 8, "h": 16, "i": 32, "q": 64}
+error_codes = st.sampled_from(ErrorCode).map(int)
+milliseconds = st.integers(-(10**12), 10**12)
+timestamps = st.just(-1) | st.integers(0, 4 * 10**9).map(lambda seconds: seconds * 1000)
+
+
+def values(name: str, kind: Kind, version: int) -> st.SearchStrategy[Any]:
+    """Values of one type, kept to what kio takes: known error codes, times that a clock shows."""
+    if isinstance(kind, Array):
+        element = values("", kind.element, version)
+        return st.lists(element, max_size=2).map(tuple)
+    if isinstance(kind, type):
+        return messages(kind, version)
+    if kind is INT16 and name.endswith("error_code"):
+        return error_codes
+    if kind is INT64 and name.endswith("_ms"):
+        return timestamps if name == "log_append_time_ms" else milliseconds
+    if kind.code in CODES:
+        half = 2 ** (CODES[kind.code] - 1)
+        return st.integers(-half, half - 1)
+    return {
+        BOOL: st.booleans(),
+        UUID_: st.just(NO_ID) | st.uuids(),
+        STRING: st.text(max_size=8),
+        BYTES: st.binary(max_size=8),
+        RECORDS: st.binary(max_size=8),
+    }[kind]
+
+
+@cache
+def messages(cls: Any, version: int) -> st.SearchStrategy[Any]:
+    """What `version` can carry; the fields that it lacks keep their default."""
+    empty = zero_of(cls)
+    parts = {}
+    for name, spec in fields_of(cls).items():
+        strategy = st.just(getattr(empty, name))
+        if version in spec.versions:
+            strategy = values(name, spec.kind, version)
+            if version in spec.nullable:
+                strategy = st.none() | strategy
+        parts[name] = strategy
+    return st.builds(cls, **parts)
+
+
+# ---------------------------------------------------------------- byte for byte with kio
+
+
+@cache
+def kio_class(cls: Any, version: int) -> Any:
+    load = load_request_schema if issubclass(cls, Request) else load_response_schema
+    try:
+        return load(cls.api_key, version)
+    except (UnknownAPIKey, UnknownEntity):
+        return None
+
+
+def to_kio(value: Any, target: Any) -> Any:
+    """The same message as a value of kio's: durations and times have types of their own there."""
+    converted = {}
+    for field in dataclasses.fields(target):
+        kind = field.type
+        ours = getattr(value, f"{field.name}_ms", None)
+        if ours is None:
+            ours = getattr(value, field.name)
+        if get_origin(kind) is not tuple and type(None) in get_args(kind):
+            (kind,) = (arg for arg in get_args(kind) if arg is not type(None))
+        if get_origin(kind) is tuple:
+            kind = get_args(kind)[0]
+        wire = field.metadata.get("kafka_type", "entity")
+        if isinstance(ours, tuple):
+            converted[field.name] = tuple(kio_value(item, wire, kind) for item in ours)
+        else:
+            converted[field.name] = kio_value(ours, wire, kind)
+    return target(**converted)
+
+
+def kio_value(value: Any, wire: str, kind: Any) -> Any:
+    if value is None:
+        return None
+    convert: dict[str, Callable[[Any], Any]] = {
+        "entity": lambda v: to_kio(v, kind),
+        "error_code": KioErrorCode,
+        "timedelta_i32": lambda v: timedelta(milliseconds=v),
+        "timedelta_i64": lambda v: timedelta(milliseconds=v),
+        "datetime_i64": lambda v: None if v == -1 else datetime.fromtimestamp(v // 1000, UTC),
+        "uuid": lambda v: None if v == NO_ID else v,
+    }
+    return convert.get(wire, lambda v: v)(value)
+
+
+def kio_bytes(entity: Any) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+@every_pair
+def test_same_bytes_as_kio(cls: Any, version: int) -> None:
+    target = kio_class(cls, version)
+    if target is None:
+        pytest.skip(f"NOT COMPARED: kio has no {cls.__name__} v{version}")
+
+    @repeatable(12)
+    @given(messages(cls, version))
+    def same(message: Any) -> None:
+        data = encode(message, version)
+        theirs = to_kio(message, target)
+        assert kio_bytes(theirs) == data
+        assert entity_reader(target)(data, 0) == (theirs, len(data))
+        assert decode(cls, version, data) == message
+
+    same()
+
+
+# ---------------------------------------------------------------- bad input
+
+
+HOSTILE = (
+    b"\x00",
+    b"\xff",
+    b"\xff\xff",
+    b"\x7f\xff",
+    b"\x7f\xff\xff\xff",
+    b"\xff\xff\xff\xfe",
+    b"\xff\xff\xff\xff\x0f",
+    b"\xff\xff\xff\xff\xff\x01",
+    b"\x80\x80\x80\x80\x00",
+)
+
+
+def damaged(data: bytes) -> st.SearchStrategy[bytes]:
+    """Valid bytes, cut short, with bits flipped, with a hostile length, or with bytes put in."""
+    where = st.integers(0, max(0, len(data) - 1))
+    hostile = st.sampled_from(HOSTILE)
+
+    def flipped(bits: list[int]) -> bytes:
+        out = bytearray(data)
+        for bit in bits:
+            out[bit // 8] ^= 1 << bit % 8
+        return bytes(out)
+
+    bit = st.integers(0, max(0, 8 * len(data) - 1))
+    if not data:
+        return st.binary(max_size=9)
+    return st.one_of(
+        where.map(lambda n: data[:n]),
+        st.lists(bit, min_size=1, max_size=4).map(flipped),
+        st.builds(lambda n, h: data[:n] + h + data[n + len(h) :], where, hostile),
+        st.builds(lambda n, h: data[:n] + h + data[n:], where, hostile),
+    )
+
+
+def check_decodes_or_refuses(cls: Any, version: int, data: bytes) -> None:
+    try:
+        value = decode(cls, version, data)
+    except DecodeError:
+        return
+    # What was taken is a whole value: it can be sent on, and means the same.
+    assert decode(cls, version, encode(value, version)) == value
+
+
+@every_pair
+def test_any_bytes_give_a_message_or_a_decode_error(cls: Any, version: int) -> None:
+    @repeatable(8)
+    @given(st.binary(max_size=64))
+    def any_bytes(data: bytes) -> None:
+        check_decodes_or_refuses(cls, version, data)
+
+    @repeatable(20)
+    @given(messages(cls, version).map(lambda m: encode(m, version)).flatmap(damaged))
+    def damaged_bytes(data: bytes) -> None:
+        check_decodes_or_refuses(cls, version, data)
+
+    any_bytes()
+    damaged_bytes()
+
+
+def sample(kind: Kind, version: int) -> Any:
+    """A value with something in every place, so that every length is on the wire."""
+    if isinstance(kind, Array):
+        return (sample(kind.element, version),)
+    if isinstance(kind, type):
+        empty: Any = zero_of(kind)
+        present = {
+            name: sample(spec.kind, version)
+            for name, spec in fields_of(kind).items()
+            if version in spec.versions
+        }
+        return attrs.evolve(empty, **present)
+    return {STRING: "text", BYTES: b"blob", RECORDS: b"records", UUID_: NO_ID, BOOL: True}.get(
+        kind, 1
+    )
+
+
+@every_pair
+def test_no_claim_makes_memory_grow(cls: Any, version: int) -> None:
+    """A length of two billion at any place: refused or read over, never allocated."""
+    data = encode(sample(cls, version), version) + b"\x00" * 8
+    decoded = decode(cls, version, data[:-8])
+    assert decoded == sample(cls, version)
+    tracemalloc.start()
+    try:
+        for claim in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07"):
+            for where in range(len(data)):
+                hostile = data[:where] + claim + data[where + len(claim) :]
+                try:
+                    decode(cls, version, hostile)
+                except DecodeError:
+                    continue
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000
+
+
+FLEXIBLE = [pair for pair in PAIRS if pair.values[1] in pair.values[0].flexible]
+
+
+@pytest.mark.parametrize(("cls", "version"), FLEXIBLE)
+def test_unknown_tagged_fields_are_skipped(cls: Any, version: int) -> None:
+    bare = zero_of(cls)
+    data = encode(bare, version)
+    assert data[-1:] == b"\x00"  # the count of the outermost tagged fields
+    newer = data[:-1] + b"\x02" + b"\xe7\x07\x03new" + b"\xe8\x07\x00"
+    assert decode(cls, version, newer) == bare
+
+
+# ---------------------------------------------------------------- what we must not send
+
+
+def other_than(kind: Kind, default: Any) -> Any:
+    """A value of this type that is not the default."""
+    if isinstance(kind, Array):
+        return (zero(kind.element),)
+    if isinstance(kind, type):
+        name, spec = next(iter(fields_of(kind).items()))
+        return attrs.evolve(default or zero_of(kind), **{name: other_than(spec.kind, 0)})
+    if kind in (STRING, BYTES, RECORDS):
+        return "x" if kind is STRING else b"x"
+    return not default if kind is BOOL else default + 1
+
+
+def absent_fields() -> Iterator[Any]:
+    for name, cls in MESSAGES.items():
+        for field, spec in fields_of(cls).items():
+            absent = [v for v in cls.versions if v not in spec.versions]
+            if absent and not (spec.ignorable and spec.kind is UUID_):
+                yield pytest.param(cls, field, absent, id=f"{name}.{field}")
+
+
+@pytest.mark.parametrize(("cls", "field", "absent"), list(absent_fields()))
+def test_a_value_that_a_version_lacks(cls: Any, field: str, absent: list[int]) -> None:
+    """An error that names the field, or silence where Kafka's schema says that it may be lost."""
+    spec, bare = fields_of(cls)[field], zero_of(cls)
+    wrong = attrs.evolve(bare, **{field: other_than(spec.kind, getattr(bare, field))})
+    for version in absent:
+        if spec.ignorable:
+            assert encode(wrong, version) == encode(bare, version)
+            continue
+        with pytest.raises(LocalProtocolError) as caught:
+            encode(wrong, version)
+        assert str(caught.value) == (
+            f"{cls.__name__} v{version}: {field} is set, which this version does not have"
+        )
+
+
+@every_pair
+def test_none_only_where_the_version_allows_it(cls: Any, version: int) -> None:
+    bare = zero_of(cls)
+    for name, spec in fields_of(cls).items():
+        if version not in spec.versions or (isinstance(spec.kind, Scalar) and spec.kind.code):
+            continue
+        none = attrs.evolve(bare, **{name: None})
+        if version in spec.nullable:
+            assert getattr(decode(cls, version, encode(none, version)), name) is None
+        else:
+            with pytest.raises(LocalProtocolError, match=f"^{cls.__name__} v{version}: "):
+                encode(none, version)

@@ -1,0 +1,710 @@
+"""Record batches: Java's bytes both ways, a peer's reader, each corruption by its words, fuzz."""
+
+from __future__ import annotations
+
+import random
+from struct import pack, pack_into
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkagroup.errors import (
+    CorruptRecordError,
+    DecodeError,
+    LimitExceededError,
+    LocalProtocolError,
+)
+from kafkagroup.types import Record, TimestampType
+from kafkagroup.wire.compression import Codec, compress
+from kafkagroup.wire.records import (
+    ControlType,
+    NewRecord,
+    RecordBatch,
+    encode_batch,
+    read_batches,
+    with_base_offset,
+    with_log_append_time,
+)
+
+repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+codecs = pytest.mark.parametrize("codec", list(Codec), ids=lambda c: c.name)
+
+# From Apache Kafka 4.3.1: MemoryRecords.builder with each codec, base offset 1000, leader epoch 9,
+# producer 77 epoch 3 sequence 5, transactional; then a commit marker, and what compaction leaves of
+# a batch whose records are all gone.
+JAVA = {
+    Codec.NONE: bytes.fromhex(
+        "00000000000003e80000011f000000090258d930260010000000020000018bcfe568000000018bcf"
+        "e56be7000000000000004d00030000000500000003b203000000026b9003"
+        + "76" * 200
+        + "040668c3a90231026e010e00ce0f020100001400cf0f04066b65790100"
+    ),
+    Codec.GZIP: bytes.fromhex(
+        "00000000000003e80000006f0000000902b0eea62e0011000000020000018bcfe568000000018bcf"
+        "e56be7000000000000004d000300000005000000031f8b08000000000000ffdbc4ccc0c0c0943d81"
+        "b96c980016b68cc32b990c99f218f918cef13331323088309ce76761cb4ead646400005e80078bee"
+        "000000"
+    ),
+    Codec.SNAPPY: bytes.fromhex(
+        "00000000000003e80000007b00000009023f1152d80012000000020000018bcfe568000000018bcf"
+        "e56be7000000000000004d0003000000050000000382534e41505059000000000100000001000000"
+        "36ee0124b203000000026b900376fe0100fe0100fe01000d0170040668c3a90231026e010e00ce0f"
+        "020100001400cf0f04066b65790100"
+    ),
+    Codec.LZ4: bytes.fromhex(
+        "00000000000003e80000006d00000009024de114480013000000020000018bcfe568000000018bcf"
+        "e56be7000000000000004d0003000000050000000304224d186040822d000000afb203000000026b"
+        "9003760100b4f00e040668c3a90231026e010e00ce0f020100001400cf0f04066b65790100000000"
+        "00"
+    ),
+    Codec.ZSTD: bytes.fromhex(
+        "00000000000003e80000006c00000009028ae26fd50014000000020000018bcfe568000000018bcf"
+        "e56be7000000000000004d0003000000050000000328b52ffd00587c01007402b203000000026b90"
+        "0376040668c3a90231026e010e00ce0f020100001400cf0f04066b657901000100440a2001010000"
+    ),
+}
+JAVA_COMMIT = bytes.fromhex(
+    "00000000000000050000004200000002028ef266740030000000000000018bcfe568000000018bcf"
+    "e5680000000000000000070001ffffffff000000012000000008000000010c00000000000400"
+)
+JAVA_EMPTY = bytes.fromhex(
+    "000000000000000a000000310000000202416691d5000000000004ffffffffffffffff0000018bcf"
+    "e56800000000000000000700010000000300000000"
+)
+
+JAVA_RECORDS = (
+    NewRecord(b"k", b"v" * 200, 1_700_000_000_000, (("hé", b"1"), ("n", None))),
+    NewRecord(None, b"", 1_700_000_000_999),
+    NewRecord(b"key", None, 1_699_999_999_000),
+)
+
+
+def read(data: bytes, **options: Any) -> list[RecordBatch]:
+    return list(read_batches(data, topic="t", partition=3, **options))
+
+
+def only(data: bytes, **options: Any) -> RecordBatch:
+    (batch,) = read(data, **options)
+    return batch
+
+
+def records(data: bytes, start_offset: int = 0) -> list[Record]:
+    return [record for batch in read(data) for record in batch.records(start_offset)]
+
+
+def as_read(
+    written: tuple[NewRecord, ...] | list[NewRecord], base: int = 0, epoch: int = -1
+) -> list[Record]:
+    return [
+        Record("t", 3, offset, timestamp, TimestampType.CREATE_TIME, key, value, headers, epoch)
+        for offset, (key, value, timestamp, headers) in enumerate(written, base)
+    ]
+
+
+def header(batch: RecordBatch) -> dict[str, object]:
+    """Every public field and property of the header, that tests compare it whole."""
+    return {
+        name: getattr(batch, name)
+        for name in dir(RecordBatch)
+        if name[0] != "_" and name not in ("raw", "records", "control_type")
+    }
+
+
+# A writer that knows nothing of the one under test, and can lie.
+
+
+def varint(n: int) -> bytes:
+    n = n << 1 if n >= 0 else (-n << 1) - 1
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    return bytes(out) + bytes((n,))
+
+
+def sized(data: bytes | None) -> bytes:
+    return varint(-1) if data is None else varint(len(data)) + data
+
+
+def record(
+    delta: int = 0, key: bytes | None = None, value: bytes | None = b"v", headers: bytes = b"\x00"
+) -> bytes:
+    return sized(b"\x00" + varint(0) + varint(delta) + sized(key) + sized(value) + headers)
+
+
+def seal(batch: bytearray) -> bytes:
+    pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    return bytes(batch)
+
+
+def handmade(
+    payload: bytes,
+    *,
+    count: int = 1,
+    base_offset: int = 40,
+    last_delta: int = 9,
+    attributes: int = 0,
+    magic: int = 2,
+    length: int | None = None,
+) -> bytes:
+    length = 49 + len(payload) if length is None else length
+    batch = bytearray(pack(">qiibI", base_offset, length, 5, magic, 0))
+    batch += pack(">hiqqqhii", attributes, last_delta, 1000, 2000, -1, -1, -1, count)
+    return seal(batch + payload)
+
+
+# Java's bytes.
+
+
+def test_java_batch_field_by_field() -> None:
+    assert header(only(JAVA[Codec.GZIP])) == {
+        "topic": "t",
+        "partition": 3,
+        "base_offset": 1000,
+        "last_offset": 1002,
+        "next_offset": 1003,
+        "leader_epoch": 9,
+        "codec": Codec.GZIP,
+        "timestamp_type": TimestampType.CREATE_TIME,
+        "base_timestamp": 1_700_000_000_000,
+        "max_timestamp": 1_700_000_000_999,
+        "producer_id": 77,
+        "producer_epoch": 3,
+        "base_sequence": 5,
+        "is_transactional": True,
+        "is_control": False,
+        "count": 3,
+        "hidden": False,
+        "size": len(JAVA[Codec.GZIP]),
+    }
+
+
+@codecs
+def test_java_records_are_read(codec: Codec) -> None:
+    assert only(JAVA[codec]).codec is codec
+    assert records(JAVA[codec]) == as_read(JAVA_RECORDS, base=1000, epoch=9)
+
+
+def test_java_bytes_are_written() -> None:
+    assert (
+        encode_batch(
+            JAVA_RECORDS,
+            base_offset=1000,
+            leader_epoch=9,
+            producer_id=77,
+            producer_epoch=3,
+            base_sequence=5,
+            transactional=True,
+        )
+        == JAVA[Codec.NONE]
+    )
+
+
+def test_java_commit_marker_both_ways() -> None:
+    batch = only(JAVA_COMMIT)
+    assert (batch.is_control, batch.is_transactional) == (True, True)
+    assert (batch.control_type(), batch.next_offset) == (ControlType.COMMIT, 6)
+    marker = NewRecord(b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x04", 1_700_000_000_000)
+    assert list(batch.records()) == as_read([marker], base=5, epoch=2)
+    assert (
+        encode_batch(
+            [marker],
+            base_offset=5,
+            leader_epoch=2,
+            producer_id=7,
+            producer_epoch=1,
+            transactional=True,
+            control=True,
+        )
+        == JAVA_COMMIT
+    )
+
+
+def test_a_batch_that_compaction_emptied_still_moves_the_position() -> None:
+    batch = only(JAVA_EMPTY)
+    assert (batch.base_offset, batch.next_offset, batch.count) == (10, 15, 0)
+    assert (list(batch.records()), batch.control_type()) == ([], None)
+
+
+# A peer.
+
+any_bytes = st.none() | st.binary(max_size=200)
+any_headers = st.lists(st.tuples(st.text(max_size=10), any_bytes), max_size=4).map(tuple)
+any_records = st.lists(
+    st.builds(NewRecord, any_bytes, any_bytes, st.integers(0, 2**42), any_headers),
+    min_size=1,
+    max_size=20,
+)
+
+
+@repeatable
+@given(written=any_records, transactional=st.booleans())
+def test_the_bytes_are_those_of_aiokafka(written: list[NewRecord], transactional: bool) -> None:
+    peer = DefaultRecordBatchBuilder(2, 0, int(transactional), 123, 4, 56, 10_000_000)
+    for offset, (key, value, timestamp, headers) in enumerate(written):
+        peer.append(offset, timestamp, key, value, list(headers))
+    ours = encode_batch(
+        written,
+        producer_id=123,
+        producer_epoch=4,
+        base_sequence=56,
+        transactional=transactional,
+    )
+    assert ours == bytes(peer.build())
+
+
+@codecs
+@repeatable
+@given(written=any_records)
+def test_aiokafka_reads_every_codec(codec: Codec, written: list[NewRecord]) -> None:
+    peer = DefaultRecordBatch(bytes(encode_batch(written, codec=codec, base_offset=70)))
+    assert peer.validate_crc()
+    assert [
+        (r.offset, NewRecord(r.key, r.value, r.timestamp, tuple(r.headers))) for r in peer
+    ] == list(enumerate(written, 70))
+
+
+@codecs
+@repeatable
+@given(written=any_records, base=st.integers(0, 2**62), epoch=st.integers(-1, 2**31 - 1))
+def test_round_trip(codec: Codec, written: list[NewRecord], base: int, epoch: int) -> None:
+    data = encode_batch(written, codec=codec, base_offset=base, leader_epoch=epoch)
+    assert records(data) == as_read(written, base=base, epoch=epoch)
+
+
+@pytest.mark.parametrize("size", [0, 63, 64, 8191, 8192, 1_048_575, 1_048_576, 3_000_000])
+def test_lengths_of_every_width(size: int) -> None:
+    data = bytes(size)
+    written = [
+        NewRecord(data, None),
+        NewRecord(None, data),
+        NewRecord(b"", b"", -1, (("h", data),)),
+    ]
+    assert records(encode_batch(written)) == as_read(written)
+
+
+def test_timestamps_and_offsets_of_every_width() -> None:
+    times = [0, *(sign * (1 << bits) for bits in range(0, 56, 3) for sign in (1, -1))]
+    written = [NewRecord(None, None, times[n % len(times)]) for n in range(20_000)]
+    assert records(encode_batch(written)) == as_read(written)
+
+
+def test_a_long_header_name() -> None:
+    written = [NewRecord(None, None, 5, (("é" * 100, b"x"),) * 70)]
+    assert records(encode_batch(written)) == as_read(written)
+
+
+# Splitting.
+
+
+def test_batches_one_after_the_other() -> None:
+    a = encode_batch([NewRecord(b"a", b"1")], base_offset=7)
+    b = encode_batch([NewRecord(b"b", b"2"), NewRecord(b"c", b"3")], base_offset=20)
+    batches = read(a + b)
+    assert [bytes(batch.raw) for batch in batches] == [a, b]
+    assert [(batch.base_offset, batch.next_offset, batch.size) for batch in batches] == [
+        (7, 8, len(a)),
+        (20, 22, len(b)),
+    ]
+
+
+def test_a_memoryview_is_read_as_bytes_are() -> None:
+    data = memoryview(b"xx" + JAVA[Codec.NONE])[2:]
+    found = [r for b in read_batches(data, topic="t", partition=3) for r in b.records()]
+    assert found == as_read(JAVA_RECORDS, base=1000, epoch=9)
+    assert [type(r.value) for r in found] == [bytes, bytes, type(None)]
+
+
+def test_no_bytes_hold_no_batch() -> None:
+    assert read(b"") == []
+
+
+def test_a_truncated_last_batch_is_dropped() -> None:
+    whole = encode_batch([NewRecord(b"a", b"1")])
+    for end in range(len(JAVA[Codec.NONE])):
+        assert [bytes(b.raw) for b in read(whole + JAVA[Codec.NONE][:end])] == [whole]
+
+
+def test_reading_is_lazy() -> None:
+    """What is wrong with a later batch does not keep back the ones before it."""
+    good = encode_batch([NewRecord(b"a", b"1")])
+    batches = read_batches(good + handmade(record(), magic=1), topic="t", partition=3)
+    assert bytes(next(batches).raw) == good
+    with pytest.raises(CorruptRecordError):
+        next(batches)
+
+
+@codecs
+@pytest.mark.parametrize("start", [0, 999, 1000, 1001, 1002, 1003, 2**62])
+def test_records_below_the_position_are_skipped_in_silence(codec: Codec, start: int) -> None:
+    expected = [r for r in as_read(JAVA_RECORDS, base=1000, epoch=9) if r.offset >= start]
+    assert records(JAVA[codec], start) == expected
+
+
+def test_a_batch_wholly_below_the_position_is_not_inflated() -> None:
+    data = handmade(b"garbage", attributes=Codec.ZSTD)
+    assert records(data, 50) == []
+    with pytest.raises(CorruptRecordError):
+        records(data, 49)
+
+
+def test_an_empty_batch_that_names_a_codec_is_not_inflated() -> None:
+    assert records(handmade(b"", count=0, attributes=Codec.ZSTD)) == []
+
+
+def test_holes_left_by_compaction() -> None:
+    data = handmade(record(0, b"a") + record(4, b"b") + record(8, b"c"), count=3)
+    assert [(r.offset, r.key) for r in records(data)] == [(40, b"a"), (44, b"b"), (48, b"c")]
+    assert only(data).next_offset == 50
+
+
+def test_the_delete_horizon_bit_changes_nothing() -> None:
+    """KIP-534: bit 6 gives the base timestamp another meaning, not the records another time."""
+    assert [r.timestamp for r in records(handmade(record(), attributes=0x40))] == [1000]
+
+
+def test_log_append_time_counts_for_every_record() -> None:
+    data = encode_batch(JAVA_RECORDS, timestamp_type=TimestampType.LOG_APPEND_TIME)
+    assert [(r.timestamp, r.timestamp_type) for r in records(data)] == [
+        (1_700_000_000_999, TimestampType.LOG_APPEND_TIME)
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"\x00\x00\x00\x00", ControlType.ABORT),
+        (b"\x00\x00\x00\x01", ControlType.COMMIT),
+        (b"\x00\x07\x00\x01and more", ControlType.COMMIT),
+        (b"\x00\x00\x00\x02", None),  # a raft leader change
+        (b"\x00\x00\xff\xff", None),
+    ],
+)
+def test_control_types(key: bytes, expected: ControlType | None) -> None:
+    assert only(encode_batch([NewRecord(key, b"")], control=True)).control_type() is expected
+    assert only(encode_batch([NewRecord(key, b"")])).control_type() is None
+
+
+# Writing.
+
+
+@codecs
+def test_base_offset_and_epoch_are_patched_under_the_same_crc(codec: Codec) -> None:
+    written = encode_batch(JAVA_RECORDS, codec=codec)
+    patched = with_base_offset(memoryview(written), 2**40, 17)
+    assert patched == encode_batch(JAVA_RECORDS, codec=codec, base_offset=2**40, leader_epoch=17)
+    assert records(patched) == as_read(JAVA_RECORDS, base=2**40, epoch=17)
+
+
+@codecs
+def test_log_append_time_is_stamped_under_a_new_crc(codec: Codec) -> None:
+    data = with_log_append_time(memoryview(JAVA[codec]), 123)
+    expected = header(only(JAVA[codec])) | {
+        "max_timestamp": 123,
+        "timestamp_type": TimestampType.LOG_APPEND_TIME,
+    }
+    assert header(only(data)) == expected
+    assert [r.timestamp for r in records(data)] == [123] * 3
+
+
+def test_an_empty_batch_is_not_written() -> None:
+    with pytest.raises(LocalProtocolError, match=r"^a batch needs a record$"):
+        encode_batch([])
+
+
+# Corruption: batches.
+
+
+def by_reason(value: object) -> str:
+    return value if isinstance(value, str) else "-"
+
+
+def corrupt(data: bytes) -> tuple[str, str, int, int]:
+    with pytest.raises(CorruptRecordError) as caught:
+        records(data)
+    error = caught.value
+    assert str(error) == f"{error.topic}/{error.partition} at offset {error.offset}: {error.reason}"
+    return error.reason, error.topic, error.partition, error.offset
+
+
+FORMAT = "message format v{} is not supported, only v2 (Kafka 0.11 and newer)"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (handmade(record(), length=-1), "batch length -1 is too small"),
+        (handmade(record(), length=-(2**31)), "batch length -2147483648 is too small"),
+        (handmade(record(), length=0), "batch length 0 is too small"),
+        (handmade(record(), length=48), "batch length 48 is too small"),
+        (handmade(record(), magic=0), FORMAT.format(0)),
+        (handmade(record(), magic=1), FORMAT.format(1)),
+        (handmade(record(), magic=3), FORMAT.format(3)),
+        (handmade(record(), magic=-1), FORMAT.format(255)),
+        (handmade(record(), count=-1), "-1 records in 10 offsets"),
+        (handmade(record() * 11, count=11), "11 records in 10 offsets"),
+        (handmade(record(), count=2), "2 records in 8 bytes"),
+        (handmade(b"", count=1), "1 records in 0 bytes"),
+        (handmade(bytes(13), count=2), "2 records in 13 bytes"),
+        (
+            handmade(b"", count=2**31 - 1, last_delta=2**31 - 1),
+            "2147483647 records in 0 bytes",
+        ),
+        (
+            handmade(compress(Codec.GZIP, record()), attributes=Codec.GZIP, count=2),
+            "2 records in 8 bytes",
+        ),
+        (handmade(record(), last_delta=-1), "last offset delta -1 leads nowhere"),
+        (handmade(record(), attributes=5), "unknown codec 5"),
+        (handmade(record(), attributes=7), "unknown codec 7"),
+        (handmade(b"\x60", attributes=Codec.SNAPPY), "snappy: 1 bytes cannot inflate to 96"),
+    ],
+    ids=by_reason,
+)
+def test_a_corrupt_batch(data: bytes, reason: str) -> None:
+    assert corrupt(data) == (reason, "t", 3, 40)
+
+
+def test_a_count_beyond_the_bytes_is_told_before_the_batch_is_handed_out() -> None:
+    with pytest.raises(CorruptRecordError, match="2 records in 8 bytes"):
+        read(handmade(record(), count=2))
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:], ids=lambda c: c.name)
+def test_a_batch_that_is_not_of_its_codec(codec: Codec) -> None:
+    reason, *where = corrupt(handmade(b"\xff" * 30, attributes=codec))
+    assert (reason.partition(":")[0], where) == (codec.name.lower(), ["t", 3, 40])
+
+
+@pytest.mark.parametrize(("base", "last_delta"), [(-1, 9), (-(2**63), 9), (2**63 - 1, 0)])
+def test_offsets_that_a_log_cannot_have(base: int, last_delta: int) -> None:
+    data = handmade(record(), base_offset=base, last_delta=last_delta)
+    reason = f"last offset delta {last_delta} leads nowhere"
+    assert corrupt(data) == (reason, "t", 3, base)
+
+
+def test_the_highest_offset_of_all() -> None:
+    assert only(handmade(record(), base_offset=2**63 - 2, last_delta=0)).next_offset == 2**63 - 1
+
+
+def test_old_messages_are_refused_by_name() -> None:
+    """A v1 message is shorter than a v2 header: its magic must be told before its length."""
+    message = pack(">IbbqiI", 0, 1, 0, 123, -1, 0)
+    assert corrupt(pack(">qi", 8, len(message)) + message) == (FORMAT.format(1), "t", 3, 8)
+
+
+def test_every_flipped_bit_is_noticed() -> None:
+    """From the magic on; offset, length and epoch are not under the CRC."""
+    good = JAVA[Codec.NONE]
+    for bit in range(16 * 8, len(good) * 8):
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        reason = FORMAT.format(bad[16]) if bit < 17 * 8 else "CRC-32C mismatch"
+        assert corrupt(bytes(bad)) == (reason, "t", 3, 1000)
+
+
+def test_a_flipped_bit_in_the_length_hands_out_nothing() -> None:
+    good = JAVA[Codec.NONE]
+    for bit in range(32):
+        bad = bytearray(good)
+        bad[8 + bit // 8] ^= 1 << bit % 8
+        try:
+            assert read(bytes(bad)) == []
+        except DecodeError:
+            pass
+
+
+def test_the_crc_is_checked_before_any_record_unless_told_not_to() -> None:
+    bad = bytearray(JAVA[Codec.NONE])
+    bad[17] ^= 1
+    with pytest.raises(CorruptRecordError):
+        next(read_batches(bytes(bad), topic="t", partition=3))
+    assert list(only(bytes(bad), check_crcs=False).records()) == as_read(
+        JAVA_RECORDS, base=1000, epoch=9
+    )
+
+
+# Corruption: records. The CRC is right in each: these are bugs or malice, not broken disks.
+
+
+NO_KEY_NO_VALUE = varint(-1) * 2
+
+
+@pytest.mark.parametrize(
+    ("payload", "count", "reason"),
+    [
+        (varint(-1) + bytes(9), 1, "a record's length is beyond the batch"),
+        (varint(10) + bytes(9), 1, "a record's length is beyond the batch"),
+        (varint(9000) + bytes(9), 1, "a record's length is beyond the batch"),
+        (varint(2**31 - 1) + bytes(9), 1, "a record's length is beyond the batch"),
+        (b"\xff" * 9, 1, "unsigned varint is longer than 5 bytes"),
+        (b"\xff\xff\xff\xff\x1f" + bytes(9), 1, "unsigned varint exceeds 32 bits"),
+        (varint(6) + b"\x00" + b"\xff" * 11, 1, "varint is longer than 10 bytes"),
+        (varint(6) + b"\x00" + b"\xff" * 9 + b"\x02", 1, "varint exceeds 64 bits"),
+        (varint(6) + b"\x00" + b"\xff" * 5, 1, "input ends inside a varint"),
+        (record(-1), 1, "a record's offset is out of order or outside the batch"),
+        (record(10), 1, "a record's offset is out of order or outside the batch"),
+        (record(9000), 1, "a record's offset is out of order or outside the batch"),
+        (record(3) + record(3), 2, "a record's offset is out of order or outside the batch"),
+        (record(3) + record(2), 2, "a record's offset is out of order or outside the batch"),
+        (sized(bytes(3) + varint(-2) + bytes(9)), 1, "a key's length is beyond its record"),
+        (sized(bytes(3) + varint(9) + bytes(8)), 1, "a key's length is beyond its record"),
+        (sized(bytes(3) + varint(900) + bytes(8)), 1, "a key's length is beyond its record"),
+        (sized(bytes(4) + varint(-2) + bytes(9)), 1, "a value's length is beyond its record"),
+        (sized(bytes(4) + varint(9) + bytes(8)), 1, "a value's length is beyond its record"),
+        (sized(bytes(4) + varint(900) + bytes(8)), 1, "a value's length is beyond its record"),
+        (sized(bytes(4) + varint(9000) + bytes(8)), 1, "a value's length is beyond its record"),
+        # Lengths that stay in the batch, but not in their record.
+        (
+            sized(bytes(3) + varint(5) + bytes(4)) + record(1),
+            2,
+            "a key's length is beyond its record",
+        ),
+        (
+            sized(bytes(4) + varint(4) + bytes(3)) + record(1),
+            2,
+            "a value's length is beyond its record",
+        ),
+        (record(headers=varint(-1)), 1, "a record's header count is beyond its bytes"),
+        (record(headers=varint(1) + b"\x00"), 1, "a record's header count is beyond its bytes"),
+        (
+            record(headers=varint(2**31 - 1) + bytes(9)),
+            1,
+            "a record's header count is beyond its bytes",
+        ),
+        (
+            record(headers=varint(1) + varint(-1) + sized(b"x")),
+            1,
+            "a header key's length is beyond its record",
+        ),
+        (
+            record(headers=varint(1) + varint(9) + bytes(8)),
+            1,
+            "a header key's length is beyond its record",
+        ),
+        (record(headers=varint(1) + sized(b"\xff") + b"\x00"), 1, "a header key is not UTF-8"),
+        (
+            record(headers=varint(1) + sized(b"h") + varint(-2) + bytes(9)),
+            1,
+            "a header value's length is beyond its record",
+        ),
+        (
+            record(headers=varint(1) + sized(b"h") + varint(9) + bytes(8)),
+            1,
+            "a header value's length is beyond its record",
+        ),
+        (
+            record(headers=varint(1) + sized(b"h") + b"\x80"),
+            1,
+            "input ends inside an unsigned varint",
+        ),
+        (record(headers=b"\x00\x00"), 1, "a record does not end where its length says"),
+        (
+            sized(bytes(3) + NO_KEY_NO_VALUE) + record(1, value=bytes(9)),
+            2,
+            "a record's header count is beyond its bytes",
+        ),
+        (
+            varint(0) + record(value=bytes(9)),
+            2,
+            "a key's length is beyond its record",
+        ),
+        (
+            sized(bytes(3) + NO_KEY_NO_VALUE) + b"\x00",
+            1,
+            "a record does not end where its length says",
+        ),
+        (sized(bytes(3) + varint(-1) + sized(b"v")), 1, "input ends inside a record"),
+        (varint(6) + b"\x00\x80\x80\x80\x80\x01\x80", 1, "input ends inside a record"),
+        (record() + b"\x00", 1, "1 bytes behind the last record"),
+        (record() + record(1), 1, "8 bytes behind the last record"),
+    ],
+    ids=by_reason,
+)
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4], ids=lambda c: c.name)
+def test_a_corrupt_record(codec: Codec, payload: bytes, count: int, reason: str) -> None:
+    data = handmade(compress(codec, payload), attributes=codec, count=count)
+    assert corrupt(data) == (reason, "t", 3, 40)
+
+
+def test_records_before_a_corrupt_one_are_handed_out() -> None:
+    found = only(handmade(record(0) + record(0), count=2)).records()
+    assert next(found).offset == 40
+    with pytest.raises(CorruptRecordError):
+        next(found)
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\x00\x00\x00"])
+def test_a_control_record_needs_its_key(key: bytes | None) -> None:
+    batch = only(encode_batch([NewRecord(key, b"")], control=True))
+    with pytest.raises(CorruptRecordError) as caught:
+        batch.control_type()
+    assert str(caught.value) == "t/3 at offset 0: the key of a control record is too short"
+
+
+# Limits.
+
+
+def test_a_batch_that_inflates_beyond_the_limit() -> None:
+    data = encode_batch([NewRecord(None, bytes(100_000))], codec=Codec.ZSTD, base_offset=6)
+    batch = only(data, max_batch_bytes=50_000)
+    with pytest.raises(LimitExceededError) as caught:
+        list(batch.records())
+    assert str(caught.value) == (
+        "t/3 at offset 6: batch inflates beyond 50000 bytes (max_batch_bytes)"
+    )
+
+
+@pytest.mark.parametrize("cut", [0, 1000])
+def test_a_batch_that_claims_more_than_the_limit(cut: int) -> None:
+    """Dropped as a truncated last batch it would be fetched for ever, and never come whole."""
+    data = encode_batch([NewRecord(None, bytes(50_000))], base_offset=6)
+    with pytest.raises(LimitExceededError) as caught:
+        read(data[: len(data) - cut], max_batch_bytes=50_000)
+    length = len(data) - 12
+    assert str(caught.value) == (
+        f"t/3 at offset 6: batch of {length} bytes exceeds 50000 (max_batch_bytes)"
+    )
+
+
+# Fuzz: one family of errors, whatever comes.
+
+
+def drain(data: bytes, *, check_crcs: bool) -> None:
+    try:
+        for batch in read(data, check_crcs=check_crcs, max_batch_bytes=100_000):
+            seen = batch.base_offset - 1
+            for r in batch.records():
+                assert seen < r.offset <= batch.last_offset
+                seen = r.offset
+            batch.control_type()
+    except DecodeError:
+        pass
+
+
+@repeatable
+@given(data=st.binary(max_size=300), check_crcs=st.booleans())
+def test_any_bytes(data: bytes, check_crcs: bool) -> None:
+    drain(data, check_crcs=check_crcs)
+
+
+@repeatable
+@given(payload=st.binary(max_size=200), count=st.integers(0, 20), attributes=st.integers(0, 127))
+def test_any_payload_under_a_right_crc(payload: bytes, count: int, attributes: int) -> None:
+    drain(handmade(payload, count=count, last_delta=30, attributes=attributes), check_crcs=True)
+
+
+@codecs
+def test_damage_under_a_right_crc(codec: Codec) -> None:
+    rng = random.Random(f"damage {codec.name}")
+    for _ in range(3000):
+        data = bytearray(JAVA[codec])
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(12, len(data))] = rng.choice(
+                (0, 1, 127, 128, 255, rng.randrange(256))
+            )
+        drain(seal(data), check_crcs=True)
