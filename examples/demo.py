@@ -78,8 +78,8 @@ class Demo:
     async def play(self) -> Account:
         """The whole story. Raises: DemoFailed."""
         board = self._board
-        producing = anyio.CancelScope()
-        self._tasks.start_soon(self._produce, producing)
+        producing, produced = anyio.CancelScope(), anyio.Event()
+        self._tasks.start_soon(self._produce, producing, produced)
         try:
             await self._start("three members start", "A", "B", "C")
             await anyio.sleep(self._pause)
@@ -91,6 +91,8 @@ class Demo:
             await self._leave("C", cause="C leaves")
             await anyio.sleep(self._pause / 2)
             producing.cancel()
+            # Members that leave while the last records are still on their way would miss them.
+            await produced.wait()
             board.log("the producer stops")
             await self._until(
                 lambda: len(self._seen) >= len(self._produced), "the last records are processed"
@@ -111,7 +113,8 @@ class Demo:
 
     # ------------------------------------------------------------ the producer
 
-    async def _produce(self, scope: anyio.CancelScope) -> None:
+    async def _produce(self, scope: anyio.CancelScope, ended: anyio.Event) -> None:
+        """Until `scope` is cancelled; `ended` is set when all that was sent is counted."""
         sequence = 0
         with scope:
             while True:
@@ -126,6 +129,7 @@ class Demo:
                 self._board.produced = len(self._produced)
                 sequence = numbers.stop
                 await anyio.sleep(TICK)
+        ended.set()
 
     # ------------------------------------------------------------ the acts
 
