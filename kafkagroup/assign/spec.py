@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -33,6 +33,8 @@ class MemberSpec:
     """What it owned when it joined."""
     generation: int = -1
     """The generation in which it owned that; -1 when unknown."""
+    capacity: float = 1.0
+    """How much load it can carry beside the others; above 0. Only weighted assignors look."""
 
 
 @attrs.frozen(kw_only=True)
@@ -43,6 +45,11 @@ class GroupSpec:
     """Member id -> member."""
     partitions: Mapping[str, int]
     """Topic -> number of partitions, for the topics that exist."""
+    racks: Mapping[str, Sequence[frozenset[str]]] = attrs.field(factory=dict)
+    """Topic -> the racks of each partition's replicas, by partition number; none when unknown."""
+    loads: Mapping[TopicPartition, float] = attrs.field(factory=dict)
+    """Partition -> its load (a rate, a lag), 0 or more; what is missing counts as 1.0. Only
+    weighted assignors look."""
 
     def order(self) -> list[str]:
         """Member ids in the order that every client sorts them in: static members by instance id,

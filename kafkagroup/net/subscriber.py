@@ -214,6 +214,7 @@ class Subscriber:
                 for member, s in subscriptions.items()
             },
             partitions=self._counts,
+            racks=self._racks,
         )
         assignor = self._assignors[work.protocol_name]
         assignment = assignor(spec)
