@@ -297,13 +297,7 @@ class _Step:
             holding=True,
             session_ends=self.now + member.config.session_timeout,
         )
-        if member.config.settling_interval < member.config.heartbeat_interval and not member.lost:
-            # Where one member joins or lets go others follow: who hears of it soon is soon done.
-            self._set(
-                settled_at=self.now + 2 * member.config.heartbeat_interval,
-                # Later: where each beat begins another rebalance, this one sets the pace of it.
-                next_beat=self.now + 4 * member.config.settling_interval,
-            )
+        self._settle()
         self.effects.append(
             Assign(
                 generation=GenerationInfo(
@@ -318,10 +312,25 @@ class _Step:
         )
         return self._revoke(member.reason) if member.rejoin else None
 
+    def _settle(self) -> None:
+        """Beat faster for a while: where one member joins or lets go, others follow, and who hears
+        of it soon is soon done."""
+        config, joined_at = self.member.config, self.member.acknowledged
+        # Where each first beat ends its generation it sets the pace of all requests: slowing down
+        # by less than this, they are more than 20 in the first second.
+        pause = max(config.settling_interval, 4 * self.member.first_beat)
+        pause = min(pause, config.heartbeat_interval)
+        self._set(
+            first_beat=pause,
+            next_beat=joined_at + pause,
+            settled_at=joined_at + 2 * config.heartbeat_interval,
+        )
+
     def _beaten(self, code: int) -> None:
         match code:
             case ErrorCode.NONE:
                 self._acknowledge()
+                self._set(first_beat=0.0)
             case ErrorCode.REBALANCE_IN_PROGRESS:
                 # Alive, and told to rejoin; while the application drains, beat on (KIP-62).
                 self._acknowledge()
@@ -336,7 +345,6 @@ class _Step:
             acknowledged=sent,
             session_ends=sent + self.member.config.session_timeout,
             attempts=0,
-            lost=False,
         )
 
     def _refused(self, code: int, what: str) -> None:
@@ -388,9 +396,7 @@ class _Step:
 
     def _lose(self, reason: str) -> None:
         token = self._token()
-        self._move(
-            Phase.LOSING, pending=token, beating=None, holding=False, lost=True, reason=reason
-        )
+        self._move(Phase.LOSING, pending=token, beating=None, holding=False, reason=reason)
         self.effects.append(Lose(token=token, reason=reason))
 
     def _revoke(self, reason: str) -> None:
@@ -509,8 +515,9 @@ class _Step:
         # The answer is of use until the session ends; then the connection counts as dead.
         timeout = max(member.session_ends - self.now, config.heartbeat_interval)
         token = self._send(heartbeat_request(member), timeout=timeout)
-        settling = self.now < member.settled_at
-        pace = config.settling_interval if settling else config.heartbeat_interval
+        pace = config.heartbeat_interval
+        if self.now < member.settled_at:
+            pace = min(config.settling_interval, pace)
         self._set(beating=token, beat_sent=self.now, next_beat=self.now + pace)
 
     def _wake(self) -> None:

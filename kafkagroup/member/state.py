@@ -120,8 +120,8 @@ class Member:
     next_beat: float = 0.0
     settled_at: float = 0.0
     """Until then heartbeats are frequent."""
-    lost: bool = False
-    """The last generation was lost, and the coordinator has acknowledged nothing since."""
+    first_beat: float = 0.0
+    """How long the first heartbeat of the last generation waited, unless one found it standing."""
     acknowledged: float = 0.0
     """When the last request that the coordinator acknowledged was sent: ownership is sure from
     here for one session timeout."""

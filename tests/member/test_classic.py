@@ -123,7 +123,9 @@ COMPUTING = evolve(
 )
 FOLLOWING = evolve(COMPUTING, phase=Phase.SYNCING, leader_id="m2", members={})
 SYNCING = evolve(COMPUTING, phase=Phase.SYNCING, pending=5, last_token=5)
-STABLE = evolve(SYNCING, phase=Phase.STABLE, pending=None, holding=True)
+STABLE = evolve(
+    SYNCING, phase=Phase.STABLE, pending=None, holding=True, first_beat=3.0, settled_at=16.0
+)
 BEATEN = evolve(STABLE, beating=6, beat_sent=13.0, next_beat=16.0, last_token=6)
 REVOKING = evolve(STABLE, phase=Phase.REVOKING, pending=6, last_token=6, reason="changed")
 DRAINING = evolve(REVOKING, beating=7, beat_sent=13.0, next_beat=16.0, last_token=7)
@@ -133,7 +135,6 @@ LOSING = evolve(
     pending=6,
     last_token=6,
     holding=False,
-    lost=True,
     reason="gone",
 )
 GOING = evolve(
@@ -476,7 +477,7 @@ def test_a_heartbeat_leaves_when_it_is_due_and_none_is_in_flight() -> None:
 
 def test_the_session_counts_from_when_the_heartbeat_was_sent() -> None:
     assert step(BEATEN, reply(6, beaten(), now=15.0)) == (
-        evolve(BEATEN, beating=None, acknowledged=13.0, session_ends=23.0),
+        evolve(BEATEN, beating=None, first_beat=0.0, acknowledged=13.0, session_ends=23.0),
         (WakeAt(time=16.0),),
     )
 
@@ -582,7 +583,6 @@ class TestLine10TheGenerationIsReset:
                     phase=Phase.LOSING,
                     member_id=member_id,
                     holding=False,
-                    lost=True,
                     beating=None,
                     pending=lose,
                     last_token=lose,
@@ -985,7 +985,6 @@ def test_line_22_reset_while_leaving_is_lost_not_revoked() -> None:
         phase=Phase.LOSING,
         member_id="",
         holding=False,
-        lost=True,
         pending=8,
         last_token=8,
         beating=None,
@@ -1071,23 +1070,31 @@ def test_heartbeats_are_frequent_until_a_rebalance_has_settled() -> None:
         syncing,
         phase=Phase.STABLE,
         pending=None,
-        session_ends=22.0,
-        settled_at=18.0,
-        next_beat=13.0,
+        session_ends=20.0,
+        first_beat=0.25,
+        settled_at=16.0,
+        next_beat=10.25,
     )
-    assert step(syncing, reply(5, synced(), now=12.0)) == (
+    assert step(syncing, reply(5, synced(), now=10.0)) == (
         stable,
-        (Assign(generation=generation()), WakeAt(time=13.0)),
+        (Assign(generation=generation()), WakeAt(time=10.25)),
     )
-    assert step(stable, Woke(now=13.0))[0].next_beat == 13.25
-    assert step(stable, Woke(now=18.0))[0].next_beat == 21.0
+    assert step(stable, Woke(now=10.25))[0].next_beat == 10.5
+    assert step(stable, Woke(now=16.0))[0].next_beat == 19.0
 
 
-def test_heartbeats_are_not_frequent_after_a_loss() -> None:
+def test_first_heartbeats_slow_down_while_each_of_them_ends_its_generation() -> None:
     """A coordinator that takes every generation away at once must not be hammered."""
-    syncing = evolve(SYNCING, config=COOPERATIVE, lost=True)
-    stable = step(syncing, reply(5, synced(), now=12.0))[0]
-    assert (stable.settled_at, stable.next_beat) == (0.0, SYNCING.next_beat)
+    member, pauses = evolve(SYNCING, config=COOPERATIVE), []
+    for _ in range(4):
+        stable = step(member, reply(5, synced(), now=10.0))[0]
+        pauses.append(stable.next_beat - 10.0)
+        member = evolve(member, first_beat=stable.first_beat)
+    assert pauses == [0.25, 1.0, 3.0, 3.0]
+    beating = evolve(stable, beating=6, beat_sent=15.0)
+    assert step(beating, reply(6, beaten(), now=15.0))[0].first_beat == 0.0
+    again = step(beating, reply(6, beaten(E.REBALANCE_IN_PROGRESS), now=15.0))[0]
+    assert again.first_beat == 3.0
 
 
 @pytest.mark.parametrize(
@@ -1109,7 +1116,6 @@ def test_what_is_kept_is_lost_when_the_generation_is_reset(
             phase=Phase.LOSING,
             member_id="",
             holding=False,
-            lost=True,
             pending=lose,
             last_token=lose,
             reason=reason,
@@ -1123,7 +1129,6 @@ def test_line_22_closed_in_a_cooperative_rebalance_is_lost() -> None:
         KEEPING,
         phase=Phase.LOSING,
         holding=False,
-        lost=True,
         pending=4,
         last_token=4,
         reason="closed",
