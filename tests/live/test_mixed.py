@@ -1,11 +1,14 @@
-"""Groups of this consumer together with aiokafka's and librdkafka's: each kind leads and is led,
-and members of one kind take the place of those of another while the group goes on.
+"""Groups of this consumer together with aiokafka's, librdkafka's and Java's: each kind leads and is
+led, and members of one kind take the place of those of another while the group goes on.
 
 On one broker only, the real one where there is Java; asyncio only, as aiokafka is.
 """
 
 import contextlib
+import subprocess
 import threading
+import time
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -19,6 +22,7 @@ from brokers import numbered, numbers, until
 from kafkagroup import Broker, Consumer
 from kafkagroup.assign import GroupSpec, cooperative_sticky_assignor, range_assignor
 from kafkagroup.assign.cooperative_sticky import generation_in
+from kafkagroup.testing._jars import LocalKafkaUnavailable, find_java, resolve_jars
 from kafkagroup.wire.group_log import decode_subscription
 from kafkagroup.wire.messages.group import DescribeGroupsRequest
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
@@ -30,7 +34,11 @@ HEARTBEAT_MS = 100
 SESSION_MS = 6_000
 ASSIGNORS = {"range": range_assignor, "cooperative-sticky": cooperative_sticky_assignor}
 OUR_VERSION = 3
-"""Of the assignments that this library writes; both of the others write version 0."""
+"""Of the assignments that this library writes; aiokafka and librdkafka write version 0."""
+JAVA_ASSIGNORS = {
+    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+}
 
 
 @pytest.fixture
@@ -47,11 +55,21 @@ def bootstrap(kafka):
 class Member:
     """A running consumer, whatever its kind."""
 
+    kind: str
     owns: list[int] = attrs.field(factory=list)
     """The partitions it has now, sorted."""
+    history: list[tuple[float, str, frozenset[int]]] = attrs.field(factory=list)
+    """When it "gained" partitions, and when they were "gone": seconds since 1970."""
     over: anyio.Event = attrs.field(factory=anyio.Event)
     """Set to end it."""
     ended: anyio.Event = attrs.field(factory=anyio.Event)
+
+    def note(self, what, partitions, when=None):
+        """Take down what it gained, or what is gone."""
+        changed = frozenset(partitions)
+        self.history.append((time.time() if when is None else when, what, changed))
+        kept = set(self.owns) - changed
+        self.owns = sorted(kept | changed if what == "gained" else kept)
 
 
 @attrs.define(eq=False)
@@ -67,6 +85,8 @@ class Group:
     specs: list[GroupSpec] = attrs.field(factory=list)
     """What our assignor was told, each time that one of our members led."""
     members: list[Member] = attrs.field(factory=list)
+    """Those who have not been told to end."""
+    everyone: list[Member] = attrs.field(factory=list)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -79,9 +99,15 @@ class Group:
 
     def start(self, kind):
         """A new member of a kind."""
-        member = Member()
+        member = Member(kind)
         self.members.append(member)
-        runs = {"ours": self._ours, "aiokafka": self._aiokafka, "librdkafka": self._librdkafka}
+        self.everyone.append(member)
+        runs = {
+            "ours": self._ours,
+            "aiokafka": self._aiokafka,
+            "librdkafka": self._librdkafka,
+            "java": self._java,
+        }
         self.tasks.start_soon(self._run, runs[kind], member)
         return member
 
@@ -105,8 +131,11 @@ class Group:
             self.specs.append(spec)
             return assignor(spec)
 
-        def note(gone=()):
-            member.owns = numbers(consumer.assignment() - set(gone))
+        def gained(partitions):
+            member.note("gained", numbers(partitions))
+
+        def gone(partitions):
+            member.note("gone", numbers(partitions))
 
         async def consume():
             async for record in consumer:
@@ -120,8 +149,9 @@ class Group:
             assignors=[watched],
             heartbeat_interval_ms=HEARTBEAT_MS,
             session_timeout_ms=SESSION_MS,
-            on_partitions_assigned=lambda _: note(),
-            on_partitions_revoked=note,
+            on_partitions_assigned=gained,
+            on_partitions_revoked=gone,
+            on_partitions_lost=gone,
         )
         async with consumer, anyio.create_task_group() as tasks:
             tasks.start_soon(consume)
@@ -174,14 +204,66 @@ class Group:
                 "session.timeout.ms": SESSION_MS,
             }
         )
-        consumer.subscribe([self.name])
+        consumer.subscribe(
+            [self.name],
+            on_assign=lambda _, partitions: member.note("gained", numbers(partitions)),
+            on_revoke=lambda _, partitions: member.note("gone", numbers(partitions)),
+        )
         while not over.is_set():
             message = consumer.poll(0.02)
-            member.owns = numbers(consumer.assignment())
             if message is not None:
                 assert message.error() is None, message.error()
                 self.seen.add(message.value())
         consumer.close()
+
+    async def _java(self, member):
+        java = find_java()
+        program = Path(__file__).parent / "java" / "Member.java"
+        command = [java, "-XX:TieredStopAtLevel=1", "-cp", f"{resolve_jars('4.3.1', java)}/*"]
+        options = f"heartbeat.interval.ms={HEARTBEAT_MS}", f"session.timeout.ms={SESSION_MS}"
+        arguments = [self.bootstrap, self.name, JAVA_ASSIGNORS[self.strategy], *options]
+        async with await anyio.open_process(
+            [*command, str(program), *arguments], stderr=subprocess.DEVNULL
+        ) as process:
+
+            async def end():
+                await member.over.wait()
+                await process.stdin.aclose()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(end)
+                rest = b""
+                async for chunk in process.stdout:
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        self._told_by_java(member, line.decode().split())
+                assert await process.wait() == 0
+                tasks.cancel_scope.cancel()
+
+    def _told_by_java(self, member, line):
+        when, what, *details = line
+        if what == "record":
+            self.seen.add(details[0].encode())
+        else:
+            member.note(what, map(int, details), int(when) / 1e6)
+
+    def handed_over_twice(self):
+        """Partitions that somebody had gained and not let go of when another gained them too."""
+        story = sorted(
+            (when, what == "gained", member.kind, id(member), partition)
+            for member in self.everyone
+            for when, what, partitions in member.history
+            for partition in partitions
+        )
+        owner, wrong = {}, []
+        for when, gained, kind, member, partition in story:
+            if gained and partition in owner:
+                wrong.append((when, partition, owner[partition], (kind, member)))
+            if gained:
+                owner[partition] = kind, member
+            elif owner.get(partition) == (kind, member):
+                del owner[partition]
+        return wrong
 
     async def settle(self):
         """Wait until the members that are there have all partitions among them, each the same
@@ -262,6 +344,44 @@ async def test_each_kind_leads_the_others_and_makes_room_for_them(
             group.start(kind)
             await group.settle()
             await wave(group)
+
+
+@pytest.fixture
+def java():
+    """Skips where Kafka's own consumer cannot run."""
+    try:
+        resolve_jars("4.3.1", find_java())
+    except LocalKafkaUnavailable as missing:
+        pytest.skip(f"no Java member: {missing}")
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("ours", "java", "librdkafka"),
+        ("java", "librdkafka", "ours"),
+        ("librdkafka", "ours", "java"),
+    ],
+    ids="-".join,
+)
+async def test_each_kind_leads_the_others_cooperatively_and_hands_over_cleanly(
+    bootstrap, name, fill, wave, kinds
+):
+    """As above, and nobody ever gains a partition that its owner has not let go of."""
+    await fill(PARTITIONS)
+    async with Group.on(bootstrap, name, "cooperative-sticky") as group:
+        for kind in kinds:
+            group.start(kind)
+            await group.settle()
+            assert (await group.describe()).protocol_data == "cooperative-sticky"
+        await wave(group)
+        for kind in (*kinds[1:], kinds[0]):
+            await group.stop(group.members[0])
+            group.start(kind)
+            await group.settle()
+            await wave(group)
+    assert group.handed_over_twice() == []
 
 
 @pytest.mark.parametrize("leader", ["ours", "librdkafka"])
