@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from kafkagroup.errors import DecodeError, LimitExceededError, LocalProtocolError
+from kafkagroup.wire.codec import MAX_ELEMENTS
 from kafkagroup.wire.primitives import encode_uvarint
 from kafkagroup.wire.schema import (
     BOOL,
@@ -20,7 +21,6 @@ from kafkagroup.wire.schema import (
     INT16,
     INT32,
     INT64,
-    MAX_ELEMENTS,
     NO_ID,
     RECORDS,
     STRING,
