@@ -1,13 +1,14 @@
 """A group's committed offsets: commit and fetch, at the coordinator, on a connection of their own.
 
-Commits go out one at a time, in the order they were asked for. What an error code means is in the
-table of each of the two requests; whatever is not in it is raised.
+What an error code means is in the tables below; one that is in none of them is there to stay. A
+commit fails or succeeds as a whole; a look-up answers for each partition by itself. Commits are
+put in order by whoever asks for them: the session reads what to commit when its turn has come.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 
 import anyio
 import attrs
@@ -19,6 +20,7 @@ from kafkagroup.errors import (
     ErrorCode,
     FencedError,
     RemoteProtocolError,
+    RequestTimeoutError,
     TransportError,
 )
 from kafkagroup.net.broker import Broker
@@ -26,9 +28,13 @@ from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.retry import Pauses
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
-from kafkagroup.wire.messages.offsets import OffsetCommitResponse, OffsetFetchResponse
+from kafkagroup.wire.messages.offsets import (
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartitions,
+)
 
-__all__ = ["NO_MEMBERSHIP", "GroupOffsets", "Identity"]
+__all__ = ["NO_MEMBERSHIP", "CommittedOffsets", "GroupOffsets", "Identity"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +45,9 @@ _SAME_COORDINATOR = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
     )
 )
+"""Tried again for as long as the caller waits, as are those of a coordinator that has moved."""
+_UNKNOWN_TOPIC = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
+"""Of a look-up: asked for `_PATIENCE` times at most."""
 _NOT_OURS = frozenset(
     (
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -47,6 +56,9 @@ _NOT_OURS = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,  # version 9+ to a member of a group that is gone
     )
 )
+
+_PATIENCE = 5
+"""How often in a row a topic may be unknown: one just made is not known everywhere at once."""
 
 
 @attrs.frozen
@@ -60,6 +72,16 @@ class Identity:
 
 NO_MEMBERSHIP = Identity(-1, "")
 """A consumer that was given its partitions by hand."""
+
+
+@attrs.define
+class CommittedOffsets:
+    """What one round of asking has brought; partitions in neither are to be asked for again."""
+
+    offsets: dict[TopicPartition, OffsetAndMetadata | None] = attrs.field(factory=dict)
+    """None where nothing is committed."""
+    errors: dict[TopicPartition, BrokerError] = attrs.field(factory=dict)
+    """What no retry mends."""
 
 
 class _Retry(Exception):
@@ -76,7 +98,6 @@ class GroupOffsets:
         self._cluster = cluster
         self._group_id = group_id
         self._coordinator: Node | None = None
-        self._committing = anyio.Lock()
 
     async def commit(
         self,
@@ -92,21 +113,18 @@ class GroupOffsets:
         """
         last: Exception | None = None
         pauses = Pauses(self._cluster.options)
-        # The commits before this one count against its deadline: closing must not wait for one
-        # that a dead coordinator holds up.
         with anyio.move_on_after(timeout):
-            async with self._committing:
-                while True:
-                    try:
-                        return await self._commit_once(identity, offsets)
-                    except _Retry as retry:
-                        last = retry.error
-                    except (TransportError, RemoteProtocolError) as error:
-                        self._coordinator = None
-                        last = error
-                    logger.info("group %s: commit is tried again: %s", self._group_id, last)
-                    await pauses.wait()
-        raise last or TransportError(f"the commit was not answered within {timeout:g} s")
+            while True:
+                try:
+                    return await self._commit_once(identity, offsets)
+                except _Retry as retry:
+                    last = retry.error
+                except (TransportError, RemoteProtocolError) as error:
+                    self._coordinator = None
+                    last = error
+                logger.info("group %s: commit is tried again: %s", self._group_id, last)
+                await pauses.wait()
+        raise last or RequestTimeoutError(f"the commit was not answered within {timeout:g} s")
 
     async def _commit_once(
         self, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -143,60 +161,92 @@ class GroupOffsets:
             raise RemoteProtocolError(f"the coordinator did not answer for {min(unanswered)}")
 
     def _raise(self, code: int, what: str) -> None:
-        error = BrokerError(code, f"{what} of group {self._group_id!r}")
+        error = self._error(code, what)
+        raise _Retry(error) if self._is_passing(code) else error
+
+    def _error(self, code: int, what: str) -> BrokerError:
+        return BrokerError(code, f"{what} of group {self._group_id!r}")
+
+    def _is_passing(self, code: int) -> bool:
+        """Whether the next try may go better; a coordinator that has moved is looked for then."""
         if code in COORDINATOR_MOVED:
             self._coordinator = None
-            raise _Retry(error)
-        if code in _SAME_COORDINATOR:
-            raise _Retry(error)
-        raise error
+        return code in COORDINATOR_MOVED or code in _SAME_COORDINATOR
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The committed offset of each partition; None where there is none.
 
-        Retriable errors are tried again for as long as the caller waits: a failed look-up must
-        never pass for "no offset". Raises: BrokerError for the others.
+        Asks until there is an answer for each, for as long as the caller waits. Raises:
+        BrokerError that names a partition, if no retry mends it.
         """
-        wanted = tuple(partitions)
-        pauses = Pauses(self._cluster.options)
-        while True:
-            try:
-                broker = await self._broker()
-                answer = await broker.fetch_consumer_group_offsets(self._group_id, wanted)
-                return self._check_fetch(answer, wanted)
-            except _Retry as retry:
-                error: Exception = retry.error
-            except (TransportError, RemoteProtocolError) as failure:
-                self._coordinator = None
-                error = failure
-            logger.info("group %s: committed offsets: %s", self._group_id, error)
-            await pauses.wait()
-
-    def _check_fetch(
-        self, answer: OffsetFetchResponse, wanted: tuple[TopicPartition, ...]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        wanted = tuple(dict.fromkeys(partitions))
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        unknown: dict[TopicPartition, int] = {}
+        pauses = Pauses(self._cluster.options)
+        while missing := [tp for tp in wanted if tp not in found]:
+            once = await self.once(missing, unknown)
+            if once.errors:
+                raise once.errors[min(once.errors)]
+            found |= once.offsets
+            if len(found) < len(wanted):
+                await pauses.wait()
+        return found
+
+    async def once(
+        self, partitions: Collection[TopicPartition], unknown: MutableMapping[TopicPartition, int]
+    ) -> CommittedOffsets:
+        """One round of asking; raises nothing of the network's or the broker's.
+
+        A failed look-up must never pass for "no offset". `unknown` counts how often in a row each
+        topic was unknown to the coordinator, and is the caller's to keep from round to round.
+        """
+        try:
+            broker = await self._broker()
+            # KIP-447: without it an offset would be answered that a transaction is about to move.
+            answer = await broker.fetch_consumer_group_offsets(
+                self._group_id, partitions, require_stable=True
+            )
+            return self._sort(answer, partitions, unknown)
+        except _Retry as retry:
+            logger.info("group %s: committed offsets: %s", self._group_id, retry.error)
+        except (TransportError, RemoteProtocolError) as error:
+            self._coordinator = None
+            logger.info("group %s: committed offsets: %s", self._group_id, error)
+        except BrokerError as error:
+            return CommittedOffsets(errors=dict.fromkeys(partitions, error))
+        return CommittedOffsets()
+
+    def _sort(
+        self,
+        answer: OffsetFetchResponse,
+        partitions: Collection[TopicPartition],
+        unknown: MutableMapping[TopicPartition, int],
+    ) -> CommittedOffsets:
+        """Sort an answer. Raises what is wrong with the group as a whole."""
         for group in answer.groups:
             if group.error_code:
                 self._raise(group.error_code, "reading offsets")
-            for topic in group.topics:
-                for p in topic.partitions:
-                    tp = TopicPartition(topic.name, p.partition_index)
-                    if p.error_code:
-                        self._raise(p.error_code, f"reading the offset of {tp}")
-                    # Any negative offset means none, whatever the number.
-                    found[tp] = (
-                        OffsetAndMetadata(
-                            p.committed_offset, p.metadata or "", p.committed_leader_epoch
-                        )
-                        if p.committed_offset >= 0
-                        else None
-                    )
-        missing = [tp for tp in wanted if tp not in found]
-        if missing:
-            raise RemoteProtocolError(f"the coordinator did not answer for {missing[0]}")
+        found = CommittedOffsets()
+        silent = set(partitions)
+        for tp, data in _partitions(answer):
+            if tp not in silent:
+                continue
+            silent.remove(tp)
+            code, times = data.error_code, unknown.pop(tp, 0) + 1
+            if code == ErrorCode.NONE:
+                found.offsets[tp] = _committed(data)
+                continue
+            error = self._error(code, f"reading the offset of {tp}")
+            if code in _UNKNOWN_TOPIC and times < _PATIENCE:
+                unknown[tp] = times
+            elif code in _UNKNOWN_TOPIC or not self._is_passing(code):
+                found.errors[tp] = error
+                continue
+            logger.info("%s", error)
+        if silent:
+            logger.info("group %s: no answer for the offset of %s", self._group_id, min(silent))
         return found
 
     async def _broker(self) -> Broker:
@@ -208,3 +258,21 @@ class GroupOffsets:
                     raise _Retry(error) from None
                 raise
         return self._cluster.broker(self._coordinator)
+
+
+def _partitions(
+    answer: OffsetFetchResponse,
+) -> Iterator[tuple[TopicPartition, OffsetFetchResponsePartitions]]:
+    for group in answer.groups:
+        for topic in group.topics:
+            for data in topic.partitions:
+                yield TopicPartition(topic.name, data.partition_index), data
+
+
+def _committed(data: OffsetFetchResponsePartitions) -> OffsetAndMetadata | None:
+    # Any negative offset means none, whatever the number.
+    if data.committed_offset < 0:
+        return None
+    return OffsetAndMetadata(
+        data.committed_offset, data.metadata or "", data.committed_leader_epoch
+    )

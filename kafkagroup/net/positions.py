@@ -1,5 +1,6 @@
 """Where to start: the committed offset, else the reset policy. A failed look-up is neither.
 
+Each partition is looked up by itself: one that cannot be fails alone, and the application is told.
 Positions that the application sets meanwhile (`seek`) win: an answer that finds a position is
 dropped, and so is one for a partition that is no longer owned.
 """
@@ -17,7 +18,6 @@ from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.options import OffsetReset
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import (
-    BrokerError,
     NoOffsetError,
     OffsetOutOfRangeError,
     RemoteProtocolError,
@@ -28,6 +28,7 @@ from kafkagroup.net.log_offsets import EARLIEST, LATEST, Found, LogOffsets
 from kafkagroup.net.offsets import GroupOffsets
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.validation import Validation
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["Positions"]
@@ -60,6 +61,8 @@ class Positions:
             cluster, delivery, policy, settled=found, reset=self.look_up, failed=failed
         )
         self._wake = anyio.Event()
+        self._unknown: dict[TopicPartition, int] = {}
+        """How often in a row the coordinator did not know the topic."""
 
     def look_up(self) -> None:
         """There are partitions without a position, or whose position is not in the log."""
@@ -85,31 +88,35 @@ class Positions:
                 await self._look_up(lost)
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("positions: %s", error)
-            except BrokerError as error:
-                for owned in lost:
-                    if _is_lost(owned):
-                        self._failed(owned, error)
             if any(_is_lost(o) for o in lost):
                 await pauses.wait()
 
     async def _look_up(self, lost: list[OwnedPartition]) -> None:
         fresh = [o for o in lost if not o.reset]
         if fresh and self._offsets is not None:
-            committed = await self._offsets.committed([o.tp for o in fresh])
+            found = await self._offsets.once([o.tp for o in fresh], self._unknown)
             for owned in fresh:
                 if not _is_lost(owned):
                     continue
-                if (offset := committed[owned.tp]) is None:
-                    owned.reset = True
-                else:
-                    owned.start_at(offset.offset, leader_epoch=offset.leader_epoch)
-                    owned.committed = offset.offset
-                    self._note_topic(owned)
+                if (error := found.errors.get(owned.tp)) is not None:
+                    self._failed(owned, error)
+                elif owned.tp in found.offsets:
+                    self._start_at_committed(owned, found.offsets[owned.tp])
             self._found()
         else:
             for owned in fresh:
                 owned.reset = True
         await self._reset([o for o in lost if _is_lost(o) and o.reset])
+
+    def _start_at_committed(
+        self, owned: OwnedPartition, committed: OffsetAndMetadata | None
+    ) -> None:
+        if committed is None:
+            owned.reset = True
+            return
+        owned.start_at(committed.offset, leader_epoch=committed.leader_epoch)
+        owned.committed = committed.offset
+        self._note_topic(owned)
 
     async def _reset(self, lost: list[OwnedPartition]) -> None:
         if not lost:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
+from kafkagroup import Consumer
 from kafkagroup.errors import (
     BrokerError,
     CommitFailedError,
     ErrorCode,
     FencedError,
+    KafkaGroupError,
     RemoteProtocolError,
+    RequestTimeoutError,
     TransportError,
 )
 from kafkagroup.net.cluster import Cluster
@@ -45,14 +49,17 @@ OPTIONS = ClientOptions(request_timeout=5.0)
 
 
 class Group:
-    """A group's offsets, and the broker that keeps them."""
+    """A group's offsets, the broker that keeps them, and the session that puts commits in order."""
 
     def __init__(self, kafka: EmbeddedKafka, offsets: GroupOffsets) -> None:
         self.kafka = kafka
         self.offsets = offsets
+        self.session = Consumer(group_id="g")._session
+        self.session.offsets = offsets
+        (self.owned,) = self.session.delivery.own([TP])
 
     async def commit(self, offset: int, timeout: float = 20.0) -> None:
-        await self.offsets.commit(NO_MEMBERSHIP, {TP: OffsetAndMetadata(offset)}, timeout=timeout)
+        await self.session.commit({TP: OffsetAndMetadata(offset)}, timeout)
 
     @property
     def committed(self) -> int | None:
@@ -167,21 +174,74 @@ async def test_no_answer_at_all_by_the_deadline(network: Any) -> None:
 
 
 async def test_the_deadline_counts_while_another_commit_is_in_the_way(network: Any) -> None:
-    """Closing must not wait for the auto-commit that a dead coordinator holds up."""
+    """Closing must not wait for the auto-commit that a dead coordinator holds up; what could not be
+    committed in time the next commit covers."""
+    async with grouped(network) as group:
+        fault = group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+        group.owned.start_at(0)
+        group.owned.processed = 8
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(group.commit, 7, 30)
+            await anyio.sleep(1)
+            for commit in (partial(group.commit, 9), group.session.commit_processed):
+                start = anyio.current_time()
+                with pytest.raises(RequestTimeoutError) as caught:
+                    await commit(timeout=2)
+                assert (
+                    str(caught.value) == "the commits before this one were not answered within 2 s"
+                )
+                assert anyio.current_time() - start == pytest.approx(2)
+            fault.stop()
+        assert group.committed == 7
+        await group.session.commit_processed(timeout=2)
+        assert group.committed == 8
+
+
+async def test_what_a_commit_has_waited_for_its_turn_it_does_not_get_again(network: Any) -> None:
     async with grouped(network) as group:
         group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+        ended: list[float] = []
+
+        async def commit(offset: int) -> None:
+            start = anyio.current_time()
+            with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+                await group.commit(offset, timeout=10)
+            ended.append(anyio.current_time() - start)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(commit, 1)
+            await anyio.sleep(4)
+            tasks.start_soon(commit, 2)
+        assert ended == [pytest.approx(10), pytest.approx(10)]
+
+
+async def test_closing_does_not_wait_for_the_commit_that_is_in_the_way(
+    network: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is the last commit that is given up then, not the good order of the end."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0", "1"], partition=0)
+        consumer = Consumer(bootstrap_servers="kafka-1", group_id="g", close_timeout=8.0)
         async with anyio.create_task_group() as tasks:
 
-            async def slow() -> None:
-                with pytest.raises(BrokerError):
-                    await group.commit(7, timeout=30)
+            async def commit() -> None:
+                with suppress(KafkaGroupError):
+                    await consumer.commit({TP: 1})
 
-            tasks.start_soon(slow)
-            await anyio.sleep(1)
-            start = anyio.current_time()
-            with pytest.raises(TransportError, match="not answered within 2 s"):
-                await group.commit(8, timeout=2)
-            assert anyio.current_time() - start == pytest.approx(2)
+            async with consumer:
+                await consumer.assign([TP])
+                assert [(await consumer.getone()).offset for _ in range(2)] == [0, 1]
+                kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+                tasks.start_soon(commit)
+                await anyio.sleep(1)
+                start = anyio.current_time()
+                await consumer.stop()
+                assert anyio.current_time() - start == pytest.approx(4)
+            tasks.cancel_scope.cancel()
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
+        "the last commit failed: the commits before this one were not answered within 4 s"
+    ]
 
 
 # ---------------------------------------------------------------- order

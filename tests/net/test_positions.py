@@ -1,0 +1,268 @@
+"""Where each partition starts when the coordinator's answers differ from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from kafkagroup import Consumer
+from kafkagroup.errors import BrokerError, ErrorCode
+from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.testing.embedded.broker import read_request
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.offsets import (
+    ListOffsetsRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+
+pytestmark = pytest.mark.anyio
+
+E = ErrorCode
+A, B, C = (TopicPartition("t", p) for p in range(3))
+RECORDS = 10
+
+
+class Scripted:
+    """An embedded broker, but for OffsetFetch: each partition is answered by a script of its own.
+
+    A script is what is answered one after the other, the last for ever: an offset or an error.
+    """
+
+    def __init__(self, network: Any, kafka: EmbeddedKafka) -> None:
+        network.serve_embedded(kafka)
+        self.kafka = kafka
+        self.scripts: dict[int, list[int]] = {}
+        self.asked: list[tuple[int, ...]] = []
+        """The partitions that each OffsetFetch asked for."""
+        self.stable: list[bool] = []
+        """Whether each would wait for transactions."""
+        self._network = network
+        self._embedded = network.handlers["kafka-1", 9092]
+        network.handlers["kafka-1", 9092] = self._relay
+
+    async def _relay(self, peer: Any) -> None:
+        near, far = type(peer.stream).pair()
+        self._network.tasks.start_soon(self._network._serve, self._embedded, far)
+        behind = type(peer)(near)
+        try:
+            while True:
+                frame = await _frame(peer)
+                incoming = read_request(frame)
+                if type(incoming.request) is OffsetFetchRequest:
+                    await peer.answer(incoming, self._answer(incoming.request))
+                    continue
+                await near.send(len(frame).to_bytes(4, "big") + frame)
+                frame = await _frame(behind)
+                await peer.stream.send(len(frame).to_bytes(4, "big") + frame)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await near.aclose()
+
+    def _answer(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        (group,) = request.groups
+        (topic,) = group.topics or ()
+        self.asked.append(tuple(sorted(topic.partition_indexes)))
+        self.stable.append(request.require_stable)
+        parts = tuple(self._partition(p) for p in topic.partition_indexes)
+        topics = (OffsetFetchResponseTopics(name=topic.name, partitions=parts),)
+        found = OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+        return OffsetFetchResponse(groups=(found,))
+
+    def _partition(self, partition: int) -> OffsetFetchResponsePartitions:
+        script = self.scripts[partition]
+        answer = script.pop(0) if len(script) > 1 else script[0]
+        failed = isinstance(answer, ErrorCode)
+        return OffsetFetchResponsePartitions(
+            partition_index=partition,
+            committed_offset=-1 if failed else answer,
+            committed_leader_epoch=-1,
+            metadata="",
+            error_code=answer if failed else E.NONE,
+        )
+
+    @property
+    def resets(self) -> int:
+        return len(self.kafka.requests(ListOffsetsRequest))
+
+
+async def _frame(peer: Any) -> bytes:
+    size = int.from_bytes(await peer._reader.receive_exactly(4), "big")
+    return bytes(await peer._reader.receive_exactly(size))
+
+
+Opened = Callable[..., Any]
+
+
+@pytest.fixture
+def scripted(network: Any) -> Opened:
+    """Ten records in each of t/0, t/1 and t/2, and a consumer of group g that is given them."""
+
+    @asynccontextmanager
+    async def opened(
+        *scripts: list[int], policy: str = "none"
+    ) -> AsyncIterator[tuple[Scripted, Consumer]]:
+        async with network, EmbeddedKafka({"t": 3}, listen=False) as kafka:
+            for p in range(3):
+                kafka.produce("t", [f"{n}" for n in range(RECORDS)], partition=p)
+            broker = Scripted(network, kafka)
+            broker.scripts = dict(enumerate(scripts))
+            consumer = Consumer(
+                bootstrap_servers="kafka-1",
+                group_id="g",
+                auto_offset_reset=policy,  # type: ignore[arg-type]
+                enable_auto_commit=False,
+            )
+            with anyio.fail_after(500):
+                async with consumer:
+                    yield broker, consumer
+
+    return opened
+
+
+async def rest(consumer: Consumer, count: int) -> dict[int, list[int]]:
+    """The offsets of the next `count` records, by partition."""
+    found: dict[int, list[int]] = {}
+    for _ in range(count):
+        record = await consumer.getone()
+        found.setdefault(record.partition, []).append(record.offset)
+    return found
+
+
+async def idle(consumer: Consumer, seconds: float = 60.0) -> bool:
+    """Whether nothing comes and nothing is raised for so long."""
+    with anyio.move_on_after(seconds) as scope:
+        await consumer.getone()
+    return scope.cancelled_caught
+
+
+# ---------------------------------------------------------------- behaviours, line 47
+
+
+async def test_line_47_only_what_is_unstable_is_waited_for_and_asked_for_again(
+    scripted: Opened,
+) -> None:
+    """The policy would raise; a transaction that is open for minutes holds up its own partition."""
+    async with scripted([8], [E.UNSTABLE_OFFSET_COMMIT], [9]) as (broker, c):
+        await c.assign([A, B, C])
+        start = anyio.current_time()
+        assert await rest(c, 3) == {0: [8, 9], 2: [9]}
+        assert anyio.current_time() - start < 0.1
+        assert await idle(c, 300)
+        assert (broker.asked[0], set(broker.asked[1:])) == ((0, 1, 2), {(1,)})
+        assert 250 < len(broker.asked) < 600
+        broker.scripts[1] = [7]
+        assert await rest(c, 3) == {1: [7, 8, 9]}
+        assert broker.resets == 0
+
+
+async def test_line_47_what_is_refused_is_told_once_and_the_others_go_on(scripted: Opened) -> None:
+    """As a fetch that is refused: it rests until the application seeks, and is not reset."""
+    refused = E.TOPIC_AUTHORIZATION_FAILED
+    async with scripted([8], [refused], [9], policy="earliest") as (broker, c):
+        await c.assign([A, B, C])
+        with pytest.raises(BrokerError) as caught:
+            await c.getone()
+        assert caught.value == BrokerError(refused, "reading the offset of t/1 of group 'g'")
+        assert await rest(c, 3) == {0: [8, 9], 2: [9]}
+        assert await idle(c)
+        assert (broker.asked, broker.resets) == ([(0, 1, 2)], 0)
+        c.seek(B, 9)
+        assert await rest(c, 1) == {1: [9]}
+
+
+@pytest.mark.parametrize("code", [E.UNKNOWN_TOPIC_ID, E.UNKNOWN_TOPIC_OR_PARTITION])
+async def test_line_47_an_unknown_topic_is_asked_for_again_a_few_times(
+    scripted: Opened, code: ErrorCode
+) -> None:
+    """One just made is not known everywhere at once; one that stays unknown is told once."""
+    async with scripted([8], [code], [9], policy="earliest") as (broker, c):
+        await c.assign([A, B, C])
+        assert await rest(c, 3) == {0: [8, 9], 2: [9]}
+        with anyio.fail_after(10), pytest.raises(BrokerError) as caught:
+            await c.getone()
+        assert caught.value == BrokerError(code, "reading the offset of t/1 of group 'g'")
+        assert await idle(c)
+        assert (broker.asked, broker.resets) == ([(0, 1, 2), *[(1,)] * 4], 0)
+        # Given anew it is asked for as often again.
+        await c.assign([])
+        await c.assign([B])
+        with anyio.fail_after(10), pytest.raises(BrokerError):
+            await c.getone()
+        assert broker.asked[5:] == [(1,)] * 5
+
+
+async def test_line_47_an_unknown_topic_that_comes_to_be_known(scripted: Opened) -> None:
+    unknown = [E.UNKNOWN_TOPIC_ID] * 4
+    script = [*unknown, E.UNSTABLE_OFFSET_COMMIT, *unknown, 6]
+    async with scripted([8], script, [9]) as (broker, c):
+        await c.assign([B])
+        assert await rest(c, 4) == {1: [6, 7, 8, 9]}
+        assert broker.asked == [(1,)] * 10
+
+
+async def test_line_47_committed_offsets_that_the_application_asks_for(scripted: Opened) -> None:
+    unstable = [E.UNSTABLE_OFFSET_COMMIT] * 3
+    async with scripted([8], [*unstable, 7], [-1]) as (broker, c):
+        assert await c.committed([A, B, C]) == {
+            A: OffsetAndMetadata(8),
+            B: OffsetAndMetadata(7),
+            C: None,
+        }
+        assert broker.asked == [(0, 1, 2), (1,), (1,), (1,)]
+
+
+async def test_line_47_an_offset_that_a_transaction_is_about_to_move_is_not_asked_for(
+    scripted: Opened,
+) -> None:
+    """KIP-447: without that a broker tells of the offset before it, and never of "unstable"."""
+    async with scripted([8]) as (broker, c):
+        await c.assign([A])
+        await c.getone()
+        await c.committed()
+        assert broker.stable == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("code", "times"), [(E.TOPIC_AUTHORIZATION_FAILED, 1), (E.UNKNOWN_TOPIC_ID, 5)]
+)
+async def test_line_47_a_committed_offset_that_cannot_be_read_is_named(
+    scripted: Opened, code: ErrorCode, times: int
+) -> None:
+    async with scripted([8], [code], [9]) as (broker, c):
+        with pytest.raises(BrokerError) as caught:
+            await c.committed([A, B, C])
+        assert caught.value == BrokerError(code, "reading the offset of t/1 of group 'g'")
+        assert broker.asked == [(0, 1, 2), *[(1,)] * (times - 1)]
+        assert await c.committed([A, C]) == {A: OffsetAndMetadata(8), C: OffsetAndMetadata(9)}
+
+
+# ---------------------------------------------------------------- beside each other
+
+
+async def test_what_has_no_offset_is_reset_while_another_is_unstable(scripted: Opened) -> None:
+    async with scripted([-1], [E.UNSTABLE_OFFSET_COMMIT], [9], policy="earliest") as (broker, c):
+        await c.assign([A, B, C])
+        start = anyio.current_time()
+        assert await rest(c, RECORDS + 1) == {0: list(range(RECORDS)), 2: [9]}
+        assert anyio.current_time() - start < 0.1
+        assert await idle(c)
+        assert broker.resets == 1
+
+
+async def test_a_position_out_of_range_is_reset_while_the_coordinator_is_away(
+    scripted: Opened,
+) -> None:
+    """The leaders have nothing to do with the coordinator."""
+    async with scripted([E.NOT_COORDINATOR], [8], policy="earliest") as (_, c):
+        await c.assign([A, B])
+        assert await rest(c, 2) == {1: [8, 9]}
+        c.seek(B, 99)
+        assert await rest(c, 2) == {1: [0, 1]}
