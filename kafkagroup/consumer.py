@@ -365,7 +365,7 @@ class Consumer(Service):
         """The group's committed offsets, of these partitions or of the assigned ones; None where
         there is none.
 
-        Raises: BrokerError, NoBrokersAvailableError.
+        Raises: BrokerError that names a partition which cannot be read.
         """
         self._raise_if_closed()
         offsets = self._session.offsets

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 
 import anyio
 
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.options import ConsumerOptions
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.errors import CommitFailedError, ConfigurationError
+from kafkagroup.errors import CommitFailedError, ConfigurationError, RequestTimeoutError
 from kafkagroup.member.state import COMMITTING
 from kafkagroup.net.driver import Driver
 from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
@@ -112,21 +113,42 @@ class Session:
         return self.driver is None or self.driver.member.phase in COMMITTING
 
     async def commit_processed(self, timeout: float) -> None:
-        """Commit what is processed and not yet committed."""
-        async with self._committing:
-            # Read under the lock: the commit before this one may have been that of a revocation.
+        """Commit what is processed and not yet committed. As `commit`."""
+        async with self._turn(timeout) as left:
+            # Read now: the commit before this one may have been that of a revocation.
             if offsets := self.delivery.to_commit():
-                await self._commit(offsets, timeout)
+                await self._commit(offsets, left)
 
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float
     ) -> None:
-        """Commit on behalf of the assignment that stands now.
+        """Commit on behalf of the assignment that stands now, within `timeout` seconds.
 
-        Raises: CommitFailedError for partitions that it does not hold; what GroupOffsets raises.
+        Raises: RequestTimeoutError when its turn has not come by then, CommitFailedError for
+        partitions that are not held; what GroupOffsets raises.
         """
-        async with self._committing:
-            await self._commit(offsets, timeout)
+        async with self._turn(timeout) as left:
+            await self._commit(offsets, left)
+
+    @asynccontextmanager
+    async def _turn(self, timeout: float) -> AsyncIterator[float]:
+        """One commit at a time, in the order they were asked for; gives the seconds that are left.
+
+        The commits before this one count against its deadline: closing must not wait for one that
+        a dead coordinator holds up.
+        """
+        deadline = anyio.current_time() + timeout
+        try:
+            with anyio.fail_after(timeout):
+                await self._committing.acquire()
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"the commits before this one were not answered within {timeout:g} s"
+            ) from None
+        try:
+            yield deadline - anyio.current_time()
+        finally:
+            self._committing.release()
 
     async def _commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float

@@ -246,9 +246,8 @@ class Subscriber:
     async def _last_commit(self, deadline: float) -> None:
         left = max(deadline - anyio.current_time(), 1.0) * _COMMIT_SHARE
         try:
-            with anyio.fail_after(left):
-                await self._session.commit_processed(left)
-        except (KafkaGroupError, TimeoutError) as error:
+            await self._session.commit_processed(left)
+        except KafkaGroupError as error:
             # The group goes on without it: the next owner starts at the commit before.
             logger.warning("the commit before letting go failed: %s", error)
 

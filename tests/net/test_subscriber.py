@@ -1,0 +1,92 @@
+"""What a group member's application sees at the end of a generation, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from kafkagroup import Consumer
+from kafkagroup.assign import cooperative_sticky_assignor
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.group import HeartbeatRequest
+
+pytestmark = pytest.mark.anyio
+
+End = Callable[[EmbeddedKafka, Consumer], Awaitable[None]]
+
+
+def told_by_a_heartbeat(code: ErrorCode) -> End:
+    async def end(kafka: EmbeddedKafka, _: Consumer) -> None:
+        kafka.fail(HeartbeatRequest, code)
+
+    return end
+
+
+async def another_subscription(_: EmbeddedKafka, consumer: Consumer) -> None:
+    await consumer.subscribe("u")
+
+
+@pytest.mark.parametrize(
+    ("assignors", "end", "told"),
+    [
+        (None, told_by_a_heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), "revoked"),
+        (None, told_by_a_heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), "lost"),
+        ([cooperative_sticky_assignor], another_subscription, "revoked"),
+        ([cooperative_sticky_assignor], told_by_a_heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), "lost"),
+    ],
+    ids=["eager", "eager-lost", "cooperative", "cooperative-lost"],
+)
+async def test_what_goes_is_handed_out_no_more_even_while_a_callback_runs(
+    network: Any, assignors: Any, end: End, told: str
+) -> None:
+    """Callbacks wait for each other: until `revoked` has its turn the next owner may be at work on
+    the same records."""
+    tp = TopicPartition("t", 0)
+    story: list[str] = []
+    taken: list[int] = []
+
+    async def assigned(partitions: object) -> None:
+        if not story:
+            consumer.seek(tp, 0)
+            story.append("assigning")
+            await anyio.sleep(10)
+            story.append("assigned")
+
+    consumer = Consumer(
+        "t",
+        bootstrap_servers="kafka-1",
+        group_id="g",
+        assignors=assignors,
+        heartbeat_interval_ms=50,
+        on_partitions_assigned=assigned,
+        on_partitions_revoked=lambda _: story.append("revoked"),
+        on_partitions_lost=lambda _: story.append("lost"),
+    )
+
+    async def read() -> None:
+        async for record in consumer:
+            taken.append(record.offset)
+            await anyio.sleep(0.01)
+
+    async with network, EmbeddedKafka({"t": 1, "u": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", [f"{n}" for n in range(2_000)], partition=0)
+        with anyio.fail_after(60):
+            async with consumer, anyio.create_task_group() as tasks:
+                tasks.start_soon(read)
+                await anyio.sleep(2)
+                assert (story, consumer.assignment()) == (["assigning"], {tp})
+                assert len(taken) > 100
+                await end(kafka, consumer)
+                await anyio.sleep(0.1)
+                before, assigned_then = len(taken), consumer.assignment()
+                await anyio.sleep(5)
+                assert (story, len(taken) - before, assigned_then) == (["assigning"], 0, set())
+                await anyio.sleep(5)
+                assert story[:3] == ["assigning", "assigned", told]
+                await consumer.stop()
