@@ -4,16 +4,23 @@ No clock, no randomness, no I/O: the same answer for the same input on every mem
 """
 
 from kafkagroup.assign.cooperative_sticky import cooperative_sticky_assignor
+from kafkagroup.assign.naive import naive_assignor
+from kafkagroup.assign.participants import decide_partitions_range, decide_partitions_roundrobin
 from kafkagroup.assign.range import range_assignor
 from kafkagroup.assign.roundrobin import roundrobin_assignor
 from kafkagroup.assign.spec import Assignor, GroupSpec, MemberSpec, protocol_name
+from kafkagroup.assign.sticky import sticky_assignor
 
 __all__ = [
     "Assignor",
     "GroupSpec",
     "MemberSpec",
     "cooperative_sticky_assignor",
+    "decide_partitions_range",
+    "decide_partitions_roundrobin",
+    "naive_assignor",
     "protocol_name",
     "range_assignor",
     "roundrobin_assignor",
+    "sticky_assignor",
 ]

@@ -1,12 +1,21 @@
 """Range: each topic's partitions in runs of neighbours, so that topics with the same number of
-partitions line up."""
+partitions line up.
+
+Members that know their rack are first given what has a replica there, as far as the lengths of the
+runs allow; the runs then have gaps, and topics still line up. Sources: KIP-881, and what Java's
+assignor of the same name does: in a group of both, either may lead.
+"""
 
 from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from itertools import islice, repeat
 
 from kafkagroup.assign.spec import GroupSpec, named
 from kafkagroup.types import Assignment, TopicPartition
 
-__all__ = ["range_assignor"]
+__all__ = ["range_assignor", "subscribers"]
 
 
 @named("range")
@@ -14,16 +23,116 @@ def range_assignor(spec: GroupSpec) -> Assignment:
     """Give each subscriber of a topic a run of its partitions, the first ones one more each where
     they do not divide evenly.
 
-    Run lengths of one topic differ by at most one; over many topics the first members get more.
-    O(topics x members log members + partitions). Source: Kafka's RangeAssignor.
+    The counts of one topic differ by at most one; over many topics the first members get more.
+    Topics with the same subscribers and number of partitions line up: a member gets the same
+    numbers of each. Racks matter only where members and replicas share some, and where some
+    partition is not in all of them.
+    O(members log members + subscriptions + replicas). Sources: Kafka's RangeAssignor, KIP-881.
     """
+    lined_up: dict[tuple[int, tuple[str, ...]], list[str]] = {}
+    for topic, members in subscribers(spec).items():
+        lined_up.setdefault((spec.partitions[topic], tuple(members)), []).append(topic)
+    rows = [_Row(spec, topics, members) for (_, members), topics in lined_up.items()]
+    # One topic of the group is enough: then racks guide all that line up, and lone topics to
+    # which they matter themselves.
+    racks_matter = any(row.racks_matter for row in rows)
+    row_of = {}
+    for row in rows:
+        if racks_matter and len(row.topics) > 1:
+            row.match_partition_by_partition()
+        elif row.racks_matter:
+            row.match_member_by_member()
+        row.fill()
+        row_of.update(dict.fromkeys(row.topics, row))
     assigned: dict[str, list[TopicPartition]] = {member: [] for member in spec.members}
-    for topic in spec.topics():
-        subscribers = spec.subscribers(topic)
-        length, longer = divmod(spec.partitions[topic], len(subscribers))
-        start = 0
-        for index, member in enumerate(subscribers):
-            end = start + length + (index < longer)
-            assigned[member].extend(TopicPartition(topic, p) for p in range(start, end))
-            start = end
+    for topic, row in sorted(row_of.items()):
+        for member, numbers in zip(row.members, row.held, strict=True):
+            assigned[member].extend(TopicPartition(topic, p) for p in numbers)
     return {member: tuple(partitions) for member, partitions in assigned.items()}
+
+
+def subscribers(spec: GroupSpec) -> dict[str, list[str]]:
+    """Topic -> its subscribers in `order`, for the topics of `GroupSpec.topics`."""
+    found: dict[str, list[str]] = {topic: [] for topic in spec.topics()}
+    for member in spec.order():
+        for topic in spec.members[member].topics & found.keys():
+            found[topic].append(member)
+    return found
+
+
+class _Row:
+    """Topics that line up, and who shall hold which partition numbers of them, in the making."""
+
+    def __init__(self, spec: GroupSpec, topics: Sequence[str], members: Sequence[str]) -> None:
+        count = spec.partitions[topics[0]]
+        self.topics = topics
+        self.members = members
+        self.held: list[list[int]] = [[] for _ in members]
+        self._left = dict.fromkeys(range(count))
+        self._length, self._longer = divmod(count, len(members))
+        # An empty rack is none.
+        self._member_racks = [spec.members[member].rack or None for member in members]
+        known = {rack for rack in self._member_racks if rack is not None}
+        self._replica_racks = [_racks(spec, topic, count) for topic in topics] if known else []
+        self.racks_matter = any(_tell_apart(racks, known) for racks in self._replica_racks)
+
+    def match_member_by_member(self) -> None:
+        """Give each member the first partitions in its rack, to one without rack any."""
+        (replica_racks,) = self._replica_racks
+        numbers: dict[str | None, list[int]] = defaultdict(list)
+        for number, racks in enumerate(replica_racks):
+            for rack in (None, *racks):
+                numbers[rack].append(number)
+        free = {rack: filter(self._left.__contains__, all_) for rack, all_ in numbers.items()}
+        for index, rack in enumerate(self._member_racks):
+            self._give(index, list(islice(free.get(rack, ()), self._room(index))))
+
+    def match_partition_by_partition(self) -> None:
+        """Give each partition to the first member that has its rack in all topics, or no rack."""
+        waiting: dict[str | None, deque[int]] = defaultdict(deque)
+        for index, rack in enumerate(self._member_racks):
+            waiting[rack].append(index)
+        for number, racks in enumerate(zip(*self._replica_racks, strict=True)):
+            first = []
+            for rack in (None, *frozenset.intersection(*racks)):
+                queue = waiting[rack]
+                # Whoever is full stays full.
+                while queue and not self._room(queue[0]):
+                    queue.popleft()
+                if queue:
+                    first.append(queue[0])
+            if first:
+                self._give(min(first), [number])
+
+    def fill(self) -> None:
+        """Give out what is left in runs."""
+        rest = iter(list(self._left))
+        for index in range(len(self.members)):
+            self._give(index, list(islice(rest, self._room(index))))
+            self.held[index].sort()
+
+    def _room(self, index: int) -> int:
+        """How many more a member may get."""
+        return max(0, self._length + (self._longer > 0) - len(self.held[index]))
+
+    def _give(self, index: int, numbers: Sequence[int]) -> None:
+        if not numbers:
+            return
+        self.held[index].extend(numbers)
+        self._longer -= len(self.held[index]) > self._length
+        for number in numbers:
+            del self._left[number]
+
+
+def _racks(spec: GroupSpec, topic: str, count: int) -> list[frozenset[str]]:
+    """The racks of each partition's replicas; none where they are unknown."""
+    known = list(spec.racks.get(topic, ()))[:count]
+    return known + list(repeat(frozenset[str](), count - len(known)))
+
+
+def _tell_apart(replica_racks: Sequence[frozenset[str]], member_racks: set[str]) -> bool:
+    """Whether members' racks are among those of replicas, and partitions differ in theirs."""
+    everywhere = frozenset[str]().union(*replica_racks)
+    return not everywhere.isdisjoint(member_racks) and any(
+        racks != everywhere for racks in replica_racks
+    )

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from itertools import cycle
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 
+from kafkagroup.assign.range import subscribers
 from kafkagroup.assign.spec import GroupSpec, named
 from kafkagroup.types import Assignment, TopicPartition
 
-__all__ = ["roundrobin_assignor"]
+__all__ = ["deal", "roundrobin_assignor"]
 
 
 @named("roundrobin")
 def roundrobin_assignor(spec: GroupSpec) -> Assignment:
     """Deal the sorted partitions to the members in order, passing over those that do not subscribe.
 
-    With the same subscription everywhere, counts differ by at most one. O(partitions x members)
-    at worst, O(partitions) with the same subscription. Source: Kafka's RoundRobinAssignor.
+    With the same subscription everywhere, counts differ by at most one.
+    O(members log members + subscriptions + partitions). Source: Kafka's RoundRobinAssignor.
     """
-    assigned: dict[str, list[TopicPartition]] = {member: [] for member in spec.members}
-    dealer = cycle(spec.order())
-    for topic in spec.topics():
-        for partition in range(spec.partitions[topic]):
-            member = next(m for m in dealer if topic in spec.members[m].topics)
-            assigned[member].append(TopicPartition(topic, partition))
-    return {member: tuple(partitions) for member, partitions in assigned.items()}
+    return deal(spec, {topic: range(spec.partitions[topic]) for topic in spec.topics()})
+
+
+def deal(spec: GroupSpec, numbers: Mapping[str, Sequence[int]]) -> Assignment:
+    """Deal partitions, given as topic -> numbers, in the order in which they are given.
+
+    Each topic must be one of `GroupSpec.topics`.
+    """
+    held: dict[str, list[TopicPartition]] = {member: [] for member in spec.order()}
+    seat = {member: index for index, member in enumerate(held)}
+    takers = subscribers(spec)
+    turn = 0
+    for topic, all_ in numbers.items():
+        among = takers[topic]
+        # Whose turn it is; past the last subscriber, the first one's: all is modulo their number.
+        first = bisect_left(among, turn, key=seat.__getitem__)
+        for index, member in enumerate(among):
+            dealt = all_[(index - first) % len(among) :: len(among)]
+            held[member].extend(TopicPartition(topic, number) for number in dealt)
+        turn = seat[among[(first + len(all_) - 1) % len(among)]] + 1
+    return {member: tuple(sorted(partitions)) for member, partitions in held.items()}

@@ -60,9 +60,13 @@ class GroupSpec:
         """
         return sorted(self.members, key=self._sort_key)
 
-    def _sort_key(self, member_id: str) -> tuple[bool, str]:
+    def _sort_key(self, member_id: str) -> tuple[bool, bytes]:
         instance_id = self.members[member_id].instance_id
-        return (instance_id is None, instance_id or member_id)
+        # Java's order of strings is that of their UTF-16 units.
+        return (
+            instance_id is None,
+            (instance_id or member_id).encode("utf-16-be", "surrogatepass"),
+        )
 
     def subscribers(self, topic: str) -> list[str]:
         """The members that subscribe to a topic, in `order`."""

@@ -1,4 +1,4 @@
-"""The range and round robin assignors: whole assignments, their definitions, and Java's own."""
+"""The range and round robin assignors: whole assignments, and their definitions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 
+import attrs
 import pytest
+from assign.groups import groups
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,6 @@ from kafkagroup.assign import (
     roundrobin_assignor,
 )
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.testing._jars import LocalKafkaUnavailable, find_java, resolve_jars
 from kafkagroup.types import Assignment, TopicPartition
 
 BOTH = pytest.mark.parametrize(
@@ -75,6 +75,95 @@ def test_range_counts_the_subscribers_of_each_topic_alone() -> None:
     assert range_assignor(spec({"t": 3, "u": 2, "v": 1}, a="t", b="t u", c="u v")) == assigned(
         a="t0 t1", b="t2 u0", c="u1 v0"
     )
+
+
+def racked(topics: Mapping[str, str], **members: str) -> GroupSpec:
+    """Topics as the racks of each partition, "r s rs -"; members as "rack topic topic", or with
+    "-" for no rack."""
+    made = {m: text.split() for m, text in members.items()}
+    return GroupSpec(
+        members={
+            m: MemberSpec(topics=frozenset(words[1:]), rack=None if words[0] == "-" else words[0])
+            for m, words in made.items()
+        },
+        partitions={topic: len(text.split()) for topic, text in topics.items()},
+        racks={
+            topic: [frozenset(word.strip("-")) for word in text.split()]
+            for topic, text in topics.items()
+        },
+    )
+
+
+def test_range_gives_what_has_a_replica_in_the_rack_of_the_member() -> None:
+    assert range_assignor(racked({"t": "r s r s"}, a="s t", b="r t")) == assigned(
+        a="t1 t3", b="t0 t2"
+    )
+
+
+def test_range_fills_up_with_other_racks_where_one_has_too_little() -> None:
+    assert range_assignor(racked({"t": "r r r s r r"}, a="s t", b="r t", c="q t")) == assigned(
+        a="t2 t3", b="t0 t1", c="t4 t5"
+    )
+
+
+def test_range_gives_members_without_rack_the_first_left() -> None:
+    assert range_assignor(racked({"t": "r s rs s"}, a="- t", b="r t")) == assigned(
+        a="t0 t1", b="t2 t3"
+    )
+
+
+def test_range_lines_up_topics_in_racks_that_partitions_of_both_have() -> None:
+    """Partition 0 of one topic is in r, but not that of the other: neither goes by rack."""
+    assert range_assignor(
+        racked({"t": "r s r s", "u": "s s r s"}, a="s t u", b="r t u")
+    ) == assigned(a="t1 t3 u1 u3", b="t0 t2 u0 u2")
+
+
+def test_range_lines_up_with_the_first_member_of_several_that_have_the_rack() -> None:
+    assert range_assignor(racked({"t": "rs s", "u": "rs r"}, a="r t u", b="s t u")) == assigned(
+        a="t0 u0", b="t1 u1"
+    )
+
+
+def test_range_heeds_racks_in_all_that_line_up_once_they_matter_anywhere() -> None:
+    """t and u are in all racks of theirs; v, of another size, is not."""
+    everywhere = {"t": "s s s s", "u": "s s s s"}
+    members = {"a": "r t u v", "b": "s t u v"}
+    assert range_assignor(racked(everywhere, **members)) == assigned(
+        a="t0 t1 u0 u1", b="t2 t3 u2 u3"
+    )
+    assert range_assignor(racked({**everywhere, "v": "s r"}, **members)) == assigned(
+        a="t2 t3 u2 u3 v1", b="t0 t1 u0 u1 v0"
+    )
+
+
+def test_range_heeds_racks_in_a_lone_topic_only_if_they_matter_there() -> None:
+    group = racked({"t": "s s s s", "v": "s r"}, a="r t v", b="s t v")
+    assert range_assignor(group) == assigned(a="t0 t1 v1", b="t2 t3 v0")
+
+
+def test_range_heeds_no_racks_that_members_and_replicas_do_not_share() -> None:
+    assert range_assignor(racked({"t": "p q"}, a="r t", b="- t")) == assigned(a="t0", b="t1")
+
+
+@pytest.mark.parametrize("racks", ["rs rs rs", "q q q", "- - -"])
+def test_range_knows_no_racks_that_tell_nothing_apart(racks: str) -> None:
+    assert range_assignor(racked({"t": racks}, a="s t", b="r t")) == assigned(a="t0 t1", b="t2")
+
+
+def test_range_takes_an_empty_rack_for_none_and_partitions_without_racks_for_elsewhere() -> None:
+    group = racked({"t": "s r r s"}, a="- t", b="s t")
+    emptied = attrs.evolve(group.members["a"], rack="")
+    group = attrs.evolve(group, members={**group.members, "a": emptied})
+    assert range_assignor(group) == assigned(a="t0 t1", b="t2 t3")
+    short = attrs.evolve(group, racks={"t": [frozenset(), frozenset("s")]})
+    assert range_assignor(short) == assigned(a="t0 t1", b="t2 t3")
+
+
+def test_range_leaves_racks_of_partitions_that_are_gone_alone() -> None:
+    group = racked({"t": "q s r", "u": "q s r"}, a="r t u", b="s t u")
+    group = attrs.evolve(group, partitions={"t": 2, "u": 2})
+    assert range_assignor(group) == assigned(a="t0 u0", b="t1 u1")
 
 
 # ---------------------------------------------------------------- round robin
@@ -157,25 +246,6 @@ def test_an_assignor_without_a_name_is_refused() -> None:
 # ---------------------------------------------------------------- by definition
 
 
-TOPICS = "stuvw"
-
-
-@st.composite
-def groups(draw: st.DrawFn, *, same: bool = False) -> GroupSpec:
-    """Up to eight members, of which some are static, and up to five topics."""
-    partitions = draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 9), max_size=5))
-    ids = draw(st.lists(st.sampled_from("abcdefgh"), unique=True, min_size=1))
-    shared = draw(st.frozensets(st.sampled_from(TOPICS)))
-    members = {}
-    for index, member in enumerate(ids):
-        topics = shared if same else draw(st.frozensets(st.sampled_from(TOPICS)))
-        # Instance ids sort the other way round than member ids do.
-        static = draw(st.booleans())
-        instance = f"i{9 - index}" if static else None
-        members[member] = MemberSpec(topics=topics, instance_id=instance)
-    return GroupSpec(members=members, partitions=partitions)
-
-
 def wanted(group: GroupSpec) -> set[TopicPartition]:
     subscribed = {topic for member in group.members.values() for topic in member.topics}
     return {
@@ -204,18 +274,28 @@ def test_s14_complete_disjoint_and_only_what_is_subscribed_to(
 
 @repeatable
 @given(group=groups())
-def test_s14_range_runs_of_a_topic_differ_by_at_most_one_and_have_no_gaps(
-    group: GroupSpec,
-) -> None:
-    assignment = range_assignor(group)
-    for topic, count in group.partitions.items():
-        subscribers = [m for m in group.order() if topic in group.members[m].topics]
-        runs = [[p for t, p in assignment[m] if t == topic] for m in subscribers]
-        if subscribers:
-            assert [p for run in runs for p in run] == list(range(count))
+def test_s14_range_runs_of_a_topic_differ_by_at_most_one(group: GroupSpec) -> None:
+    """With racks too; without, they have no gaps and the first are the longer ones."""
+    for spec in (group, attrs.evolve(group, racks={})):
+        assignment = range_assignor(spec)
+        for topic in spec.topics():
+            runs = [[p for t, p in assignment[m] if t == topic] for m in spec.subscribers(topic)]
             lengths = [len(run) for run in runs]
-            assert lengths == sorted(lengths, reverse=True)
-            assert lengths[0] - lengths[-1] <= 1
+            assert max(lengths) - min(lengths) <= 1
+            if not spec.racks:
+                assert lengths == sorted(lengths, reverse=True)
+                assert [p for run in runs for p in run] == list(range(spec.partitions[topic]))
+
+
+@repeatable
+@given(group=groups(same=True))
+def test_s14_range_lines_up_topics_with_the_same_number_of_partitions(group: GroupSpec) -> None:
+    for held in range_assignor(group).values():
+        numbers = {topic: [p for t, p in held if t == topic] for topic in group.topics()}
+        for topic, here in numbers.items():
+            for other, there in numbers.items():
+                if group.partitions[topic] == group.partitions[other]:
+                    assert here == there
 
 
 @repeatable
@@ -233,7 +313,8 @@ def test_s14_the_order_of_the_members_given_changes_nothing(
 ) -> None:
     ids = list(group.members)
     random.Random(seed).shuffle(ids)
-    shuffled = GroupSpec(
+    shuffled = attrs.evolve(
+        group,
         members={m: group.members[m] for m in ids},
         partitions=dict(reversed(group.partitions.items())),
     )
@@ -262,115 +343,3 @@ def test_s14_every_process_computes_the_same() -> None:
     }
     assert len(outputs) == 1
     assert outputs.pop().count("TopicPartition") == 30
-
-
-# ---------------------------------------------------------------- Java's own
-
-
-JAVA = """
-import java.nio.ByteBuffer;
-import java.nio.file.*;
-import java.util.*;
-import org.apache.kafka.clients.consumer.*;
-import org.apache.kafka.clients.consumer.ConsumerPartitionAssignor.*;
-import org.apache.kafka.common.*;
-
-public class Assign {
-    public static void main(String[] args) throws Exception {
-        Node node = new Node(0, "h", 1);
-        Node[] nodes = {node};
-        for (String line : Files.readAllLines(Path.of(args[0]))) {
-            String[] halves = line.split("\\\\|", -1);
-            List<PartitionInfo> partitions = new ArrayList<>();
-            for (String topic : halves[0].trim().split(" "))
-                if (!topic.isEmpty())
-                    for (int p = 0; p < Integer.parseInt(topic.substring(1)); p++)
-                        partitions.add(
-                            new PartitionInfo(topic.substring(0, 1), p, node, nodes, nodes));
-            Cluster cluster = new Cluster("c", List.of(node), partitions, Set.of(), Set.of());
-            Map<String, Subscription> members = new HashMap<>();
-            for (String member : halves[1].trim().split(" ")) {
-                String[] parts = member.split(":", -1);
-                List<String> topics = new ArrayList<>();
-                for (char topic : parts[2].toCharArray()) topics.add(String.valueOf(topic));
-                Subscription subscription = new Subscription(topics);
-                if (!parts[1].isEmpty()) subscription.setGroupInstanceId(Optional.of(parts[1]));
-                members.put(parts[0], subscription);
-            }
-            GroupSubscription group = new GroupSubscription(members);
-            StringBuilder out = new StringBuilder();
-            for (ConsumerPartitionAssignor assignor :
-                    List.of(new RangeAssignor(), new RoundRobinAssignor())) {
-                Map<String, Assignment> all =
-                    new TreeMap<>(assignor.assign(cluster, group).groupAssignment());
-                all.forEach((member, assignment) -> {
-                    out.append(member).append('=');
-                    List<TopicPartition> given = new ArrayList<>(assignment.partitions());
-                    given.sort(Comparator.comparing(TopicPartition::topic)
-                        .thenComparing(TopicPartition::partition));
-                    given.forEach(tp -> out.append(tp.topic()).append(tp.partition()).append(','));
-                    out.append(' ');
-                });
-                out.append("| ");
-            }
-            System.out.println(out);
-        }
-    }
-}
-"""
-
-
-def random_group(seed: int) -> GroupSpec:
-    rng = random.Random(seed)
-    partitions = {t: rng.randrange(0, 12) for t in TOPICS if rng.random() < 0.8}
-    members = {}
-    for index, member in enumerate(rng.sample("abcdefgh", rng.randrange(1, 8))):
-        instance = f"i{9 - index}" if rng.random() < 0.4 else None
-        topics = frozenset(t for t in TOPICS if rng.random() < 0.7)
-        members[member] = MemberSpec(topics=topics, instance_id=instance)
-    return GroupSpec(members=members, partitions=partitions)
-
-
-def for_java(group: GroupSpec) -> str:
-    topics = " ".join(f"{t}{n}" for t, n in group.partitions.items() if n)
-    members = " ".join(
-        f"{m}:{s.instance_id or ''}:{''.join(sorted(s.topics))}" for m, s in group.members.items()
-    )
-    return f"{topics} | {members}"
-
-
-def as_java(group: GroupSpec) -> str:
-    out = ""
-    for assignor in (range_assignor, roundrobin_assignor):
-        for member, partitions in sorted(assignor(group).items()):
-            out += f"{member}={''.join(f'{t}{p},' for t, p in partitions)} "
-        out += "| "
-    return out
-
-
-def test_the_same_as_java(tmp_path: Path) -> None:
-    try:
-        java = find_java()
-        jars = resolve_jars("4.3.1", java, timeout=0)
-    except LocalKafkaUnavailable as error:
-        pytest.skip(f"the assignors are NOT COMPARED with Java's: {error}")
-    cases = [random_group(seed) for seed in range(300)]
-    (tmp_path / "cases").write_text("\n".join(map(for_java, cases)))
-    (tmp_path / "Assign.java").write_text(JAVA)
-    done = subprocess.run(
-        [
-            java,
-            "-XX:TieredStopAtLevel=1",
-            "-cp",
-            f"{jars}/*",
-            str(tmp_path / "Assign.java"),
-            str(tmp_path / "cases"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    theirs = done.stdout.splitlines()
-    assert theirs == [as_java(case) for case in cases]

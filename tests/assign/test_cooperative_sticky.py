@@ -1,13 +1,16 @@
 """Cooperative sticky: what is kept, what is withheld, and that it settles."""
 
+from __future__ import annotations
+
 import attrs
 import pytest
+from assign.groups import groups
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kafkagroup.assign import GroupSpec, MemberSpec, cooperative_sticky_assignor
 from kafkagroup.assign.cooperative_sticky import generation_in
 from kafkagroup.assign.spec import is_cooperative, protocol_name, user_data
+from kafkagroup.assign.sticky import encode_user_data, sticky_assignor
 from kafkagroup.types import Assignment, TopicPartition
 
 
@@ -28,12 +31,12 @@ def assigned(partitions: dict[str, int], **members: MemberSpec) -> dict[str, str
 
 def next_round(spec: GroupSpec, assignment: Assignment, generation: int) -> GroupSpec:
     """The group once everybody has let go of what was not assigned to it, and rejoined."""
-    return GroupSpec(
+    return attrs.evolve(
+        spec,
         members={
             m: attrs.evolve(of, owned=assignment[m], generation=generation)
             for m, of in spec.members.items()
         },
-        partitions=spec.partitions,
     )
 
 
@@ -96,58 +99,77 @@ def test_mixed_subscriptions_are_balanced_through_members_in_between() -> None:
     x, y = member("a"), member("ab", "a0 a1 a2", 7)
     z = member("b", "b0 b1 b2", 7)
     spec = GroupSpec(members={"x": x, "y": y, "z": z}, partitions={"a": 3, "b": 3})
-    counts = settled(spec)
-    assert sorted(counts.values()) == [2, 2, 2]
+    first = cooperative_sticky_assignor(spec)
+    assert first == {"x": (), "y": tps("a0"), "z": tps("b0 b1")}
+    second = cooperative_sticky_assignor(next_round(spec, first, 8))
+    assert second == {"x": tps("a1 a2"), "y": tps("a0 b2"), "z": tps("b0 b1")}
 
 
-def settled(spec: GroupSpec) -> dict[str, int]:
-    """Rounds until nothing changes; each round is checked; member -> count."""
-    for generation in range(100, 110):
-        assignment = cooperative_sticky_assignor(spec)
-        flat = [tp for held in assignment.values() for tp in held]
-        assert len(set(flat)) == len(flat), "one partition, two members"
-        for m, held in assignment.items():
-            assert all(tp.topic in spec.members[m].topics for tp in held)
-            for other, of in spec.members.items():
-                if other != m and of.generation == max(s.generation for s in spec.members.values()):
-                    kept = set(of.owned) - set(spec.members[m].owned)
-                    subscribed = {tp for tp in kept if tp.topic in of.topics}
-                    assert not subscribed & set(held), "handed over while it is owned"
-        following = next_round(spec, assignment, generation)
-        if {m: of.owned for m, of in following.members.items()} == {
-            m: of.owned for m, of in spec.members.items()
-        }:
-            everything = {
-                TopicPartition(t, p) for t in spec.topics() for p in range(spec.partitions[t])
-            }
-            assert set(flat) == everything, "incomplete"
-            return {m: len(held) for m, held in assignment.items()}
-        spec = following
-    raise AssertionError("does not settle")
+def test_what_is_new_is_given_at_once_and_the_rest_when_it_is_free() -> None:
+    """x has a2 to let go of; y need not wait for it to get a3."""
+    x = member("a", "a0 a1 a2", 7)
+    spec = GroupSpec(members={"x": x, "y": member("a")}, partitions={"a": 4})
+    first = cooperative_sticky_assignor(spec)
+    assert first == {"x": tps("a0 a1"), "y": tps("a3")}
+    second = cooperative_sticky_assignor(next_round(spec, first, 8))
+    assert second == {"x": tps("a0 a1"), "y": tps("a2 a3")}
 
 
-@st.composite
-def groups(draw: st.DrawFn) -> GroupSpec:
-    partitions = draw(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 6), min_size=1))
-    everything = [TopicPartition(t, p) for t, n in sorted(partitions.items()) for p in range(n + 1)]
-    members = {}
-    for index in range(draw(st.integers(1, 5))):
-        topics = draw(st.sets(st.sampled_from("abcde"), min_size=1))
-        owned = draw(st.sets(st.sampled_from(everything)))
-        members[f"m{index}"] = MemberSpec(
-            topics=frozenset(topics),
-            owned=tuple(sorted(owned)),
-            generation=draw(st.sampled_from([-1, 5, 6])),
-        )
-    return GroupSpec(members=members, partitions=partitions)
+# ---------------------------------------------------------------- any group
+
+repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=200)
 
 
-@settings(derandomize=True, database=None, deadline=None, max_examples=300)
+def claimants(spec: GroupSpec) -> dict[TopicPartition, dict[str, int]]:
+    """Partition -> who claims it -> in which generation; a void claim is none."""
+    claims: dict[TopicPartition, dict[str, int]] = {}
+    for name, of in spec.members.items():
+        for tp in of.owned:
+            if tp.topic in of.topics and 0 <= tp.partition < spec.partitions.get(tp.topic, 0):
+                claims.setdefault(tp, {})[name] = of.generation
+    return claims
+
+
+@repeatable
 @given(groups())
-def test_any_group_settles_complete_and_cannot_be_evened_out_further(spec: GroupSpec) -> None:
-    counts = settled(spec)
-    if len({of.topics for of in spec.members.values()}) == 1:
-        assert max(counts.values()) - min(counts.values()) <= 1
+def test_line_26_nobody_is_given_what_another_may_still_be_at_work_on(spec: GroupSpec) -> None:
+    claims = claimants(spec)
+    for name, held in cooperative_sticky_assignor(spec).items():
+        for tp in held:
+            others = dict(claims.get(tp, {}))
+            own = others.pop(name, None)
+            assert not others or (own is not None and own > max(others.values()))
+
+
+@repeatable
+@given(groups())
+def test_it_withholds_of_what_sticky_gives_only_what_is_claimed_by_others(
+    spec: GroupSpec,
+) -> None:
+    claims = claimants(spec)
+    eager, cooperative = sticky_assignor(spec), cooperative_sticky_assignor(spec)
+    assert cooperative.keys() == eager.keys()
+    for name, held in eager.items():
+        withheld = sorted(set(held) - set(cooperative[name]))
+        assert sorted((*cooperative[name], *withheld)) == list(held)
+        assert all(claims[tp].keys() - {name} for tp in withheld)
+
+
+@repeatable
+@given(groups())
+def test_any_group_settles_in_two_rounds_as_even_as_sticky_makes_it(spec: GroupSpec) -> None:
+    first = cooperative_sticky_assignor(spec)
+    following = next_round(spec, first, 100)
+    second = cooperative_sticky_assignor(following)
+    assert all(set(held) <= set(second[name]) for name, held in first.items())
+    there = [TopicPartition(t, p) for t in spec.topics() for p in range(spec.partitions[t])]
+    assert sorted(tp for held in second.values() for tp in held) == there
+    eager = sticky_assignor(spec)
+    assert sorted(map(len, second.values())) == sorted(map(len, eager.values()))
+    assert cooperative_sticky_assignor(next_round(following, second, 101)) == second
+
+
+# ---------------------------------------------------------------- on the wire
 
 
 def test_its_name_and_user_data() -> None:
@@ -158,7 +180,16 @@ def test_its_name_and_user_data() -> None:
 
 @pytest.mark.parametrize(
     ("data", "generation"),
-    [(None, -1), (b"", -1), (b"\0\0\0", -1), (b"\0\0\0\7", 7), (b"\0\0\0\1\0", -1)],
+    [
+        (None, -1),
+        (b"", -1),
+        (b"\0\0\0", -1),
+        (b"\0\0\0\7", 7),
+        (b"\xff\xff\xff\xfe", -1),
+        (b"\0\0\0\1\0", -1),
+        # librdkafka's, of its last assignment.
+        (encode_user_data(tps("a0 a1 b0"), 7), 7),
+    ],
 )
 def test_line_25_generation_in_user_data(data: bytes | None, generation: int) -> None:
     assert generation_in(data) == generation

@@ -1,0 +1,22 @@
+"""Naive: what kiel's consumers do, who know neither subscriptions nor owners."""
+
+from __future__ import annotations
+
+from kafkagroup.assign.roundrobin import deal
+from kafkagroup.assign.spec import GroupSpec, named
+from kafkagroup.types import Assignment
+
+__all__ = ["naive_assignor"]
+
+
+@named("naive")
+def naive_assignor(spec: GroupSpec) -> Assignment:
+    """Cycle over the members and give each a partition until none is left.
+
+    The partitions are sorted as kiel writes them, "topic:number", so that 10 comes before 2. Those
+    who do not subscribe are passed over; in kiel, everybody consumes everything, and counts differ
+    by at most one. O(members log members + subscriptions + partitions log partitions).
+    Source: kiel's naive_allocator.
+    """
+    topics = sorted(spec.topics(), key=lambda topic: f"{topic}:")
+    return deal(spec, {topic: sorted(range(spec.partitions[topic]), key=str) for topic in topics})

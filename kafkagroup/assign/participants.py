@@ -1,0 +1,73 @@
+"""Who of some participants gets which of some partitions: pykafka's view of range and round robin.
+
+Each participant decides for itself, and they agree as long as all see the same participants and
+partitions. The assignors decide: the partitions, sorted, are one topic to which all subscribe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from kafkagroup.assign.range import range_assignor
+from kafkagroup.assign.roundrobin import roundrobin_assignor
+from kafkagroup.assign.spec import Assignor, GroupSpec, MemberSpec
+from kafkagroup.errors import ConfigurationError
+
+__all__ = ["decide_partitions_range", "decide_partitions_roundrobin"]
+
+Id = TypeVar("Id", str, bytes)
+P = TypeVar("P")
+
+
+def decide_partitions_range(
+    participants: Iterable[Id], partitions: Iterable[P] | Mapping[Any, P], consumer_id: Id
+) -> set[P]:
+    """A run of the sorted partitions, the first participants' one longer where they do not divide
+    evenly.
+
+    `participants` are the ids of all consumers, in any order; of a mapping of `partitions`, the
+    values count. Partitions sort as `TopicPartition` does; those of pykafka, with a `topic.name`, a
+    `leader.id` and an `id`, by these three joined with "-", as there: 10 comes before 2.
+    O(participants log participants + partitions log partitions).
+    Raises: ConfigurationError when `consumer_id` is not among the participants.
+    """
+    return _decide(range_assignor, participants, partitions, consumer_id)
+
+
+def decide_partitions_roundrobin(
+    participants: Iterable[Id], partitions: Iterable[P] | Mapping[Any, P], consumer_id: Id
+) -> set[P]:
+    """Every n-th of the sorted partitions, with n participants. Arguments, order, cost and errors
+    are those of `decide_partitions_range`."""
+    return _decide(roundrobin_assignor, participants, partitions, consumer_id)
+
+
+def _decide(
+    assignor: Assignor,
+    participants: Iterable[Id],
+    partitions: Iterable[P] | Mapping[Any, P],
+    consumer_id: Id,
+) -> set[P]:
+    ids = sorted(set(participants))
+    if consumer_id not in ids:
+        raise ConfigurationError(
+            f"{consumer_id!r} is not among the participants: "
+            f"{', '.join(map(repr, ids)) or 'there are none'}"
+        )
+    every = partitions.values() if isinstance(partitions, Mapping) else partitions
+    row = sorted(every, key=_sort_key)
+    member = MemberSpec(topics=frozenset(("row",)))
+    spec = GroupSpec(members={_member_id(id_): member for id_ in ids}, partitions={"row": len(row)})
+    return {row[index] for _, index in assignor(spec)[_member_id(consumer_id)]}
+
+
+def _member_id(id_: str | bytes) -> str:
+    """Sorts as the id does; any bytes will do."""
+    return id_ if isinstance(id_, str) else id_.decode("latin-1")
+
+
+def _sort_key(partition: Any) -> Any:
+    if hasattr(partition, "leader"):
+        return f"{partition.topic.name}-{partition.leader.id}-{partition.id}"
+    return partition

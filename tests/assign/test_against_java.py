@@ -1,0 +1,216 @@
+"""The assignors beside Kafka's own: equal where Java's are deterministic, never worse elsewhere.
+
+All groups are made first, then one JVM assigns them all. A few hundred by default;
+`KAFKAGROUP_ASSIGN_CASES=10000` makes it the long form, `KAFKAGROUP_ASSIGN_SEED` another set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+
+import attrs
+import pytest
+from assign.groups import MixedGroup, many, mixed_groups
+from assign.java_side import Case, assign, time_assignor
+
+from kafkagroup.assign import (
+    Assignor,
+    GroupSpec,
+    MemberSpec,
+    cooperative_sticky_assignor,
+    range_assignor,
+    roundrobin_assignor,
+)
+from kafkagroup.assign.sticky import sticky_assignor
+from kafkagroup.testing._jars import LocalKafkaUnavailable
+from kafkagroup.types import Assignment, TopicPartition
+
+CASES = int(os.environ.get("KAFKAGROUP_ASSIGN_CASES", "300"))
+SEED = int(os.environ.get("KAFKAGROUP_ASSIGN_SEED", "1"))
+
+
+Batch = list[tuple[MixedGroup, Mapping[str, Assignment | None]]]
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    """Groups, and for each what Java's assignors, by name, make of it; None where they fail."""
+    groups = many(mixed_groups(), CASES, SEED)
+    names = ("range", "roundrobin", "sticky")
+    cases = [
+        Case(assignor=name, spec=without_the_gone(spec), versions=versions)
+        for spec, versions in groups
+        for name in names
+    ]
+    try:
+        answers = iter(assign(cases))
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"the assignors are NOT COMPARED with Java's: {error}")
+    return [(group, {name: next(answers) for name in names}) for group in groups]
+
+
+def without_the_gone(spec: GroupSpec) -> GroupSpec:
+    """Without claims to what is gone of a topic that is there: on some of them Java's sticky
+    assignors fail, and others they grant. Ours are told of them."""
+    return attrs.evolve(
+        spec,
+        members={
+            member: attrs.evolve(
+                of,
+                owned=tuple(
+                    tp for tp in of.owned if tp.partition < spec.partitions.get(tp.topic, 1)
+                ),
+            )
+            for member, of in spec.members.items()
+        },
+    )
+
+
+def told(group: MixedGroup, ours: Assignment, theirs: Assignment) -> str:
+    return f"{group}\n  ours: {ours}\nJava's: {theirs}"
+
+
+def none_of(wrong: Iterable[str]) -> None:
+    """Fail with the shortest, if there is any."""
+    texts = sorted(wrong, key=len)
+    assert not texts, f"{len(texts)} of {CASES} groups of seed {SEED}, such as {texts[0]}"
+
+
+@pytest.mark.parametrize(
+    "assignor", [range_assignor, roundrobin_assignor], ids=["range", "roundrobin"]
+)
+def test_the_same_as_java(
+    assignor: Assignor,
+    batch: Batch,
+    request: pytest.FixtureRequest,
+) -> None:
+    name = request.node.callspec.id
+    none_of(
+        told(group, ours, java[name])
+        for group, java in batch
+        if (ours := assignor(group.spec)) != java[name]
+    )
+
+
+# ---------------------------------------------------------------- sticky
+
+
+def settled(assignor: Assignor, spec: GroupSpec) -> Assignment:
+    """What everybody holds once nothing moves any more. An eager assignor is there at once; a
+    cooperative one withholds what moves until its owner has let go of it."""
+    generation = max((of.generation for of in spec.members.values()), default=0)
+    before = None
+    while (assignment := assignor(spec)) != before:
+        before = assignment
+        generation += 1
+        spec = attrs.evolve(
+            spec,
+            members={
+                member: attrs.evolve(of, owned=assignment[member], generation=generation)
+                for member, of in spec.members.items()
+            },
+        )
+    return assignment
+
+
+def owners(spec: GroupSpec) -> dict[TopicPartition, str]:
+    """Partition -> whose it is: the one subscriber that claims it in the highest generation."""
+    claims: dict[TopicPartition, list[tuple[int, str]]] = {}
+    for member, of in spec.members.items():
+        for tp in of.owned:
+            if tp.topic in of.topics and tp.partition < spec.partitions.get(tp.topic, 0):
+                claims.setdefault(tp, []).append((of.generation, member))
+    standing = {tp: sorted(made, reverse=True)[:2] for tp, made in claims.items()}
+    return {
+        tp: made[0][1]
+        for tp, made in standing.items()
+        if len(made) == 1 or made[0][0] != made[1][0]
+    }
+
+
+def kept(spec: GroupSpec, assignment: Assignment) -> int:
+    """How many partitions are with whom they were."""
+    return sum(tp in assignment[member] for tp, member in owners(spec).items())
+
+
+def loads(assignment: Assignment) -> list[int]:
+    """How many the fullest member holds, the two fullest together, and so on.
+
+    Of two assignments of the same partitions, the one whose numbers are nowhere higher is no less
+    balanced by any measure: the differences of pairs, squares, the fullest.
+    """
+    return list(accumulate(sorted((len(held) for held in assignment.values()), reverse=True)))
+
+
+def both(assignor: Assignor, batch: Batch) -> Iterator[tuple[MixedGroup, Assignment, Assignment]]:
+    """Groups with what we make of them in the end, and Java.
+
+    Java's sticky assignors aim at the same; the eager one tells at once at what. On a few of the
+    groups it fails, over a doubled claim, or gives to members that do not subscribe, when one
+    subscribes to nothing.
+    """
+    compared = [
+        (group, theirs)
+        for group, java in batch
+        if (theirs := java["sticky"]) is not None and is_subscribed(group.spec, theirs)
+    ]
+    assert len(compared) > 0.9 * len(batch), "Java is wrong so often that little is compared"
+    for group, theirs in compared:
+        yield group, settled(assignor, group.spec), theirs
+
+
+def is_subscribed(spec: GroupSpec, assignment: Assignment) -> bool:
+    """Whether everybody is given only what it subscribes to."""
+    return all(
+        tp.topic in spec.members[member].topics
+        for member, held in assignment.items()
+        for tp in held
+    )
+
+
+STICKY = pytest.mark.parametrize(
+    "assignor",
+    [sticky_assignor, cooperative_sticky_assignor],
+    ids=["sticky", "cooperative-sticky"],
+)
+
+
+@STICKY
+def test_never_less_balanced_than_java(assignor: Assignor, batch: Batch) -> None:
+    none_of(
+        told(group, ours, theirs)
+        for group, ours, theirs in both(assignor, batch)
+        if any(a > b for a, b in zip(loads(ours), loads(theirs), strict=True))
+    )
+
+
+@STICKY
+def test_at_equal_balance_never_less_sticky_than_java(assignor: Assignor, batch: Batch) -> None:
+    none_of(
+        told(group, ours, theirs)
+        for group, ours, theirs in both(assignor, batch)
+        if loads(ours) == loads(theirs) and kept(group.spec, ours) < kept(group.spec, theirs)
+    )
+
+
+# ---------------------------------------------------------------- the clock of the benchmarks
+
+
+@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
+def test_java_can_be_timed(name: str) -> None:
+    owned = {"a": (TopicPartition("t", 0),), "b": (TopicPartition("t", 1),)}
+    spec = GroupSpec(
+        members={
+            member: MemberSpec(topics=frozenset("t"), owned=tps, generation=7)
+            for member, tps in owned.items()
+        },
+        partitions={"t": 3},
+    )
+    try:
+        times = time_assignor(name, spec, warmup=3, repeats=4)
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"Java's assignors are NOT TIMED: {error}")
+    assert len(times) == 4
+    assert all(0 < seconds < 60 for seconds in times)

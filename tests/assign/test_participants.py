@@ -1,0 +1,110 @@
+"""Range and round robin as each participant computes them for itself, as in pykafka."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkagroup.assign.participants import decide_partitions_range, decide_partitions_roundrobin
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.types import TopicPartition
+
+BOTH = pytest.mark.parametrize("decide", [decide_partitions_range, decide_partitions_roundrobin])
+
+
+@attrs.frozen
+class Named:
+    name: bytes
+
+
+@attrs.frozen
+class Numbered:
+    id: int
+
+
+@attrs.frozen
+class Partition:
+    """As pykafka's."""
+
+    id: int
+    topic: Named = Named(b"t")
+    leader: Numbered = Numbered(1)
+
+
+def t(*numbers: int) -> set[TopicPartition]:
+    return {TopicPartition("t", number) for number in numbers}
+
+
+def test_range_gives_runs_and_the_first_participants_one_more() -> None:
+    shares = [decide_partitions_range(["c", "a", "b"], t(*range(11)), id_) for id_ in "abc"]
+    assert shares == [t(0, 1, 2, 3), t(4, 5, 6, 7), t(8, 9, 10)]
+
+
+def test_roundrobin_deals() -> None:
+    shares = [decide_partitions_roundrobin(["c", "a", "b"], t(*range(11)), id_) for id_ in "abc"]
+    assert shares == [t(0, 3, 6, 9), t(1, 4, 7, 10), t(2, 5, 8)]
+
+
+def test_the_partitions_need_not_begin_at_0_nor_be_of_one_topic() -> None:
+    both = [TopicPartition("u", 1), *t(5, 3)]
+    assert decide_partitions_range(["a", "b"], both, "a") == t(3, 5)
+    assert decide_partitions_roundrobin(["a", "b"], both, "b") == t(5)
+
+
+@BOTH
+def test_who_comes_too_late_gets_nothing(decide) -> None:
+    assert decide(["a", "b"], t(0), "b") == set()
+    assert decide(["a"], [], "a") == set()
+
+
+def test_bytes_as_in_pykafka_and_partitions_by_number() -> None:
+    """In pykafka, `topic.partitions` is a dict, and ids are bytes, not all of them text."""
+    partitions = {number: Partition(number) for number in range(3)}
+    assert decide_partitions_range([b"\xff", b"a"], partitions, b"\xff") == {Partition(2)}
+    assert decide_partitions_roundrobin([b"\xff", b"a"], partitions, b"\xff") == {Partition(1)}
+
+
+def test_partitions_of_pykafka_sort_as_there() -> None:
+    """A group that moves over one member at a time must agree: by leader, and 10 before 2."""
+    far = Partition(0, leader=Numbered(2))
+    partitions = [far, *(Partition(number) for number in range(1, 12))]
+    assert decide_partitions_range(["a", "b", "c"], partitions, "a") == {
+        Partition(number) for number in (1, 10, 11, 2)
+    }
+    assert decide_partitions_roundrobin(["a", "b", "c"], partitions, "c") == {
+        Partition(11),
+        Partition(4),
+        Partition(7),
+        far,
+    }
+
+
+@BOTH
+def test_a_consumer_that_does_not_take_part_is_told_who_does(decide) -> None:
+    with pytest.raises(
+        ConfigurationError, match=re.escape("'x' is not among the participants: 'a', 'b'")
+    ):
+        decide(["b", "a"], t(0), "x")
+    with pytest.raises(
+        ConfigurationError, match=re.escape("'x' is not among the participants: there are none")
+    ):
+        decide([], t(0), "x")
+
+
+@BOTH
+@settings(derandomize=True, database=None, deadline=None, max_examples=100)
+@given(
+    ids=st.lists(st.text(max_size=3) | st.sampled_from("ab"), unique=True, min_size=1, max_size=9),
+    numbers=st.sets(st.integers(0, 99)),
+)
+def test_all_together_decide_on_everything_once_and_evenly(
+    decide, ids: list[str], numbers: set[int]
+) -> None:
+    shares = [decide(ids, t(*numbers), id_) for id_ in ids]
+    assert sorted(tp for share in shares for tp in share) == sorted(t(*numbers))
+    lengths = [len(share) for share in shares]
+    assert max(lengths) - min(lengths) <= 1
