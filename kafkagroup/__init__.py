@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kafkagroup.admin import Admin
     from kafkagroup.consume.delivery import Batch
     from kafkagroup.consumer import Consumer
     from kafkagroup.errors import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Admin",
     "Batch",
     "Broker",
     "BrokerError",
@@ -68,6 +70,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Admin": "admin",
     "Batch": "consume.delivery",
     "Broker": "net.broker",
     "Consumer": "consumer",

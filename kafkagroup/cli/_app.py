@@ -1,0 +1,81 @@
+"""What all commands share: how they are found, and how a failure ends.
+
+A command is a file here with a click command named `command`, and its name in `COMMANDS`; it is
+imported when it is asked for. Whatever goes wrong that a user can mend is one line on stderr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import IO, Any
+
+import click
+
+from kafkagroup.errors import ConfigurationError, KafkaGroupError
+
+__all__ = ["COMMANDS", "app", "printable"]
+
+COMMANDS = ("plan",)
+"""Command -> the file of that name, with "_" for "-"."""
+
+
+class _Failed(click.ClickException):
+    """Ends the program with one line."""
+
+    exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        # A server's words, or a name that somebody chose, may contain anything.
+        super().__init__(printable(" ".join(message.split())))
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"kafkagroup: {self.message}", file=file, err=True)
+
+
+class _AskedWrongly(_Failed):
+    exit_code = 2
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise  # its message is the help
+    except click.UsageError as error:
+        where = f"{error.ctx.info_name}: " if error.ctx and error.ctx.parent else ""
+        raise _AskedWrongly(where + error.format_message()) from error
+    except ConfigurationError as error:
+        raise _AskedWrongly(str(error)) from error
+    except KafkaGroupError as error:
+        raise _Failed(str(error)) from error
+
+
+class _App(click.Group):
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _one_line():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _one_line():
+            return super().invoke(ctx)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"kafkagroup.cli.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+
+def printable(text: str) -> str:
+    """Text that cannot steer a terminal: what does not print is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+app = _App("kafkagroup", help="Groups of Apache Kafka: what they do, and what they would do.")

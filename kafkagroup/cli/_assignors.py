@@ -1,0 +1,62 @@
+"""Assignors by the names that users type: those of the library, and `module:function`."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from importlib import import_module
+
+import kafkagroup.assign
+from kafkagroup.assign import Assignor, GroupSpec, protocol_name
+from kafkagroup.assign.plan import Plan, plan
+from kafkagroup.errors import ConfigurationError, KafkaGroupError
+
+__all__ = ["ASSIGNORS", "find_assignor", "try_plan"]
+
+ASSIGNORS: dict[str, Assignor] = {
+    protocol_name(public): public
+    for public in (getattr(kafkagroup.assign, name) for name in kafkagroup.assign.__all__)
+    if hasattr(public, "protocol_name")
+}
+"""Name on the wire -> the assignor, for all that `kafkagroup.assign` makes public."""
+
+
+def find_assignor(name: str) -> Assignor:
+    """The assignor of that name. Raises: ConfigurationError."""
+    if (known := ASSIGNORS.get(name)) is not None:
+        return known
+    module, colon, function = name.partition(":")
+    if not (colon and module and function):
+        raise ConfigurationError(
+            f"there is no assignor {name!r}; expected {', '.join(sorted(ASSIGNORS))},"
+            " or your own as module:function"
+        )
+    if "" not in sys.path:
+        # The installed script, unlike `python -m`, does not look where the user stands.
+        sys.path.insert(0, "")
+    try:
+        found = getattr(import_module(module), function)
+    except Exception as error:
+        raise ConfigurationError(f"assignor {name!r}: {_told(error)}") from error
+    if not callable(found):
+        raise ConfigurationError(f"assignor {name!r} is {found!r}; expected a function")
+    protocol_name(found)
+    assignor: Assignor = found
+    return assignor
+
+
+def try_plan(spec: GroupSpec, assignor: Assignor, was: GroupSpec) -> Plan:
+    """The plan. Raises: ConfigurationError also for whatever goes wrong in the assignor."""
+    try:
+        return plan(spec, assignor, was=was)
+    except KafkaGroupError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"assignor {protocol_name(assignor)!r} raised {_told(error)}"
+        ) from error
+
+
+def _told(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"

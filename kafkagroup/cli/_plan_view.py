@@ -1,0 +1,245 @@
+"""Plans on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kafkagroup.assign.plan import Change, MemberPlan, Move, Plan, Spread
+from kafkagroup.cli._app import printable
+from kafkagroup.types import TopicPartition
+
+__all__ = ["print_plans", "value_of"]
+
+_NOBODY = "-"
+
+_CHANGES = {Change.STAYS: "", Change.JOINS: "joins", Change.LEAVES: "leaves"}
+
+
+def print_plans(console: Console, plans: Sequence[Plan]) -> None:
+    """Members with their counts, then each plan's moves and why, then totals. All plans are of the
+    same group."""
+    console.print(_members(plans))
+    if plans[0].void_claims:
+        console.print(_void_claims(plans[0]))
+    for plan in plans:
+        for part in _moves(plan):
+            console.print(part)
+    console.print(_totals(plans))
+
+
+def _table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
+    table = Table(title=_text(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(
+            _text(column), justify="right" if column in right else "left", overflow="fold"
+        )
+    return table
+
+
+def _row(table: Table, *cells: object) -> None:
+    table.add_row(*(_text(str(cell)) for cell in cells))
+
+
+def _text(text: str) -> Text:
+    """As it stands: "[b]" in a name is no markup."""
+    return Text(printable(text))
+
+
+def _line(text: str) -> Text:
+    """With an empty line after it, as tables have one."""
+    return _text(text).append("\n")
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _members(plans: Sequence[Plan]) -> Table:
+    weighted = any(
+        m.load_before != len(m.before) or m.load_after != len(m.after) or m.capacity != 1
+        for plan in plans
+        for m in plan.members
+    )
+    numbers = ["before"]
+    for plan in plans:
+        after = "after" if len(plans) == 1 else plan.assignor
+        numbers += [after, f"load {after}"] if weighted else [after]
+    if weighted:
+        numbers[1:1] = ["load before"]
+        numbers.insert(0, "capacity")
+    table = _table("Partitions of each member", "member", *numbers, "", right=numbers)
+    for rows in zip(*(plan.members for plan in plans), strict=True):
+        first: MemberPlan = rows[0]
+        cells: list[object] = [len(first.before)]
+        if weighted:
+            cells = [f"{first.capacity:g}", len(first.before), f"{first.load_before:g}"]
+        for row in rows:
+            cells += [len(row.after), f"{row.load_after:g}"] if weighted else [len(row.after)]
+        _row(table, _name(first), *cells, _CHANGES[first.change])
+    return table
+
+
+def _void_claims(plan: Plan) -> Table:
+    """They are the same whatever the assignor."""
+    names = {m.member_id: _name(m) for m in plan.members}
+    table = _table("Claims that do not count", "partition", "member", "why")
+    for claim in plan.void_claims:
+        _row(table, claim.partition, names[claim.member_id], claim.text)
+    return table
+
+
+def _moves(plan: Plan) -> Iterable[RenderableType]:
+    names = {m.member_id: _name(m) for m in plan.members}
+    if plan.moves:
+        columns = ("partitions", "from", "to", "round", "why")
+        table = _table(f"What {plan.assignor} moves", *columns, right=("round",))
+        for alike in _alike(plan.moves):
+            one = alike[0]
+            _row(
+                table,
+                _numbers(move.partition for move in alike),
+                names.get(one.before or "", _NOBODY),
+                names.get(one.after or "", _NOBODY),
+                one.round or "",
+                one.text,
+            )
+        yield table
+    else:
+        yield _line(f"{plan.assignor} moves nothing.")
+    if plan.unassigned:
+        yield _line(f"{plan.assignor} gives to nobody: {_numbers(plan.unassigned)}")
+    if not plan.settled:
+        yield _line(
+            f"{plan.assignor} does not settle: members still let go after"
+            f" {len(plan.rounds)} rounds."
+        )
+
+
+def _alike(moves: Iterable[Move]) -> Iterable[list[Move]]:
+    """Moves that read the same but for the partition, in the order of their first ones."""
+    found: dict[tuple[object, ...], list[Move]] = {}
+    for move in moves:
+        found.setdefault((move.before, move.after, move.round, move.text), []).append(move)
+    return found.values()
+
+
+def _totals(plans: Sequence[Plan]) -> Table:
+    numbers = ("kept", "moved", "given", "dropped", "paused", "rounds", "each before", "each after")
+    table = _table("Totals", "assignor", *numbers, right=numbers)
+    for plan in plans:
+        _row(
+            table,
+            plan.assignor,
+            plan.kept,
+            plan.moved,
+            plan.given,
+            plan.dropped,
+            len(plan.paused),
+            len(plan.rounds),
+            _range(plan.spread_before),
+            _range(plan.spread_after),
+        )
+    return table
+
+
+def _range(spread: Spread) -> str:
+    least, most = spread.least, spread.most
+    return str(least) if least == most else f"{least}-{most}"
+
+
+def _name(member: MemberPlan) -> str:
+    return member.instance_id or member.member_id
+
+
+def _numbers(partitions: Iterable[TopicPartition]) -> str:
+    """Sorted partitions in short: "audit 0, orders 0-3 7"."""
+    runs: dict[str, list[list[int]]] = {}
+    for topic, number in partitions:
+        of = runs.setdefault(topic, [])
+        if of and of[-1][1] == number - 1:
+            of[-1][1] = number
+        else:
+            of.append([number, number])
+    return ", ".join(
+        " ".join([topic, *(f"{a}" if a == b else f"{a}-{b}" for a, b in of)])
+        for topic, of in runs.items()
+    )
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def value_of(plan: Plan) -> dict[str, object]:
+    """A plan as JSON has it: enums by value, partitions as topic -> numbers."""
+    return {
+        "assignor": plan.assignor,
+        "cooperative": plan.cooperative,
+        "settled": plan.settled,
+        "members": [
+            {
+                "member_id": m.member_id,
+                "instance_id": m.instance_id,
+                "change": m.change.value,
+                "before": _by_topic(m.before),
+                "after": _by_topic(m.after),
+                "load_before": m.load_before,
+                "load_after": m.load_after,
+                "capacity": m.capacity,
+            }
+            for m in plan.members
+        ],
+        "moves": [
+            {
+                "topic": m.partition.topic,
+                "partition": m.partition.partition,
+                "from": m.before,
+                "to": m.after,
+                "round": m.round,
+                "reason": m.why.value,
+                "text": m.text,
+            }
+            for m in plan.moves
+        ],
+        "void_claims": [
+            {
+                "member_id": c.member_id,
+                "topic": c.partition.topic,
+                "partition": c.partition.partition,
+                "reason": c.why.value,
+                "text": c.text,
+            }
+            for c in plan.void_claims
+        ],
+        "rounds": [
+            {"let_go": _by_member(one.let_go), "taken_up": _by_member(one.taken_up)}
+            for one in plan.rounds
+        ],
+        "paused": _by_topic(plan.paused),
+        "unassigned": _by_topic(plan.unassigned),
+        "totals": {
+            "kept": plan.kept,
+            "moved": plan.moved,
+            "given": plan.given,
+            "dropped": plan.dropped,
+            "paused": len(plan.paused),
+        },
+        "spread": {
+            "before": {"least": plan.spread_before.least, "most": plan.spread_before.most},
+            "after": {"least": plan.spread_after.least, "most": plan.spread_after.most},
+        },
+    }
+
+
+def _by_member(held: Mapping[str, Iterable[TopicPartition]]) -> dict[str, dict[str, list[int]]]:
+    return {member: _by_topic(partitions) for member, partitions in held.items()}
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        found.setdefault(topic, []).append(number)
+    return found

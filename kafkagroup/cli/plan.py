@@ -1,0 +1,119 @@
+"""`kafkagroup plan`: what assignors would do with a group, from a file or live. It only looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TextIO
+
+import anyio
+import click
+from rich.console import Console
+
+from kafkagroup.admin import Admin
+from kafkagroup.assign import GroupSpec
+from kafkagroup.assign.plan import with_newcomers, without
+from kafkagroup.assign.spec_json import MAX_CHARACTERS, spec_from_json
+from kafkagroup.cli._assignors import ASSIGNORS, find_assignor, try_plan
+from kafkagroup.cli._plan_view import print_plans, value_of
+
+__all__ = ["command"]
+
+_PIPE_WIDTH = 120
+"""Columns where there is no terminal to ask and COLUMNS is not set."""
+
+_MAX_NEWCOMERS = 10_000
+
+
+@click.command("plan", short_help="What would an assignor do with this group?")
+@click.option(
+    "--spec",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="The group as JSON; - for stdin.",
+)
+@click.option("--group", metavar="GROUP", help="A live group of consumers.")
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT",
+    default="localhost:9092",
+    show_default=True,
+    help="Where the live group is; several with commas between.",
+)
+@click.option(
+    "--assignor",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help=f"{', '.join(sorted(ASSIGNORS))}, or your own as module:function. Give it several times"
+    " to compare. The default for a live group is what it uses now.",
+)
+@click.option("--remove", metavar="MEMBER", multiple=True, help="What if this member left?")
+@click.option(
+    "--add",
+    type=click.IntRange(0, _MAX_NEWCOMERS),
+    metavar="N",
+    default=0,
+    help="What if N members joined, subscribed to all that anybody is?",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the values.")
+def command(
+    spec: TextIO | None,
+    group: str | None,
+    bootstrap_server: str,
+    names: tuple[str, ...],
+    remove: tuple[str, ...],
+    add: int,
+    as_json: bool,
+) -> None:
+    """Show who would get what, what moves and why, before and after.
+
+    Nothing is changed: no member joins, nothing is committed.
+    """
+    if (spec is None) == (group is None):
+        raise click.UsageError("give --spec FILE for a group in a file, or --group for a live one")
+    if spec is not None and not names:
+        raise click.UsageError(f"give --assignor: {', '.join(sorted(ASSIGNORS))}")
+    if len(set(names)) < len(names):
+        raise click.UsageError("an --assignor is there twice")
+    assignors = [find_assignor(name) for name in names]
+    if group is None:
+        assert spec is not None
+        was = spec_from_json(_text(spec))
+    else:
+        was, used = anyio.run(_live, group, bootstrap_server)
+        assignors = assignors or [find_assignor(used)]
+    # In this order: who takes a member's place subscribes to what that member did.
+    then = _without(with_newcomers(was, add), remove)
+    plans = [try_plan(then, assignor, was) for assignor in assignors]
+    if as_json:
+        click.echo(json.dumps({"plans": [value_of(plan) for plan in plans]}, indent=2))
+    else:
+        print_plans(_console(), plans)
+
+
+def _text(file: TextIO) -> str:
+    try:
+        return file.read(MAX_CHARACTERS + 1)
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{file.name} is not UTF-8: {error}") from error
+
+
+async def _live(group: str, servers: str) -> tuple[GroupSpec, str]:
+    """The group, and the name of the assignor that it uses."""
+    async with Admin(bootstrap_servers=servers) as admin:
+        description = await admin.describe_group(group)
+        spec = await admin.group_spec(description)
+    return spec, description.protocol_name
+
+
+def _without(spec: GroupSpec, members: tuple[str, ...]) -> GroupSpec:
+    for member in members:
+        spec = without(spec, member)
+    return spec
+
+
+def _console() -> Console:
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=_PIPE_WIDTH if piped else None, highlight=False)

@@ -1,0 +1,541 @@
+"""Plans: what moves, when and why, and that every reason is true."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkagroup.assign import (
+    Assignor,
+    GroupSpec,
+    MemberSpec,
+    cooperative_sticky_assignor,
+    range_assignor,
+    roundrobin_assignor,
+)
+from kafkagroup.assign.plan import (
+    MAX_ROUNDS,
+    Change,
+    MemberPlan,
+    Move,
+    Plan,
+    Reason,
+    Round,
+    Spread,
+    VoidClaim,
+    plan,
+    with_newcomers,
+    without,
+)
+from kafkagroup.assign.spec import named
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.types import Assignment, TopicPartition
+
+
+def tps(text: str) -> tuple[TopicPartition, ...]:
+    """Partitions from "a0 a1 b0"."""
+    return tuple(TopicPartition(word[0], int(word[1:])) for word in text.split())
+
+
+def member(topics: str, owned: str = "", generation: int = 7, **more: Any) -> MemberSpec:
+    return MemberSpec(topics=frozenset(topics), owned=tps(owned), generation=generation, **more)
+
+
+def group(partitions: dict[str, int], **members: MemberSpec) -> GroupSpec:
+    return GroupSpec(members=members, partitions=partitions)
+
+
+def fixed(name: str = "fixed", *, cooperative: bool = False, **held: str) -> Assignor:
+    """An assignor that always answers the same."""
+
+    @named(name, cooperative=cooperative)
+    def assignor(spec: GroupSpec) -> Assignment:
+        return {m: tps(text) for m, text in held.items()}
+
+    return assignor
+
+
+def reasons(found: Plan) -> dict[str, tuple[Reason, str]]:
+    return {f"{m.partition.topic}{m.partition.partition}": (m.why, m.text) for m in found.moves}
+
+
+# ---------------------------------------------------------------- whole plans
+
+
+def test_a_member_joins_a_cooperative_group() -> None:
+    x, y = member("a", "a0 a1 a2"), member("a", rack="r1")
+    assert plan(group({"a": 3}, x=x, y=y), cooperative_sticky_assignor) == Plan(
+        assignor="cooperative-sticky",
+        cooperative=True,
+        members=(
+            MemberPlan(
+                member_id="x",
+                before=tps("a0 a1 a2"),
+                after=tps("a0 a1"),
+                load_before=3.0,
+                load_after=2.0,
+            ),
+            MemberPlan(member_id="y", before=(), after=tps("a2"), load_before=0.0, load_after=1.0),
+        ),
+        moves=(
+            Move(
+                partition=TopicPartition("a", 2),
+                before="x",
+                after="y",
+                round=2,
+                why=Reason.BALANCE,
+                text="balance: x 3 -> 2, y 0 -> 1",
+            ),
+        ),
+        void_claims=(),
+        rounds=(
+            Round(let_go={"x": tps("a2")}, taken_up={}),
+            Round(let_go={}, taken_up={"y": tps("a2")}),
+        ),
+        settled=True,
+        kept=2,
+        paused=tps("a2"),
+        unassigned=(),
+    )
+
+
+def test_an_eager_group_lets_go_of_everything() -> None:
+    x, y = member("a", "a0 a1 a2"), member("a")
+    found = plan(group({"a": 3}, x=x, y=y), range_assignor)
+    assert (found.cooperative, found.rounds, found.paused) == (
+        False,
+        (
+            Round(
+                let_go={"x": tps("a0 a1 a2")},
+                taken_up={"x": tps("a0 a1"), "y": tps("a2")},
+            ),
+        ),
+        tps("a0 a1 a2"),
+    )
+    assert [(m.partition.partition, m.before, m.after, m.round) for m in found.moves] == [
+        (2, "x", "y", 1)
+    ]
+
+
+def test_a_member_leaves() -> None:
+    was = group({"a": 4}, x=member("a", "a0 a1"), y=member("a", "a2 a3", instance_id="node-1"))
+    found = plan(without(was, "node-1"), cooperative_sticky_assignor, was=was)
+    assert reasons(found) == {
+        "a2": (Reason.OWNER_LEFT, "node-1 left"),
+        "a3": (Reason.OWNER_LEFT, "node-1 left"),
+    }
+    assert [(m.member_id, m.change, m.before, m.after) for m in found.members] == [
+        ("x", Change.STAYS, tps("a0 a1"), tps("a0 a1 a2 a3")),
+        ("y", Change.LEAVES, tps("a2 a3"), ()),
+    ]
+    assert found.rounds == (Round(let_go={}, taken_up={"x": tps("a2 a3")}),)
+    assert (found.kept, found.moved, found.given, found.dropped) == (2, 2, 0, 0)
+    assert (found.spread_before, found.spread_after) == (Spread(2, 2), Spread(4, 4))
+    assert found.paused == tps("a2 a3")
+
+
+def test_members_join() -> None:
+    was = group({"a": 4}, **{"x": member("a", "a0 a1 a2 a3"), "new-1": member("a")})
+    then = with_newcomers(was, 2)
+    assert set(then.members) == {"x", "new-1", "new-2", "new-3"}
+    found = plan(then, cooperative_sticky_assignor, was=was)
+    assert {m.member_id: (m.change, len(m.after)) for m in found.members} == {
+        "x": (Change.STAYS, 1),
+        "new-1": (Change.STAYS, 1),
+        "new-2": (Change.JOINS, 1),
+        "new-3": (Change.JOINS, 1),
+    }
+    assert (found.spread_before, found.spread_after) == (Spread(0, 4), Spread(1, 1))
+
+
+def test_newcomers_subscribe_to_all_that_anybody_subscribes_to() -> None:
+    was = group({"a": 1}, x=member("a"), y=member("bc"))
+    assert with_newcomers(was, 1).members["new-1"] == MemberSpec(topics=frozenset("abc"))
+    assert with_newcomers(was, 0) == was
+
+
+def test_nobody_can_leave_who_is_not_there() -> None:
+    members = {f"m{n}": member("a") for n in range(6)}
+    with pytest.raises(ConfigurationError) as caught:
+        without(group({"a": 1}, **members), "mm")
+    assert str(caught.value) == "'mm' is not in the group; members are m0, m1, m2, m3, m4, ..."
+
+
+def test_a_group_without_members_gets_nothing() -> None:
+    found = plan(group({"a": 2}), range_assignor)
+    assert (found.members, found.moves, found.unassigned) == ((), (), ())
+    assert (found.spread_before, found.spread_after) == (Spread(0, 0), Spread(0, 0))
+
+
+# ---------------------------------------------------------------- reasons of what nobody owned
+
+
+def test_what_nobody_owned() -> None:
+    """Whether it is new or its owner left, this spec does not tell: nothing is guessed."""
+    x, y = member("ab", "a0"), member("ab", "a1")
+    fresh = plan(group({"a": 1}, x=member("a")), range_assignor)
+    assert reasons(fresh) == {"a0": (Reason.UNOWNED, "nobody owned anything")}
+    found = plan(group({"a": 3, "b": 1}, x=x, y=y), cooperative_sticky_assignor)
+    assert reasons(found) == {
+        "a2": (Reason.UNOWNED, "nobody owned it"),
+        "b0": (Reason.UNOWNED, "nobody owned any of b"),
+    }
+
+
+def test_what_is_new_when_it_is_known_what_was() -> None:
+    x = member("ab", "a0")
+    was, now = group({"a": 1}, x=x), group({"a": 2, "b": 1}, x=x)
+    assert reasons(plan(now, range_assignor, was=was)) == {
+        "a1": (Reason.PARTITION_NEW, "a grew from 1 to 2 partitions"),
+        "b0": (Reason.TOPIC_NEW, "topic b is new"),
+    }
+
+
+def test_what_several_claim_alike_nobody_owns() -> None:
+    """Line 25: both have to let go of it before anybody gets it."""
+    x, y = member("a", "a0 a1"), member("a", "a1")
+    found = plan(group({"a": 2}, x=x, y=y), cooperative_sticky_assignor)
+    text = "x and y claim it with the same generation, 7"
+    assert [(m.before, m.after, m.round, m.why, m.text) for m in found.moves] == [
+        (None, "y", 2, Reason.CLAIM_DOUBLED, text)
+    ]
+    assert found.void_claims == tuple(
+        VoidClaim(member_id=m, partition=tps("a1")[0], why=Reason.CLAIM_DOUBLED, text=text)
+        for m in "xy"
+    )
+    assert found.paused == tps("a1")
+
+
+# ---------------------------------------------------------------- claims that do not count
+
+
+def test_claims_that_do_not_count() -> None:
+    spec = group(
+        {"a": 1, "b": 1, "d": 1},
+        x=member("a", "a0 b0", instance_id="node-1"),
+        y=member("abd", "a0 b0 c0 d1 d0 d0", 6),
+    )
+    found = plan(spec, cooperative_sticky_assignor)
+    assert [(c.member_id, str(c.partition), c.why, c.text) for c in found.void_claims] == [
+        ("y", "a/0", Reason.CLAIM_STALE, "node-1 claimed it later, in generation 7"),
+        ("x", "b/0", Reason.OWNER_UNSUBSCRIBED, "does not subscribe to b"),
+        ("y", "c/0", Reason.GONE, "topic c does not exist"),
+        ("y", "d/1", Reason.GONE, "d has 1 partitions"),
+    ]
+    assert {m.member_id: m.before for m in found.members} == {"x": tps("a0"), "y": tps("b0 d0")}
+
+
+def test_letting_go_of_a_stale_claim_interrupts_nobody() -> None:
+    x, y = member("a", "a0"), member("a", "a0", 6)
+    found = plan(group({"a": 1}, x=x, y=y), cooperative_sticky_assignor)
+    assert (found.moves, found.paused, len(found.rounds)) == ((), (), 2)
+    assert found.rounds[0].let_go == {"y": tps("a0")}
+
+
+# ---------------------------------------------------------------- reasons of what was owned
+
+
+def test_an_owner_that_no_longer_subscribes() -> None:
+    """It lets go before it joins, so that one round is enough."""
+    x, y = member("b", "a0"), member("a")
+    found = plan(group({"a": 1}, x=x, y=y), cooperative_sticky_assignor)
+    assert reasons(found) == {
+        "a0": (Reason.OWNER_UNSUBSCRIBED, "x no longer subscribes to a"),
+    }
+    assert found.rounds == (Round(let_go={"x": tps("a0")}, taken_up={"y": tps("a0")}),)
+
+
+def test_what_nobody_gets() -> None:
+    was = group({"a": 2, "b": 1, "c": 1, "d": 1}, x=member("abcd", "a0 a1 b0 c0 d0"))
+    now = group({"a": 1, "c": 1, "d": 1}, x=member("ad", "a0 d0"))
+    found = plan(now, fixed(x="a0"), was=was)
+    assert reasons(found) == {
+        "a1": (Reason.GONE, "a has 1 partitions"),
+        "b0": (Reason.GONE, "topic b does not exist"),
+        "c0": (Reason.NO_SUBSCRIBER, "nobody subscribes to c"),
+        "d0": (Reason.LEFT_OUT, "fixed gives it to nobody"),
+    }
+    assert (found.kept, found.dropped, found.unassigned) == (1, 4, tps("d0"))
+
+
+def test_balance_and_what_is_not_needed_for_it() -> None:
+    """z joins; range moves a2 to y and a4 to z, where a2 alone could have gone to z."""
+    x, y = member("a", "a0 a1 a2"), member("a", "a3 a4 a5")
+    found = plan(group({"a": 6}, x=x, y=y, z=member("a")), range_assignor)
+    assert reasons(found) == {
+        "a2": (Reason.BALANCE, "balance: x 3 -> 2, y 3 -> 2"),
+        "a4": (Reason.NOT_STICKY, "range places it there whoever owned it"),
+        "a5": (Reason.BALANCE, "balance: y 3 -> 2, z 0 -> 2"),
+    }
+
+
+def test_of_several_moves_that_do_ones_work_only_the_others_are_unneeded() -> None:
+    """Two of the three would have made 3 and 3 of 5 and 1; it is 4 and 2 now, the other way."""
+    spec = group({"a": 6}, x=member("a", "a0 a1 a2 a3 a4"), y=member("a", "a5"))
+    assert reasons(plan(spec, fixed(x="a3 a4", y="a0 a1 a2 a5"))) == {
+        "a0": (Reason.NOT_STICKY, "fixed places it there whoever owned it"),
+        "a1": (Reason.BALANCE, "balance: x 5 -> 2, y 1 -> 4"),
+        "a2": (Reason.BALANCE, "balance: x 5 -> 2, y 1 -> 4"),
+    }
+
+
+def test_what_goes_round_in_a_circle_is_not_needed() -> None:
+    """x gives to y, y to z, z to x: had all kept theirs, the counts would be the same."""
+    spec = group({"a": 3}, x=member("a", "a0"), y=member("a", "a1"), z=member("a", "a2"))
+    found = plan(spec, fixed(x="a2", y="a0", z="a1"))
+    assert {m.why for m in found.moves} == {Reason.NOT_STICKY}
+
+
+def test_what_the_giver_gets_instead_excuses_nothing_if_the_taker_cannot_have_it() -> None:
+    """w gives a to y while it gets b, to which y does not subscribe: a chain, and needed."""
+    spec = group(
+        {"a": 1, "b": 2},
+        w=member("ab", "a0"),
+        x=member("b", "b0 b1"),
+        y=member("a"),
+    )
+    assert reasons(plan(spec, fixed(w="b0", x="b1", y="a0"))) == {
+        "a0": (Reason.BALANCE, "balance: w 1 -> 1, y 0 -> 1"),
+        "b0": (Reason.BALANCE, "balance: x 2 -> 1, w 1 -> 1"),
+    }
+
+
+def test_a_swap_is_a_free_choice() -> None:
+    @named("swap")
+    def swap(spec: GroupSpec) -> Assignment:
+        x, y = spec.members.values()
+        return {"x": y.owned, "y": x.owned}
+
+    spec = group({"a": 2}, x=member("a", "a0"), y=member("a", "a1"))
+    assert reasons(plan(spec, swap)) == {
+        "a0": (Reason.FREE_CHOICE, "swap moves it without need"),
+        "a1": (Reason.FREE_CHOICE, "swap moves it without need"),
+    }
+
+
+def test_a_move_that_makes_the_counts_less_even_is_not_for_balance() -> None:
+    spec = group({"a": 2}, x=member("a", "a0"), y=member("a", "a1"))
+    assert reasons(plan(spec, fixed(y="a0 a1"))) == {
+        "a0": (Reason.NOT_STICKY, "fixed places it there whoever owned it"),
+    }
+
+
+def nearest(spec: GroupSpec) -> Assignment:
+    """Each partition to the first member that has a replica in its rack; else to the first."""
+    held: dict[str, list[TopicPartition]] = {m: [] for m in spec.order()}
+    for topic in spec.topics():
+        for p in range(spec.partitions[topic]):
+            here = spec.racks[topic][p] if topic in spec.racks else frozenset()
+            near = [m for m in held if spec.members[m].rack in here] or list(held)
+            held[near[0]].append(TopicPartition(topic, p))
+    return {m: tuple(partitions) for m, partitions in held.items()}
+
+
+def test_a_partition_that_moves_to_its_replica() -> None:
+    spec = attrs.evolve(
+        group(
+            {"a": 3},
+            x=member("a", "a0 a1", rack="r1"),
+            y=member("a", "a2", rack="r2"),
+        ),
+        racks={"a": (frozenset({"r1"}), frozenset({"r2"}), frozenset())},
+    )
+    assert reasons(plan(spec, nearest)) == {
+        "a1": (Reason.RACK, "a replica is in y's rack r2, none in x's"),
+        "a2": (Reason.NOT_STICKY, "nearest places it there whoever owned it"),
+    }
+
+
+def test_a_rack_is_no_reason_where_the_owner_has_a_replica_too() -> None:
+    """Without racks `nearest` would leave a0 with w, who is first; it moves all the same."""
+    spec = attrs.evolve(
+        group(
+            {"a": 1},
+            w=member("a"),
+            x=member("a", rack="r1"),
+            y=member("a", "a0", rack="r2"),
+        ),
+        racks={"a": (frozenset({"r1", "r2"}),)},
+    )
+    assert reasons(plan(spec, nearest)) == {
+        "a0": (Reason.NOT_STICKY, "nearest places it there whoever owned it"),
+    }
+
+
+def test_a_rack_is_no_reason_for_an_assignor_that_does_not_look_at_racks() -> None:
+    spec = attrs.evolve(
+        group({"a": 2}, x=member("a", "a0 a1", rack="r1"), y=member("a", rack="r2")),
+        racks={"a": (frozenset({"r2"}), frozenset({"r2"}))},
+    )
+    assert reasons(plan(spec, fixed(x="a0", y="a1"))) == {
+        "a1": (Reason.BALANCE, "balance: x 2 -> 1, y 0 -> 1")
+    }
+
+
+def greedy(spec: GroupSpec) -> Assignment:
+    """The heaviest partition first, to the member that it fills least."""
+    held: dict[str, list[TopicPartition]] = {m: [] for m in spec.order()}
+    full = dict.fromkeys(held, 0.0)
+    there = [TopicPartition(t, p) for t in spec.topics() for p in range(spec.partitions[t])]
+    for tp in sorted(there, key=lambda tp: (-spec.loads.get(tp, 1.0), tp)):
+        least = min(held, key=lambda m: full[m])
+        full[least] += spec.loads.get(tp, 1.0) / spec.members[least].capacity
+        held[least].append(tp)
+    return {m: tuple(sorted(partitions)) for m, partitions in held.items()}
+
+
+def test_a_partition_that_moves_for_its_load() -> None:
+    """By counts alone a1 would have stayed: 2 and 2."""
+    spec = attrs.evolve(
+        group({"a": 4}, x=member("a", "a0 a2"), y=member("a", "a1 a3")),
+        loads={TopicPartition("a", 0): 9.0, TopicPartition("a", 2): 0.5},
+    )
+    found = plan(spec, greedy)
+    assert reasons(found) == {"a2": (Reason.LOAD, "load: x 9.5 -> 9, y 2 -> 2.5")}
+    assert [(m.member_id, m.load_before, m.load_after) for m in found.members] == [
+        ("x", 9.5, 9.0),
+        ("y", 2.0, 2.5),
+    ]
+
+
+def test_loads_are_weighed_by_capacities() -> None:
+    """y carries three times as much as x, of four times the capacity."""
+    spec = group({"a": 4}, x=member("a", "a0 a2"), y=member("a", "a1 a3", capacity=4.0))
+    assert reasons(plan(spec, greedy)) == {"a2": (Reason.LOAD, "load: x 2 -> 1, y 2 -> 3")}
+
+
+def test_a_load_is_no_reason_for_an_assignor_that_does_not_look_at_loads() -> None:
+    spec = attrs.evolve(
+        group({"a": 2}, x=member("a", "a0 a1"), y=member("a", capacity=3.0)),
+        loads={TopicPartition("a", 0): 9.0},
+    )
+    assert reasons(plan(spec, fixed(x="a0", y="a1"))) == {
+        "a1": (Reason.BALANCE, "balance: x 2 -> 1, y 0 -> 1")
+    }
+
+
+# ---------------------------------------------------------------- assignors of any kind
+
+
+def test_each_round_is_told_what_is_owned_by_then() -> None:
+    told = []
+
+    @named("watched", cooperative=True)
+    def watched(spec: GroupSpec) -> Assignment:
+        told.append({m: (of.owned, of.generation) for m, of in spec.members.items()})
+        return {
+            "x": tps("a0"),
+            "y": tps("a1") if tps("a1")[0] not in spec.members["x"].owned else (),
+        }
+
+    plan(group({"a": 2}, x=member("a", "a0 a1", 7), y=member("a", "", 5)), watched)
+    assert told[:2] == [
+        {"x": (tps("a0 a1"), 7), "y": ((), 5)},
+        {"x": (tps("a0"), 8), "y": ((), 8)},
+    ]
+
+
+def test_a_cooperative_assignor_that_never_settles_is_followed_for_some_rounds() -> None:
+    @named("restless", cooperative=True)
+    def restless(spec: GroupSpec) -> Assignment:
+        x_has_it = bool(spec.members["x"].owned)
+        return {"y" if x_has_it else "x": tps("a0")}
+
+    found = plan(group({"a": 1}, x=member("a", "a0"), y=member("a")), restless)
+    assert (found.settled, len(found.rounds)) == (False, MAX_ROUNDS)
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        ({"z": "a0"}, "assignor 'fixed' assigns to 'z', who is not a member"),
+        ({"x": "a0", "y": "a0"}, "assignor 'fixed' assigns a/0 to 'x' and to 'y'"),
+        ({"x": "a0 a0"}, "assignor 'fixed' assigns a/0 to 'x' and to 'x'"),
+    ],
+)
+def test_an_assignment_that_makes_no_sense_is_refused(held: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        plan(group({"a": 1}, x=member("a"), y=member("a")), fixed(**held))
+    assert str(caught.value) == message
+
+
+# ---------------------------------------------------------------- any group
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> GroupSpec:
+    partitions = draw(st.dictionaries(st.sampled_from("abc"), st.integers(0, 5), max_size=3))
+    claims = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 5)), max_size=8)
+    return GroupSpec(
+        members={
+            m: MemberSpec(
+                topics=draw(st.frozensets(st.sampled_from("abcd"))),
+                owned=tuple(sorted({TopicPartition(*tp) for tp in draw(claims)})),
+                generation=draw(st.integers(5, 7)),
+            )
+            for m in draw(st.sets(st.sampled_from("uvwxyz"), min_size=1))
+        },
+        partitions=partitions,
+    )
+
+
+@settings(derandomize=True, database=None, deadline=None, max_examples=300)
+@given(specs(), st.sampled_from((range_assignor, roundrobin_assignor, cooperative_sticky_assignor)))
+def test_the_figures_add_up_and_the_reasons_are_true(spec: GroupSpec, assignor: Assignor) -> None:
+    found = plan(spec, assignor)
+    assert found == plan(spec, assignor)
+    assert found.settled
+    assert found.unassigned == ()
+    before = {tp: m.member_id for m in found.members for tp in m.before}
+    after = {tp: m.member_id for m in found.members for tp in m.after}
+    assert len(before) == found.kept + found.moved + found.dropped
+    assert len(after) == found.kept + found.moved + found.given
+    assert {m.partition: (m.before, m.after) for m in found.moves} == {
+        tp: (before.get(tp), after.get(tp))
+        for tp in before.keys() | after.keys()
+        if before.get(tp) != after.get(tp)
+    }
+    for move in found.moves:
+        if move.why is Reason.BALANCE:
+            assert _balances(found.moves, move, after), move
+        else:
+            assert CHECKS[move.why](spec, move), move
+
+
+Owners = dict[TopicPartition, str]
+
+
+def _balances(moves: tuple[Move, ...], move: Move, after: Owners) -> bool:
+    """With all that is moved without need left where it was, this one is still needed."""
+    unneeded = [m for m in moves if m.why in (Reason.NOT_STICKY, Reason.FREE_CHOICE)]
+    counts = Counter(after.values())
+    giver = counts[str(move.before)] + sum(m.before == move.before for m in unneeded)
+    taker = counts[str(move.after)] - sum(m.after == move.after for m in unneeded)
+    return giver >= taker
+
+
+def _claimants(spec: GroupSpec, tp: TopicPartition) -> list[str]:
+    """Those whose claims stand side by side."""
+    claims = [m for m, of in spec.members.items() if tp in of.owned]
+    claims = [m for m in claims if tp.topic in spec.members[m].topics] or claims
+    newest = max((spec.members[m].generation for m in claims), default=None)
+    return [m for m in claims if spec.members[m].generation == newest]
+
+
+CHECKS: dict[Reason, Callable[[GroupSpec, Move], bool]] = {
+    Reason.OWNER_UNSUBSCRIBED: lambda spec, move: (
+        move.partition.topic not in spec.members[str(move.before)].topics
+    ),
+    Reason.NO_SUBSCRIBER: lambda spec, move: (
+        not any(move.partition.topic in m.topics for m in spec.members.values())
+    ),
+    Reason.CLAIM_DOUBLED: lambda spec, move: len(_claimants(spec, move.partition)) > 1,
+    Reason.UNOWNED: lambda spec, move: _claimants(spec, move.partition) == [],
+    Reason.NOT_STICKY: lambda spec, move: True,
+    Reason.FREE_CHOICE: lambda spec, move: False,
+}
+"""Reason -> whether it is true of a move. The assignors here choose nothing freely."""

@@ -1,0 +1,325 @@
+"""Groups as an admin sees them, and the specs that come of them."""
+
+import anyio
+import pytest
+from brokers import FAST, Worker, until
+
+from kafkagroup import (
+    BrokerError,
+    ConfigurationError,
+    ConsumerClosedError,
+    GroupMember,
+    GroupProtocol,
+    TopicPartition,
+)
+from kafkagroup.admin import (
+    Admin,
+    GroupDescription,
+    GroupState,
+    MemberDescription,
+    _checked,
+)
+from kafkagroup.assign import (
+    GroupSpec,
+    MemberSpec,
+    cooperative_sticky_assignor,
+    range_assignor,
+)
+from kafkagroup.errors import (
+    DecodeError,
+    ErrorCode,
+    IllegalStateError,
+    NoBrokersAvailableError,
+    RequestTimeoutError,
+)
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded.faults import Swallow
+from kafkagroup.wire.group_log import Subscription, encode_assignment, encode_subscription
+from kafkagroup.wire.messages.group import DescribedGroup, DescribeGroupsRequest
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_group_of_consumers(bootstrap, name, fill):
+    await fill(3)
+    worker = Worker(
+        bootstrap,
+        name,
+        group_instance_id="node-1",
+        client_id="me",
+        client_rack="east",
+        assignors=[cooperative_sticky_assignor],
+    )
+    async with worker.consumer, Admin(bootstrap_servers=bootstrap) as admin:
+        await until(lambda: worker.owns == [0, 1, 2])
+        with anyio.fail_after(20):
+            found = await admin.describe_group(name)
+            spec = await admin.group_spec(name)
+    subscription = Subscription(topics=(name,), rack="east", user_data=b"\xff\xff\xff\xff")
+    owned = tuple(TopicPartition(name, p) for p in range(3))
+    (member,) = found.members
+    assert found == GroupDescription(
+        group_id=name,
+        state=GroupState.STABLE,
+        protocol_type="consumer",
+        protocol_name="cooperative-sticky",
+        members=(
+            MemberDescription(
+                member_id=member.member_id,
+                instance_id="node-1",
+                client_id="me",
+                host="/127.0.0.1",
+                metadata=encode_subscription(subscription),
+                assignment=encode_assignment(owned),
+                subscription=subscription,
+                partitions=owned,
+            ),
+        ),
+        coordinator=found.coordinator,
+    )
+    assert f"{found.coordinator.host}:{found.coordinator.port}" in bootstrap
+    assert member.member_id.startswith("node-1-")
+    assert spec == GroupSpec(
+        members={
+            member.member_id: MemberSpec(
+                topics=frozenset({name}),
+                instance_id="node-1",
+                rack="east",
+                owned=owned,
+                generation=0,
+            )
+        },
+        partitions={name: 3},
+    )
+
+
+async def test_what_members_own_now_counts_not_what_they_owned_when_they_joined(
+    bootstrap, name, fill
+):
+    await fill(4)
+    first = Worker(bootstrap, name, assignors=[cooperative_sticky_assignor])
+    second = Worker(bootstrap, name, assignors=[cooperative_sticky_assignor])
+    async with first.consumer, second.consumer, Admin(bootstrap_servers=bootstrap) as admin:
+        await until(lambda: len(first.owns) == len(second.owns) == 2)
+        with anyio.fail_after(20):
+            spec = await admin.group_spec(name)
+        generation = first.consumer.group_metadata().generation_id
+        owns = {w.consumer.group_metadata().member_id: w.owns for w in (first, second)}
+    assert {m: [tp.partition for tp in of.owned] for m, of in spec.members.items()} == owns
+    # Both remember at most the generation before this one.
+    assert {of.generation for of in spec.members.values()} <= set(range(generation + 1))
+    assert len({of.generation for of in spec.members.values()}) == 1
+
+
+async def test_a_topic_that_does_not_exist_is_not_in_the_spec(bootstrap, name, fill):
+    await fill(1)
+    protocol = GroupProtocol(
+        "consumer",
+        "range",
+        encode_subscription(Subscription(topics=(name, f"{name}-none"))),
+        lambda members: {m: encode_assignment([TopicPartition(name, 0)]) for m in members},
+    )
+    async with GroupMember(name, protocol, bootstrap_servers=bootstrap, **FAST) as member:
+        with anyio.fail_after(20):
+            await member.wait_generation()
+            async with Admin(bootstrap_servers=bootstrap) as admin:
+                spec = await admin.group_spec(name)
+        (of,) = spec.members.values()
+        assert of.topics == {name, f"{name}-none"}
+        assert spec.partitions == {name: 1}
+        await member.stop()
+
+
+async def test_a_group_of_another_kind(bootstrap, name):
+    protocol = GroupProtocol("workers", "split", b"about me", lambda members: dict(members))
+    async with GroupMember(name, protocol, bootstrap_servers=bootstrap, **FAST) as member:
+        with anyio.fail_after(20):
+            await member.wait_generation()
+            async with Admin(bootstrap_servers=bootstrap) as admin:
+                found = await admin.describe_group(name)
+                with pytest.raises(IllegalStateError, match="is of type 'workers'; only consumers"):
+                    await admin.group_spec(name)
+        await member.stop()
+    (described,) = found.members
+    assert (found.protocol_type, found.protocol_name) == ("workers", "split")
+    assert (described.metadata, described.assignment) == (b"about me", b"about me")
+    assert (described.subscription, described.partitions) == (None, None)
+
+
+async def test_a_group_without_members(bootstrap, name, fill):
+    await fill(1)
+    worker = Worker(bootstrap, name, assignors=[range_assignor])
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        async with worker.consumer:
+            await until(lambda: worker.owns == [0])
+        with anyio.fail_after(20):
+            found = await admin.describe_group(name)
+            with pytest.raises(IllegalStateError, match=f"group '{name}' has no members"):
+                await admin.group_spec(name)
+    assert (found.state, found.members) == (GroupState.EMPTY, ())
+
+
+async def test_a_group_that_does_not_exist(bootstrap, name):
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        with anyio.fail_after(20), pytest.raises(BrokerError) as caught:
+            await admin.describe_group(name)
+    assert (caught.value.name, caught.value.retriable) == ("GROUP_ID_NOT_FOUND", False)
+
+
+async def test_a_broker_that_calls_an_unknown_group_dead_says_the_same():
+    """DescribeGroups 0-5 has no error for it."""
+    dead = DescribedGroup(
+        error_code=0,
+        group_id="g",
+        group_state="Dead",
+        protocol_type="",
+        protocol_data="",
+        members=(),
+    )
+    with pytest.raises(BrokerError) as caught:
+        _checked(dead)
+    assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_a_group_that_rebalances_keeps_its_subscriptions_to_itself(bootstrap, name):
+    """The first member holds on to its generation, so that the group waits for it."""
+    metadata = encode_subscription(Subscription(topics=(name,)))
+    protocol = GroupProtocol("consumer", "range", metadata, lambda members: {})
+    async with GroupMember(name, protocol, bootstrap_servers=bootstrap, **FAST) as first:
+        with anyio.fail_after(20):
+            await anext(first)
+            async with anyio.create_task_group() as tasks:
+                late = GroupMember(name, protocol, bootstrap_servers=bootstrap, **FAST)
+                await tasks.start(late.run)
+                async with Admin(bootstrap_servers=bootstrap) as admin:
+                    while True:
+                        found = await admin.describe_group(name)
+                        if found.state is not GroupState.STABLE:
+                            break
+                        await anyio.sleep(0.01)
+                    with pytest.raises(IllegalStateError) as caught:
+                        await admin.group_spec(found)
+                first.rejoin()
+                await first.stop()
+                await late.stop()
+    assert str(caught.value) == (
+        f"group '{name}' is in state PreparingRebalance, and its coordinator tells what members"
+        " subscribe to only when it is Stable; ask again then"
+    )
+    assert {m.subscription for m in found.members} == {None}
+
+
+async def test_an_admin_that_does_not_run(bootstrap, name):
+    admin = Admin(bootstrap_servers=bootstrap)
+    with pytest.raises(ConsumerClosedError, match="is not running"):
+        await admin.describe_group(name)
+    async with admin:
+        pass
+    with pytest.raises(ConsumerClosedError, match="is not running"):
+        await admin.describe_group(name)
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("request_type", "code"),
+    [
+        (FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (DescribeGroupsRequest, ErrorCode.NOT_COORDINATOR),
+        (DescribeGroupsRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    ],
+)
+async def test_what_passes_is_waited_for(request_type, code):
+    """Then the coordinator answers for itself: it has no such group."""
+    with EmbeddedKafka() as kafka:
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            fault = kafka.fail(request_type, code, times=2)
+            with anyio.fail_after(20), pytest.raises(BrokerError) as caught:
+                await admin.describe_group("g")
+    assert (caught.value.code, fault.hits) == (ErrorCode.GROUP_ID_NOT_FOUND, 2)
+
+
+@pytest.mark.parametrize(
+    ("request_type", "code"),
+    [
+        (FindCoordinatorRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+        (DescribeGroupsRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+        (MetadataRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    ],
+)
+async def test_what_does_not_pass_is_raised_at_once(request_type, code):
+    """Well before the 60 s that a call may take. Also of a topic: without it the spec would be
+    another group's."""
+    with EmbeddedKafka({"t": 1}) as kafka:
+        worker = Worker(kafka.bootstrap_servers, "t")
+        async with worker.consumer, Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            await until(lambda: worker.owns == [0])
+            kafka.fail(request_type, code, times=None)
+            with anyio.fail_after(20), pytest.raises(BrokerError) as caught:
+                await admin.group_spec("t")
+            assert caught.value.code == code
+
+
+async def test_a_coordinator_that_stays_away_is_given_up():
+    with EmbeddedKafka({"t": 1}) as kafka:
+        kafka.fail(DescribeGroupsRequest, ErrorCode.NOT_COORDINATOR, times=None)
+        options = {"default_api_timeout_ms": 300, "retry_backoff_ms": 10}
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers, **options) as admin:
+            with anyio.fail_after(20), pytest.raises(BrokerError) as caught:
+                await admin.describe_group("g")
+    assert caught.value.code == ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_coordinator_that_does_not_answer_is_given_up():
+    with EmbeddedKafka({"t": 1}) as kafka:
+        kafka.fail(DescribeGroupsRequest, Swallow())
+        options = {"default_api_timeout_ms": 100}
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers, **options) as admin:
+            with anyio.fail_after(20), pytest.raises(RequestTimeoutError) as caught:
+                await admin.describe_group("g")
+    assert str(caught.value) == "no answer within 0.1 s"
+
+
+async def test_metadata_that_is_no_subscription_names_its_member():
+    protocol = GroupProtocol("consumer", "range", b"\0", lambda members: dict(members))
+    with EmbeddedKafka() as kafka:
+        servers = kafka.bootstrap_servers
+        async with GroupMember("g", protocol, bootstrap_servers=servers, **FAST) as member:
+            with anyio.fail_after(20):
+                await member.wait_generation()
+                async with Admin(bootstrap_servers=servers) as admin:
+                    with pytest.raises(DecodeError) as caught:
+                        await admin.describe_group("g")
+            member_id = member.member_id
+            await member.stop()
+    assert str(caught.value) == (
+        f"group 'g', member '{member_id}': subscription of 1 bytes has no version"
+    )
+
+
+async def test_no_broker_answers():
+    with anyio.fail_after(20), pytest.raises(NoBrokersAvailableError):
+        async with Admin(bootstrap_servers="127.0.0.1:1"):
+            pytest.fail("it opened")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bootstrap_servers": ""}, "bootstrap_servers is empty"),
+        ({"default_api_timeout_ms": 0}, "default_api_timeout_ms=0; expected 1 to"),
+        ({"request_timeout_ms": 0}, "request_timeout_ms=0; expected 1 to"),
+        ({"retry_backoff_max_ms": 50}, "retry_backoff_max_ms=50; expected 100 to"),
+    ],
+)
+def test_what_cannot_work_is_refused(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        Admin(**options)
+
+
+async def test_a_group_has_a_name(embedded):
+    async with Admin(bootstrap_servers=embedded) as admin:
+        with pytest.raises(ConfigurationError, match="group_id is empty"):
+            await admin.describe_group("")
