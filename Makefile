@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-wire test-brokers soak bench clean
+.PHONY: help demo check test test-all test-wire test-brokers soak bench fuzz-assign clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -67,7 +67,10 @@ soak: .venv/check.stamp ## a million records, three nodes, members killed; BROKE
 test-brokers: .venv/check.stamp ## the promise "from 2.4 on": Apache Kafka 2.4.1 and 3.9.1
 	$(BIN)/python -m pytest tests/old_brokers tests/testing/test_local.py -m brokers
 
-bench: .venv/check.stamp ## rebalancing and consuming beside aiokafka and librdkafka; PRESET=large for the long form
+fuzz-assign: .venv/check.stamp ## a million generated groups through every assignor; CASES=n, SEED=n
+	$(BIN)/python tests/assign/fuzz.py --cases $(or $(CASES),1000000) $(if $(SEED),--seed $(SEED))
+
+bench: .venv/bench.stamp ## everything beside aiokafka, librdkafka and Java; PRESET=large for the long form
 	$(BIN)/python -m tests.bench --preset $(or $(PRESET),small)
 
 clean: ## remove the virtual environments and all that tools have left
@@ -92,3 +95,8 @@ clean: ## remove the virtual environments and all that tools have left
 	@echo "installing tests and tools into .venv"
 	@$(BIN)/python $(INSTALL) --editable '.[check]'
 	@touch $@ .venv/demo.stamp
+
+.venv/bench.stamp: pyproject.toml constraints.txt .venv/check.stamp
+	@echo "installing what benchmarks draw with into .venv"
+	@$(BIN)/python $(INSTALL) --editable '.[bench]'
+	@touch $@

@@ -10,6 +10,7 @@ from kafkagroup.assign.range import range_assignor
 from kafkagroup.assign.roundrobin import roundrobin_assignor
 from kafkagroup.assign.spec import Assignor, GroupSpec, MemberSpec, protocol_name
 from kafkagroup.assign.sticky import sticky_assignor
+from kafkagroup.assign.weighted import weighted_sticky
 
 __all__ = [
     "Assignor",
@@ -23,4 +24,5 @@ __all__ = [
     "range_assignor",
     "roundrobin_assignor",
     "sticky_assignor",
+    "weighted_sticky",
 ]

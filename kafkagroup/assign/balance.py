@@ -97,7 +97,7 @@ class _Network:
             if filled == len(lowest) or count[lowest[filled]] * filled - total >= free:
                 break
         level, more = divmod(total + free, filled)
-        for member in sorted(lowest[:filled]):
+        for member in lowest[:filled]:
             units = level - count[member] + (more > 0)
             more -= 1
             if units:
@@ -217,10 +217,8 @@ class _Network:
         chain = [source]
         while chain:
             node = chain[-1]
-            if node < size and not label[node]:
-                if self._count[node] < level:
-                    return chain
-                following[node] = len(arcs[node])
+            if node < size and not label[node] and self._count[node] < level:
+                return chain
             for at in range(following[node], len(arcs[node])):
                 after = arcs[node][at]
                 if label[node] == label[after] + self._length(node, after):
@@ -228,6 +226,7 @@ class _Network:
                     chain.append(after)
                     break
             else:
+                following[node] = len(arcs[node])
                 chain.pop()
                 if chain:
                     following[chain[-1]] += 1

@@ -8,18 +8,19 @@ librdkafka and kafka-python. Sources: KIP-429, KIP-792.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
-from kafkagroup.assign.spec import GroupSpec, named
-from kafkagroup.assign.sticky import decode_user_data
+from kafkagroup.assign.had import decode_user_data
+from kafkagroup.assign.spec import GroupSpec, Told, named
 from kafkagroup.assign.target import find_target
-from kafkagroup.types import Assignment
+from kafkagroup.types import Assignment, TopicPartition
 
 __all__ = ["cooperative_sticky_assignor", "generation_in"]
 
 _GENERATION = struct.Struct(">i")
 
 
-def _user_data(generation: int) -> bytes:
+def _user_data(_had: Sequence[TopicPartition], generation: int) -> bytes:
     """For members that do not know the generation field of subscriptions (before v2)."""
     return _GENERATION.pack(generation)
 
@@ -35,7 +36,11 @@ def generation_in(user_data: bytes | None) -> int:
     return max(generation, -1)
 
 
-@named("cooperative-sticky", cooperative=True, user_data=_user_data)
+def _told(data: bytes | None) -> Told:
+    return Told(generation=generation_in(data))
+
+
+@named("cooperative-sticky", cooperative=True, user_data=_user_data, told=_told)
 def cooperative_sticky_assignor(spec: GroupSpec) -> Assignment:
     """Keep what members own as far as balance allows; withhold what changes hands.
 

@@ -61,5 +61,5 @@ def deal_near(
         left[member] -= 1
         if left[member]:
             row.append(member)
-    rest = deal(sorted(others), {member: units for member, units in left.items() if units})
+    rest = deal(others, {member: units for member, units in left.items() if units})
     return {member: sorted(dealt[member] + rest.get(member, [])) for member in due}

@@ -13,9 +13,11 @@ __all__ = [
     "Assignor",
     "GroupSpec",
     "MemberSpec",
+    "Told",
     "is_cooperative",
     "named",
     "protocol_name",
+    "told",
     "user_data",
 ]
 
@@ -60,13 +62,11 @@ class GroupSpec:
         """
         return sorted(self.members, key=self._sort_key)
 
-    def _sort_key(self, member_id: str) -> tuple[bool, bytes]:
+    def _sort_key(self, member_id: str) -> tuple[bool, bytes, str]:
         instance_id = self.members[member_id].instance_id
         # Java's order of strings is that of their UTF-16 units.
-        return (
-            instance_id is None,
-            (instance_id or member_id).encode("utf-16-be", "surrogatepass"),
-        )
+        units = (instance_id or member_id).encode("utf-16-be", "surrogatepass")
+        return (instance_id is None, units, member_id)
 
     def subscribers(self, topic: str) -> list[str]:
         """The members that subscribe to a topic, in `order`."""
@@ -82,17 +82,35 @@ Assignor = Callable[[GroupSpec], Assignment]
 """A pure function. Its name on the wire is its attribute `protocol_name`, or its own name."""
 
 
+@attrs.frozen(kw_only=True)
+class Told:
+    """What a member's user data says, beside its subscription."""
+
+    owned: tuple[TopicPartition, ...] | None = None
+    """What it had last; None where the subscription itself says it."""
+    generation: int = -1
+    """The generation in which it had that; -1 when unknown."""
+    capacity: float = 1.0
+
+
 def named(
-    name: str, *, cooperative: bool = False, user_data: Callable[[int], bytes] | None = None
+    name: str,
+    *,
+    cooperative: bool = False,
+    user_data: Callable[[Sequence[TopicPartition], int], bytes] | None = None,
+    told: Callable[[bytes | None], Told] | None = None,
 ) -> Callable[[Assignor], Assignor]:
     """Give an assignor the name that members agree on.
 
     A `cooperative` one never hands over a partition in the round in which it is revoked (KIP-429).
-    `user_data` makes what it adds to a subscription, from the generation of what is owned.
+    `user_data` makes what it adds to a subscription, from what its member had last, and in which
+    generation; `told` reads that on the leader, and raises nothing.
     """
 
     def give(assignor: Assignor) -> Assignor:
-        vars(assignor).update(protocol_name=name, cooperative=cooperative, user_data=user_data)
+        vars(assignor).update(
+            protocol_name=name, cooperative=cooperative, user_data=user_data, told=told
+        )
         return assignor
 
     return give
@@ -103,10 +121,16 @@ def is_cooperative(assignor: Assignor) -> bool:
     return bool(getattr(assignor, "cooperative", False))
 
 
-def user_data(assignor: Assignor, generation: int) -> bytes | None:
-    """What the assignor adds to a subscription whose partitions were owned in `generation`."""
+def user_data(assignor: Assignor, had: Sequence[TopicPartition], generation: int) -> bytes | None:
+    """What the assignor adds to the subscription of a member that had this in a generation."""
     make = getattr(assignor, "user_data", None)
-    return None if make is None else make(generation)
+    return None if make is None else make(had, generation)
+
+
+def told(assignor: Assignor, data: bytes | None) -> Told:
+    """What a member's user data says to the assignor."""
+    read = getattr(assignor, "told", None)
+    return Told() if read is None else read(data)
 
 
 def protocol_name(assignor: Assignor) -> str:

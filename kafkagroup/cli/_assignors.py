@@ -7,7 +7,7 @@ import traceback
 from importlib import import_module
 
 import kafkagroup.assign
-from kafkagroup.assign import Assignor, GroupSpec, protocol_name
+from kafkagroup.assign import Assignor, GroupSpec, protocol_name, weighted_sticky
 from kafkagroup.assign.plan import Plan, plan
 from kafkagroup.errors import ConfigurationError, KafkaGroupError
 
@@ -17,7 +17,7 @@ ASSIGNORS: dict[str, Assignor] = {
     protocol_name(public): public
     for public in (getattr(kafkagroup.assign, name) for name in kafkagroup.assign.__all__)
     if hasattr(public, "protocol_name")
-}
+} | {"weighted-sticky": weighted_sticky()}
 """Name on the wire -> the assignor, for all that `kafkagroup.assign` makes public."""
 
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 
 from kafkagroup.assign import GroupSpec, MemberSpec, cooperative_sticky_assignor
 from kafkagroup.assign.cooperative_sticky import generation_in
+from kafkagroup.assign.had import encode_user_data
 from kafkagroup.assign.spec import is_cooperative, protocol_name, user_data
-from kafkagroup.assign.sticky import encode_user_data, sticky_assignor
+from kafkagroup.assign.sticky import sticky_assignor
 from kafkagroup.types import Assignment, TopicPartition
 
 
@@ -175,7 +176,7 @@ def test_any_group_settles_in_two_rounds_as_even_as_sticky_makes_it(spec: GroupS
 def test_its_name_and_user_data() -> None:
     assert protocol_name(cooperative_sticky_assignor) == "cooperative-sticky"
     assert is_cooperative(cooperative_sticky_assignor)
-    assert user_data(cooperative_sticky_assignor, 7) == b"\0\0\0\7"
+    assert user_data(cooperative_sticky_assignor, (), 7) == b"\0\0\0\7"
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,17 @@
-"""All benchmarks, against aiokafka and librdkafka, in one run on one broker, in one table.
+"""All benchmarks, against aiokafka, librdkafka and Java, in one run on one broker, in one table.
 
 python -m tests.bench [--preset small|large] [--only NAME ...] [--bootstrap HOST:PORT] [--json FILE]
 
 Small takes some minutes, large about an hour; both want a machine with nothing else to do.
 """
 
-from . import consuming, gap, idle, rebalancing
+from . import assigning, consuming, gap, idle, rebalancing
 from .command import main
 
 main(
     __doc__,
     {
+        "assigning": assigning.measure,
         "consuming": consuming.measure,
         "rebalancing": rebalancing.measure,
         "gap": gap.measure,

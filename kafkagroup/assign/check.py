@@ -1,0 +1,316 @@
+"""What is wrong with an assignment: for tests, the simulation and whoever reads a group's history.
+
+This judges assignors, so it shares no code with them. Which rules hold depends on the assignor and
+is for the caller to say; `RULES` knows those of this library by their names on the wire.
+
+A claim is what a member says it owns, of topics that it subscribes to and partitions that exist.
+Those of the highest generation to one partition stand; its owner is who alone has a standing one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+
+import attrs
+
+from kafkagroup.assign.spec import GroupSpec
+from kafkagroup.types import Assignment, TopicPartition
+
+__all__ = [
+    "COOPERATIVE",
+    "EVEN",
+    "RULES",
+    "STICKY",
+    "VALID",
+    "Kind",
+    "Violation",
+    "standing_claims",
+    "violations",
+]
+
+
+class Kind(Enum):
+    """The ways in which an assignment can be wrong; `violations` reports them in this order."""
+
+    STRANGER = "stranger"
+    """Partitions are given to somebody who is no member."""
+    NO_SUCH_PARTITION = "no-such-partition"
+    """A member is given a partition that does not exist."""
+    NOT_SUBSCRIBED = "not-subscribed"
+    """A member is given a partition of a topic that it does not subscribe to."""
+    DOUBLED = "doubled"
+    """A partition is given away twice. Entries of the three kinds above do not count here."""
+    INCOMPLETE = "incomplete"
+    """A partition that somebody subscribes to is given to nobody who may have it. Where
+    HANDED_OVER is a rule too, partitions that have to wait are left out: those to which somebody
+    has a claim that stands in the way of somebody else."""
+    HANDED_OVER = "handed-over"
+    """A partition is given to a member while a claim of another stands: both would be at work on
+    it (KIP-429; equal claims stand in each other's way)."""
+    UNBALANCED = "unbalanced"
+    """The counts could be more even: one partition each can be moved along a chain of members,
+    from one to another that has at least two fewer. Without such a chain, counts are as even as
+    subscriptions allow. Reported once, for the widest such gap and the shortest chain across."""
+    MOVED_WITHOUT_NEED = "moved-without-need"
+    """Another member has it than its owner, and could give it back at no loss: because the owner
+    has fewer partitions than that member, or in exchange for one that is not the owner's own."""
+
+
+VALID = frozenset(
+    (
+        Kind.STRANGER,
+        Kind.NO_SUCH_PARTITION,
+        Kind.NOT_SUBSCRIBED,
+        Kind.DOUBLED,
+        Kind.INCOMPLETE,
+    )
+)
+"""Every partition that somebody wants has one owner, who wants it."""
+
+EVEN = VALID | {Kind.UNBALANCED}
+"""Also as even as subscriptions allow: round robin with the same subscription everywhere."""
+
+STICKY = EVEN | {Kind.MOVED_WITHOUT_NEED}
+"""Also keeping what can be kept: sticky. And cooperative sticky, when the assignment that a group
+settled on is held against the claims that it started with."""
+
+COOPERATIVE = EVEN | {Kind.HANDED_OVER}
+"""One round of a cooperative rebalance."""
+
+RULES: Mapping[str, frozenset[Kind]] = {
+    "range": VALID,
+    "roundrobin": VALID,
+    "naive": VALID,
+    "sticky": STICKY,
+    "cooperative-sticky": COOPERATIVE,
+    "weighted-sticky": VALID | {Kind.HANDED_OVER},
+}
+"""Name on the wire -> the rules that each assignment of that assignor keeps."""
+
+
+@attrs.frozen
+class Violation:
+    """One thing that is wrong with an assignment."""
+
+    kind: Kind
+    members: tuple[str, ...]
+    """Whom it concerns. UNBALANCED: the chain, from the fullest to the emptiest;
+    MOVED_WITHOUT_NEED: the owner, then who has it; HANDED_OVER: who gets it, then those whose
+    claims stand; DOUBLED: all who get it."""
+    partitions: tuple[TopicPartition, ...]
+    """What it concerns. UNBALANCED: what would move along each link of the chain;
+    MOVED_WITHOUT_NEED: the partition, then what could go the other way, if anything has to."""
+    text: str
+    """The same in words, with the facts."""
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.text}"
+
+
+def violations(
+    spec: GroupSpec, assignment: Assignment, rules: frozenset[Kind] = VALID
+) -> tuple[Violation, ...]:
+    """What is wrong with `assignment` by those rules: nothing, if the answer is empty.
+
+    UNBALANCED and MOVED_WITHOUT_NEED are judged only where every partition has one owner who may
+    have it: so not for a cooperative round that leaves something out, but for the one after.
+    Sorted by kind, then by partition. A member without an entry has nothing.
+    O(partitions log partitions + pairs of member and topic, subscribed or held).
+    """
+    judge = _Judge(spec, assignment, cooperative=Kind.HANDED_OVER in rules)
+    found = [*judge.entries(), *judge.doubled(), *judge.incomplete()]
+    if Kind.HANDED_OVER in rules:
+        found += judge.handed_over()
+    if Kind.UNBALANCED in rules and judge.whole:
+        found += judge.unbalanced()
+    if Kind.MOVED_WITHOUT_NEED in rules and judge.whole:
+        found += judge.moved_without_need()
+    place = {kind.value: index for index, kind in enumerate(Kind)} if found else {}
+    return tuple(
+        sorted(
+            (violation for violation in found if violation.kind in rules),
+            key=lambda v: (place[v.kind.value], v.partitions, v.members),
+        )
+    )
+
+
+class _Judge:
+    """A spec and an assignment to it, read once."""
+
+    def __init__(self, spec: GroupSpec, assignment: Assignment, *, cooperative: bool) -> None:
+        self._spec = spec
+        self._assignment = assignment
+        self._standing = standing_claims(spec)
+        self._subscribers = _subscribers(spec)
+        self._takers: dict[TopicPartition, list[str]] = {}
+        """Partition -> who gets it, of those who may have it; in `order`."""
+        for member in spec.order():
+            topics = spec.members[member].topics
+            for tp in assignment.get(member, ()):
+                if tp.topic in topics and _exists(spec, tp):
+                    self._takers.setdefault(tp, []).append(member)
+        missing = [
+            TopicPartition(topic, number)
+            for topic in spec.topics()
+            for number in range(spec.partitions[topic])
+            if (topic, number) not in self._takers
+        ]
+        self._missing = [tp for tp in missing if not (cooperative and self._must_wait(tp))]
+        self.whole = not missing and all(len(takers) == 1 for takers in self._takers.values())
+        """Whether every partition has one owner who may have it."""
+        self._held: dict[str, list[TopicPartition]] = {member: [] for member in spec.order()}
+        for tp, takers in sorted(self._takers.items()):
+            self._held[takers[0]].append(tp)
+
+    def entries(self) -> Iterator[Violation]:
+        """STRANGER, NO_SUCH_PARTITION and NOT_SUBSCRIBED."""
+        for member, partitions in self._assignment.items():
+            of = self._spec.members.get(member)
+            if of is None:
+                if partitions:
+                    text = f"{member} is no member and gets {_listed(partitions)}"
+                    yield Violation(Kind.STRANGER, (member,), tuple(sorted(partitions)), text)
+                continue
+            for tp in partitions:
+                if not _exists(self._spec, tp):
+                    text = f"{member} gets {tp}, which does not exist"
+                    yield Violation(Kind.NO_SUCH_PARTITION, (member,), (tp,), text)
+                elif tp.topic not in of.topics:
+                    text = f"{member} gets {tp} and does not subscribe to {tp.topic}"
+                    yield Violation(Kind.NOT_SUBSCRIBED, (member,), (tp,), text)
+
+    def doubled(self) -> Iterator[Violation]:
+        for tp, takers in self._takers.items():
+            if len(takers) > 1:
+                text = f"{tp} is given to {_listed(takers)}"
+                yield Violation(Kind.DOUBLED, tuple(takers), (tp,), text)
+
+    def incomplete(self) -> Iterator[Violation]:
+        for tp in self._missing:
+            yield Violation(Kind.INCOMPLETE, (), (tp,), f"{tp} is given to nobody")
+
+    def handed_over(self) -> Iterator[Violation]:
+        for tp, takers in self._takers.items():
+            for taker in takers:
+                if others := [m for m in self._standing.get(tp, ()) if m != taker]:
+                    text = f"{taker} gets {tp} while {_listed(others)} may be at work on it"
+                    yield Violation(Kind.HANDED_OVER, (taker, *others), (tp,), text)
+
+    def _must_wait(self, tp: TopicPartition) -> bool:
+        """Whether a standing claim keeps a partition from some subscriber: not, if the only
+        subscriber is the owner."""
+        return tp in self._standing and self._subscribers[tp.topic] > 1
+
+    # ------------------------------------------------------------ of whole assignments
+
+    def unbalanced(self) -> Iterator[Violation]:
+        """From the emptiest member up, look at all from whom partitions can come to it, through
+        others if need be. Who was reached from an emptier one need not be looked at again: the gap
+        was wider then. So every member and topic is looked at once."""
+        count = {member: len(held) for member, held in self._held.items()}
+        if max(count.values(), default=0) - min(count.values(), default=0) < 2:
+            return
+        holders: dict[str, dict[str, TopicPartition]] = {}  # topic -> member -> its last one
+        for member, partitions in self._held.items():
+            for tp in partitions:
+                holders.setdefault(tp.topic, {})[member] = tp
+        widest = 1
+        ends: tuple[str, str] | None = None
+        passes: dict[
+            str, tuple[TopicPartition, str]
+        ] = {}  # giver -> what it would pass on, to whom
+        reached: set[str] = set()
+        topics_reached: set[str] = set()
+        for emptiest in sorted(count, key=count.__getitem__):
+            if emptiest in reached:
+                continue
+            reached.add(emptiest)
+            queue = deque((emptiest,))
+            while queue:
+                taker = queue.popleft()
+                for topic in sorted(self._spec.members[taker].topics & holders.keys()):
+                    if topic in topics_reached:
+                        continue
+                    topics_reached.add(topic)
+                    for giver, tp in holders[topic].items():
+                        if giver in reached:
+                            continue
+                        reached.add(giver)
+                        passes[giver] = (tp, taker)
+                        queue.append(giver)
+                        if count[giver] - count[emptiest] > widest:
+                            widest, ends = count[giver] - count[emptiest], (giver, emptiest)
+        if ends is None:
+            return
+        fullest, emptiest = ends
+        chain, moves = [fullest], []
+        while chain[-1] != emptiest:
+            tp, taker = passes[chain[-1]]
+            moves.append(tp)
+            chain.append(taker)
+        steps = ", ".join(f"{tp} to {taker}" for tp, taker in zip(moves, chain[1:], strict=True))
+        text = (
+            f"{fullest} has {count[fullest]}, {emptiest} {count[emptiest]}; evened out by {steps}"
+        )
+        yield Violation(Kind.UNBALANCED, tuple(chain), tuple(moves), text)
+
+    def moved_without_need(self) -> Iterator[Violation]:
+        owner = {tp: ms[0] for tp, ms in self._standing.items() if len(ms) == 1}
+        # Member -> topic -> the first of its partitions there that is not its own.
+        guests: dict[str, dict[str, TopicPartition]] = {}
+        for member, held in self._held.items():
+            for tp in held:
+                if owner.get(tp) != member:
+                    guests.setdefault(member, {}).setdefault(tp.topic, tp)
+        for tp, (taker, *_) in self._takers.items():
+            home = owner.get(tp, taker)
+            if home == taker:
+                continue
+            has, taker_has = len(self._held[home]), len(self._held[taker])
+            facts = f"{taker} has {tp} of {home}, which could have it back"
+            if has < taker_has:
+                text = f"{facts}: {home} has {has}, {taker} {taker_has}"
+                yield Violation(Kind.MOVED_WITHOUT_NEED, (home, taker), (tp,), text)
+                continue
+            topics = self._spec.members[taker].topics
+            swaps = (guest for topic, guest in guests.get(home, {}).items() if topic in topics)
+            if (swap := next(swaps, None)) is not None:
+                text = f"{facts} for {swap}"
+                yield Violation(Kind.MOVED_WITHOUT_NEED, (home, taker), (tp, swap), text)
+
+
+def standing_claims(spec: GroupSpec) -> dict[TopicPartition, list[str]]:
+    """Partition -> those who claim it with the highest generation, in `order`. O(claims)."""
+    newest: dict[TopicPartition, int] = {}
+    standing: dict[TopicPartition, list[str]] = {}
+    for member in spec.order():
+        of = spec.members[member]
+        for tp in set(of.owned):
+            if tp.topic not in of.topics or not _exists(spec, tp):
+                continue
+            before = newest.get(tp)
+            if before is None or of.generation > before:
+                newest[tp] = of.generation
+                standing[tp] = [member]
+            elif of.generation == before:
+                standing[tp].append(member)
+    return standing
+
+
+def _subscribers(spec: GroupSpec) -> Counter[str]:
+    """Topic -> how many subscribe to it."""
+    return Counter(topic for of in spec.members.values() for topic in of.topics)
+
+
+def _exists(spec: GroupSpec, tp: TopicPartition) -> bool:
+    return 0 <= tp.partition < spec.partitions.get(tp.topic, 0)
+
+
+def _listed(things: Sequence[object]) -> str:
+    """ "a, b and c"; of many only the first."""
+    words = [str(thing) for thing in things]
+    if len(words) > 5:
+        words[4:] = [f"{len(words) - 4} more"]
+    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]

@@ -1,0 +1,85 @@
+"""What sticky members had last, as user data: Java's format, which every client has taken over.
+
+Comes from other members, so everything in it is checked, and nothing is raised.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from kafkagroup.errors import DecodeError
+from kafkagroup.types import TopicPartition
+
+__all__ = ["MAX_PARTITIONS", "decode_user_data", "encode_user_data"]
+
+MAX_PARTITIONS = 100_000
+"""Most partitions that one member may say it had: the largest groups planned for."""
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+_NOTHING: tuple[tuple[TopicPartition, ...], int] = ((), -1)
+
+
+def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
+    """What a member adds to its subscription: its last assignment, and the generation of that.
+
+    Java's version 1: an array of (topic, array of partitions), then the generation.
+    """
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(owned):
+        topics.setdefault(topic, []).append(partition)
+    data = [_INT32.pack(len(topics))]
+    for topic, numbers in topics.items():
+        name = topic.encode()
+        data += (
+            _INT16.pack(len(name)),
+            name,
+            struct.pack(f">{len(numbers) + 1}i", len(numbers), *numbers),
+        )
+    data.append(_INT32.pack(generation))
+    return b"".join(data)
+
+
+def decode_user_data(data: bytes | None) -> tuple[tuple[TopicPartition, ...], int]:
+    """What a member had, and in which generation; nothing, and -1, of what cannot be read.
+
+    Reads Java's version 1 and its version 0, which ends before the generation; what a later
+    version may add behind it is passed over, as Java does. Nothing is raised: one member's bad
+    data costs its stickiness, not the group's assignment. At most MAX_PARTITIONS are read.
+    """
+    try:
+        return _decode(data or b"")
+    except (struct.error, UnicodeDecodeError, DecodeError):
+        return _NOTHING
+
+
+def _decode(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
+    if not data:
+        return _NOTHING
+    owned: list[TopicPartition] = []
+    topics, at = _count(data, 0)
+    for _ in range(topics):
+        size: int = _INT16.unpack_from(data, at)[0]
+        at += _INT16.size
+        if not 0 <= size <= len(data) - at:
+            raise DecodeError(f"a name of {size} bytes where {len(data) - at} are left")
+        topic = data[at : at + size].decode()
+        partitions, at = _count(data, at + size)
+        if len(owned) + partitions > MAX_PARTITIONS:
+            raise DecodeError(f"more than {MAX_PARTITIONS} partitions")
+        numbers = struct.unpack_from(f">{partitions}i", data, at)
+        owned += (TopicPartition(topic, number) for number in numbers)
+        at += partitions * _INT32.size
+    generation: int = _INT32.unpack_from(data, at)[0] if at + _INT32.size <= len(data) else -1
+    return tuple(owned), max(generation, -1)
+
+
+def _count(data: bytes, at: int) -> tuple[int, int]:
+    """The length of an array, and where its elements begin. Each is at least 4 bytes long."""
+    count: int = _INT32.unpack_from(data, at)[0]
+    at += _INT32.size
+    if not 0 <= count * _INT32.size <= len(data) - at:
+        raise DecodeError(f"an array of {count} where {len(data) - at} bytes are left")
+    return count, at

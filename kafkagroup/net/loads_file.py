@@ -1,0 +1,81 @@
+"""Measured loads from a file, for the leader of a group with a weighted assignor.
+
+Nothing that is wrong with the file stops a rebalance: it is said once in the log, and loads count
+as 1.0 until it is mended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+from anyio import to_thread
+
+from kafkagroup.assign.loads import MAX_BYTES, decode_loads, fresh
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.types import TopicPartition
+
+__all__ = ["LoadsFile"]
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 5.0
+"""Seconds that the group waits for the file: far less than any rebalance timeout."""
+
+
+class LoadsFile:
+    """The loads in a file (`kafkagroup.assign.loads`): call and await it for those that count now.
+
+    The file is read at each call, in a thread. Whoever writes it should write another file beside
+    it and rename that: a file that is half written is a broken one.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        max_age: float,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`max_age`: the seconds after which loads are too old to count. `clock`: the seconds since
+        the epoch."""
+        if not max_age > 0:
+            raise ConfigurationError(f"max_age={max_age}; expected seconds, more than 0")
+        self._path = Path(path)
+        self._max_age = max_age
+        self._clock = clock
+        self._trouble: str | None = None
+        """What was said last; said again only when it is something else."""
+
+    async def __call__(self) -> Mapping[TopicPartition, float]:
+        """The loads that count; none while the file is missing, broken, stale or slow to read."""
+        loads: Mapping[TopicPartition, float] = {}
+        trouble: str | None = f"reading it takes more than {_PATIENCE:g} s"
+        with anyio.move_on_after(_PATIENCE):
+            # The thread is given up: a file system that hangs would hold up the group.
+            loads, trouble = await to_thread.run_sync(self._read, abandon_on_cancel=True)
+        if trouble != self._trouble:
+            self._trouble = trouble
+            if trouble is None:
+                logger.info("the loads in %s count again", self._path)
+            else:
+                logger.warning("the loads in %s count as 1.0: %s", self._path, trouble)
+        return loads
+
+    def _read(self) -> tuple[Mapping[TopicPartition, float], str | None]:
+        """The loads, and what is wrong with the file."""
+        try:
+            with self._path.open("rb") as file:
+                measured = decode_loads(file.read(MAX_BYTES + 1))
+        except (OSError, ConfigurationError) as error:
+            return {}, str(error)
+        loads = fresh(measured, now=self._clock(), max_age=self._max_age)
+        if measured.loads and not loads:
+            made_at = datetime.fromtimestamp(measured.made_at, UTC).isoformat(timespec="seconds")
+            return {}, f"they were measured at {made_at}, and count for {self._max_age:g} s"
+        return loads, None

@@ -1,0 +1,464 @@
+"""The check itself: each kind of wrong is found, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkagroup.assign import GroupSpec, MemberSpec
+from kafkagroup.assign.check import (
+    COOPERATIVE,
+    EVEN,
+    RULES,
+    STICKY,
+    VALID,
+    Kind,
+    Violation,
+    standing_claims,
+    violations,
+)
+from kafkagroup.types import Assignment, TopicPartition
+
+ALL = frozenset(Kind)
+
+
+def tps(text: str) -> tuple[TopicPartition, ...]:
+    """Partitions from "a0 a1 b0"."""
+    return tuple(TopicPartition(word[0], int(word[1:])) for word in text.split())
+
+
+def member(topics: str, owned: str = "", generation: int = 7) -> MemberSpec:
+    return MemberSpec(topics=frozenset(topics), owned=tps(owned), generation=generation)
+
+
+def spec(partitions: dict[str, int], **members: MemberSpec) -> GroupSpec:
+    return GroupSpec(members=members, partitions=partitions)
+
+
+def assigned(**members: str) -> Assignment:
+    return {m: tps(text) for m, text in members.items()}
+
+
+# ---------------------------------------------------------------- planted, one of each kind
+
+
+def test_what_is_right_has_no_violation() -> None:
+    group = spec({"a": 5, "b": 1}, x=member("a", "a0 a1"), y=member("a"), z=member("b"))
+    assert violations(group, assigned(x="a0 a1 a4", y="a2 a3", z="b0"), ALL) == ()
+
+
+def test_a_stranger_gets_partitions() -> None:
+    """And they are lost to the group, unless a member gets them too."""
+    group = spec({"a": 2}, x=member("a"))
+    assert violations(group, assigned(x="a0", ghost="a1")) == (
+        Violation(Kind.STRANGER, ("ghost",), tps("a1"), "ghost is no member and gets a/1"),
+        Violation(Kind.INCOMPLETE, (), tps("a1"), "a/1 is given to nobody"),
+    )
+    assert violations(group, assigned(x="a0 a1", ghost="")) == ()
+
+
+def test_a_partition_that_does_not_exist() -> None:
+    group = spec({"a": 1}, x=member("ab"))
+    assert violations(group, {"x": (TopicPartition("a", -1), *tps("a0 a1 b0"))}) == (
+        Violation(
+            Kind.NO_SUCH_PARTITION,
+            ("x",),
+            (TopicPartition("a", -1),),
+            "x gets a/-1, which does not exist",
+        ),
+        Violation(Kind.NO_SUCH_PARTITION, ("x",), tps("a1"), "x gets a/1, which does not exist"),
+        Violation(Kind.NO_SUCH_PARTITION, ("x",), tps("b0"), "x gets b/0, which does not exist"),
+    )
+
+
+def test_a_topic_that_the_member_does_not_subscribe_to() -> None:
+    group = spec({"a": 1, "b": 1}, x=member("a"))
+    assert violations(group, assigned(x="a0 b0")) == (
+        Violation(Kind.NOT_SUBSCRIBED, ("x",), tps("b0"), "x gets b/0 and does not subscribe to b"),
+    )
+
+
+def test_a_partition_given_away_twice() -> None:
+    group = spec({"a": 2}, x=member("a"), y=member("a"))
+    assert violations(group, assigned(y="a0 a1 a1", x="a0")) == (
+        Violation(Kind.DOUBLED, ("x", "y"), tps("a0"), "a/0 is given to x and y"),
+        Violation(Kind.DOUBLED, ("y", "y"), tps("a1"), "a/1 is given to y and y"),
+    )
+
+
+def test_a_partition_given_to_nobody() -> None:
+    group = spec({"a": 3, "unwanted": 1}, x=member("a"), y=member("a"))
+    assert violations(group, assigned(x="a1")) == (
+        Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is given to nobody"),
+        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is given to nobody"),
+    )
+
+
+def test_a_cooperative_round_may_leave_out_what_somebody_else_has_to_let_go_of() -> None:
+    group = spec({"a": 3}, x=member("a", "a0 a1"), y=member("a"))
+    assert violations(group, assigned(x="a0", y="a2"), COOPERATIVE) == ()
+    assert violations(group, assigned(x="a0 a1"), COOPERATIVE) == (
+        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is given to nobody"),
+    )
+
+
+def test_a_cooperative_round_may_not_leave_out_what_only_its_owner_can_have() -> None:
+    group = spec({"a": 1}, x=member("a", "a0"), y=member("b"))
+    left_out = Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is given to nobody")
+    assert violations(group, assigned(), COOPERATIVE) == (left_out,)
+
+
+def test_a_cooperative_round_may_leave_out_what_is_claimed_twice() -> None:
+    """Behaviour 25: equal claims fell each other, so both let go first."""
+    group = spec({"a": 1}, x=member("a", "a0"), y=member("a", "a0"))
+    assert violations(group, assigned(), COOPERATIVE) == ()
+
+
+def test_a_partition_handed_over_while_it_is_owned() -> None:
+    """Behaviour 26. Once its owner has let go of it, there is nothing wrong with that."""
+    group = spec({"a": 2}, x=member("a", "a0 a1"), y=member("a"))
+    assert violations(group, assigned(x="a0", y="a1"), COOPERATIVE) == (
+        Violation(
+            Kind.HANDED_OVER, ("y", "x"), tps("a1"), "y gets a/1 while x may be at work on it"
+        ),
+    )
+    after = spec({"a": 2}, x=member("a", "a0"), y=member("a"))
+    assert violations(after, assigned(x="a0", y="a1"), COOPERATIVE) == ()
+
+
+def test_equal_claims_stand_in_each_others_way() -> None:
+    group = spec({"a": 1}, x=member("a", "a0"), y=member("a", "a0"), z=member("a"))
+    assert violations(group, assigned(x="a0"), COOPERATIVE) == (
+        Violation(
+            Kind.HANDED_OVER, ("x", "y"), tps("a0"), "x gets a/0 while y may be at work on it"
+        ),
+    )
+    assert violations(group, assigned(z="a0"), COOPERATIVE) == (
+        Violation(
+            Kind.HANDED_OVER,
+            ("z", "x", "y"),
+            tps("a0"),
+            "z gets a/0 while x and y may be at work on it",
+        ),
+    )
+
+
+def test_a_stale_claim_stands_in_nobodys_way_and_hides_no_handover() -> None:
+    """Behaviour 26: z may have it once y has let go, whatever x remembers."""
+    stale, newest = member("a", "a0", 5), member("a", "a0", 8)
+    group = spec({"a": 1}, x=stale, y=newest, z=member("a"))
+    assert violations(group, assigned(y="a0"), COOPERATIVE) == ()
+    assert violations(group, assigned(x="a0"), COOPERATIVE) == (
+        Violation(
+            Kind.HANDED_OVER, ("x", "y"), tps("a0"), "x gets a/0 while y may be at work on it"
+        ),
+    )
+
+
+@pytest.mark.parametrize("owner", [member("b", "a0"), member("a", "a5")], ids=["topic", "number"])
+def test_claims_on_what_is_not_subscribed_to_or_gone_are_none(owner: MemberSpec) -> None:
+    group = spec({"a": 1, "b": 1}, x=owner, y=member("ab"))
+    left_out = Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is given to nobody")
+    assert violations(group, assigned(y="b0"), COOPERATIVE) == (left_out,)
+
+
+def test_counts_that_one_move_would_even_out() -> None:
+    group = spec({"a": 3}, x=member("a"), y=member("a"))
+    assert violations(group, assigned(x="a0 a1 a2"), EVEN) == (
+        Violation(Kind.UNBALANCED, ("x", "y"), tps("a2"), "x has 3, y 0; evened out by a/2 to y"),
+    )
+    assert violations(group, assigned(x="a0 a1", y="a2"), EVEN) == ()
+
+
+def test_counts_that_only_a_chain_of_moves_would_even_out() -> None:
+    """z can give nothing to x, but to y, which can give to x."""
+    group = spec({"a": 1, "b": 2}, x=member("a"), y=member("ab"), z=member("b"))
+    assert violations(group, assigned(y="a0", z="b0 b1"), EVEN) == (
+        Violation(
+            Kind.UNBALANCED,
+            ("z", "y", "x"),
+            tps("b1 a0"),
+            "z has 2, x 0; evened out by b/1 to y, a/0 to x",
+        ),
+    )
+
+
+def test_of_several_gaps_the_widest_is_reported() -> None:
+    group = spec({"a": 2, "b": 4}, u=member("a"), v=member("a"), x=member("b"), y=member("b"))
+    assert violations(group, assigned(u="a0 a1", x="b0 b1 b2 b3"), EVEN) == (
+        Violation(Kind.UNBALANCED, ("x", "y"), tps("b3"), "x has 4, y 0; evened out by b/3 to y"),
+    )
+
+
+def test_counts_that_subscriptions_keep_apart_are_as_even_as_they_can_be() -> None:
+    group = spec({"a": 1, "b": 5}, x=member("a"), y=member("b"))
+    assert violations(group, assigned(x="a0", y="b0 b1 b2 b3 b4"), ALL) == ()
+
+
+def test_a_partition_that_its_owner_could_have_back() -> None:
+    group = spec({"a": 3}, x=member("a", "a0 a1"), y=member("a", "a2"))
+    assert violations(group, assigned(x="a0", y="a1 a2"), STICKY) == (
+        Violation(
+            Kind.MOVED_WITHOUT_NEED,
+            ("x", "y"),
+            tps("a1"),
+            "y has a/1 of x, which could have it back: x has 1, y 2",
+        ),
+    )
+
+
+def test_a_partition_that_its_owner_could_have_back_for_another() -> None:
+    group = spec({"a": 4}, x=member("a", "a0 a1"), y=member("a", "a2"))
+    assert violations(group, assigned(x="a0 a3", y="a1 a2"), STICKY) == (
+        Violation(
+            Kind.MOVED_WITHOUT_NEED,
+            ("x", "y"),
+            tps("a1 a3"),
+            "y has a/1 of x, which could have it back for a/3",
+        ),
+    )
+
+
+def test_no_exchange_for_what_the_other_does_not_subscribe_to() -> None:
+    """x had to give something to y for balance, and y cannot take b0 instead."""
+    group = spec({"a": 3, "b": 1}, x=member("ab", "a0 a1 a2"), y=member("a"))
+    assert violations(group, assigned(x="a0 b0", y="a1 a2"), STICKY) == ()
+
+
+def test_moves_for_balance_and_from_claims_that_do_not_count_are_no_violation() -> None:
+    group = spec(
+        {"a": 5},
+        x=member("a", "a0 a1 a2", 8),
+        y=member("a", "a3"),
+        z=member("a", "a3"),
+        w=member("a", "a0", 5),
+    )
+    assert violations(group, assigned(x="a0 a1", y="a2", z="a4", w="a3"), STICKY) == ()
+
+
+def test_balance_and_need_are_judged_only_of_whole_assignments() -> None:
+    group = spec({"a": 4}, x=member("a", "a0 a1 a2"), y=member("a", "a3"))
+    assert violations(group, assigned(y="a0 a1 a3"), STICKY) == (
+        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is given to nobody"),
+    )
+    assert violations(group, assigned(y="a0 a1 a3"), STICKY - {Kind.INCOMPLETE}) == ()
+    # y gets two in the next round.
+    group = spec({"a": 4}, x=member("a", "a0 a1 a2 a3"), y=member("a"))
+    assert violations(group, assigned(x="a0 a1"), COOPERATIVE) == ()
+
+
+def test_only_the_rules_that_are_asked_for_are_held_against_it() -> None:
+    group = spec({"a": 3}, x=member("a", "a0 a1 a2"), y=member("a"))
+    wrong = assigned(y="a0 a1 a2")
+    kinds = {name: [v.kind for v in violations(group, wrong, RULES[name])] for name in RULES}
+    assert kinds == {
+        "range": [],
+        "roundrobin": [],
+        "naive": [],
+        "sticky": [Kind.UNBALANCED, *[Kind.MOVED_WITHOUT_NEED] * 3],
+        "cooperative-sticky": [*[Kind.HANDED_OVER] * 3, Kind.UNBALANCED],
+        "weighted-sticky": [Kind.HANDED_OVER] * 3,
+    }
+
+
+def test_a_violation_reads_as_a_sentence() -> None:
+    (violation,) = violations(spec({"a": 1}, x=member("a")), assigned())
+    assert str(violation) == "incomplete: a/0 is given to nobody"
+
+
+def test_long_lists_are_cut() -> None:
+    group = spec({"a": 0}, x=member("a"))
+    (violation,) = violations(group, assigned(ghost="a0 a1 a2 a3 a4 a5"))
+    assert violation.text == "ghost is no member and gets a/0, a/1, a/2, a/3 and 2 more"
+
+
+def test_the_claims_that_stand() -> None:
+    group = spec(
+        {"a": 3, "b": 1},
+        x=member("a", "a0 a1 a2 a9 b0", 8),
+        y=member("a", "a1 a1 a2", 8),
+        z=member("a", "a0 a2", 5),
+    )
+    assert standing_claims(group) == {
+        TopicPartition("a", 0): ["x"],
+        TopicPartition("a", 1): ["x", "y"],
+        TopicPartition("a", 2): ["x", "y"],
+    }
+
+
+# ---------------------------------------------------------------- against brute force
+
+
+@st.composite
+def judged(draw: st.DrawFn) -> tuple[GroupSpec, Assignment]:
+    """A small group, and an assignment to it that is whole, but otherwise any."""
+    partitions = draw(st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), min_size=1))
+    there = [TopicPartition(t, p) for t, n in sorted(partitions.items()) for p in range(n)]
+    members = {}
+    for name in "wxyz"[: draw(st.integers(1, 4))]:
+        members[name] = MemberSpec(
+            topics=draw(st.frozensets(st.sampled_from("abc"), min_size=1)),
+            owned=tuple(sorted(draw(st.sets(st.sampled_from(there))))) if there else (),
+            generation=draw(st.sampled_from([7, 7, 6])),
+        )
+    group = GroupSpec(members=members, partitions=partitions)
+    owners = {
+        tp: draw(st.sampled_from(takers)) for tp in there if (takers := group.subscribers(tp.topic))
+    }
+    return group, by_member(group, owners)
+
+
+def by_member(group: GroupSpec, owners: Mapping[TopicPartition, str]) -> Assignment:
+    return {m: tuple(tp for tp in sorted(owners) if owners[tp] == m) for m in group.members}
+
+
+def everything(group: GroupSpec) -> Iterator[Assignment]:
+    """Every whole assignment."""
+    there = [TopicPartition(t, p) for t in group.topics() for p in range(group.partitions[t])]
+    for takers in product(*(group.subscribers(tp.topic) for tp in there)):
+        yield by_member(group, dict(zip(there, takers, strict=True)))
+
+
+def unevenness(assignment: Assignment) -> int:
+    return sum(len(held) ** 2 for held in assignment.values())
+
+
+def owner_of(group: GroupSpec, tp: TopicPartition) -> str | None:
+    claims = {m: of.generation for m, of in group.members.items() if tp in of.owned}
+    claims = {m: g for m, g in claims.items() if tp.topic in group.members[m].topics}
+    newest = [m for m, g in claims.items() if g == max(claims.values())]
+    return newest[0] if len(newest) == 1 else None
+
+
+def kept(group: GroupSpec, assignment: Assignment) -> int:
+    return sum(owner_of(group, tp) == m for m, held in assignment.items() for tp in held)
+
+
+repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=120)
+
+
+@repeatable
+@given(judged())
+def test_unbalanced_means_that_a_more_even_assignment_exists(
+    case: tuple[GroupSpec, Assignment],
+) -> None:
+    group, assignment = case
+    best = min(map(unevenness, everything(group)))
+    found = violations(group, assignment, EVEN)
+    assert [v.kind for v in found] == [Kind.UNBALANCED] * (unevenness(assignment) > best)
+    for violation in found:
+        owners = {tp: m for m, held in assignment.items() for tp in held}
+        givers, takers = violation.members, violation.members[1:]
+        for tp, giver, taker in zip(violation.partitions, givers, takers, strict=False):
+            assert owners[tp] == giver
+            owners[tp] = taker
+        evened = by_member(group, owners)
+        assert violations(group, evened, VALID) == ()
+        assert unevenness(evened) < unevenness(assignment)
+
+
+@repeatable
+@given(judged())
+def test_moved_without_need_means_that_a_return_or_an_exchange_costs_nothing(
+    case: tuple[GroupSpec, Assignment],
+) -> None:
+    """Every partition that is not with its owner: brought back, alone or for each that the owner
+    got, is anything as valid, no less even, and kept more?"""
+    group, assignment = case
+    owners = {tp: m for m, held in assignment.items() for tp in held}
+    expected = set()
+    for tp, taker in owners.items():
+        home = owner_of(group, tp)
+        if home is None or home == taker:
+            continue
+        for other in (None, *assignment[home]):
+            changed = owners | {tp: home} | ({} if other is None else {other: taker})
+            returned = by_member(group, changed)
+            if (
+                not violations(group, returned, VALID)
+                and unevenness(returned) <= unevenness(assignment)
+                and kept(group, returned) > kept(group, assignment)
+            ):
+                expected.add(tp)
+    found = violations(group, assignment, STICKY - EVEN)
+    assert {v.partitions[0] for v in found} == expected
+    for violation in found:
+        home, taker = violation.members
+        changed = dict(zip(violation.partitions, (home, taker), strict=False))
+        returned = by_member(group, owners | changed)
+        assert violations(group, returned, VALID) == ()
+        assert unevenness(returned) <= unevenness(assignment)
+        assert kept(group, returned) > kept(group, assignment)
+
+
+@repeatable
+@given(judged())
+def test_the_most_even_assignment_that_keeps_the_most_has_no_violation(
+    case: tuple[GroupSpec, Assignment],
+) -> None:
+    group, _ = case
+    best = min(everything(group), key=lambda a: (unevenness(a), -kept(group, a)))
+    assert violations(group, best, STICKY) == ()
+
+
+@repeatable
+@given(judged())
+def test_whole_assignments_are_valid_and_every_planted_error_is_found(
+    case: tuple[GroupSpec, Assignment],
+) -> None:
+    group, assignment = case
+    assert violations(group, assignment) == ()
+    for m, held in assignment.items():
+        for tp in held:
+            less = {**assignment, m: tuple(other for other in held if other != tp)}
+            assert [v.partitions for v in violations(group, less)] == [(tp,)]
+            assert violations(group, {**less, "ghost": (tp,)})[0].kind is Kind.STRANGER
+            for other in group.members:
+                more = {**assignment, other: (*assignment[other], tp)}
+                expected = (
+                    Kind.DOUBLED if tp.topic in group.members[other].topics else Kind.NOT_SUBSCRIBED
+                )
+                assert [v.kind for v in violations(group, more)] == [expected]
+
+
+@repeatable
+@given(judged())
+def test_what_members_keep_is_never_handed_over(case: tuple[GroupSpec, Assignment]) -> None:
+    """And what another claims as newly always is: by the definition, claim by claim."""
+    group, assignment = case
+    expected = []
+    for m, held in assignment.items():
+        for tp in held:
+            claims = [
+                (of.generation, other)
+                for other, of in group.members.items()
+                if tp in of.owned and tp.topic in of.topics
+            ]
+            newest = max(claims, default=(0, ""))[0]
+            if any(g == newest and other != m for g, other in claims):
+                expected.append(tp)
+    rules = frozenset((Kind.HANDED_OVER,))
+    assert [v.partitions[0] for v in violations(group, assignment, rules)] == sorted(expected)
+
+
+def test_a_chain_through_a_hundred_members_is_found() -> None:
+    """m000 has one fewer than the others, m100 one more, and each shares a topic with the next."""
+    shared = [f"t{i:03}" for i in range(100)]
+    members = {
+        f"m{i:03}": MemberSpec(topics=frozenset((*shared[max(0, i - 1) : i + 1], f"o{i}")))
+        for i in range(101)
+    }
+    partitions = dict.fromkeys(shared, 20) | {"t099": 21, "o0": 19}
+    assignment = {
+        f"m{i:03}": tuple(TopicPartition(name, p) for p in range(partitions[name]))
+        for i, name in enumerate(("o0", *shared))
+    }
+    (violation,) = violations(GroupSpec(members=members, partitions=partitions), assignment, EVEN)
+    assert violation.members == tuple(f"m{i:03}" for i in range(100, -1, -1))
+    assert violation.partitions == tuple(
+        TopicPartition(name, partitions[name] - 1) for name in reversed(shared)
+    )
