@@ -8,9 +8,7 @@ other. Numbers stand for names here: members in `GroupSpec.order`, partitions in
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import lru_cache
 from itertools import repeat
 
 import attrs
@@ -55,65 +53,44 @@ def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
         start[topic] = size
         size += spec.partitions[topic]
     owner = [UNCLAIMED] * size
-    said: list[TopicPartition | None] = [None] * size
-    _sort_out(spec, order, start, owner, said)
+    _sort_out(spec, order, start, owner)
     partitions: list[TopicPartition] = []
     unclaimed: set[str] = set()
-    with _collector_paused():
-        for topic in topics:
-            numbers = range(spec.partitions[topic])
-            known = said[len(partitions) : len(partitions) + len(numbers)]
-            if any(known):
-                # What members named is used again: to make it anew would be most of the work.
-                partitions += [
-                    tp or TopicPartition(topic, n) for n, tp in zip(numbers, known, strict=True)
-                ]
-            else:
-                unclaimed.add(topic)
-                # As `TopicPartition(topic, n)`, which costs a call into Python for each.
-                values = zip(repeat(topic), numbers, strict=False)
-                partitions += map(tuple.__new__, repeat(TopicPartition), values)
+    for topic in topics:
+        owners = owner[len(partitions) : len(partitions) + spec.partitions[topic]]
+        if owners.count(UNCLAIMED) == len(owners):
+            unclaimed.add(topic)
+        partitions += _partitions_of(topic, len(owners))
     return Claims(topics, start, partitions, owner, unclaimed)
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Make many objects that are there to stay without looking for garbage among them.
+@lru_cache(maxsize=1024)
+def _partitions_of(topic: str, count: int) -> tuple[TopicPartition, ...]:
+    """All partitions of a topic, in order: kept, as making them would be half of the work.
 
-    The cyclic collector would walk all of them, and all that the program has, again and again:
-    that doubles the time of a fresh assignment in a large group.
+    A leader assigns the same topics again and again. At most the last 1,024 topics are kept.
     """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+    # As `TopicPartition(topic, n)`, which costs a call into Python for each.
+    values = zip(repeat(topic), range(count), strict=False)
+    return tuple(map(tuple.__new__, repeat(TopicPartition), values))
 
 
-def _sort_out(
-    spec: GroupSpec,
-    order: list[str],
-    start: dict[str, int],
-    owner: list[int],
-    said: list[TopicPartition | None],
-) -> None:
-    """Fill `owner`, and `said` with the partitions that claims name."""
+def _sort_out(spec: GroupSpec, order: list[str], start: dict[str, int], owner: list[int]) -> None:
+    """Fill `owner`."""
     members = [spec.members[member] for member in order]
     sizes = {topic: spec.partitions[topic] for topic in start}
     disputed: dict[int, int] = {}  # partition -> the generation of its equal claims
     for number, member in enumerate(members):
-        topics = member.topics
-        for tp in member.owned:
-            topic, partition = tp
-            if topic not in topics or not 0 <= partition < sizes.get(topic, 0):
-                continue
-            at = start[topic] + partition
+        known = member.topics & sizes.keys() if member.owned else ()
+        claimed = [
+            start[topic] + partition
+            for topic, partition in member.owned
+            if topic in known and 0 <= partition < sizes[topic]
+        ]
+        for at in claimed:
             other = owner[at]
             if other == UNCLAIMED:
                 owner[at] = number
-                said[at] = tp
             elif other != number:
                 newest = disputed[at] if other == DISPUTED else members[other].generation
                 if member.generation > newest:

@@ -62,13 +62,15 @@ def find_target(spec: GroupSpec) -> Target:
         if not pool.gained:
             continue
         claimed = set(partitions)
+        free: list[int] = []
         for topic in names:
             if topic in claims.unclaimed:
-                partitions += ranges[topic]
+                free += ranges[topic]
             else:
-                partitions += [p for p in ranges[topic] if owner[p] < 0]
+                free += [p for p in ranges[topic] if owner[p] < 0]
                 claimed.update(p for p in ranges[topic] if owner[p] == DISPUTED)
-        for member, dealt in near.deal(sorted(partitions), pool.gained).items():
+        due = sorted(partitions + free) if partitions else free
+        for member, dealt in near.deal(due, pool.gained).items():
             if claimed:
                 moving[member] += [p for p in dealt if p in claimed]
                 dealt = [p for p in dealt if p not in claimed]

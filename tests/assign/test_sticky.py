@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import subprocess
@@ -444,18 +443,6 @@ def test_the_hash_seed_is_of_no_matter() -> None:
     }
     assert len(answers) == 1
     assert answers.pop().count(b"member-8") == 40
-
-
-@pytest.mark.parametrize("on", [True, False])
-def test_the_garbage_collector_is_left_as_it_was(on: bool) -> None:
-    """It is paused while many partitions are made; a program may have it off for good."""
-    was_on = gc.isenabled()
-    try:
-        (gc.enable if on else gc.disable)()
-        assigned({"a": 1}, x=member("a"))
-        assert gc.isenabled() is on
-    finally:
-        (gc.enable if was_on else gc.disable)()
 
 
 # ---------------------------------------------------------------- on the wire
