@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from kafkagroup.group import Generation, GroupMember, GroupProtocol
     from kafkagroup.net.broker import Broker
+    from kafkagroup.net.loads_file import LoadsFile
     from kafkagroup.recipes import (
         Election,
         Leader,
@@ -59,6 +60,7 @@ __all__ = [
     "Leader",
     "Leaders",
     "Leadership",
+    "LoadsFile",
     "MemberOptions",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -82,6 +84,7 @@ _HOMES = {
     "Leader": "recipes",
     "Leaders": "recipes",
     "Leadership": "recipes",
+    "LoadsFile": "net.loads_file",
     "MemberOptions": "recipes",
     "OffsetAndMetadata": "types",
     "OffsetAndTimestamp": "types",

@@ -17,10 +17,16 @@ import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from brokers import numbered, numbers, until
 
 from kafkagroup import Broker, Consumer
-from kafkagroup.assign import GroupSpec, cooperative_sticky_assignor, range_assignor
+from kafkagroup.assign import (
+    GroupSpec,
+    cooperative_sticky_assignor,
+    range_assignor,
+    sticky_assignor,
+)
 from kafkagroup.assign.cooperative_sticky import generation_in
 from kafkagroup.testing._jars import LocalKafkaUnavailable, find_java, resolve_jars
 from kafkagroup.wire.group_log import decode_subscription
@@ -32,11 +38,16 @@ pytestmark = pytest.mark.anyio
 PARTITIONS = 6
 HEARTBEAT_MS = 100
 SESSION_MS = 6_000
-ASSIGNORS = {"range": range_assignor, "cooperative-sticky": cooperative_sticky_assignor}
+ASSIGNORS = {
+    "range": range_assignor,
+    "sticky": sticky_assignor,
+    "cooperative-sticky": cooperative_sticky_assignor,
+}
 OUR_VERSION = 3
 """Of the assignments that this library writes; aiokafka and librdkafka write version 0."""
 JAVA_ASSIGNORS = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "sticky": "org.apache.kafka.clients.consumer.StickyAssignor",
     "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 }
 
@@ -159,6 +170,11 @@ class Group:
             await consumer.stop()
 
     async def _aiokafka(self, member):
+        assignor = RangePartitionAssignor
+        if self.strategy == "sticky":
+            # It remembers its assignment in its class: each member needs one of its own.
+            assignor = type("Sticky", (StickyPartitionAssignor,), {})
+
         async def consume():
             while True:
                 batches = await consumer.getmany(timeout_ms=20)
@@ -169,7 +185,7 @@ class Group:
             self.name,
             bootstrap_servers=self.bootstrap,
             group_id=self.name,
-            partition_assignment_strategy=[RangePartitionAssignor],
+            partition_assignment_strategy=[assignor],
             auto_offset_reset="earliest",
             heartbeat_interval_ms=HEARTBEAT_MS,
             session_timeout_ms=SESSION_MS,
@@ -382,6 +398,34 @@ async def test_each_kind_leads_the_others_cooperatively_and_hands_over_cleanly(
             await group.settle()
             await wave(group)
     assert group.handed_over_twice() == []
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize(
+    "kinds",
+    [("ours", "java", "aiokafka"), ("java", "aiokafka", "ours"), ("aiokafka", "ours", "java")],
+    ids="-".join,
+)
+async def test_each_kind_leads_the_others_and_lets_them_keep_what_they_had(
+    bootstrap, name, fill, wave, kinds
+):
+    """Eager and sticky: what members had is in their user data, in the same format everywhere."""
+    await fill(PARTITIONS)
+    async with Group.on(bootstrap, name, "sticky") as group:
+        for kind in kinds:
+            had = [(member, set(member.owns)) for member in group.members]
+            group.start(kind)
+            await group.settle()
+            assert all(set(member.owns) < before for member, before in had)
+        await wave(group)
+        for kind in (*kinds[1:], kinds[0]):
+            had = [(member, set(member.owns)) for member in group.members[1:]]
+            await group.stop(group.members[0])
+            await group.settle()
+            assert all(set(member.owns) > before for member, before in had)
+            group.start(kind)
+            await group.settle()
+            await wave(group)
 
 
 @pytest.mark.parametrize("leader", ["ours", "librdkafka"])
