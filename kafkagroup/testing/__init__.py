@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kafkagroup.testing.embedded import EmbeddedKafka
-    from kafkagroup.testing.local import LocalKafka
+    from kafkagroup.testing.local import Listener, LocalKafka
 
-__all__ = ["EmbeddedKafka", "LocalKafka"]
+__all__ = ["EmbeddedKafka", "Listener", "LocalKafka"]
 
-_HOMES = {"EmbeddedKafka": "embedded", "LocalKafka": "local"}
+_HOMES = {"EmbeddedKafka": "embedded", "Listener": "local", "LocalKafka": "local"}
 
 
 def __getattr__(name: str) -> object:

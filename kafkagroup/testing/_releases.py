@@ -7,11 +7,13 @@ process or touches a file. A new release is a new row, and its `kafka-<version>.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import attrs
 
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.testing._listeners import SCRAM, Listener
 
 __all__ = ["HOST", "Ports", "Release", "find_release"]
 
@@ -19,6 +21,9 @@ HOST = "127.0.0.1"
 
 Ports = Mapping[str, int]
 """Listener name -> port, of one node."""
+
+# Kafka takes others too, and reads their settings under the name in small letters.
+_LISTENER_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 @attrs.frozen
@@ -47,25 +52,55 @@ class Release:
 
     @property
     def listeners(self) -> tuple[str, ...]:
-        """Names of a node's listeners."""
+        """Names of the listeners that every node has."""
         return ("CLIENT", "INTERNAL") if self.zookeeper else ("CLIENT", "INTERNAL", "CONTROLLER")
 
-    def format_command(self, cluster_id: str) -> tuple[str, ...]:
-        """Main class and arguments that prepare a node's directory; empty if nothing has to."""
+    def check_listeners(self, added: Mapping[str, Listener]) -> None:
+        """Raises: ConfigurationError if a node cannot have these beside its own."""
+        if added and self.zookeeper:
+            raise ConfigurationError(f"Kafka {self.version} runs here without more listeners")
+        for name in added:
+            if name in self.listeners or not _LISTENER_NAME.fullmatch(name):
+                raise ConfigurationError(
+                    f"listener {name!r}: give a name of capitals, digits and underscores that is"
+                    f" none of {', '.join(self.listeners)}"
+                )
+
+    def format_command(
+        self, cluster_id: str, scram_users: Mapping[str, str] | None = None
+    ) -> tuple[str, ...]:
+        """Main class and arguments that prepare a node's directory; empty if nothing has to.
+
+        `scram_users` maps the names of users that may come by SCRAM to their passwords.
+        """
         if self.zookeeper:
             return ()
         tool = ("kafka.tools.StorageTool", "format", "--config", "server.properties")
-        return (*tool, "--cluster-id", cluster_id)
+        added = (
+            argument
+            for mechanism in SCRAM
+            for name, password in (scram_users or {}).items()
+            for argument in ("--add-scram", f"{mechanism}=[name={name},password={password}]")
+        )
+        return (*tool, "--cluster-id", cluster_id, *added)
 
     def server_properties(
-        self, node: int, cluster: Mapping[int, Ports], zookeeper_port: int | None
+        self,
+        node: int,
+        cluster: Mapping[int, Ports],
+        zookeeper_port: int | None,
+        listeners: Mapping[str, Listener] | None = None,
+        users: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
-        """The settings of one node."""
+        """The settings of one node; `listeners` are those beside its own, by name."""
         copies = min(3, len(cluster))
         ports = cluster[node]
+        added = listeners or {}
         properties = {
             "inter.broker.listener.name": "INTERNAL",
-            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ports),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{added[name].protocol if name in added else 'PLAINTEXT'}" for name in ports
+            ),
             "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items()),
             # Relative to the node's directory: no path has to survive this file's quoting.
             "log.dirs": "data",
@@ -88,6 +123,9 @@ class Release:
             properties |= _with_zookeeper(node, zookeeper_port)
         else:
             properties |= _with_quorum(node, cluster)
+        for name, listener in added.items():
+            for key, value in listener.properties(users or {}).items():
+                properties[f"listener.name.{name.lower()}.{key}"] = value
         return {**properties, **self.settings}
 
 

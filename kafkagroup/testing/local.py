@@ -36,12 +36,16 @@ from kafkagroup.testing._jars import (
     resolve_jars,
     tail,
 )
+from kafkagroup.testing._listeners import SCRAM, Listener
 from kafkagroup.testing._releases import HOST, Ports, Release, find_release
 
-__all__ = ["LocalKafka", "LocalKafkaError", "LocalKafkaUnavailable"]
+__all__ = ["Listener", "LocalKafka", "LocalKafkaError", "LocalKafkaUnavailable"]
 
 _STOP_TIMEOUT = 30.0
 """Seconds that a clean stop of one node may take. It takes 0.3 where a quorum is left."""
+
+_CLIENT = "CLIENT"
+"""The listener that every node has for clients."""
 
 _LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _BROKER = ("kafka.Kafka", "server.properties")
@@ -200,8 +204,14 @@ class LocalKafka:
     runs one ZooKeeper node, which is no node of the cluster and is never stopped by itself.
 
     Each node listens as CLIENT (the addresses in `bootstrap_servers`), INTERNAL (between brokers)
-    and, with KRaft, CONTROLLER, all PLAINTEXT. To secure CLIENT alone, give `config` a
-    `listener.security.protocol.map` and settings under `listener.name.client.`.
+    and, with KRaft, CONTROLLER, all PLAINTEXT. `listeners` adds others beside them, with TLS and
+    SASL, so that one cluster serves every kind of client (not with 2.4.1):
+
+    ```python
+    secure = Listener(certificate=key_and_chain, mechanisms=["SCRAM-SHA-256"])
+    with LocalKafka(listeners={"SECURE": secure}, users={"ann": "a secret"}) as kafka:
+        connect(kafka.bootstrap_servers_of("SECURE"))
+    ```
 
     Not safe to use from two threads at once.
     """
@@ -212,6 +222,10 @@ class LocalKafka:
     """How many brokers."""
     config: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
     """Broker settings for `server.properties`; they win over the ones that are set here."""
+    listeners: Mapping[str, Listener] = attrs.field(factory=dict, kw_only=True)
+    """More addresses of every node, by names of your own in capitals."""
+    users: Mapping[str, str] = attrs.field(factory=dict, kw_only=True, repr=False)
+    """Name -> password of who may come by PLAIN and SCRAM."""
     directory: Path | None = attrs.field(
         default=None, kw_only=True, converter=attrs.converters.optional(Path)
     )
@@ -245,12 +259,19 @@ class LocalKafka:
     @property
     def bootstrap_servers(self) -> str:
         """`host:port` of every node, comma-separated, whether it runs at the moment or not."""
-        self._must_be_started()
-        return ",".join(map(self.address, self._cluster))
+        return self.bootstrap_servers_of(_CLIENT)
 
-    def address(self, node: int) -> str:
+    def bootstrap_servers_of(self, listener: str) -> str:
+        """The same, for one of `listeners`."""
+        self._must_be_started()
+        return ",".join(self.address(node, listener) for node in self._cluster)
+
+    def address(self, node: int, listener: str = _CLIENT) -> str:
         """`host:port` of one node."""
-        return f"{HOST}:{self._node(node).ports['CLIENT']}"
+        ports = self._node(node).ports
+        if listener not in ports:
+            raise ConfigurationError(f"no listener {listener!r}: there are {', '.join(ports)}")
+        return f"{HOST}:{ports[listener]}"
 
     def output(self, node: int) -> str:
         """The end of what a node's JVMs printed: Kafka's warnings and errors."""
@@ -260,14 +281,16 @@ class LocalKafka:
         """Format and start every node; return when each answers and knows of all the others.
 
         Raises: LocalKafkaUnavailable without Java or jars; LocalKafkaError if a JVM ends or the
-        cluster is not up within `start_timeout`; ConfigurationError for an unknown version, or a
-        directory in use. Nothing but what is in `directory` is left behind then.
+        cluster is not up within `start_timeout`; ConfigurationError for an unknown version,
+        `listeners` that cannot be, or a directory in use. Nothing but what is in `directory` is
+        left behind then.
         """
         if self._started is not None:
             raise IllegalStateError("this LocalKafka is started already")
         if os.name != "posix":
             raise LocalKafkaUnavailable("a local Kafka needs a POSIX system: signals and sh")
         release = find_release(self.version)
+        release.check_listeners(self.listeners)
         java = find_java()
         jars = resolve_jars(self.version, java)
         deadline = time.monotonic() + self.start_timeout
@@ -358,10 +381,10 @@ class LocalKafka:
         return running
 
     def _lay_out(self, release: Release, directory: Path, undo: ExitStack) -> None:
-        ports = iter(_reserve_ports(self.nodes * len(release.listeners) + release.zookeeper, undo))
+        names = (*release.listeners, *self.listeners)
+        ports = iter(_reserve_ports(self.nodes * len(names) + release.zookeeper, undo))
         cluster = {
-            number: {name: next(ports) for name in release.listeners}
-            for number in range(1, self.nodes + 1)
+            number: {name: next(ports) for name in names} for number in range(1, self.nodes + 1)
         }
         zookeeper_port = next(ports) if release.zookeeper else None
         self._zookeeper = None
@@ -374,7 +397,9 @@ class LocalKafka:
         for number in cluster:
             home = directory / f"node-{number}"
             home.mkdir()
-            properties = release.server_properties(number, cluster, zookeeper_port)
+            properties = release.server_properties(
+                number, cluster, zookeeper_port, self.listeners, self.users
+            )
             properties |= self.config
             lines = [f"{key}={_escape(value)}\n" for key, value in properties.items()]
             (home / "server.properties").write_text("".join(lines), "ascii")
@@ -402,7 +427,8 @@ class LocalKafka:
         # A leading "-" (the bits 111110) would read as an option.
         number = uuid.uuid4().int & (1 << 127) - 1
         cluster_id = base64.urlsafe_b64encode(number.to_bytes(16)).decode()[:22]
-        command = release.format_command(cluster_id)
+        by_scram = any(set(SCRAM) & set(one.mechanisms) for one in self.listeners.values())
+        command = release.format_command(cluster_id, self.users if by_scram else {})
         if not command:
             return
         running = []
@@ -442,7 +468,7 @@ class LocalKafka:
             while not (
                 ids <= _brokers(node.ports["INTERNAL"], node.cluster_id)
                 # The listeners open one after the other.
-                and _accepts(node.ports["CLIENT"])
+                and all(_accepts(node.ports[name]) for name in (_CLIENT, *self.listeners))
             ):
                 node.raise_if_ended(f"node {node.id}")
                 if time.monotonic() > deadline:

@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from certificates import authority
+from confluent_kafka.admin import AdminClient
 
 from kafkagroup.errors import ConfigurationError, IllegalStateError
 from kafkagroup.testing import _jars
@@ -27,6 +29,7 @@ from kafkagroup.testing._jars import (
     resolve_jars,
     verify_jars,
 )
+from kafkagroup.testing._listeners import Listener
 from kafkagroup.testing._releases import find_release
 from kafkagroup.testing.local import LocalKafka, _escape
 
@@ -326,6 +329,138 @@ class TestReleases:
             "broker.session.timeout.ms": "6000",
             "broker.heartbeat.interval.ms": "1000",
         }
+
+
+@pytest.mark.parametrize("release", [VERSION, pytest.param("3.9.1", marks=pytest.mark.brokers)])
+def test_listeners_beside_each_other(release: str) -> None:
+    """One node lets the same user in by TLS with a password, by a password, and by neither."""
+    _find_jars(release)
+    users = {"ann": 'a "secret"; of \\ann\'s=', "bob": "another"}
+    listeners = {
+        "SECURE": Listener(certificate=authority().issue().pem, mechanisms=["PLAIN"]),
+        "BARE": Listener(mechanisms=["SCRAM-SHA-256", "SCRAM-SHA-512"]),
+    }
+    options = {"sasl.username": "ann", "sasl.password": users["ann"]}
+    with LocalKafka(release, listeners=listeners, users=users) as kafka:
+        addresses = [kafka.address(1)]
+        for listener, protocol, mechanism in (
+            ("SECURE", "SASL_SSL", "PLAIN"),
+            ("BARE", "SASL_PLAINTEXT", "SCRAM-SHA-256"),
+            ("BARE", "SASL_PLAINTEXT", "SCRAM-SHA-512"),
+        ):
+            address = kafka.bootstrap_servers_of(listener)
+            addresses.append(address)
+            admin = AdminClient(
+                {
+                    "bootstrap.servers": address,
+                    "security.protocol": protocol,
+                    "sasl.mechanism": mechanism,
+                    "ssl.ca.pem": authority().pem,
+                    **options,
+                }
+            )
+            (broker,) = admin.list_topics(timeout=10).brokers.values()
+            # The address that a listener tells of is its own.
+            assert f"{broker.host}:{broker.port}" == address == kafka.address(1, listener)
+        assert len(set(addresses)) == 3
+        with pytest.raises(ConfigurationError, match="CLIENT, INTERNAL, CONTROLLER, SECURE, BARE"):
+            kafka.address(1, "SSL")
+        assert users["ann"] not in f"{kafka}{kafka.output(1)}"
+
+
+class TestListeners:
+    KEY = "-----BEGIN PRIVATE KEY-----\nkey\n-----END PRIVATE KEY-----"
+    CHAIN = (
+        "-----BEGIN CERTIFICATE-----\nours\n-----END CERTIFICATE-----\n"
+        "-----BEGIN CERTIFICATE-----\nits CA's\n-----END CERTIFICATE-----"
+    )
+
+    def test_their_settings_stand_beside_those_of_the_node(self) -> None:
+        release = find_release("4.3.1")
+        ports = {"CLIENT": 1, "INTERNAL": 2, "CONTROLLER": 3}
+        bare = release.server_properties(1, {1: ports}, None)
+        listener = Listener(
+            certificate=f"a comment\n{self.CHAIN}\n{self.KEY}\n",
+            client_ca=self.CHAIN,
+            mechanisms=["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"],
+            settings={"connections.max.reauth.ms": "1500", "ssl.client.auth": "requested"},
+        )
+        secured = release.server_properties(
+            1, {1: ports | {"S_1": 4}}, None, {"S_1": listener}, {"ann": 'a "\\', "bob": "b"}
+        )
+        modules = "org.apache.kafka.common.security"
+        assert {key: value for key, value in secured.items() if bare.get(key) != value} == {
+            "listener.security.protocol.map": (
+                "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT,S_1:SASL_SSL"
+            ),
+            "listeners": (
+                "CLIENT://127.0.0.1:1,INTERNAL://127.0.0.1:2,CONTROLLER://127.0.0.1:3,"
+                "S_1://127.0.0.1:4"
+            ),
+            "listener.name.s_1.ssl.keystore.type": "PEM",
+            "listener.name.s_1.ssl.keystore.key": self.KEY,
+            "listener.name.s_1.ssl.keystore.certificate.chain": self.CHAIN,
+            "listener.name.s_1.ssl.client.auth": "requested",
+            "listener.name.s_1.ssl.truststore.type": "PEM",
+            "listener.name.s_1.ssl.truststore.certificates": self.CHAIN,
+            "listener.name.s_1.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,OAUTHBEARER",
+            "listener.name.s_1.plain.sasl.jaas.config": (
+                f'{modules}.plain.PlainLoginModule required user_ann="a \\"\\\\" user_bob="b";'
+            ),
+            "listener.name.s_1.scram-sha-256.sasl.jaas.config": (
+                f"{modules}.scram.ScramLoginModule required;"
+            ),
+            "listener.name.s_1.oauthbearer.sasl.jaas.config": (
+                f"{modules}.oauthbearer.OAuthBearerLoginModule required;"
+            ),
+            "listener.name.s_1.connections.max.reauth.ms": "1500",
+        }
+        assert bare.keys() <= secured.keys()
+
+    @pytest.mark.parametrize(
+        ("listener", "protocol"),
+        [
+            (Listener(), "PLAINTEXT"),
+            (Listener(certificate=KEY + CHAIN), "SSL"),
+            (Listener(mechanisms=["PLAIN"]), "SASL_PLAINTEXT"),
+            (Listener(certificate=KEY + CHAIN, mechanisms=["PLAIN"]), "SASL_SSL"),
+        ],
+    )
+    def test_what_is_given_is_what_is_spoken(self, listener: Listener, protocol: str) -> None:
+        assert listener.protocol == protocol
+
+    def test_users_of_scram_are_there_from_the_start(self) -> None:
+        bare = find_release("4.3.1").format_command("id")
+        assert find_release("4.3.1").format_command("id", {"ann": "a"}) == (
+            *bare,
+            *("--add-scram", "SCRAM-SHA-256=[name=ann,password=a]"),
+            *("--add-scram", "SCRAM-SHA-512=[name=ann,password=a]"),
+        )
+
+    @pytest.mark.parametrize(
+        "certificate",
+        [KEY, CHAIN, KEY.replace("PRIVATE", "ENCRYPTED PRIVATE") + CHAIN, 2 * KEY + CHAIN],
+        ids=["no certificate", "no key", "encrypted", "two keys"],
+    )
+    def test_what_is_no_certificate(self, certificate: str) -> None:
+        listener = Listener(certificate=certificate)
+        with pytest.raises(ConfigurationError, match="one private key") as raised:
+            listener.properties({})
+        assert certificate not in f"{listener}{raised.value}"
+
+    def test_a_mechanism_that_is_not_there(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"\['GSSAPI'\]"):
+            Listener(mechanisms=["PLAIN", "GSSAPI"])
+
+    @pytest.mark.parametrize("name", ["CLIENT", "CONTROLLER", "lower", "A-B", ""])
+    def test_names_that_a_listener_cannot_have(self, name: str) -> None:
+        with pytest.raises(ConfigurationError, match=f"listener {name!r}"):
+            find_release("4.3.1").check_listeners({name: Listener()})
+
+    def test_an_old_release_has_none(self) -> None:
+        kafka = LocalKafka("2.4.1", listeners={"SECURE": Listener()})
+        with pytest.raises(ConfigurationError, match=r"2\.4\.1"):
+            kafka.start()
 
 
 class TestMisuse:

@@ -50,6 +50,12 @@ from kafkagroup.wire.messages.offsets import (
     OffsetForLeaderEpochRequest,
 )
 from kafkagroup.wire.messages.produce import ProduceRequest
+from kafkagroup.wire.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from kafkagroup.wire.primitives import read_uvarint
 from kafkagroup.wire.schema import Request, decode_prefix, encode
 
@@ -238,6 +244,25 @@ def _delete_groups(
     reply(DeleteGroupsResponse(throttle_time_ms=0, results=results))
 
 
+def _sasl_handshake(
+    _: Cluster, __: int, request: SaslHandshakeRequest, ___: Caller, reply: Reply
+) -> None:
+    # Who may authenticate never comes here: the connection's `Doorkeeper` has answered.
+    reply(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=()))
+
+
+def _sasl_authenticate(
+    _: Cluster, __: int, request: SaslAuthenticateRequest, ___: Caller, reply: Reply
+) -> None:
+    reply(
+        SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="SaslAuthenticate request received after successful authentication",
+            auth_bytes=b"",
+        )
+    )
+
+
 def _now(answer: Callable[[Cluster, int, Any, Caller], object]) -> Callable[..., None]:
     """A handler out of a function that always answers at once."""
 
@@ -269,17 +294,26 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
         lambda c, node, request, _: reads.ends_of_epochs(c, node, request)
     ),
     ProduceRequest: _now(writes.produce),
+    SaslAuthenticateRequest: _sasl_authenticate,
+    SaslHandshakeRequest: _sasl_handshake,
     SyncGroupRequest: _sync,
 }
 
 _BY_KEY = {cls.api_key: cls for cls in _HANDLERS}
 
+_LOWEST: dict[type[Request[Any]], int] = {
+    # Kafka 4 claims Produce from 0 on, though it takes 3 and later: librdkafka before 2.8 would
+    # else find no version of its compression.
+    ProduceRequest: 0,
+    # After version 0 tokens come without headers. Kafka speaks that still, this broker does not.
+    SaslHandshakeRequest: 1,
+}
+"""Lowest versions that are told, where they are not those that can be read."""
+
 _SPOKEN = tuple(
     ApiVersion(
         api_key=cls.api_key,
-        # Kafka 4 claims Produce from 0 on, though it takes 3 and later: librdkafka before 2.8
-        # would else find no version of its compression.
-        min_version=0 if cls is ProduceRequest else cls.versions.low,
+        min_version=_LOWEST.get(cls, cls.versions.low),
         max_version=cls.versions.high,
     )
     for cls in sorted(_HANDLERS, key=lambda cls: cls.api_key)

@@ -7,6 +7,7 @@ time, and its methods are to be called there. Methods wait for no client, only f
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from kafkagroup.errors import ConfigurationError, IllegalStateError
 from kafkagroup.testing.embedded.cluster import Cluster, Partition
 from kafkagroup.testing.embedded.faults import Action, Fault, Faults
+from kafkagroup.testing.embedded.sasl import MECHANISMS, Accounts
 from kafkagroup.testing.embedded.server import Seen, Server
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -46,7 +48,7 @@ class EmbeddedKafka:
     ```
 
     Answers, errors and timing rules follow Apache Kafka 4.3. There are no transactions, fetch
-    sessions, security, replication lag or KIP-848 groups. Nodes are numbered from 1.
+    sessions, ACLs, replication lag or KIP-848 groups. Nodes are numbered from 1.
     """
 
     def __init__(
@@ -60,6 +62,9 @@ class EmbeddedKafka:
         listen: bool = True,
         seed: int = 0,
         wall: Callable[[], float] = time.time,
+        tls: ssl.SSLContext | None = None,
+        users: Mapping[str, str] | None = None,
+        mechanisms: Sequence[str] = MECHANISMS,
     ) -> None:
         """Prepare a cluster; nothing runs yet.
 
@@ -69,13 +74,20 @@ class EmbeddedKafka:
         `kafka-<id>:9092`. Topic and member ids follow from `seed`, timestamps of produced records
         from `wall`, in seconds since the epoch.
 
+        With `tls`, a server's context, all connections are TLS; clients need a certificate if its
+        `verify_mode` says so. With `users`, names and their passwords, clients have to authenticate
+        by one of `mechanisms`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. Whoever has may do anything.
+
         Raises: ConfigurationError.
         """
         if nodes < 1 or (ports and len(ports) != nodes):
             raise ConfigurationError(f"{nodes} nodes with {len(ports)} ports: give one port a node")
         self._cluster = Cluster(range(1, nodes + 1), settings or BrokerSettings(), seed)
         self._faults = Faults()
-        self._server = Server(self._cluster, self._faults, host)
+        accounts = None
+        if users is not None:
+            accounts = Accounts(users, mechanisms, self._cluster.settings, seed)
+        self._server = Server(self._cluster, self._faults, host, tls, accounts)
         self._listen = listen
         self._wall = wall
         self._next_partition = 0

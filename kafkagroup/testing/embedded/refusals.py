@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kafkagroup.wire.messages import admin, fetch, group, metadata, offsets, produce
+from kafkagroup.wire.messages import admin, fetch, group, metadata, offsets, produce, sasl
 from kafkagroup.wire.schema import Request
 
 __all__ = ["refuse"]
@@ -231,6 +231,14 @@ def _delete_topics(request: admin.DeleteTopicsRequest, error: int, _: int) -> ob
     )
 
 
+def _handshake(_: sasl.SaslHandshakeRequest, error: int, __: int) -> object:
+    return sasl.SaslHandshakeResponse(error_code=error, mechanisms=())
+
+
+def _authenticate(_: sasl.SaslAuthenticateRequest, error: int, __: int) -> object:
+    return sasl.SaslAuthenticateResponse(error_code=error, error_message=None, auth_bytes=b"")
+
+
 _SESSION_ERRORS = (70, 71, 106)
 """Those of a fetch as a whole; every other belongs to its partitions."""
 
@@ -253,4 +261,6 @@ _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
     offsets.OffsetFetchRequest: _offset_fetch,
     offsets.OffsetForLeaderEpochRequest: _epochs,
     produce.ProduceRequest: _produce,
+    sasl.SaslAuthenticateRequest: _authenticate,
+    sasl.SaslHandshakeRequest: _handshake,
 }

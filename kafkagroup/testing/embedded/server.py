@@ -8,6 +8,7 @@ Everything runs in one task group of one event loop, asyncio's or trio's; time i
 from __future__ import annotations
 
 import logging
+import ssl
 from collections import deque
 from functools import partial
 from struct import Struct
@@ -23,6 +24,9 @@ from kafkagroup.testing.embedded.broker import Incoming, handle, read_request, w
 from kafkagroup.testing.embedded.cluster import Cluster, Node
 from kafkagroup.testing.embedded.faults import Close, Delay, Faults, Swallow
 from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.testing.embedded.sasl import MAX_REQUEST_BYTES, Accounts, Doorkeeper
+from kafkagroup.testing.embedded.tls import TlsStream
+from kafkagroup.wire.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from kafkagroup.wire.schema import Request
 
 __all__ = ["Seen", "Server"]
@@ -38,6 +42,7 @@ _ENDS_CONNECTION = (
     anyio.ClosedResourceError,
     DecodeError,
     UnsupportedVersionError,
+    ssl.SSLError,
 )
 """The client left, or sent what Kafka closes the connection for."""
 
@@ -50,15 +55,39 @@ class Seen:
     client_id: str
     api: type[Request[Any]]
     version: int
+    connection: int = attrs.field(default=0, eq=False)
+    """Which one it came by: they are numbered from 1, over all nodes."""
+
+
+@attrs.define(eq=False)
+class _Client:
+    """The other end of one connection."""
+
+    stream: ByteStream
+    node_id: int
+    number: int
+    host: str
+    doorkeeper: Doorkeeper | None
+    """None where nobody has to show who it is."""
 
 
 class Server:
     """The nodes' sockets and connections."""
 
-    def __init__(self, cluster: Cluster, faults: Faults, host: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        faults: Faults,
+        host: str,
+        tls: ssl.SSLContext | None,
+        accounts: Accounts | None,
+    ) -> None:
         self._cluster = cluster
         self._faults = faults
         self._host = host
+        self._tls = tls
+        self._accounts = accounts
+        self._connections = 0
         self._scopes: dict[int, dict[anyio.CancelScope, None]] = {n: {} for n in cluster.nodes}
         self._back: dict[int, anyio.Event] = {}
         self._up: dict[int, anyio.Event] = {}
@@ -132,41 +161,67 @@ class Server:
             scopes[scope] = None
             try:
                 if self._cluster.nodes[node_id].alive:
-                    await self._converse(stream, node_id)
+                    await self._converse(await self._welcome(stream, node_id))
             except _ENDS_CONNECTION as error:
                 _log.debug("node %d closes a connection: %r", node_id, error)
             finally:
                 scopes.pop(scope, None)
                 await anyio.aclose_forcefully(stream)
 
-    async def _converse(self, stream: ByteStream, node_id: int) -> None:
-        reader = BufferedByteReceiveStream(stream)
+    async def _welcome(self, stream: ByteStream, node_id: int) -> _Client:
+        self._connections += 1
+        number = self._connections
         address = stream.extra(SocketAttribute.remote_address, ("127.0.0.1", 0))
-        host = f"/{address[0]}"
+        if self._tls is not None:
+            within = TlsStream(stream, self._tls)
+            await within.do_handshake()
+            stream = within
+        doorkeeper = None if self._accounts is None else Doorkeeper(self._accounts)
+        return _Client(stream, node_id, number, f"/{address[0]}", doorkeeper)
+
+    async def _converse(self, client: _Client) -> None:
+        reader = BufferedByteReceiveStream(client.stream)
+        limit = self._cluster.settings.max_request_bytes
         while True:
             (size,) = _LENGTH.unpack(await reader.receive_exactly(_LENGTH.size))
-            if not 0 <= size <= self._cluster.settings.max_request_bytes:
+            known = client.doorkeeper is None or client.doorkeeper.open
+            if not 0 <= size <= (limit if known else MAX_REQUEST_BYTES):
                 return
             incoming = read_request(await reader.receive_exactly(size))
             # A killed node's task may have been about to run: its cancellation comes a step later.
-            if not self._cluster.nodes[node_id].alive or not await self._answer(
-                stream, node_id, incoming, host
+            if not self._cluster.nodes[client.node_id].alive or not await self._answer(
+                client, incoming
             ):
                 return
 
-    async def _answer(
-        self, stream: ByteStream, node_id: int, incoming: Incoming, host: str
-    ) -> bool:
+    async def _answer(self, client: _Client, incoming: Incoming) -> bool:
         """Answer one request. False: the connection is to be closed."""
         request = incoming.request
-        self.seen.append(Seen(node_id, incoming.client_id, type(request), incoming.version))
-        action = self._faults.action(node_id, request)
+        self.seen.append(
+            Seen(
+                client.node_id,
+                incoming.client_id,
+                type(request),
+                incoming.version,
+                client.number,
+            )
+        )
+        action = self._faults.action(client.node_id, request)
         if action == Close(before=True):
             return False
+        last = False
         if isinstance(action, ErrorCode):
             response = refuse(request, action, incoming.version)
+            # Kafka says why it lets nobody in, and closes the door.
+            last = isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest)
         else:
-            response = await self._carry_out(node_id, incoming, host)
+            verdict = None
+            if client.doorkeeper is not None:
+                verdict = client.doorkeeper.admit(incoming, anyio.current_time())
+            if verdict is None:
+                response = await self._carry_out(client, incoming)
+            else:
+                response, last = verdict.response, verdict.last
         match action:
             case Close():
                 return False
@@ -174,12 +229,12 @@ class Server:
                 await anyio.sleep(action.seconds)
             case Swallow():
                 while True:
-                    await stream.receive()  # raises when the client has given up
+                    await client.stream.receive()  # raises when the client has given up
         if response is not None:
-            await stream.send(write_response(incoming, response))
-        return True
+            await client.stream.send(write_response(incoming, response))
+        return not last
 
-    async def _carry_out(self, node_id: int, incoming: Incoming, host: str) -> Any:
+    async def _carry_out(self, client: _Client, incoming: Incoming) -> Any:
         answered = anyio.Event()
         response: Any = None
 
@@ -188,6 +243,7 @@ class Server:
             response = value
             answered.set()
 
-        handle(self._cluster, node_id, incoming, anyio.current_time(), host, reply)
+        now = anyio.current_time()
+        handle(self._cluster, client.node_id, incoming, now, client.host, reply)
         await answered.wait()
         return response

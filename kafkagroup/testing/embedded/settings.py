@@ -28,3 +28,7 @@ class BrokerSettings:
     group_new_member_join_timeout: float = 300.0
     """How long a JoinGroup of a new member stays parked."""
     offset_metadata_max_bytes: int = 4096
+    connections_max_reauth: float = 0.0
+    """After how long a client that came by SASL has to authenticate again; 0: never."""
+    scram_iterations: int = 4096
+    """How often SCRAM hashes a password."""

@@ -1,0 +1,239 @@
+"""Who may ask what on one connection: nothing but SASL, until the client has shown who it is.
+
+States, answers and messages are those of Kafka's `SaslServerAuthenticator`; of its mechanisms there
+are PLAIN and SCRAM. SaslHandshake 0, after which tokens come without headers, is not spoken. No I/O
+and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from random import Random
+from typing import Any
+
+import attrs
+
+from kafkagroup.errors import ConfigurationError, ErrorCode
+from kafkagroup.testing.embedded.broker import Incoming
+from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.testing.embedded.scram import (
+    SCRAM_HASHES,
+    Conversation,
+    SaslError,
+    ScramSecret,
+    scram,
+)
+from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.wire.messages.metadata import ApiVersionsRequest
+from kafkagroup.wire.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+__all__ = ["MAX_REQUEST_BYTES", "MECHANISMS", "Accounts", "Doorkeeper", "Verdict"]
+
+MECHANISMS = ("PLAIN", *SCRAM_HASHES)
+"""All that there are."""
+
+MAX_REQUEST_BYTES = 524_288
+"""Largest request before authentication: Kafka's `sasl.server.max.receive.size`."""
+
+_MIN_PAUSE = 1.0
+"""Seconds between the beginnings of two re-authentications. One that comes sooner is refused."""
+
+
+class _Told(SaslError):
+    """Kafka lets the client hear this message; of any other it says that credentials are wrong."""
+
+
+class Accounts:
+    """The users that a broker knows, as each mechanism keeps them."""
+
+    def __init__(
+        self,
+        users: Mapping[str, str],
+        mechanisms: Sequence[str],
+        settings: BrokerSettings,
+        seed: int,
+    ) -> None:
+        """`users` maps names to passwords. Raises: ConfigurationError for a mechanism unknown."""
+        unknown = [name for name in mechanisms if name not in MECHANISMS]
+        if unknown or not mechanisms:
+            raise ConfigurationError(
+                f"mechanisms {list(mechanisms)}: choose among {', '.join(MECHANISMS)}"
+            )
+        self.mechanisms = tuple(mechanisms)
+        self.session_lifetime = settings.connections_max_reauth
+        self._random = Random(seed)
+        self._passwords = dict(users)
+        self._secrets = {
+            mechanism: {user: self._secret(users[user], mechanism, settings) for user in users}
+            for mechanism in mechanisms
+            if mechanism in SCRAM_HASHES
+        }
+
+    def _secret(self, password: str, mechanism: str, settings: BrokerSettings) -> ScramSecret:
+        salt = self._random.randbytes(16)
+        return ScramSecret.of(password, SCRAM_HASHES[mechanism], salt, settings.scram_iterations)
+
+    def begin(self, mechanism: str) -> Conversation:
+        """A conversation of one of `mechanisms`, waiting for the client's first message."""
+        if mechanism == "PLAIN":
+            conversation = _plain(self._passwords)
+        else:
+            nonce = self._random.randbytes(16).hex()
+            conversation = scram(self._secrets[mechanism], SCRAM_HASHES[mechanism], nonce)
+        next(conversation)
+        return conversation
+
+
+def _plain(passwords: Mapping[str, str]) -> Conversation:
+    """RFC 4616."""
+    message = yield b""
+    parts = message.decode("utf-8", "replace").split("\0")
+    if len(parts) != 3:
+        raise _Told(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
+    authorized_as, user, password = parts
+    if not user:
+        raise _Told("Authentication failed: username not specified")
+    if not password:
+        raise _Told("Authentication failed: password not specified")
+    if passwords.get(user) != password:
+        raise _Told("Authentication failed: Invalid username or password")
+    if authorized_as not in ("", user):
+        raise _Told(
+            "Authentication failed: Client requested an authorization id that is different from"
+            " username"
+        )
+    return user, b""
+
+
+@attrs.frozen
+class Verdict:
+    """What becomes of a request that is not carried out."""
+
+    response: Any = None
+    """The answer; None for none."""
+    last: bool = False
+    """Whether the connection is closed then."""
+
+
+_CLOSE = Verdict(last=True)
+
+
+class _Stage(Enum):
+    GREETING = auto()
+    """ApiVersions or SaslHandshake is awaited."""
+    HANDSHAKE = auto()
+    """SaslHandshake is awaited; Kafka answers ApiVersions only once."""
+    TOKENS = auto()
+    """The mechanism's messages are exchanged."""
+    WRONG_MECHANISM = auto()
+    """The next message fails: whoever authenticates again does it by the same mechanism."""
+    OPEN = auto()
+    """The client has shown who it is."""
+
+
+class Doorkeeper:
+    """What is known of the client of one connection."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self._stage = _Stage.GREETING
+        self._conversation: Conversation | None = None
+        self._mechanism = ""
+        self._user: str | None = None
+        self._expires = float("inf")
+        self._began_again = float("-inf")
+
+    @property
+    def open(self) -> bool:
+        """Whether the client may ask for more than to be let in."""
+        return self._stage is _Stage.OPEN
+
+    def admit(self, incoming: Incoming, now: float) -> Verdict | None:
+        """None: the request is to be carried out."""
+        request = incoming.request
+        match self._stage:
+            case _Stage.OPEN:
+                if isinstance(request, SaslHandshakeRequest) and self._may_begin_again(now):
+                    self._began_again = now
+                    return self._handshake(request, incoming.version)
+                # KIP-368: not before there is something to refuse.
+                return _CLOSE if now > self._expires else None
+            case _Stage.TOKENS:
+                if isinstance(request, SaslAuthenticateRequest):
+                    return self._authenticate(request, now)
+                refusal = refuse(request, ErrorCode.ILLEGAL_SASL_STATE, incoming.version)
+                return Verdict(refusal, last=True)
+            case _Stage.GREETING | _Stage.HANDSHAKE if isinstance(request, SaslHandshakeRequest):
+                return self._handshake(request, incoming.version)
+            case _Stage.GREETING if isinstance(request, ApiVersionsRequest):
+                if incoming.version in request.versions:
+                    self._stage = _Stage.HANDSHAKE
+                return None
+            case _:
+                return _CLOSE
+
+    def _may_begin_again(self, now: float) -> bool:
+        return self._expires < float("inf") and now - self._began_again >= _MIN_PAUSE
+
+    def _handshake(self, request: SaslHandshakeRequest, version: int) -> Verdict:
+        if version < 1:
+            return _CLOSE
+        offered = self._accounts.mechanisms
+        if request.mechanism not in offered:
+            code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            return Verdict(SaslHandshakeResponse(error_code=code, mechanisms=offered), last=True)
+        if self._user is not None and request.mechanism != self._mechanism:
+            self._stage = _Stage.WRONG_MECHANISM
+        else:
+            self._stage = _Stage.TOKENS
+            self._mechanism = request.mechanism
+            self._conversation = self._accounts.begin(request.mechanism)
+        return Verdict(SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=offered))
+
+    def _authenticate(self, request: SaslAuthenticateRequest, now: float) -> Verdict:
+        assert self._conversation is not None
+        try:
+            return _token(self._conversation.send(request.auth_bytes))
+        except StopIteration as done:
+            user, token = done.value
+        except _Told as error:
+            return _failed(str(error))
+        except SaslError:
+            again = "authentication" if self._user is None else "re-authentication"
+            return _failed(
+                f"Authentication failed during {again} due to invalid credentials with SASL"
+                f" mechanism {self._mechanism}"
+            )
+        if self._user not in (None, user):
+            return _failed(
+                "Cannot change principals during re-authentication from"
+                f" User.{self._user}: User.{user}"
+            )
+        self._user, self._stage, self._conversation = user, _Stage.OPEN, None
+        lifetime = self._accounts.session_lifetime
+        if lifetime > 0:
+            self._expires = now + lifetime
+        return _token(token, session_lifetime_ms=round(lifetime * 1000))
+
+
+def _token(token: bytes, session_lifetime_ms: int = 0) -> Verdict:
+    return Verdict(
+        SaslAuthenticateResponse(
+            error_code=ErrorCode.NONE,
+            error_message="",
+            auth_bytes=token,
+            session_lifetime_ms=session_lifetime_ms,
+        )
+    )
+
+
+def _failed(reason: str) -> Verdict:
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+    response = SaslAuthenticateResponse(error_code=code, error_message=reason, auth_bytes=b"")
+    return Verdict(response, last=True)

@@ -1,0 +1,85 @@
+"""The server's side of TLS: a stream that tells the client why it is turned away.
+
+anyio's own drops the alert of a handshake that fails, so that a client without the certificate that
+is asked for would see a connection that merely ends. Kafka sends the alert.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import anyio
+from anyio.abc import ByteStream
+
+__all__ = ["TlsStream"]
+
+T = TypeVar("T")
+
+_ALERT = bytes.fromhex("15 0303 0002 02 50")
+"""internal_error, in the clear: what Java answers to a client that does not speak TLS. OpenSSL has
+nothing to say then."""
+
+_LINGER = 1.0
+"""Seconds that a client has to take the alert in and close."""
+
+
+class TlsStream(ByteStream):
+    """TLS around a stream, for one task at a time. Raises ssl.SSLError besides what streams do."""
+
+    def __init__(self, stream: ByteStream, context: ssl.SSLContext) -> None:
+        self._stream = stream
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    async def do_handshake(self) -> None:
+        """To be called once, first of all."""
+        await self._run(self._tls.do_handshake)
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        data = await self._run(partial(self._tls.read, max_bytes))
+        if not data:
+            raise anyio.EndOfStream
+        return data
+
+    async def send(self, item: bytes) -> None:
+        await self._run(partial(self._tls.write, item))
+
+    async def send_eof(self) -> None:
+        raise NotImplementedError("TLS ends in both directions at once")
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def _run(self, step: Callable[[], T]) -> T:
+        while True:
+            try:
+                result = step()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                self._incoming.write(await self._stream.receive())
+            except ssl.SSLError:
+                await self._part()
+                raise
+            else:
+                await self._flush()
+                return result
+
+    async def _part(self) -> None:
+        with anyio.move_on_after(_LINGER):
+            try:
+                if not self._outgoing.pending:
+                    await self._stream.send(_ALERT)
+                await self._flush()
+                # Closed with something unread, a socket may throw away what it has not sent.
+                await self._stream.send_eof()
+                while True:
+                    await self._stream.receive()
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                pass
+
+    async def _flush(self) -> None:
+        if self._outgoing.pending:
+            await self._stream.send(self._outgoing.read())
