@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-wire test-brokers soak bench fuzz-assign clean
+.PHONY: help demo check test test-all test-wire test-brokers soak bench fuzz fuzz-assign hostile clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -27,12 +27,13 @@ help: ## list the targets
 demo: .venv/demo.stamp ## a group of processes in a live view; BROKER=host:port for a real broker
 	@$(BIN)/python examples/demo.py $(BROKER)
 
-check: .venv/check.stamp ## format, lint, types, and which module may import which
+check: .venv/check.stamp ## format, lint, types, which module may import which, known vulnerabilities
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy examples
 	$(BIN)/python -m pytest tests/test_layers.py
+	$(BIN)/python tests/audit.py
 
 test: test-all test-wire ## all tests, with real Kafka if there is Java; tests/wire on other Pythons too
 	@echo "== all tests passed on $$($(BIN)/python --version); the Kafka of those that share one:"
@@ -66,6 +67,12 @@ soak: .venv/check.stamp ## a million records, three nodes, members killed; BROKE
 
 test-brokers: .venv/check.stamp ## the promise "from 2.4 on": Apache Kafka 2.4.1 and 3.9.1
 	$(BIN)/python -m pytest tests/old_brokers tests/testing/test_local.py -m brokers
+
+hostile: .venv/check.stamp ## brokers that mean harm: how each attack ends, its memory and time
+	$(BIN)/python -m tests.hostile
+
+fuzz: .venv/check.stamp ## mutated answers through every decoder; CASES=n, SEED=n
+	$(BIN)/python tests/hostile/fuzz.py --cases $(or $(CASES),10000000) $(if $(SEED),--seed $(SEED))
 
 fuzz-assign: .venv/check.stamp ## a million generated groups through every assignor; CASES=n, SEED=n
 	$(BIN)/python tests/assign/fuzz.py --cases $(or $(CASES),1000000) $(if $(SEED),--seed $(SEED))

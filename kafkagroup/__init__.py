@@ -13,16 +13,21 @@ if TYPE_CHECKING:
     from kafkagroup.consume.delivery import Batch
     from kafkagroup.consumer import Consumer
     from kafkagroup.errors import (
+        AuthenticationError,
+        AuthorizationError,
         BrokerError,
         CommitFailedError,
         ConfigurationError,
         ConsumerClosedError,
         FencedError,
         KafkaGroupError,
+        TlsError,
     )
     from kafkagroup.group import Generation, GroupMember, GroupProtocol
     from kafkagroup.net.broker import Broker
     from kafkagroup.net.loads_file import LoadsFile
+    from kafkagroup.net.sasl.oauthbearer import Token
+    from kafkagroup.net.security import InsecureConnectionWarning, Security
     from kafkagroup.recipes import (
         Election,
         Leader,
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "AuthenticationError",
+    "AuthorizationError",
     "Batch",
     "Broker",
     "BrokerError",
@@ -56,6 +63,7 @@ __all__ = [
     "GroupMember",
     "GroupMetadata",
     "GroupProtocol",
+    "InsecureConnectionWarning",
     "KafkaGroupError",
     "Leader",
     "Leaders",
@@ -65,9 +73,12 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Record",
+    "Security",
     "Shards",
     "Share",
     "TimestampType",
+    "TlsError",
+    "Token",
     "TopicPartition",
 ]
 
@@ -88,10 +99,13 @@ _HOMES = {
     "MemberOptions": "recipes",
     "OffsetAndMetadata": "types",
     "OffsetAndTimestamp": "types",
+    "InsecureConnectionWarning": "net.security",
     "Record": "types",
+    "Security": "net.security",
     "Shards": "recipes",
     "Share": "recipes",
     "TimestampType": "types",
+    "Token": "net.sasl.oauthbearer",
     "TopicPartition": "types",
 }
 

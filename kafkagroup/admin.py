@@ -26,11 +26,13 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     RequestTimeoutError,
     TransportError,
+    broker_error,
 )
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import ClusterMetadata, Node, merge
 from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.retry import Pauses
+from kafkagroup.net.security import Security
 from kafkagroup.net.service import Service
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.group_log import Subscription, decode_assignment, decode_subscription
@@ -124,6 +126,7 @@ class Admin(Service):
         *,
         bootstrap_servers: str | Sequence[str] = "localhost:9092",
         client_id: str = "kafkagroup",
+        security: Security | None = None,
         request_timeout_ms: int = 30_000,
         default_api_timeout_ms: int = 60_000,
         retry_backoff_ms: int = 100,
@@ -150,6 +153,7 @@ class Admin(Service):
             request_timeout=request_timeout_ms / 1000,
             retry_backoff=retry_backoff_ms / 1000,
             retry_backoff_max=retry_backoff_max_ms / 1000,
+            security=security,
         )
         self._timeout = default_api_timeout_ms / 1000
         self._cluster: Cluster | None = None
@@ -269,7 +273,12 @@ def _checked(group: DescribedGroup) -> DescribedGroup:
         # Newer brokers answer with the error: callers need to know one answer only.
         code = ErrorCode.GROUP_ID_NOT_FOUND
     if code:
-        raise BrokerError(code, message or f"describing group {group.group_id!r}")
+        raise broker_error(
+            code,
+            message or f"describing group {group.group_id!r}",
+            operation="DESCRIBE",
+            group=group.group_id,
+        )
     return group
 
 
@@ -317,5 +326,7 @@ async def _metadata(cluster: Cluster, topics: Sequence[str]) -> ClusterMetadata:
     for name, topic in metadata.topics.items():
         absent = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if topic.error_code and not topic.partitions and not absent:
-            raise BrokerError(topic.error_code, f"topic {name!r}")
+            raise broker_error(
+                topic.error_code, f"metadata of topic {name!r}", operation="DESCRIBE", topic=name
+            )
     return metadata

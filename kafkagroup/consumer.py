@@ -17,7 +17,12 @@ from anyio.abc import TaskGroup
 
 from kafkagroup.assign import Assignor
 from kafkagroup.consume.delivery import Batch, Delivery
-from kafkagroup.consume.options import ConsumerOptions, Deserializer, OffsetReset
+from kafkagroup.consume.options import (
+    ConsumerOptions,
+    Deserializer,
+    OffsetReset,
+    PartitionLoads,
+)
 from kafkagroup.consume.owned import UNKNOWN
 from kafkagroup.errors import (
     ConfigurationError,
@@ -32,6 +37,7 @@ from kafkagroup.net.engine import Engine
 from kafkagroup.net.log_offsets import EARLIEST, LATEST
 from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.reader import Reader
+from kafkagroup.net.security import Security
 from kafkagroup.net.service import Service
 from kafkagroup.net.session import Session
 from kafkagroup.net.subscriber import Callbacks, PartitionsCallback
@@ -70,11 +76,12 @@ class Consumer(Service):
         group_instance_id: str | None = None,
         client_id: str = "kafkagroup",
         assignors: Sequence[Assignor] | None = None,
+        partition_loads: PartitionLoads | None = None,
         auto_offset_reset: OffsetReset = "earliest",
         enable_auto_commit: bool = True,
         auto_commit_interval_ms: int = 5_000,
         group_protocol: Literal["classic"] = "classic",
-        security: None = None,
+        security: Security | None = None,
         leave_group_on_close: bool = True,
         session_timeout_ms: int | None = None,
         heartbeat_interval_ms: int | None = None,
@@ -107,15 +114,13 @@ class Consumer(Service):
         Raises: ConfigurationError.
         """
         super().__init__(close_timeout)
-        _refuse_unsupported(
-            group_protocol=(group_protocol, "classic"),
-            security=(security, None),
-        )
+        _refuse_unsupported(group_protocol=(group_protocol, "classic"))
         options = ConsumerOptions.checked(
             group_id=group_id,
             group_instance_id=group_instance_id,
             client_id=client_id,
             assignors=assignors,
+            partition_loads=partition_loads,
             auto_offset_reset=auto_offset_reset,
             enable_auto_commit=enable_auto_commit,
             auto_commit_interval_ms=auto_commit_interval_ms,
@@ -140,6 +145,14 @@ class Consumer(Service):
             close_timeout=close_timeout,
         )
         self._options = options
+        self._client_options = ClientOptions(
+            client_id=options.client_id,
+            request_timeout=options.request_timeout,
+            retry_backoff=options.retry_backoff,
+            retry_backoff_max=options.retry_backoff_max,
+            max_frame_bytes=options.max_frame_bytes,
+            security=security,
+        )
         self._servers = parse_servers(bootstrap_servers)
         self._subscription = _checked_topics(topics)
         self._pattern = _checked_pattern(pattern, topics)
@@ -518,7 +531,7 @@ class Consumer(Service):
         await super().__aexit__(exc_type, exc_value, traceback)
 
     async def _open(self, tasks: TaskGroup) -> None:
-        cluster = Cluster(self._servers, self._client_options(), tasks)
+        cluster = Cluster(self._servers, self._client_options, tasks)
         cluster.topics |= self._subscription
         await cluster.refresh()
 
@@ -540,16 +553,6 @@ class Consumer(Service):
 
     def _crashed(self, error: Exception) -> None:
         self._session.fail(error)
-
-    def _client_options(self) -> ClientOptions:
-        options = self._options
-        return ClientOptions(
-            client_id=options.client_id,
-            request_timeout=options.request_timeout,
-            retry_backoff=options.retry_backoff,
-            retry_backoff_max=options.retry_backoff_max,
-            max_frame_bytes=options.max_frame_bytes,
-        )
 
 
 class Batches:

@@ -12,11 +12,14 @@ KafkaGroupError
 │       ├── LimitExceededError              a claim beyond a limit; the limit is named
 │       └── CorruptRecordError              a damaged record batch: topic, partition, offset
 ├── UnsupportedVersionError                 no version of a request that both sides speak
+├── AuthenticationError                     who is who could not be proved; fatal
+│   └── TlsError                            the TLS handshake failed: certificates, names, versions
 ├── TransportError                          retriable: the network's fault
 │   ├── ConnectionLostError                 the connection broke, or could not be made
 │   ├── RequestTimeoutError                 no answer within the deadline
 │   └── NoBrokersAvailableError             no bootstrap address answered
 ├── BrokerError                             an error code in an answer: code, name, retriable
+│   └── AuthorizationError                  not allowed: resource, operation
 ├── FencedError                             another member took this member's identity; fatal
 ├── CommitFailedError                       offsets of an assignment that is over
 ├── OffsetOutOfRangeError                   the position is not in the log, and no reset policy
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from kafkagroup.types import Record, TopicPartition
 
 __all__ = [
+    "AuthenticationError",
+    "AuthorizationError",
     "BrokerError",
     "CommitFailedError",
     "ConfigurationError",
@@ -55,6 +60,7 @@ __all__ = [
     "OffsetOutOfRangeError",
     "RemoteProtocolError",
     "RequestTimeoutError",
+    "TlsError",
     "TransportError",
     "UnsupportedVersionError",
 ]
@@ -114,6 +120,16 @@ class CorruptRecordError(DecodeError):
 
 class UnsupportedVersionError(KafkaGroupError):
     """The broker speaks no version of a request that this library speaks."""
+
+
+class AuthenticationError(KafkaGroupError):
+    """The broker refuses the credentials, or could not prove who it is. Never tried again: the
+    same credentials would be refused again, and lock the account in the end."""
+
+
+class TlsError(AuthenticationError):
+    """The TLS handshake failed. Says which side refused what; a connection that merely broke is a
+    ConnectionLostError."""
 
 
 class TransportError(KafkaGroupError):
@@ -351,7 +367,7 @@ class BrokerError(KafkaGroupError):
         """Whether the same request may succeed later."""
         self.stale_metadata = code in _STALE_METADATA
         """Whether metadata must be refreshed before a retry."""
-        super().__init__(f"{self.name} ({code})" + (f": {message}" if message else ""))
+        super().__init__(f"{self.name} ({code})" + (f": {escaped(message)}" if message else ""))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BrokerError) and self.args == other.args
@@ -363,6 +379,58 @@ class BrokerError(KafkaGroupError):
         prefix = f"{self.name} ({self.code})"
         message = str(self).removeprefix(prefix).removeprefix(": ")
         return type(self), (self.code, message or None)
+
+
+class AuthorizationError(BrokerError):
+    """The cluster does not allow this client what it asked for: an ACL is missing."""
+
+    def __init__(
+        self, code: int, message: str | None = None, resource: str = "", operation: str = ""
+    ) -> None:
+        missing = " on ".join(filter(None, (operation, resource)))
+        denied = f"{missing} is not allowed" if missing else ""
+        super().__init__(code, ": ".join(filter(None, (denied, message))))
+        self.resource = escaped(resource)
+        """What must not be touched, such as "topic 'orders'"; "" when the broker does not say."""
+        self.operation = operation
+        """Kafka's name of the operation that the ACL would have to allow, such as "READ"."""
+        self._given = (code, message, resource, operation)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), self._given
+
+
+def broker_error(
+    code: int,
+    message: str | None = None,
+    *,
+    operation: str = "",
+    topic: str | None = None,
+    group: str | None = None,
+) -> BrokerError:
+    """The error of a code. One that denies something is an AuthorizationError: it names the topic
+    or the group, whichever the code is about, and the operation that an ACL would have to allow."""
+    match code:
+        case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            resource = "" if topic is None else f"topic {topic!r}"
+        case ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            resource = "" if group is None else f"group {group!r}"
+        case ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            resource, operation = "the cluster", ""
+        case _:
+            return BrokerError(code, message)
+    return AuthorizationError(code, message, resource, operation)
+
+
+_MOST_SHOWN = 500
+"""Most characters of foreign text in an error or a log: a few sentences."""
+
+
+def escaped(text: str, most: int = _MOST_SHOWN) -> str:
+    """Text of a peer's, fit for a log or a terminal: one line, no control characters, at most
+    `most` characters. Escaping twice changes nothing."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[: most + 1])
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def error_name(code: int) -> str:

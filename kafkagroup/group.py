@@ -13,12 +13,13 @@ import anyio.lowlevel
 import attrs
 from anyio.abc import TaskGroup
 
-from kafkagroup.errors import BrokerError, ConfigurationError, ConsumerClosedError
+from kafkagroup.errors import ConfigurationError, ConsumerClosedError, broker_error
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver, Offer
 from kafkagroup.net.options import ClientOptions, parse_servers
+from kafkagroup.net.security import Security
 from kafkagroup.net.service import Service
 from kafkagroup.wire.messages.group import DescribedGroup, DescribeGroupsRequest
 
@@ -229,6 +230,7 @@ class GroupMember(Service):
         *,
         bootstrap_servers: str | Sequence[str] = "localhost:9092",
         client_id: str = "kafkagroup",
+        security: Security | None = None,
         group_instance_id: str | None = None,
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 1_000,
@@ -248,6 +250,7 @@ class GroupMember(Service):
             request_timeout=request_timeout_ms / 1000,
             retry_backoff=retry_backoff_ms / 1000,
             retry_backoff_max=retry_backoff_max_ms / 1000,
+            security=security,
         )
         self._member = Member(
             config=Config(
@@ -325,7 +328,9 @@ class GroupMember(Service):
         answer = await coordinator.request(DescribeGroupsRequest(groups=(group_id,)))
         (group,) = answer.groups
         if group.error_code:
-            raise BrokerError(group.error_code, group.error_message)
+            raise broker_error(
+                group.error_code, group.error_message, operation="DESCRIBE", group=group_id
+            )
         return group
 
     @property

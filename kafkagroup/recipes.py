@@ -34,8 +34,10 @@ from kafkagroup.errors import (
     DecodeError,
     ErrorCode,
     TransportError,
+    escaped,
 )
 from kafkagroup.group import Generation, GroupMember, GroupProtocol
+from kafkagroup.net.security import Security
 from kafkagroup.wire.schema import (
     BYTES,
     INT32,
@@ -76,6 +78,7 @@ class MemberOptions(TypedDict, total=False):
 
     bootstrap_servers: str | Sequence[str]
     client_id: str
+    security: Security | None
     group_instance_id: str | None
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -163,7 +166,7 @@ def _read_all(kind: type[T], members: Mapping[str, bytes]) -> dict[str, T]:
         try:
             said[member_id] = _read(kind, metadata)
         except DecodeError as error:
-            logger.warning("member %s is left out: %s", member_id, error)
+            logger.warning("member %s is left out: %s", escaped(member_id), error)
     return said
 
 
@@ -299,11 +302,13 @@ class _Recipe(ABC):
             group = await self._member.describe()
         except (BrokerError, TransportError) as error:
             return f"group {self._group_id!r} does something else than {mine} ({error})"
-        names = [f"{m.member_id} at {m.client_host}" for m in group.members]
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        names = [escaped(f"{m.member_id} at {m.client_host}") for m in group.members[:_NAMED]]
+        left = len(group.members) - len(names)
+        more = f" and {left} more" if left else ""
+        does = escaped(f"{group.protocol_type}/{group.protocol_data or '?'}")
         return (
-            f"group {self._group_id!r} does {group.protocol_type}/{group.protocol_data or '?'}, say"
-            f" {', '.join(names[:_NAMED]) or 'members that have left since'}{more};"
+            f"group {self._group_id!r} does {does}, say"
+            f" {', '.join(names) or 'members that have left since'}{more};"
             f" this member says {mine}"
         )
 

@@ -11,6 +11,7 @@ import pytest
 
 from kafkagroup import errors
 from kafkagroup.errors import (
+    AuthorizationError,
     BrokerError,
     ConfigurationError,
     CorruptRecordError,
@@ -19,13 +20,19 @@ from kafkagroup.errors import (
     KafkaGroupError,
     NoOffsetError,
     OffsetOutOfRangeError,
+    broker_error,
     error_name,
+    escaped,
 )
 from kafkagroup.types import Record, TimestampType, TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 RECORD = Record("t", 0, 7, 5, TimestampType.CREATE_TIME, b"k", b"v", (("h", None),), 3)
 SPECIAL: dict[type[Exception], tuple[Exception, str]] = {
+    AuthorizationError: (
+        AuthorizationError(29, "fetching t/0", "topic 't'", "READ"),
+        "TOPIC_AUTHORIZATION_FAILED (29): READ on topic 't' is not allowed: fetching t/0",
+    ),
     BrokerError: (
         BrokerError(25, "JoinGroup of group 'g'"),
         "UNKNOWN_MEMBER_ID (25): JoinGroup of group 'g'",
@@ -140,3 +147,30 @@ def test_the_attributes_of_a_corrupt_record_have_defaults() -> None:
     assert str(CorruptRecordError("short")) == "?/-1 at offset -1: short"
     error = CorruptRecordError("short", topic="t", partition=1, offset=2)
     assert vars(error) == {"reason": "short", "topic": "t", "partition": 1, "offset": 2}
+
+
+@pytest.mark.parametrize(
+    ("code", "resource", "operation"),
+    [(29, "topic 't'", "READ"), (30, "group 'g'", "READ"), (31, "the cluster", "")],
+)
+def test_what_is_denied_is_named(code: int, resource: str, operation: str) -> None:
+    error = broker_error(code, "doing it", operation="READ", topic="t", group="g")
+    assert type(error) is AuthorizationError
+    assert (error.code, error.resource, error.operation) == (code, resource, operation)
+    missing = " on ".join(filter(None, (operation, resource)))
+    assert str(error) == f"{error_name(code)} ({code}): {missing} is not allowed: doing it"
+
+
+def test_other_codes_deny_nothing() -> None:
+    assert type(broker_error(25, "doing it", operation="READ", topic="t")) is BrokerError
+
+
+def test_text_of_a_broker_is_one_short_line() -> None:
+    """A log or a terminal must not take orders from it."""
+    said = "no\r\n2026 INFO all is well \x1b[2J\u202e" + "x" * 100_000
+    shown = escaped(said)
+    assert shown.startswith("no\\r\\n2026 INFO all is well \\x1b[2J\\u202exxx")
+    assert (len(shown), shown[-2:], shown.isprintable()) == (500, "x…", True)
+    assert escaped(shown) == shown
+    assert escaped("Größe: 5 µs") == "Größe: 5 µs"
+    assert str(BrokerError(58, said)) == f"SASL_AUTHENTICATION_FAILED (58): {shown}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
 
@@ -16,8 +16,9 @@ from kafkagroup.assign import (
     roundrobin_assignor,
 )
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.types import TopicPartition
 
-__all__ = ["ConsumerOptions", "Deserializer", "OffsetReset"]
+__all__ = ["ConsumerOptions", "Deserializer", "OffsetReset", "PartitionLoads"]
 
 DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
     range_assignor,
@@ -32,6 +33,10 @@ _ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 Deserializer = Callable[[bytes], object]
 """Called with the bytes of a key or value that is not null."""
 
+Loads = Mapping[TopicPartition, float]
+PartitionLoads = Callable[[], Loads | Awaitable[Loads]]
+"""Called on the leader of the group at each assignment; what is missing counts as 1.0."""
+
 OffsetReset = Literal["earliest", "latest", "none"] | timedelta
 """Where to start without a committed offset: the log's start, its end, nowhere (an error), or at
 the first record that is younger than a duration."""
@@ -45,6 +50,7 @@ class ConsumerOptions:
     group_instance_id: str | None
     client_id: str
     assignors: tuple[Assignor, ...]
+    partition_loads: PartitionLoads | None
     auto_offset_reset: OffsetReset
     enable_auto_commit: bool
     auto_commit_interval: float
@@ -77,6 +83,7 @@ class ConsumerOptions:
         group_instance_id: str | None,
         client_id: str,
         assignors: Sequence[Assignor] | None,
+        partition_loads: PartitionLoads | None,
         auto_offset_reset: OffsetReset,
         enable_auto_commit: bool,
         auto_commit_interval_ms: int,
@@ -156,6 +163,7 @@ class ConsumerOptions:
             group_instance_id=group_instance_id,
             client_id=client_id,
             assignors=tuple(strategies),
+            partition_loads=partition_loads,
             auto_offset_reset=auto_offset_reset,
             enable_auto_commit=enable_auto_commit,
             auto_commit_interval=auto_commit_interval_ms / 1000,

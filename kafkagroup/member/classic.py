@@ -21,6 +21,7 @@ from kafkagroup.errors import (
     LocalProtocolError,
     RemoteProtocolError,
     TransportError,
+    broker_error,
 )
 from kafkagroup.member.backoff import backoff
 from kafkagroup.member.requests import (
@@ -212,7 +213,12 @@ class _Step:
         if found.error_code == ErrorCode.NONE:
             coordinator = Coordinator(found.node_id, found.host, found.port)
             return self._set(coordinator=coordinator, next_beat=self.now)
-        error = BrokerError(found.error_code, found.error_message)
+        error = broker_error(
+            found.error_code,
+            found.error_message,
+            operation="DESCRIBE",
+            group=self.member.config.group_id,
+        )
         if error.retriable:
             return self._back_off()
         return self._fail(error)
@@ -349,7 +355,8 @@ class _Step:
 
     def _refused(self, code: int, what: str) -> None:
         """An error code of JoinGroup, SyncGroup or Heartbeat that none of them takes alone."""
-        error = BrokerError(code, f"{what} of group {self.member.config.group_id!r}")
+        group = self.member.config.group_id
+        error = broker_error(code, f"{what} of group {group!r}", operation="READ", group=group)
         match code:
             case ErrorCode.UNKNOWN_MEMBER_ID:
                 self._set(member_id="")

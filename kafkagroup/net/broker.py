@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from kafkagroup.errors import ConnectionLostError
+from kafkagroup.errors import ConnectionLostError, escaped
 from kafkagroup.net.connection import BrokerConnection
 from kafkagroup.net.options import ClientOptions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -104,7 +104,7 @@ class Broker:
         self._closings = 0
 
     def __repr__(self) -> str:
-        return f"Broker({self.node_id}, {self.host!r}, {self.port})"
+        return f"Broker({self.node_id}, {escaped(self.host)!r}, {self.port})"
 
     @classmethod
     @asynccontextmanager
@@ -117,9 +117,10 @@ class Broker:
         options: ClientOptions | None = None,
         offsets_channel_timeout: float | None = None,
     ) -> AsyncIterator[Broker]:
-        """A broker on its own, connected; everything is closed on leaving.
+        """A broker on its own, connected; everything is closed on leaving. TLS and SASL are among
+        the `options`: `ClientOptions(security=...)`.
 
-        Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError.
+        Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError, AuthenticationError.
         """
         async with anyio.create_task_group() as tasks:
             broker = cls(
@@ -195,7 +196,7 @@ class Broker:
                 if closings != self._closings:
                     # Closed while it connected: nobody else would ever close this one.
                     await connection.aclose()
-                    raise ConnectionLostError(f"{self.host}:{self.port}: was closed here")
+                    raise ConnectionLostError(f"{escaped(self.host)}:{self.port}: was closed here")
                 self._connections[connection_id] = connection
             return connection
 

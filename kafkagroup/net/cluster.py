@@ -21,6 +21,7 @@ from kafkagroup.errors import (
     NoBrokersAvailableError,
     RemoteProtocolError,
     TransportError,
+    broker_error,
 )
 from kafkagroup.net.broker import Broker
 from kafkagroup.net.metadata import ClusterMetadata, Node, merge, with_leader
@@ -40,6 +41,9 @@ __all__ = ["Cluster", "coordinator_in"]
 R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
+
+_MOST_TOLD = 5
+"""Most reasons in one error: there may be as many brokers as an answer has room for."""
 
 
 class Cluster:
@@ -140,16 +144,23 @@ class Cluster:
             except (TransportError, RemoteProtocolError) as error:
                 reasons.append(str(error))
                 logger.debug("%r did not answer: %s", broker, error)
-        raise NoBrokersAvailableError("no broker answered: " + "; ".join(reasons))
+        told = list(dict.fromkeys(reasons))
+        more = f"; and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
+        raise NoBrokersAvailableError("no broker answered: " + "; ".join(told[:_MOST_TOLD]) + more)
 
     def _candidates(self) -> Iterator[Broker]:
-        known = [self.broker(node) for node in self.metadata.nodes.values()]
-        random.shuffle(known)
-        yield from sorted(known, key=lambda broker: not broker.connected)
+        nodes = list(self.metadata.nodes.values())
+        random.shuffle(nodes)
+        # Made one at a time as they are tried: an answer may name a million brokers.
+        yield from map(self.broker, sorted(nodes, key=lambda node: not self._is_connected(node)))
         for address in self._bootstrap_servers:
             if address not in self._bootstrap:
                 self._bootstrap[address] = Broker(-1, *address, self._tasks, self.options)
             yield self._bootstrap[address]
+
+    def _is_connected(self, node: Node) -> bool:
+        broker = self._brokers.get(node.node_id)
+        return broker is not None and broker.connected
 
     async def find_coordinator(self, group: str) -> Node:
         """The broker that coordinates a group.
@@ -171,5 +182,7 @@ def coordinator_in(answer: FindCoordinatorResponse) -> Node:
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the answer names no coordinator")
     found = answer.coordinators[0]
     if found.error_code:
-        raise BrokerError(found.error_code, found.error_message)
+        raise broker_error(
+            found.error_code, found.error_message, operation="DESCRIBE", group=found.key
+        )
     return Node(found.node_id, found.host, found.port)

@@ -3,12 +3,15 @@
 Only the writer task writes and only the reader task reads, so cancelling a request can never leave
 half a frame on the wire. A request that is given up on (cancelled) keeps its correlation id until
 its answer has come and been dropped; one that times out closes the connection, as a broker answers
-in order and whatever is behind it would wait too.
+in order and whatever is behind it would wait too. Where the broker's sessions end, the connection
+renews its own in time: new requests wait meanwhile, those in flight are answered first (KIP-368).
 """
 
 from __future__ import annotations
 
 import logging
+import random
+import ssl
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -16,14 +19,19 @@ import attrs
 from anyio.abc import ByteStream, TaskGroup
 
 from kafkagroup.errors import (
+    AuthenticationError,
     BrokerError,
     ConnectionLostError,
     ErrorCode,
     KafkaGroupError,
     RemoteProtocolError,
     RequestTimeoutError,
+    escaped,
 )
 from kafkagroup.net.options import ClientOptions
+from kafkagroup.net.sasl import Mechanism
+from kafkagroup.net.sasl.conversation import authenticate
+from kafkagroup.net.tls import tls_error
 from kafkagroup.wire.connection import Connection
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafkagroup.wire.schema import Request
@@ -38,6 +46,25 @@ logger = logging.getLogger(__name__)
 _CHUNK = 256 * 1024
 """Bytes asked of the socket at a time; a fetch answer takes few system calls."""
 
+_BROKEN = (
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    anyio.BusyResourceError,  # a broker that changes the keys of TLS has the reader write an answer
+    OSError,
+)
+"""What a stream raises that is no use any more."""
+
+_RENEW_AFTER = (0.85, 0.95)
+"""How much of a session passes before it is renewed: at random, or all connections would do it at
+the same time. The same as Java's client."""
+
+_SHORTEST_SESSION = 1.0
+"""Seconds. Brokers refuse to renew a session that is younger, and one that ends sooner would have
+us do nothing else."""
+
+_LONGEST_SESSION = 7 * 86400.0
+"""Seconds; whatever the broker claims, what is longer never ends."""
+
 
 @attrs.define(eq=False)
 class _Waiting:
@@ -51,43 +78,59 @@ class _Waiting:
 class BrokerConnection:
     """A connection that is open from `connect` until `aclose` or the first failure."""
 
-    def __init__(self, stream: ByteStream, name: str, options: ClientOptions) -> None:
+    def __init__(self, stream: ByteStream, host: str, name: str, options: ClientOptions) -> None:
         self._stream = stream
+        self._host = host
         self._name = name
+        self._options = options
         self._protocol = Connection(options.client_id, max_frame_bytes=options.max_frame_bytes)
         self._waiting: dict[int, _Waiting] = {}
         self._outgoing: list[bytes] = []
         self._wake_writer = anyio.Event()
         self._error: KafkaGroupError | None = None
         self._scope = anyio.CancelScope()
+        self._tasks: TaskGroup
+        self._renewed: anyio.Event | None = None
+        """While the session is being renewed: set once requests may go out again."""
+        self._answered = anyio.Event()
+        """Set, while the session is being renewed, when nothing is in flight any more."""
 
     @classmethod
     async def connect(
         cls, host: str, port: int, options: ClientOptions, tasks: TaskGroup
     ) -> BrokerConnection:
-        """Connect and ask for the broker's versions. Its two tasks run in `tasks`.
+        """Connect, ask for the broker's versions, and authenticate as the options say. Its tasks
+        run in `tasks`.
 
-        Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError.
+        Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError, AuthenticationError.
         """
-        name = f"{host}:{port}"
+        name = f"{escaped(host)}:{port}"
+        security = options.security
         if not 0 < port < 65536:
             # Ports come from brokers too, and the socket module raises OverflowError for such.
             raise ConnectionLostError(f"{name}: no such port")
+        if not (host.isprintable() and 0 < len(host) < 256):
+            # So do host names; what OpenSSL says to these would count as a refused handshake.
+            raise ConnectionLostError(f"{name}: no such host")
         try:
             with anyio.fail_after(options.connect_timeout):
-                stream = await anyio.connect_tcp(
+                stream: ByteStream = await anyio.connect_tcp(
                     host, port, local_host=options.source_host, local_port=options.source_port
                 )
+                if security is not None:
+                    stream = await security.wrap(stream, host, name, options.run_in_thread)
         except TimeoutError:
             raise ConnectionLostError(
                 f"{name}: no connection within {options.connect_timeout} s"
             ) from None
-        except (OSError, UnicodeError) as error:  # the latter from a name that IDNA cannot encode
-            raise ConnectionLostError(f"{name}: {error}") from error
-        connection = cls(stream, name, options)
+        except (OSError, ValueError) as error:  # the latter from a name that cannot be one
+            raise ConnectionLostError(f"{name}: {escaped(str(error))}") from error
+        connection = cls(stream, host, name, options)
         tasks.start_soon(connection._run, name=f"kafkagroup connection to {name}")
         try:
             await connection._handshake(options.connect_timeout)
+            if security is not None and security.mechanism is not None:
+                await connection._log_in(security.mechanism)
         except BaseException:
             connection._scope.cancel()
             raise
@@ -107,11 +150,15 @@ class BrokerConnection:
         RemoteProtocolError when the broker breaks the protocol while it waits.
         """
         version = self._protocol.choose_version(type(request), highest)
+        if self._renewed is not None:
+            timeout = await self._wait_renewed(timeout)
         answer = await self._request(fold(request, version), version, timeout)
         return unfold(request, answer, version)
 
     async def send_only(self, request: Request[Any], *, highest: int | None = None) -> None:
         """Send a request that has no answer: Produce with acks=0."""
+        if self._renewed is not None:
+            await self._wait_renewed(self._options.request_timeout)
         self._raise_if_closed()
         version = self._protocol.choose_version(type(request), highest)
         correlation_id, data = self._protocol.send(request, version)
@@ -143,11 +190,78 @@ class BrokerConnection:
         )
         return await self._request(request, version, timeout)
 
+    # ------------------------------------------------------------ authentication
+
+    async def _log_in(self, mechanism: Mechanism) -> None:
+        lifetime = await self._authenticate(mechanism)
+        if lifetime:
+            self._tasks.start_soon(self._keep_logged_in, mechanism, lifetime)
+
+    async def _keep_logged_in(self, mechanism: Mechanism, lifetime: float) -> None:
+        while 0 < lifetime < _LONGEST_SESSION:
+            pause = lifetime * random.uniform(*_RENEW_AFTER)
+            await anyio.sleep(max(pause, _SHORTEST_SESSION))
+            # KIP-368: between SaslHandshake and the end the broker takes nothing else; and what is
+            # parked there, such as a JoinGroup, must not count against our deadline.
+            renewed = self._renewed = anyio.Event()
+            self._answered = anyio.Event()
+            if self._protocol.in_flight:
+                await self._answered.wait()
+            try:
+                lifetime = await self._authenticate(mechanism)
+            except KafkaGroupError as error:
+                self._fail(error)
+                self._scope.cancel()
+                return
+            self._renewed = None
+            renewed.set()
+
+    async def _authenticate(self, mechanism: Mechanism) -> float:
+        timeout = self._options.connect_timeout
+
+        async def ask(request: Request[R]) -> R:
+            return await self._request(
+                request, self._protocol.choose_version(type(request)), timeout
+            )
+
+        self._protocol.authenticating = True
+        try:
+            with anyio.fail_after(timeout):
+                return await authenticate(mechanism, self._host, ask, self._options.run_in_thread)
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"{self._name}: not authenticated within {timeout:g} s"
+            ) from None
+        except AuthenticationError as error:
+            raise AuthenticationError(f"{self._name}: {error}") from error.__cause__
+        finally:
+            self._protocol.authenticating = False
+
+    async def _wait_renewed(self, timeout: float) -> float:
+        """Wait until requests may go out again; answer how many seconds are left.
+
+        Like an answer, this is waited for until the deadline, which closes the connection.
+        """
+        deadline = anyio.current_time() + timeout
+        try:
+            with anyio.fail_after(timeout):
+                while self._renewed is not None and self._error is None:
+                    await self._renewed.wait()
+        except TimeoutError:
+            error = RequestTimeoutError(
+                f"{self._name}: the session was not renewed within {timeout:g} s"
+            )
+            self._fail(error)
+            self._scope.cancel()
+            raise error from None
+        return deadline - anyio.current_time()
+
+    # ------------------------------------------------------------ the stream
+
     async def _request(self, request: Request[R], version: int, timeout: float) -> R:
         self._raise_if_closed()
-        correlation_id, data = self._protocol.send(request, version)
+        correlation_id = self._send(request, version)
         waiting = self._waiting[correlation_id] = _Waiting()
-        self._write(data)
         try:
             with anyio.fail_after(timeout):
                 await waiting.done.wait()
@@ -164,7 +278,14 @@ class BrokerConnection:
             raise waiting.error
         return cast(R, waiting.answer)
 
+    def _send(self, request: Request[Any], version: int) -> int:
+        correlation_id, data = self._protocol.send(request, version)
+        self._write(data)
+        return correlation_id
+
     def _raise_if_closed(self) -> None:
+        if isinstance(self._error, AuthenticationError):
+            raise self._error
         if self._error is not None:
             raise ConnectionLostError(f"{self._name}: the connection is closed: {self._error}")
 
@@ -179,11 +300,14 @@ class BrokerConnection:
         for waiting in self._waiting.values():
             waiting.error = error
             waiting.done.set()
+        if self._renewed is not None:
+            self._renewed.set()
 
     async def _run(self) -> None:
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
+                    self._tasks = tasks
                     tasks.start_soon(self._write_all)
                     await self._read_all()
                     tasks.cancel_scope.cancel()
@@ -193,19 +317,24 @@ class BrokerConnection:
                 await anyio.aclose_forcefully(self._stream)
 
     async def _read_all(self) -> None:
+        heard = False
         while True:
             try:
                 data = await self._stream.receive(_CHUNK)
+                heard = heard or bool(self._protocol.broker_versions)
                 answers = self._protocol.receive_data(data)
             except anyio.EndOfStream:
-                self._fail(ConnectionLostError(f"{self._name}: closed by the broker"))
+                hint = "" if heard else self._hint()
+                self._fail(ConnectionLostError(f"{self._name}: closed by the broker{hint}"))
                 return
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
-                self._fail(ConnectionLostError(f"{self._name}: {error or 'broken'}"))
+            except _BROKEN as error:
+                self._fail(self._broken(error))
                 return
             except RemoteProtocolError as error:
                 logger.warning("%s broke the protocol: %s", self._name, error)
-                self._fail(error)
+                # Its traceback, and that of what it came from, would keep the whole answer alive.
+                error.__context__ = None
+                self._fail(error.with_traceback(None))
                 return
             for answer in answers:
                 # An answer that nobody waits for any more belongs to a cancelled request. Taken out
@@ -213,6 +342,8 @@ class BrokerConnection:
                 if waiting := self._waiting.pop(answer.correlation_id, None):
                     waiting.answer = answer.message
                     waiting.done.set()
+            if self._renewed is not None and not self._protocol.in_flight:
+                self._answered.set()
 
     async def _write_all(self) -> None:
         while True:
@@ -222,7 +353,20 @@ class BrokerConnection:
             self._outgoing.clear()
             try:
                 await self._stream.send(data)
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
-                self._fail(ConnectionLostError(f"{self._name}: {error or 'broken'}"))
+            except _BROKEN as error:
+                self._fail(self._broken(error))
                 self._scope.cancel()
                 return
+
+    def _hint(self) -> str:
+        """Why a broker may have closed the connection after nothing but its versions."""
+        security = self._options.security
+        if not self._protocol.broker_versions or (security and security.mechanism):
+            return ""
+        return "; as a listener does that wants SASL: set sasl_mechanism in security"
+
+    def _broken(self, error: Exception) -> KafkaGroupError:
+        if isinstance(error, ssl.SSLError) and not self._protocol.broker_versions:
+            # TLS 1.3: the broker judges this client's certificate after our side of the handshake.
+            return tls_error(self._name, error)
+        return ConnectionLostError(f"{self._name}: {escaped(str(error)) or 'broken'}")

@@ -16,9 +16,11 @@ from kafkagroup.consume.delivery import Delivery
 from kafkagroup.errors import (
     BrokerError,
     CommitFailedError,
+    ErrorCode,
     KafkaGroupError,
     RemoteProtocolError,
     TransportError,
+    broker_error,
 )
 from kafkagroup.member.state import Config, Member
 from kafkagroup.net.clock import loop_clock
@@ -62,6 +64,8 @@ class Engine:
         self._exclude_internal = True
         self._leaving: Driver | None = None
         """A membership that is given up; whoever asked for that may have been cancelled since."""
+        self._denied: frozenset[str] = frozenset()
+        """Topics of which the application was told that it must not see them."""
         group_id = self._options.group_id
         session.offsets = None if group_id is None else GroupOffsets(cluster, group_id)
         self.log_offsets = LogOffsets(cluster, self._options.isolation_level)
@@ -125,6 +129,7 @@ class Engine:
     async def _subscribe(self, topics: frozenset[str]) -> None:
         self._subscription = self._subscriber.topics = topics
         self._cluster.topics |= topics
+        self._tell_denied()
         await self._left()
         driver = self._session.driver
         if self._options.group_id is None:
@@ -167,6 +172,7 @@ class Engine:
         await self._cluster.refresh()
         # After the last await: a seek that follows comes before the look-up of a position.
         self._delivery.own(sorted(wanted))
+        self._tell_denied()
         self._taken_up()
 
     async def let_go(self, reason: str) -> None:
@@ -256,6 +262,7 @@ class Engine:
     async def _follow_metadata(self) -> None:
         while True:
             await self._cluster.changed.wait()
+            self._tell_denied()
             self._taken_up()
             await self._match()
             if self._options.group_id is None and self._subscription:
@@ -263,6 +270,17 @@ class Engine:
             driver = self._session.driver
             if driver is not None and (reason := self._subscriber.growth()):
                 driver.rejoin(reason)
+
+    def _tell_denied(self) -> None:
+        """Tell the application, once, of topics that it asks for and must not even see: nothing
+        else would ever come of them."""
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        topics = self._cluster.metadata.topics
+        asked = self._subscription | {tp.topic for tp in self._delivery.owned}
+        denied = frozenset(t for t in asked if t in topics and topics[t].error_code == code)
+        for topic in sorted(denied - self._denied):
+            self._session.tell(broker_error(code, operation="DESCRIBE", topic=topic))
+        self._denied = denied
 
     async def _auto_commit(self) -> None:
         while True:

@@ -26,6 +26,7 @@ from kafkagroup.errors import (
     DecodeError,
     RemoteProtocolError,
     TransportError,
+    broker_error,
 )
 from kafkagroup.member.backoff import backoff
 from kafkagroup.net.cluster import Cluster
@@ -316,7 +317,12 @@ class Fetcher:
 
     def _see_to(self, owned: OwnedPartition, code: int) -> bool:
         action = remedy(code)
-        error = BrokerError(code, f"fetching {owned.tp} at {owned.fetch_offset}")
+        error = broker_error(
+            code,
+            f"fetching {owned.tp} at {owned.fetch_offset}",
+            operation="READ",
+            topic=owned.tp.topic,
+        )
         logger.log(logging.WARNING if action is Remedy.RESET else logging.INFO, "%s", error)
         if action is Remedy.RAISE:
             self._failed(owned, error)

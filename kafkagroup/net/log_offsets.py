@@ -8,7 +8,13 @@ from collections.abc import Mapping
 import attrs
 
 from kafkagroup.consume.plan import Remedy, remedy
-from kafkagroup.errors import BrokerError, ErrorCode, RemoteProtocolError, TransportError
+from kafkagroup.errors import (
+    BrokerError,
+    ErrorCode,
+    RemoteProtocolError,
+    TransportError,
+    broker_error,
+)
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.retry import Pauses
 from kafkagroup.types import OffsetAndTimestamp, TopicPartition
@@ -108,5 +114,7 @@ def _sort(answer: ListOffsetsResponse, asked: Mapping[TopicPartition, int], foun
             action = remedy(p.error_code)
             stale |= action is Remedy.REFRESH
             if action in (Remedy.RAISE, Remedy.RESET):
-                found.errors[tp] = BrokerError(p.error_code, f"offsets of {tp}")
+                found.errors[tp] = broker_error(
+                    p.error_code, f"offsets of {tp}", operation="DESCRIBE", topic=tp.topic
+                )
     return stale

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
@@ -27,6 +28,9 @@ __all__ = [
     "with_leader",
 ]
 
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Of a topic. Brokers let no other be made; whoever names one wants to forge lines of a log."""
 
 Racks = Mapping[str, tuple[frozenset[str], ...]]
 """Topic -> the racks of each partition's replicas, by partition number."""
@@ -106,7 +110,7 @@ def merge(
     but its topics when it is `complete`."""
     topics = {} if complete else dict(known.topics)
     for topic in answer.topics:
-        if topic.name is not None:
+        if topic.name is not None and _LEGAL_NAME.fullmatch(topic.name):
             topics[topic.name] = _topic(known.topics.get(topic.name), topic)
     return ClusterMetadata(
         cluster_id=answer.cluster_id,

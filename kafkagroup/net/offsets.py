@@ -22,6 +22,8 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     RequestTimeoutError,
     TransportError,
+    broker_error,
+    escaped,
 )
 from kafkagroup.net.broker import Broker
 from kafkagroup.net.cluster import Cluster
@@ -148,7 +150,7 @@ class GroupOffsets:
                 unanswered.discard(TopicPartition(topic.name, partition.partition_index))
                 if (code := partition.error_code) == ErrorCode.NONE:
                     continue
-                where = f"committing {topic.name}/{partition.partition_index}"
+                where = f"committing {escaped(topic.name)}/{partition.partition_index}"
                 if code in _NOT_OURS:
                     raise CommitFailedError(
                         f"{where}: {BrokerError(code)}: the group has rebalanced; the partition's"
@@ -156,16 +158,19 @@ class GroupOffsets:
                     )
                 if code == ErrorCode.FENCED_INSTANCE_ID:
                     raise FencedError(f"{where}: another member took this group_instance_id")
-                self._raise(code, where)
+                self._raise(code, where, "READ", topic.name)
         if unanswered:
             raise RemoteProtocolError(f"the coordinator did not answer for {min(unanswered)}")
 
-    def _raise(self, code: int, what: str) -> None:
-        error = self._error(code, what)
+    def _raise(self, code: int, what: str, operation: str, topic: str | None = None) -> None:
+        error = self._error(code, what, operation, topic)
         raise _Retry(error) if self._is_passing(code) else error
 
-    def _error(self, code: int, what: str) -> BrokerError:
-        return BrokerError(code, f"{what} of group {self._group_id!r}")
+    def _error(self, code: int, what: str, operation: str, topic: str | None) -> BrokerError:
+        group = self._group_id
+        return broker_error(
+            code, f"{what} of group {group!r}", operation=operation, topic=topic, group=group
+        )
 
     def _is_passing(self, code: int) -> bool:
         """Whether the next try may go better; a coordinator that has moved is looked for then."""
@@ -227,7 +232,7 @@ class GroupOffsets:
         """Sort an answer. Raises what is wrong with the group as a whole."""
         for group in answer.groups:
             if group.error_code:
-                self._raise(group.error_code, "reading offsets")
+                self._raise(group.error_code, "reading offsets", "DESCRIBE")
         found = CommittedOffsets()
         silent = set(partitions)
         for tp, data in _partitions(answer):
@@ -238,7 +243,7 @@ class GroupOffsets:
             if code == ErrorCode.NONE:
                 found.offsets[tp] = _committed(data)
                 continue
-            error = self._error(code, f"reading the offset of {tp}")
+            error = self._error(code, f"reading the offset of {tp}", "DESCRIBE", tp.topic)
             if code in _UNKNOWN_TOPIC and times < _PATIENCE:
                 unknown[tp] = times
             elif code in _UNKNOWN_TOPIC or not self._is_passing(code):

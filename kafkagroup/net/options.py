@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import attrs
+from anyio import to_thread
 
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.net.sasl import RunInThread
+from kafkagroup.net.security import Security
 from kafkagroup.wire.connection import MAX_FRAME_BYTES
 
 __all__ = ["Address", "ClientOptions", "parse_servers"]
 
 Address = tuple[str, int]
 """Host and port."""
+
+T = TypeVar("T")
+
+
+async def _run_in_thread(work: Callable[[], T]) -> T:
+    # Left to itself when nobody waits any more: it only computes.
+    return await to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+def _is_security(_: object, __: object, value: Security | None) -> None:
+    if not isinstance(value, Security | None):
+        # Not shown: it may be a mapping with a password in it.
+        raise ConfigurationError(
+            f"security is a {type(value).__name__}; expected kafkagroup.Security(...) or None"
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -24,13 +43,18 @@ class ClientOptions:
     request_timeout: float = 30.0
     """Seconds until a request without an answer fails, and its connection with it."""
     connect_timeout: float = 10.0
-    """Seconds for connecting and the handshake, each address tried in turn."""
+    """Seconds for connecting, and as many for the handshake and for the authentication; each
+    address is tried in turn."""
     retry_backoff: float = 0.1
     """Seconds before the first retry; doubled, with jitter, for each further one."""
     retry_backoff_max: float = 1.0
     """Seconds that a back-off grows to at most."""
     max_frame_bytes: int = MAX_FRAME_BYTES
     """Largest answer that is accepted."""
+    security: Security | None = attrs.field(default=None, validator=_is_security)
+    """TLS and SASL, the same towards every broker; None for neither."""
+    run_in_thread: RunInThread = attrs.field(default=_run_in_thread, repr=False)
+    """What the derivation of keys runs in; where time is virtual, something without threads."""
     source_host: str | None = None
     """Local address to connect from; None lets the system choose."""
     source_port: int | None = None

@@ -189,7 +189,8 @@ class Service(ABC):
 
 
 def _bare(error: Exception) -> Exception:
-    """What a task group has wrapped: users catch the typed error, not a group around it."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+    """What a task group has wrapped: users catch the typed error, not a group around it. The first
+    one, if several tasks failed at once, as they do when credentials are refused."""
+    while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error

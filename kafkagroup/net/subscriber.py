@@ -13,16 +13,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import anyio
 import attrs
 
-from kafkagroup.assign import GroupSpec, MemberSpec, protocol_name
-from kafkagroup.assign.cooperative_sticky import generation_in
-from kafkagroup.assign.spec import is_cooperative, user_data
-from kafkagroup.errors import ConfigurationError, KafkaGroupError
+from kafkagroup.assign import Assignor, GroupSpec, MemberSpec, protocol_name
+from kafkagroup.assign.check import standing_claims
+from kafkagroup.assign.spec import is_cooperative, told, user_data
+from kafkagroup.errors import ConfigurationError, KafkaGroupError, escaped
 from kafkagroup.member.state import Phase
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Offer
 from kafkagroup.net.metadata import Racks
 from kafkagroup.net.offsets import Identity
+from kafkagroup.net.retry import Pauses
 from kafkagroup.net.session import Session
 from kafkagroup.types import Assignment, TopicPartition
 from kafkagroup.wire.group_log import (
@@ -42,6 +43,9 @@ PartitionsCallback = Callable[[Sequence[TopicPartition]], Awaitable[object] | ob
 
 _DRAIN_SHARE = 0.75
 """How much of the rebalance timeout what a cooperative rebalance takes away may drain."""
+
+_LOADS_PATIENCE = 10.0
+"""Seconds that the whole group waits for the leader's `partition_loads`."""
 
 _COMMIT_SHARE = 0.5
 """How much of the time left before a deadline the last commit may take; callbacks need some too."""
@@ -75,13 +79,19 @@ class Subscriber:
         self._assignors = {protocol_name(a): a for a in session.options.assignors}
         self.cooperative = all(is_cooperative(a) for a in session.options.assignors)
         """Whether what is owned is kept while the group rebalances: only if every assignor can."""
+        self._had: tuple[Sequence[TopicPartition], int] = ((), -1)
+        """What was assigned last, sorted, and in which generation; kept through revocations."""
         self._computed = -1
         """The generation that this member computed the assignment of."""
         self._counts: dict[str, int] = {}
         """As leader: the partition counts that the assignment was computed from."""
         self._racks: Racks = {}
-        """As leader, where racks matter: the racks of the replicas, likewise."""
+        """As leader, where any member has a rack: the racks of the replicas, likewise."""
+        self._racked = False
         self._watched: frozenset[str] = frozenset()
+        self._misassigned = False
+        """Whether the last assignment was of topics that are not subscribed to."""
+        self._pauses = Pauses(cluster.options)
 
     def protocols(self) -> Offer:
         """What this member offers: every assignor, with the same subscription."""
@@ -94,7 +104,7 @@ class Subscriber:
                 encode_subscription(
                     Subscription(
                         topics=tuple(self.topics),
-                        user_data=user_data(assignor, generation),
+                        user_data=user_data(assignor, *self._had),
                         owned=owned,
                         generation=generation,
                         rack=session.options.client_rack,
@@ -119,10 +129,8 @@ class Subscriber:
         return None
 
     def _replica_racks(self) -> Racks:
-        """The racks of all replicas; of interest to a member that has one."""
-        if self._session.options.client_rack is None:
-            return {}
-        return self._cluster.metadata.replica_racks(self._watched)
+        """The racks of all replicas; of interest where members have one."""
+        return self._cluster.metadata.replica_racks(self._watched) if self._racked else {}
 
     # ------------------------------------------------------------ called by the driver, at once
 
@@ -174,12 +182,19 @@ class Subscriber:
         assigned = decode_assignment(generation.assignment)
         foreign = sorted({tp.topic for tp in assigned} - self.topics)
         if foreign and session.driver is not None:
+            if self._misassigned:
+                await self._pauses.wait()  # a leader that never learns must not spin the group
+            self._misassigned = True
             # The subscription changed while the group rebalanced: the leader knew the old one.
-            session.driver.rejoin(f"assigned topics that are not subscribed: {', '.join(foreign)}")
+            names = escaped(", ".join(foreign))
+            session.driver.rejoin(f"assigned topics that are not subscribed: {names}")
             return
+        self._misassigned = False
+        self._pauses.reset()
         session.identity = Identity(
             generation.generation_id, generation.member_id, session.options.group_instance_id
         )
+        self._had = (sorted(assigned), generation.generation_id)
         if generation.is_leader and generation.generation_id != self._computed:
             # KIP-814: a static leader that came back did not compute, but it watches all the same.
             await self._watch(_subscriptions(generation.members))
@@ -201,22 +216,17 @@ class Subscriber:
     async def compute(self, work: Compute) -> dict[str, bytes]:
         """As leader: assign the partitions of every topic that any member subscribes to."""
         subscriptions = _subscriptions(work.members)
+        assignor = self._assignors[work.protocol_name]
         await self._watch(subscriptions)
         spec = GroupSpec(
             members={
-                member: MemberSpec(
-                    topics=frozenset(s.topics),
-                    instance_id=work.instance_ids.get(member),
-                    rack=s.rack,
-                    owned=s.owned,
-                    generation=_generation(s),
-                )
+                member: _member(assignor, s, work.instance_ids.get(member))
                 for member, s in subscriptions.items()
             },
             partitions=self._counts,
             racks=self._racks,
+            loads=await self._loads(),
         )
-        assignor = self._assignors[work.protocol_name]
         assignment = assignor(spec)
         if is_cooperative(assignor):
             _check_handover(work.protocol_name, spec, assignment)
@@ -224,9 +234,24 @@ class Subscriber:
             self._computed = self._session.driver.member.generation_id
         return {m: encode_assignment(assignment.get(m, ())) for m in work.members}
 
+    async def _loads(self) -> Mapping[TopicPartition, float]:
+        """As leader: what the application says of the partitions' loads."""
+        ask = self._session.options.partition_loads
+        if ask is None:
+            return {}
+        try:
+            with anyio.fail_after(_LOADS_PATIENCE):
+                found = ask()
+                return await found if inspect.isawaitable(found) else found
+        except Exception as error:
+            # The group waits: better an assignment without loads than none.
+            logger.warning("partition_loads failed, all count as 1.0: %r", error)
+            return {}
+
     async def _watch(self, subscriptions: Mapping[str, Subscription]) -> None:
         """As leader: know the partitions of all that anybody subscribes to, and follow them."""
         self._watched = frozenset(t for s in subscriptions.values() for t in s.topics)
+        self._racked = any(s.rack is not None for s in subscriptions.values())
         self._cluster.topics |= self._watched
         if len(self._cluster.metadata.partition_counts(self._watched)) < len(self._watched):
             # Only for topics that are not known: the whole group waits for the answer, and
@@ -273,22 +298,31 @@ def _subscriptions(members: Mapping[str, bytes]) -> dict[str, Subscription]:
     return {member: decode_subscription(metadata) for member, metadata in members.items()}
 
 
-def _generation(subscription: Subscription) -> int:
-    """The generation in which a member owned what it says it owned."""
-    if subscription.generation >= 0:
-        return subscription.generation
-    return generation_in(subscription.user_data)
+def _member(assignor: Assignor, subscription: Subscription, instance_id: str | None) -> MemberSpec:
+    """A member as it describes itself, in its subscription and to the assignor."""
+    said = told(assignor, subscription.user_data)
+    owned, generation = subscription.owned, subscription.generation
+    if said.owned is not None:
+        owned, generation = said.owned, said.generation
+    elif generation < 0:
+        generation = said.generation  # before version 2 it was nowhere else
+    return MemberSpec(
+        topics=frozenset(subscription.topics),
+        instance_id=instance_id,
+        rack=subscription.rack,
+        owned=owned,
+        generation=generation,
+        capacity=said.capacity,
+    )
 
 
 def _check_handover(name: str, spec: GroupSpec, assignment: Assignment) -> None:
     """A cooperative assignor of the user's own must not hand over what is not let go of yet."""
-    owners = {tp: member for member, of in spec.members.items() for tp in of.owned}
+    standing = standing_claims(spec)
     for member, partitions in assignment.items():
         for tp in partitions:
-            if tp in spec.members[member].owned or tp not in owners:
-                continue
-            if tp.topic in spec.members[owners[tp]].topics:
+            if others := [other for other in standing.get(tp, ()) if other != member]:
                 raise ConfigurationError(
-                    f"assignor {name!r} hands {tp} over to {member} while {owners[tp]} owns it;"
+                    f"assignor {name!r} hands {tp} over to {member} while {others[0]} owns it;"
                     " a cooperative assignor leaves it out for one round"
                 )

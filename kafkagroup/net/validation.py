@@ -18,11 +18,11 @@ from kafkagroup.consume.options import OffsetReset
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.consume.plan import Remedy, remedy
 from kafkagroup.errors import (
-    BrokerError,
     OffsetOutOfRangeError,
     RemoteProtocolError,
     TransportError,
     UnsupportedVersionError,
+    broker_error,
 )
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import ClusterMetadata
@@ -181,7 +181,12 @@ class Validation:
         """Act upon the answer for one partition; answer whether metadata is stale."""
         owned = question.owned
         if end.error_code:
-            error = BrokerError(end.error_code, f"validating {owned.tp} at {question.offset}")
+            error = broker_error(
+                end.error_code,
+                f"validating {owned.tp} at {question.offset}",
+                operation="DESCRIBE",
+                topic=owned.tp.topic,
+            )
             logger.info("%s", error)
             action = remedy(end.error_code)
             if action in (Remedy.RAISE, Remedy.RESET):

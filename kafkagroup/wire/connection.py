@@ -8,7 +8,7 @@ the connection is unusable, and every later call raises.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
@@ -34,7 +34,13 @@ from kafkagroup.wire.schema import (
     message,
 )
 
-__all__ = ["MAX_FRAME_BYTES", "MAX_HANDSHAKE_BYTES", "Answer", "Connection"]
+__all__ = [
+    "MAX_AUTHENTICATION_BYTES",
+    "MAX_FRAME_BYTES",
+    "MAX_HANDSHAKE_BYTES",
+    "Answer",
+    "Connection",
+]
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024
 """Largest answer: twice the largest fetch that is asked for by default, as Java's brokers allow."""
@@ -44,6 +50,9 @@ MAX_PLAIN_FRAME_BYTES = 16 * 1024 * 1024
 
 MAX_HANDSHAKE_BYTES = 1024 * 1024
 """Largest answer to ApiVersions. Before it nothing is known of the peer, which may not be Kafka."""
+
+MAX_AUTHENTICATION_BYTES = 64 * 1024
+"""Largest answer to an authentication: a Kerberos ticket with room to spare."""
 
 _HEADER = struct.Struct(">hhih")
 
@@ -84,6 +93,8 @@ class Connection:
         self._next_id = 0
         self._buffer = bytearray()
         self._closed = False
+        self.authenticating = False
+        """Whether only answers to an authentication are expected, which are short."""
 
     @property
     def in_flight(self) -> int:
@@ -160,11 +171,16 @@ class Connection:
             return None
         size = int.from_bytes(buffer[:4], "big", signed=True)
         # Checked before a byte of the body is kept: a claim alone must not make memory grow.
-        limit = self._limit()
         if size < 4:
             raise DecodeError(f"answer of {size} bytes: too short for a correlation id")
-        if size > limit:
-            raise LimitExceededError(f"answer of {size} bytes; the limit is {limit} (max_frame)")
+        self._check_size(size, self._in_flight.values())
+        if len(buffer) < 8:
+            return None
+        correlation_id = int.from_bytes(buffer[4:8], "big", signed=True)
+        sent = self._in_flight.get(correlation_id)
+        if sent is None:
+            raise RemoteProtocolError(f"answer {correlation_id} to a request that was never sent")
+        self._check_size(size, (sent,))
         if len(buffer) < 4 + size:
             return None
         with memoryview(buffer) as view:
@@ -172,19 +188,32 @@ class Connection:
         del buffer[: 4 + size]
         return frame
 
-    def _limit(self) -> int:
+    def _check_size(self, size: int, answers: Collection[_Sent]) -> None:
+        """Refuse what cannot be the answer to any of these. Raises: LimitExceededError."""
+        limit = self._limit(answers)
+        if size > limit:
+            raise LimitExceededError(
+                f"answer of {size} bytes; the limit is {limit} (max_frame){self._hint()}"
+            )
+
+    def _limit(self, answers: Collection[_Sent]) -> int:
         """Only records may be large: the objects of any other answer take many times its bytes."""
         if self._versions is None:
             return MAX_HANDSHAKE_BYTES
-        if any(sent.request is FetchRequest for sent in self._in_flight.values()):
+        if self.authenticating:
+            return MAX_AUTHENTICATION_BYTES
+        if any(sent.request is FetchRequest for sent in answers):
             return self._max_frame_bytes
         return min(self._max_frame_bytes, MAX_PLAIN_FRAME_BYTES)
 
+    def _hint(self) -> str:
+        # A TLS alert, which a listener with TLS answers to whoever comes without.
+        is_tls = self._versions is None and self._buffer[:2] == b"\x15\x03"
+        return "; the listener speaks TLS: set security" if is_tls else ""
+
     def _answer(self, frame: bytes) -> Answer:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
-        sent = self._in_flight.pop(correlation_id, None)
-        if sent is None:
-            raise RemoteProtocolError(f"answer {correlation_id} to a request that was never sent")
+        sent = self._in_flight.pop(correlation_id)
         response, version = sent.request.response, sent.version
         offset = 4
         if sent.request is ApiVersionsRequest:

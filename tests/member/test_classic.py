@@ -24,6 +24,7 @@ from kafkagroup.errors import (
     LocalProtocolError,
     RequestTimeoutError,
     UnsupportedVersionError,
+    broker_error,
 )
 from kafkagroup.member.backoff import backoff
 from kafkagroup.member.classic import step
@@ -307,7 +308,7 @@ def test_an_answer_without_any_coordinator_is_asked_for_again() -> None:
 def test_a_group_that_may_not_be_read_is_fatal() -> None:
     assert step(FINDING, reply(1, found(E.GROUP_AUTHORIZATION_FAILED))) == (
         evolve(FINDING, phase=Phase.FAILED, finding=None),
-        (Fail(error=BrokerError(E.GROUP_AUTHORIZATION_FAILED)),),
+        (Fail(error=broker_error(E.GROUP_AUTHORIZATION_FAILED, operation="DESCRIBE", group="g")),),
     )
 
 
@@ -722,7 +723,7 @@ def test_a_sync_that_meets_the_next_rebalance_rejoins_at_once_but_not_again_and_
 
 @pytest.mark.parametrize("code", [E.GROUP_MAX_SIZE_REACHED, E.INVALID_SESSION_TIMEOUT, 999])
 def test_what_no_retry_mends_is_fatal_and_leaves(code: int) -> None:
-    error = BrokerError(code, "JoinGroup of group 'g'")
+    error = broker_error(code, "JoinGroup of group 'g'", operation="READ", group="g")
     assert step(REJOINING, reply(3, joined(code))) == (
         evolve(REJOINING, phase=Phase.LEAVING, pending=4, last_token=4),
         (Fail(error=error), leave(4, str(error))),
@@ -735,7 +736,9 @@ def test_what_no_retry_mends_is_fatal_and_leaves(code: int) -> None:
 
 
 def test_a_fatal_heartbeat_loses_the_assignment_first() -> None:
-    error = BrokerError(E.GROUP_AUTHORIZATION_FAILED, "Heartbeat of group 'g'")
+    error = broker_error(
+        E.GROUP_AUTHORIZATION_FAILED, "Heartbeat of group 'g'", operation="READ", group="g"
+    )
     assert step(BEATEN, reply(6, beaten(E.GROUP_AUTHORIZATION_FAILED))) == (
         evolve(BEATEN, phase=Phase.LEAVING, pending=8, beating=None, holding=False, last_token=8),
         (Lose(token=7, reason=str(error)), Fail(error=error), leave(8, str(error))),
@@ -746,7 +749,7 @@ def test_a_fatal_answer_while_losing_does_not_lose_a_second_time() -> None:
     searching = evolve(LOSING, coordinator=None, finding=7, last_token=7)
     assert step(searching, reply(7, found(E.GROUP_AUTHORIZATION_FAILED))) == (
         evolve(searching, phase=Phase.FAILED, pending=None, finding=None),
-        (Fail(error=BrokerError(E.GROUP_AUTHORIZATION_FAILED)),),
+        (Fail(error=broker_error(E.GROUP_AUTHORIZATION_FAILED, operation="DESCRIBE", group="g")),),
     )
 
 

@@ -128,8 +128,8 @@ async def test_a_frame_of_two_gibibytes_is_refused_on_its_claim(listening: Any) 
 async def test_a_frame_within_the_limit_takes_only_what_really_comes(listening: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
-        await peer.read()
-        await peer.stream.send((16 * MEBIBYTE).to_bytes(4, "big"))
+        asked = await peer.read()
+        await peer.stream.send(struct.pack(">ii", 16 * MEBIBYTE, asked.correlation_id))
         for _ in range(20):
             await peer.stream.send(bytes(1000))
             await anyio.sleep(0.01)

@@ -168,7 +168,7 @@ async def test_cancelled_while_the_writer_is_blocked_half_a_frame_is_never_left(
         assert await connection.request(beat("small"), timeout=60) == beaten(3)
 
 
-@pytest.mark.parametrize("cut", [0, 3, 4, 9])
+@pytest.mark.parametrize("cut", [3, 4, 9])
 async def test_the_broker_closes_in_the_middle_of_an_answer(network: Any, cut: int) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
@@ -180,6 +180,19 @@ async def test_the_broker_closes_in_the_middle_of_an_answer(network: Any, cut: i
         with pytest.raises(ConnectionLostError, match=r"^broker:9092: closed by the broker$"):
             await connection.request(beat("g"), timeout=10)
         assert connection.closed
+
+
+async def test_the_broker_closes_instead_of_the_first_answer(network: Any) -> None:
+    """Kafka's listeners with SASL let whoever comes without ask for versions, and no more."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await peer.read()
+
+    network.handlers[HERE] = handler
+    async with network, connected() as connection:
+        with pytest.raises(ConnectionLostError, match=r"closed by the broker; as .* wants SASL: "):
+            await connection.request(beat("g"), timeout=10)
 
 
 async def test_a_protocol_error_fails_everything_that_waits(network: Any) -> None:

@@ -20,6 +20,7 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     RequestTimeoutError,
     TransportError,
+    broker_error,
 )
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
@@ -125,7 +126,9 @@ async def test_a_commit_that_nothing_here_can_mend(network: Any, code: ErrorCode
         group.kafka.fail(OffsetCommitRequest, code)
         with pytest.raises(BrokerError) as caught:
             await group.commit(7)
-        assert caught.value == BrokerError(code, "committing t/0 of group 'g'")
+        assert caught.value == broker_error(
+            code, "committing t/0 of group 'g'", operation="READ", topic="t", group="g"
+        )
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
 

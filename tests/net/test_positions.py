@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer
-from kafkagroup.errors import BrokerError, ErrorCode
+from kafkagroup.errors import BrokerError, ErrorCode, broker_error
 from kafkagroup.testing.embedded import EmbeddedKafka
 from kafkagroup.testing.embedded.broker import read_request
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -170,7 +170,13 @@ async def test_line_47_what_is_refused_is_told_once_and_the_others_go_on(scripte
         await c.assign([A, B, C])
         with pytest.raises(BrokerError) as caught:
             await c.getone()
-        assert caught.value == BrokerError(refused, "reading the offset of t/1 of group 'g'")
+        assert caught.value == broker_error(
+            refused,
+            "reading the offset of t/1 of group 'g'",
+            operation="DESCRIBE",
+            topic="t",
+            group="g",
+        )
         assert await rest(c, 3) == {0: [8, 9], 2: [9]}
         assert await idle(c)
         assert (broker.asked, broker.resets) == ([(0, 1, 2)], 0)
@@ -188,7 +194,13 @@ async def test_line_47_an_unknown_topic_is_asked_for_again_a_few_times(
         assert await rest(c, 3) == {0: [8, 9], 2: [9]}
         with anyio.fail_after(10), pytest.raises(BrokerError) as caught:
             await c.getone()
-        assert caught.value == BrokerError(code, "reading the offset of t/1 of group 'g'")
+        assert caught.value == broker_error(
+            code,
+            "reading the offset of t/1 of group 'g'",
+            operation="DESCRIBE",
+            topic="t",
+            group="g",
+        )
         assert await idle(c)
         assert (broker.asked, broker.resets) == ([(0, 1, 2), *[(1,)] * 4], 0)
         # Given anew it is asked for as often again.
@@ -239,7 +251,13 @@ async def test_line_47_a_committed_offset_that_cannot_be_read_is_named(
     async with scripted([8], [code], [9]) as (broker, c):
         with pytest.raises(BrokerError) as caught:
             await c.committed([A, B, C])
-        assert caught.value == BrokerError(code, "reading the offset of t/1 of group 'g'")
+        assert caught.value == broker_error(
+            code,
+            "reading the offset of t/1 of group 'g'",
+            operation="DESCRIBE",
+            topic="t",
+            group="g",
+        )
         assert broker.asked == [(0, 1, 2), *[(1,)] * (times - 1)]
         assert await c.committed([A, C]) == {A: OffsetAndMetadata(8), C: OffsetAndMetadata(9)}
 

@@ -18,6 +18,7 @@ from kafkagroup.errors import (
     ErrorCode,
     NoOffsetError,
     OffsetOutOfRangeError,
+    broker_error,
 )
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -214,7 +215,9 @@ async def test_looking_for_the_start_is_refused(reading: Any) -> None:
             await c.assign([TP])
             with pytest.raises(BrokerError) as caught:
                 await c.getone()
-            assert caught.value == BrokerError(29, "offsets of t/0")
+            assert caught.value == broker_error(
+                29, "offsets of t/0", operation="DESCRIBE", topic="t"
+            )
 
 
 # ---------------------------------------------------------------- errors of Fetch
@@ -260,7 +263,7 @@ async def test_a_fetch_that_nothing_here_can_mend(reading: Any, code: ErrorCode)
         await c.assign([TP])
         with pytest.raises(BrokerError) as caught:
             await c.getone()
-        assert caught.value == BrokerError(code, "fetching t/0 at 0")
+        assert caught.value == broker_error(code, "fetching t/0 at 0", operation="READ", topic="t")
         await c.assign([TP, other])
         assert (await c.getone())[:3] == ("t", 1, 0)
         with anyio.move_on_after(60) as idle:

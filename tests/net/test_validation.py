@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer
-from kafkagroup.errors import BrokerError, ErrorCode, OffsetOutOfRangeError
+from kafkagroup.errors import BrokerError, ErrorCode, OffsetOutOfRangeError, broker_error
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.fetch import FetchRequest
@@ -341,7 +341,9 @@ async def test_a_check_that_is_refused_reaches_the_application_once(
         move(kafka)
         with pytest.raises(BrokerError) as caught:
             await c.getone()
-        assert caught.value == BrokerError(29, "validating t/0 at 10")
+        assert caught.value == broker_error(
+            29, "validating t/0 at 10", operation="DESCRIBE", topic="t"
+        )
         with anyio.move_on_after(60) as idle:
             await c.getone()
         assert idle.cancelled_caught

@@ -269,14 +269,29 @@ def test_an_answer_without_records_may_be_less_large() -> None:
 
 def test_a_claim_alone_takes_no_memory() -> None:
     connection = open_connection()
-    connection.send(FETCH, 12)
+    asked, _ = connection.send(FETCH, 12)
     tracemalloc.start()
     try:
-        connection.receive_data((MAX_FRAME_BYTES).to_bytes(4, "big") + b"x" * 1000)
+        connection.receive_data(struct.pack(">ii", MAX_FRAME_BYTES, asked) + b"x" * 1000)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 100_000
+
+
+def test_an_answer_that_nobody_asked_for_is_refused_before_its_body_has_come() -> None:
+    connection = open_connection()
+    asked, _ = connection.send(FETCH, 12)
+    with pytest.raises(RemoteProtocolError, match="to a request that was never sent"):
+        connection.receive_data(struct.pack(">ii", MAX_FRAME_BYTES, asked + 1))
+
+
+def test_only_the_answer_to_a_fetch_may_be_large() -> None:
+    connection = open_connection()
+    connection.send(FETCH, 12)
+    asked, _ = connection.send(METADATA, 12)
+    with pytest.raises(LimitExceededError, match=f"the limit is {MAX_PLAIN_FRAME_BYTES}"):
+        connection.receive_data(struct.pack(">ii", MAX_PLAIN_FRAME_BYTES + 1, asked))
 
 
 def test_the_limit_of_a_frame_can_be_set() -> None:

@@ -1,0 +1,27 @@
+"""A text that nobody gets to see by accident: in a repr, a log, a pickle or a traceback."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+__all__ = ["Secret"]
+
+
+class Secret:
+    """A password, a token or a private key. Only `reveal` tells; its result belongs in no variable,
+    as tracebacks may show those."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str | Secret) -> None:
+        self._text: str = text._text if isinstance(text, Secret) else text
+
+    def reveal(self) -> str:
+        """The text."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret is not pickled or copied; make it anew where it is needed")

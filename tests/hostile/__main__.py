@@ -1,0 +1,52 @@
+"""Every attack: how the client ended, what it took, and how long it kept its loop.
+
+    python -m tests.hostile [--backend asyncio|trio] [--only TEXT]
+
+Memory is what the client's process grew by at its peak. "held up" is the longest that a consumer of
+a good broker, in the same loop, waited for a record. Exits with 1 when an attack ended otherwise
+than it must.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest does, for what tests share
+
+from .catalogue import ATTACKS
+from .trial import trials
+
+
+def main() -> int:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", choices=("asyncio", "trio"), default="asyncio")
+    parser.add_argument("--only", default="", help="attacks with this text in family or name")
+    options = parser.parse_args()
+    chosen = [a for a in ATTACKS if options.only in f"{a.family}: {a.name}"]
+    failed, peak, seconds, held_up = 0, 0.0, 0.0, 0.0
+    print(f"{'attack':52} {'MiB':>6} {'s':>6} {'held up s':>9}  ended")
+    with trials(options.backend) as run:
+        for attack in chosen:
+            result = run(attack)
+            faults = result.faults(attack)
+            failed += bool(faults)
+            peak = max(peak, result.mebibytes)
+            seconds += result.seconds
+            held_up = max(held_up, result.stall)
+            print(
+                f"{attack.family + ': ' + attack.name:52.52} {result.mebibytes:6.1f}"
+                f" {result.seconds:6.2f} {result.stall:9.3f}  {ascii(result.end)[1:-1]:.100}"
+            )
+            for fault in faults:
+                print(f"    WRONG: {fault}")
+    print(
+        f"{len(chosen)} attacks in {seconds:.1f} s, {failed} ended wrongly; at most {peak:.1f} MiB,"
+        f" and {held_up:.3f} s held up"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

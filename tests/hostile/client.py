@@ -1,0 +1,308 @@
+"""The client under attack, in a process of its own: how it ends, what it took, who else noticed.
+
+    python -m tests.hostile.client
+
+reads one job a line, forks for each, and writes one line of result. Beside the attacked client runs
+a consumer of a good broker, in the same loop: it must go on, on the same connections. Memory counts
+from when that consumer has its first record, so what is added is the attack's doing. Linux only.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from kafkagroup import Consumer
+from kafkagroup.errors import KafkaGroupError, escaped
+from kafkagroup.net.broker import Broker
+from kafkagroup.net.options import ClientOptions
+from kafkagroup.net.sasl.oauthbearer import Token
+from kafkagroup.net.security import Security
+from kafkagroup.types import Record, TopicPartition
+from kafkagroup.wire.messages.group import HeartbeatRequest
+from kafkagroup.wire.messages.metadata import (
+    FindCoordinatorRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+
+__all__ = ["CLIENTS", "main"]
+
+TP = TopicPartition("t", 0)
+BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+METADATA = MetadataRequest(topics=(MetadataRequestTopic(name="t"),))
+
+PATIENCE = 20.0
+"""Seconds until a client counts as hanging: longer than any deadline that a job gives it. Less for
+what must go on trying."""
+
+Client = Callable[[int, dict[str, Any]], Awaitable[object]]
+"""Port of the hostile broker, options of the job -> what the application gets."""
+
+
+# ---------------------------------------------------------------- what an application does
+
+
+def _options(job: dict[str, Any]) -> ClientOptions:
+    return ClientOptions(
+        request_timeout=job.get("request_timeout", 10.0),
+        connect_timeout=job.get("connect_timeout", 10.0),
+        security=_security(job.get("security")),
+    )
+
+
+def _security(given: dict[str, Any] | None) -> Security | None:
+    if given is None:
+        return None
+    if token := given.get("sasl_oauthbearer_token"):
+        given = {**given, "sasl_oauthbearer_token": lambda: Token(token)}
+    return Security(**given)
+
+
+async def open_it(port: int, job: dict[str, Any]) -> object:
+    async with Broker.open("127.0.0.1", port, options=_options(job)):
+        return "opened"
+
+
+async def open_many(port: int, job: dict[str, Any]) -> object:
+    """Many connections at once; their ends, counted."""
+    ends: Counter[str] = Counter()
+
+    async def one() -> None:
+        ends[await _end_of(open_it(port, job), port, job)] += 1
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(job["count"]):
+            tasks.start_soon(one)
+    return "; ".join(f"{n} x {end}" for end, n in sorted(ends.items()))
+
+
+async def ask_metadata(port: int, job: dict[str, Any]) -> object:
+    async with Broker.open("127.0.0.1", port, options=_options(job)) as broker:
+        answer = await broker.request(METADATA)
+        return f"{len(answer.brokers)} brokers, {len(answer.topics)} topics"
+
+
+async def beat_twice(port: int, job: dict[str, Any]) -> object:
+    async with Broker.open("127.0.0.1", port, options=_options(job)) as broker:
+        codes = [(await broker.request(BEAT)).error_code for _ in range(2)]
+        # What came behind the answers is read before the connection is asked again.
+        return f"heartbeats {codes}"
+
+
+async def find(port: int, job: dict[str, Any]) -> object:
+    async with Broker.open("127.0.0.1", port, options=_options(job)) as broker:
+        return await broker.request(FindCoordinatorRequest(coordinator_keys=("g",)))
+
+
+async def fetch(port: int, job: dict[str, Any]) -> object:
+    async with Broker.open("127.0.0.1", port, options=_options(job)) as broker:
+        return await broker.fetch_messages({TP: 0})
+
+
+def _consumer(port: int, job: dict[str, Any], *topics: str) -> Consumer:
+    options = {"fetch_max_wait_ms": 50, "request_timeout_ms": 10_000, "close_timeout": 1.0}
+    return Consumer(
+        *topics, bootstrap_servers=f"127.0.0.1:{port}", **{**options, **job.get("consumer", {})}
+    )
+
+
+def _told(record: Record) -> str:
+    return f"{escaped(record.topic, 50)}/{record.partition} at {record.offset}"
+
+
+async def consume(port: int, job: dict[str, Any]) -> object:
+    """The first record of t/0."""
+    async with _consumer(port, job) as consumer:
+        await consumer.assign([TP])
+        return _told(await consumer.getone())
+
+
+async def consume_both(port: int, job: dict[str, Any]) -> object:
+    """At least 20 records of t/1, and the errors that t/0 brings."""
+    other = TopicPartition("t", 1)
+    records, errors = 0, []
+    async with _consumer(port, job) as consumer:
+        await consumer.assign([TP, other])
+        while records < 20 or len(errors) < job["errors"]:
+            try:
+                records += (await consumer.getone()).partition == 1
+            except KafkaGroupError as error:
+                errors.append(f"{type(error).__name__}: {error}")
+    return "; ".join(("t/1 goes on", *errors))
+
+
+async def join(port: int, job: dict[str, Any]) -> object:
+    """The first record as a member of a group."""
+    async with _consumer(
+        port, {"consumer": {"group_id": "g", **job.get("consumer", {})}}, "t"
+    ) as c:
+        return _told(await c.getone())
+
+
+async def match(port: int, job: dict[str, Any]) -> object:
+    """The first record of whatever topics there are."""
+    async with _consumer(port, {"consumer": {"pattern": "(?s).*", **job.get("consumer", {})}}) as c:
+        return _told(await c.getone())
+
+
+async def grab_memory(_: int, job: dict[str, Any]) -> object:
+    """Takes as much as it is told to, and lets it go: what must be seen."""
+    return f"{len(b'x' * (job['mebibytes'] * 2**20)) >> 20} MiB"
+
+
+CLIENTS: dict[str, Client] = {
+    client.__name__: client
+    for client in (
+        open_it,
+        open_many,
+        ask_metadata,
+        beat_twice,
+        find,
+        fetch,
+        consume,
+        consume_both,
+        join,
+        match,
+        grab_memory,
+    )
+}
+
+
+# ---------------------------------------------------------------- how it ends
+
+
+async def _end_of(client: Awaitable[object], port: int, job: dict[str, Any]) -> str:
+    """What came back or was raised, without the port, which is another in each run."""
+    patience = job.get("patience", PATIENCE)
+    try:
+        end = f"no end within {patience:g} s"
+        with anyio.move_on_after(patience):
+            end = str(await client)
+    except Exception as error:
+        end = f"{type(error).__name__}: {error}"
+    return end.replace(f"127.0.0.1:{port}", "HOSTILE")
+
+
+class _Heard(logging.Handler):
+    """Keeps what the library logs, at every level."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+class _Bystander:
+    """A consumer of another broker in the same loop."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.longest = 0.0
+        self.dials = 0
+
+    async def run(self, port: int, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        dial = anyio.connect_tcp
+
+        async def counting(host: str, to: int, **options: Any) -> Any:
+            self.dials += to == port and self.records > 0
+            return await dial(host, to, **options)
+
+        anyio.connect_tcp = counting  # type: ignore[assignment]
+        good = f"127.0.0.1:{port}"
+        async with Consumer(bootstrap_servers=good, fetch_max_wait_ms=5) as consumer:
+            await consumer.assign([TP])
+            await consumer.getone()
+            self.records = 1
+            task_status.started()
+            last = time.monotonic()
+            while True:
+                await anyio.sleep(0.001)
+                consumer.seek(TP, 0)
+                await consumer.getone()
+                self.records += 1
+                now = time.monotonic()
+                self.longest = max(self.longest, now - last)
+                last = now
+
+
+def _rss(what: str) -> int:
+    """Bytes of memory that this process has (VmRSS), or had at most (VmHWM)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(what):
+            return int(line.split()[1]) * 1024
+    raise LookupError(what)
+
+
+def _forget_peak() -> int:
+    """Let the peak (VmHWM) count from now on; answer the bytes of memory that are in use."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _rss("VmRSS")
+
+
+async def _attacked(job: dict[str, Any]) -> dict[str, Any]:
+    heard = _Heard()
+    logger = logging.getLogger("kafkagroup")
+    logger.addHandler(heard)
+    logger.setLevel(logging.DEBUG)
+    bystander = _Bystander()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(
+            lambda *, task_status: bystander.run(job["good"], task_status=task_status)
+        )
+        before = bystander.records
+        baseline = _forget_peak()
+        started = time.monotonic()
+        end = await _end_of(CLIENTS[job["client"]](job["port"], job), job["port"], job)
+        seconds = time.monotonic() - started
+        grown = _rss("VmHWM") - baseline
+        # One more whole round that began after the end: it was not merely about to fail.
+        wanted = bystander.records + 2
+        with anyio.move_on_after(PATIENCE):
+            while bystander.records < wanted:
+                await anyio.sleep(0.001)
+        tasks.cancel_scope.cancel()
+    return {
+        "end": end,
+        "grown": grown,
+        "seconds": seconds,
+        "delivered": bystander.records - before,
+        "redialled": bystander.dials,
+        "stall": bystander.longest,
+        "log": heard.lines,
+    }
+
+
+def main() -> None:
+    """Serve jobs until the input ends. The first is run in this process, to warm it up."""
+    _run(sys.stdin.readline())
+    gc.freeze()
+    for line in sys.stdin:
+        if (child := os.fork()) == 0:
+            _run(line)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            print(json.dumps({"died": os.waitstatus_to_exitcode(status)}), flush=True)
+
+
+def _run(line: str) -> None:
+    job = json.loads(line)
+    result = anyio.run(_attacked, job, backend=job.get("backend", "asyncio"))
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

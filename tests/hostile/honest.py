@@ -1,0 +1,235 @@
+"""What a broker answers that means no harm: one node that leads t/0 and coordinates every group.
+
+An attack replaces some of the answers; the rest stays, so that the client gets that far.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+import attrs
+
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.group_log import encode_assignment
+from kafkagroup.wire.messages import fetch, group, metadata, offsets
+from kafkagroup.wire.records import NewRecord, encode_batch, with_base_offset
+from kafkagroup.wire.schema import Request
+
+from .server import SPOKEN, Conversation, Wire
+
+__all__ = [
+    "TOPIC_ID",
+    "Answer",
+    "Answers",
+    "Raw",
+    "at_first",
+    "cluster_of",
+    "committed",
+    "fetched",
+    "honest",
+    "joined",
+    "listed",
+    "one_record",
+    "serving",
+    "synced",
+    "topic_of",
+    "versions",
+]
+
+TOPIC_ID = UUID(int=7)
+"""Of the topic "t"."""
+
+
+@attrs.frozen
+class Raw:
+    """Bytes for the socket, frame and all."""
+
+    data: bytes
+
+
+Answer = Callable[[Any, Wire], object]
+"""Request, connection -> a message, `bytes` for a body, `Raw`; None for no answer at all."""
+
+Answers = Mapping[type[Request[Any]], Answer]
+
+
+def honest(request: type[Request[Any]]) -> Answer:
+    """What is answered to it without harm."""
+    return _HONEST[request]
+
+
+def at_first(times: int, ill: Answer, well: Answer) -> Answer:
+    """Answers ill a few times, on whatever connections, then well."""
+    numbers = itertools.count()
+    lock = threading.Lock()
+
+    def answer(request: Any, wire: Wire) -> object:
+        with lock:
+            number = next(numbers)
+        return (ill if number < times else well)(request, wire)
+
+    return answer
+
+
+def serving(answers: Answers | None = None) -> Conversation:
+    """Answer every request until the client leaves: as told, else honestly."""
+    all_answers = {**_HONEST, **(answers or {})}
+
+    def conversation(wire: Wire) -> None:
+        while True:
+            incoming = wire.request()
+            message = all_answers[type(incoming.request)](incoming.request, wire)
+            if isinstance(message, Raw):
+                wire.send(message.data)
+            elif message is not None:
+                wire.answer(incoming, message)
+
+    return conversation
+
+
+def versions(**fields: Any) -> metadata.ApiVersionsResponse:
+    """All that the client speaks."""
+    keys = tuple(
+        metadata.ApiVersion(
+            api_key=cls.api_key, min_version=cls.versions.low, max_version=cls.versions.high
+        )
+        for cls in SPOKEN
+    )
+    return metadata.ApiVersionsResponse(**{"error_code": 0, "api_keys": keys, **fields})
+
+
+def topic_of(leader: int = 1, **fields: Any) -> metadata.MetadataResponseTopic:
+    """The topic "t" with partition 0, unless told otherwise."""
+    partition = metadata.MetadataResponsePartition(
+        error_code=0,
+        partition_index=0,
+        leader_id=leader,
+        leader_epoch=0,
+        replica_nodes=(1,),
+        isr_nodes=(1,),
+    )
+    given = {"error_code": 0, "name": "t", "topic_id": TOPIC_ID, "partitions": (partition,)}
+    return metadata.MetadataResponseTopic(**(given | fields))
+
+
+def cluster_of(
+    wire: Wire, address: tuple[str, int] | None = None, **fields: Any
+) -> metadata.MetadataResponse:
+    """Node 1 at this connection's own address, or at another."""
+    host, port = address or wire.socket.getsockname()
+    node = metadata.MetadataResponseBroker(node_id=1, host=host, port=port)
+    return metadata.MetadataResponse(**{"brokers": (node,), "topics": (topic_of(),), **fields})
+
+
+def coordinator_of(wire: Wire, **fields: Any) -> metadata.FindCoordinatorResponse:
+    """Node 1 coordinates the group."""
+    host, port = wire.socket.getsockname()
+    given = {"key": "g", "node_id": 1, "host": host, "port": port}
+    found = metadata.Coordinator(**(given | fields))
+    return metadata.FindCoordinatorResponse(coordinators=(found,))
+
+
+def joined(request: group.JoinGroupRequest, **fields: Any) -> group.JoinGroupResponse:
+    """A member that does not lead."""
+    given = {
+        "error_code": 0,
+        "generation_id": 1,
+        "protocol_type": request.protocol_type,
+        "protocol_name": request.protocols[0].name,
+        "leader": "other",
+        "member_id": "me",
+        "members": (),
+    }
+    return group.JoinGroupResponse(**(given | fields))
+
+
+def synced(request: group.SyncGroupRequest, **fields: Any) -> group.SyncGroupResponse:
+    """A member that gets t/0."""
+    given = {
+        "error_code": 0,
+        "protocol_type": request.protocol_type,
+        "protocol_name": request.protocol_name,
+        "assignment": encode_assignment([TopicPartition("t", 0)]),
+    }
+    return group.SyncGroupResponse(**(given | fields))
+
+
+def listed(request: offsets.ListOffsetsRequest, offset: int) -> offsets.ListOffsetsResponse:
+    """Every log begins, and ends, at `offset`."""
+    topics = tuple(
+        offsets.ListOffsetsTopicResponse(
+            name=topic.name,
+            partitions=tuple(
+                offsets.ListOffsetsPartitionResponse(
+                    partition_index=part.partition_index, error_code=0, offset=offset
+                )
+                for part in topic.partitions
+            ),
+        )
+        for topic in request.topics
+    )
+    return offsets.ListOffsetsResponse(topics=topics)
+
+
+def committed(offset: int) -> offsets.OffsetFetchResponse:
+    """What the group has committed for t/0; -1 for nothing."""
+    part = offsets.OffsetFetchResponsePartitions(
+        partition_index=0, committed_offset=offset, metadata="", error_code=0
+    )
+    topic = offsets.OffsetFetchResponseTopics(name="t", topic_id=TOPIC_ID, partitions=(part,))
+    found = offsets.OffsetFetchResponseGroup(group_id="g", topics=(topic,), error_code=0)
+    return offsets.OffsetFetchResponse(groups=(found,))
+
+
+def committing(request: offsets.OffsetCommitRequest) -> offsets.OffsetCommitResponse:
+    """Whatever it is, it is committed."""
+    topics = tuple(
+        offsets.OffsetCommitResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=tuple(
+                offsets.OffsetCommitResponsePartition(
+                    partition_index=part.partition_index, error_code=0
+                )
+                for part in topic.partitions
+            ),
+        )
+        for topic in request.topics
+    )
+    return offsets.OffsetCommitResponse(topics=topics)
+
+
+def fetched(records: bytes, **fields: Any) -> fetch.FetchResponse:
+    """These record batches of t/0, unless another partition is told."""
+    given = {"partition_index": 0, "error_code": 0, "high_watermark": 9, "records": records}
+    part = fetch.PartitionData(**(given | fields))
+    topic = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(part,))
+    return fetch.FetchResponse(responses=(topic,))
+
+
+def one_record(request: fetch.FetchRequest) -> fetch.FetchResponse:
+    """A record at whatever offset is asked for."""
+    if not request.topics:
+        return fetch.FetchResponse(responses=())
+    asked = request.topics[0].partitions[0]
+    record = encode_batch([NewRecord(None, b"v")])
+    return fetched(with_base_offset(record, asked.fetch_offset, 0), partition_index=asked.partition)
+
+
+_HONEST: Answers = {
+    metadata.ApiVersionsRequest: lambda _, __: versions(),
+    metadata.MetadataRequest: lambda _, wire: cluster_of(wire),
+    metadata.FindCoordinatorRequest: lambda _, wire: coordinator_of(wire),
+    fetch.FetchRequest: lambda request, _: one_record(request),
+    offsets.ListOffsetsRequest: lambda request, _: listed(request, 0),
+    offsets.OffsetFetchRequest: lambda _, __: committed(-1),
+    offsets.OffsetCommitRequest: lambda request, _: committing(request),
+    group.JoinGroupRequest: lambda request, _: joined(request),
+    group.SyncGroupRequest: lambda request, _: synced(request),
+    group.HeartbeatRequest: lambda _, __: group.HeartbeatResponse(error_code=0),
+    group.LeaveGroupRequest: lambda _, __: group.LeaveGroupResponse(error_code=0),
+}

@@ -1,0 +1,55 @@
+"""Some damage through every decoder, and that the run tells a broken decoder from a right one."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+from kafkagroup.errors import DecodeError
+
+from .fuzz import Target, declared, failures_of, mutated, run, targets
+
+
+def test_every_decoder_returns_or_raises_its_own_error() -> None:
+    assert [line for case in range(len(targets())) for line in failures_of(2026, case)] == []
+
+
+def test_every_message_in_every_version_is_a_target() -> None:
+    names = {target.name for target in targets()}
+    assert names >= {f"{name} v{v}" for name, cls in declared().items() for v in cls.versions}
+
+
+def _careless(data: bytes) -> int:
+    """Believes that there are four bytes."""
+    length: int = struct.unpack(">i", data)[0]
+    if length < 0:
+        raise DecodeError("negative")
+    return length
+
+
+def test_another_error_than_the_decoders_own_is_told() -> None:
+    careless = Target("careless", lambda _: b"\0\0\0\1", _careless)
+    lines = list(failures_of(1, 0, (careless,)))
+    assert lines
+    assert all(line.startswith("careless: error: unpack requires a buffer") for line in lines)
+
+
+def test_a_case_is_the_same_each_time() -> None:
+    seen: list[bytes] = []
+    target = Target("all", lambda rng: rng.randbytes(9), seen.append)
+    for _ in range(2):
+        assert list(failures_of(7, 3, (target,))) == []
+    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
+    assert len(set(seen)) > 80
+
+
+def test_a_run_counts_and_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(seed=1, cases=3, jobs=1) == 0
+    assert "300 mutations" in capsys.readouterr().out
+
+
+def test_damage_leaves_no_bytes_alone() -> None:
+    rng = random.Random(1)
+    assert sum(mutated(rng, b"valid bytes") != b"valid bytes" for _ in range(1_000)) > 900

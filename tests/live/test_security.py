@@ -1,0 +1,664 @@
+"""TLS, SASL and ACLs towards three real brokers, and towards embedded ones where they can.
+
+Every test is a canary too: whatever it logs, at any level, must not show a password, token or key.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import re
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import attrs
+import pytest
+from anyio.to_thread import run_sync
+from brokers import FAST, Worker, until
+from certificates import Authority, Certificate, authority
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+import kafkagroup
+from kafkagroup import Consumer
+from kafkagroup.admin import Admin
+from kafkagroup.errors import AuthenticationError, AuthorizationError, KafkaGroupError, TlsError
+from kafkagroup.net.sasl.oauthbearer import Token
+from kafkagroup.net.security import InsecureConnectionWarning, Security
+from kafkagroup.testing import EmbeddedKafka, Listener, LocalKafka
+from kafkagroup.testing._jars import LocalKafkaUnavailable
+from kafkagroup.testing.embedded import BrokerSettings
+from kafkagroup.wire.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+pytestmark = pytest.mark.anyio
+
+PASSWORD = "canary in \"ann's\\ mine"
+USERS = {"ann": PASSWORD, "bob": "canary of bob's"}
+KEY_PASSWORD = "canary on a key"
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+PATIENCE = 15.0
+"""Seconds within which an error that trying again cannot mend must be told."""
+
+SESSION = 1.3
+"""Seconds that a session of MORTAL lasts; Kafka refuses to renew one more than once a second."""
+
+
+@attrs.frozen
+class Door:
+    """A listener, of real and of embedded brokers."""
+
+    certificate: Certificate | None = None
+    mutual: bool = False
+    mechanisms: tuple[str, ...] = ()
+    session: float = 0.0
+
+
+GOOD = authority().issue()
+CLIENT = authority().issue("ann@example.org")
+DOORS = {
+    "BARE": Door(),
+    "TLS": Door(GOOD),
+    "MUTUAL": Door(GOOD, mutual=True),
+    "SASL": Door(GOOD, mechanisms=("PLAIN", *SCRAM, "OAUTHBEARER")),
+    "SASL_BARE": Door(mechanisms=("PLAIN", *SCRAM)),
+    "ONLY_SCRAM": Door(GOOD, mechanisms=SCRAM),
+    "MORTAL": Door(GOOD, mechanisms=("PLAIN", *SCRAM, "OAUTHBEARER"), session=SESSION),
+    "EXPIRED": Door(authority().issue(expired=True)),
+    "STRANGER": Door(Authority().issue()),
+    "ELSEWHERE": Door(authority().issue("localhost")),
+}
+
+
+class RealBrokers:
+    """Three, and all doors of each."""
+
+    kind = "kafka"
+
+    def __init__(self) -> None:
+        self.kafka = LocalKafka(
+            nodes=3,
+            listeners={
+                name: Listener(
+                    certificate=door.certificate and door.certificate.pem,
+                    client_ca=authority().pem if door.mutual else None,
+                    mechanisms=door.mechanisms,
+                    settings={"connections.max.reauth.ms": f"{door.session * 1000:.0f}"},
+                )
+                for name, door in DOORS.items()
+            },
+            users=USERS,
+            config={
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": "User:ANONYMOUS;User:ann",
+                "allow.everyone.if.no.acl.found": "true",
+                # Three for each of the listeners would be a hundred.
+                "num.network.threads": "1",
+            },
+        )
+        self.kafka.start()
+        plain = {"bootstrap.servers": self.kafka.bootstrap_servers}
+        self.admin = AdminClient(plain)
+        self._producer = Producer({**plain, "linger.ms": 0})
+
+    def servers(self, door: str) -> str:
+        return self.kafka.bootstrap_servers_of(door)
+
+    def create(self, door: str, topic: str, partitions: int) -> None:
+        self.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(PATIENCE)
+
+    def append(self, door: str, topic: str, partition: int, values: list[str]) -> None:
+        for value in values:
+            self._producer.produce(topic, value, partition=partition)
+        assert self._producer.flush(PATIENCE) == 0
+
+    def allow(self, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
+        """From then on nobody else may, unless allowed too."""
+        literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        binding = AclBinding(kind, name, literal, f"User:{user}", "*", operation, allow)
+        self.admin.create_acls([binding])[binding].result(PATIENCE)
+
+    def stop(self) -> None:
+        self.kafka.stop()
+
+
+class EmbeddedBrokers:
+    """Two behind each door, which know nothing of those behind another."""
+
+    kind = "embedded"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._clusters: dict[str, EmbeddedKafka] = {}
+
+    def behind(self, name: str) -> EmbeddedKafka:
+        if name not in self._clusters:
+            door = DOORS[name]
+            tls = door.certificate and authority().server_context(
+                door.certificate, self._folder, mutual=door.mutual
+            )
+            self._clusters[name] = EmbeddedKafka(
+                nodes=2,
+                tls=tls,
+                users=USERS if door.mechanisms else None,
+                mechanisms=[m for m in door.mechanisms if m != "OAUTHBEARER"] or SCRAM,
+                settings=BrokerSettings(connections_max_reauth=door.session),
+            ).start()
+        return self._clusters[name]
+
+    def servers(self, door: str) -> str:
+        return self.behind(door).bootstrap_servers
+
+    def create(self, door: str, topic: str, partitions: int) -> None:
+        self.behind(door).create_topic(topic, partitions)
+
+    def append(self, door: str, topic: str, partition: int, values: list[str]) -> None:
+        self.behind(door).produce(topic, values, partition=partition)
+
+    def stop(self) -> None:
+        for cluster in self._clusters.values():
+            cluster.stop()
+
+
+Brokers = RealBrokers | EmbeddedBrokers
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[RealBrokers]:
+    try:
+        made = RealBrokers()
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"no real Kafka on this machine: {error}")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def embedded_brokers(tmp_path: Path) -> Iterator[EmbeddedBrokers]:
+    made = EmbeddedBrokers(tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def brokers(request: pytest.FixtureRequest) -> Brokers:
+    own = {"embedded": "embedded_brokers", "kafka": "real"}
+    return request.getfixturevalue(own[request.param])
+
+
+# ---------------------------------------------------------------- the canary
+
+_TOKENS: list[str] = []
+
+
+def _secrets() -> Iterator[str]:
+    """Whatever must not be seen, in the forms in which it could be."""
+    for password in (*USERS.values(), KEY_PASSWORD, "canary"):
+        yield password
+        yield repr(password)[1:-1]
+        yield base64.b64encode(password.encode()).decode().rstrip("=")[:-1]
+    for key in (GOOD.key, CLIENT.key):
+        yield from key.splitlines()[1:-1]
+    for token in _TOKENS:
+        yield token.split(".")[1]
+
+
+def shown_in(text: str) -> list[str]:
+    return [secret for secret in _secrets() if secret in text]
+
+
+@pytest.fixture(autouse=True)
+def canary(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    _TOKENS.clear()
+    with caplog.at_level(logging.DEBUG):
+        yield
+    records = caplog.get_records("setup") + caplog.get_records("call")
+    told = [f"{logging.Formatter().format(record)} {record.args!r}" for record in records]
+    assert shown_in("\n".join(told)) == []
+
+
+def checked(error: KafkaGroupError) -> KafkaGroupError:
+    """The error, once neither it nor the variables of our frames in its traceback show a secret."""
+    seen = [repr(error), str(error)]
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame, _ in traceback.walk_tb(cause.__traceback__):
+            if Path(frame.f_code.co_filename).is_relative_to(Path(kafkagroup.__file__).parent):
+                seen += [f"{name}={value!r}" for name, value in frame.f_locals.items()]
+        cause = cause.__cause__ or cause.__context__
+    assert shown_in("\n".join(seen)) == []
+    return error
+
+
+# ---------------------------------------------------------------- what the tests share
+
+
+def token(lifetime: float = 3600.0) -> Token:
+    """One that Kafka's unsecured validator takes: nobody has signed it."""
+    now = time.time()
+    parts = ({"alg": "none"}, {"sub": "ann", "iat": now - 60, "exp": now + lifetime})
+    text = "".join(
+        base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") + "."
+        for part in parts
+    )
+    _TOKENS.append(text)
+    return Token(text)
+
+
+def security(mechanism: str | None = None, **options: object) -> Security:
+    """TLS that trusts the authority of the tests, and ann's credentials."""
+    given: dict[str, object] = {"ssl_ca_pem": authority().pem, "sasl_mechanism": mechanism}
+    if mechanism == "OAUTHBEARER":
+        given["sasl_oauthbearer_token"] = token
+    elif mechanism is not None:
+        given |= {"sasl_username": "ann", "sasl_password": PASSWORD}
+    return Security(**(given | options))
+
+
+def bare(mechanism: str | None = None, **options: object) -> Security:
+    protocol = "PLAINTEXT" if mechanism is None else "SASL_PLAINTEXT"
+    return security(mechanism, security_protocol=protocol, ssl_ca_pem=None, **options)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"test-{uuid.uuid4().hex[:8]}"
+
+
+async def first_record(
+    servers: str, topic: str, security: Security | None, group_id: str | None = None
+) -> str:
+    """The value of the first record; what keeps us from it is told in time."""
+    consumer = Consumer(
+        topic, bootstrap_servers=servers, group_id=group_id, security=security, **FAST
+    )
+    with anyio.fail_after(PATIENCE):
+        async with consumer:
+            return (await consumer.getone()).value.decode()
+
+
+async def refused(
+    kind: type[KafkaGroupError], servers: str, topic: str, security: Security | None, **options: str
+) -> str:
+    """What the consumer says of being refused."""
+    with pytest.raises(kind) as raised:
+        await first_record(servers, topic, security, **options)
+    return str(checked(raised.value))
+
+
+async def filled(brokers: Brokers, door: str, topic: str) -> str:
+    """Make the topic with one record in it; answer the addresses behind the door."""
+    await run_sync(brokers.create, door, topic, 1)
+    await run_sync(brokers.append, door, topic, 0, ["a record"])
+    return brokers.servers(door)
+
+
+def skip_where_missing(brokers: Brokers, mechanism: str) -> None:
+    if brokers.kind == "embedded" and mechanism == "OAUTHBEARER":
+        pytest.skip("the embedded broker has no OAUTHBEARER")
+
+
+# ---------------------------------------------------------------- who is let in
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM, "OAUTHBEARER"])
+async def test_a_group_lives_behind_every_mechanism(
+    brokers: Brokers, topic: str, mechanism: str
+) -> None:
+    """Two members share, commit and leave; who comes later resumes."""
+    skip_where_missing(brokers, mechanism)
+    await run_sync(brokers.create, "SASL", topic, 4)
+    for partition in range(4):
+        await run_sync(brokers.append, "SASL", topic, partition, ["early"] * 10)
+    options = {"security": security(mechanism)}
+    first, second, third = (Worker(brokers.servers("SASL"), topic, **options) for _ in range(3))
+    async with first.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(first.run)
+        await until(lambda: len(first.seen) == 40)
+        async with second.consumer:
+            tasks.start_soon(second.run)
+            await until(lambda: len(first.owns) == len(second.owns) == 2)
+            for partition in range(4):
+                await run_sync(brokers.append, "SASL", topic, partition, ["late"] * 10)
+            await until(lambda: len(first.seen) + len(second.seen) == 80)
+            await second.consumer.stop()
+        await first.consumer.stop()
+    assert sorted(first.seen + second.seen) == [(p, o) for p in range(4) for o in range(20)]
+    await run_sync(brokers.append, "SASL", topic, 3, ["last"])
+    async with third.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(third.run)
+        await until(lambda: third.seen)
+        await third.consumer.stop()
+    assert third.seen == [(3, 20)]
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+async def test_scram_needs_no_tls(brokers: Brokers, topic: str, mechanism: str) -> None:
+    servers = await filled(brokers, "SASL_BARE", topic)
+    assert await first_record(servers, topic, bare(mechanism)) == "a record"
+
+
+async def test_plain_without_tls_on_request(brokers: Brokers, topic: str) -> None:
+    servers = await filled(brokers, "SASL_BARE", topic)
+    asked = bare("PLAIN", allow_plaintext_credentials=True)
+    assert await first_record(servers, topic, asked) == "a record"
+
+
+async def test_the_ca_from_a_file(brokers: Brokers, topic: str, tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_text(authority().pem)
+    servers = await filled(brokers, "TLS", topic)
+    assert await first_record(servers, topic, Security(ssl_ca_location=ca)) == "a record"
+
+
+async def test_a_context_of_ones_own(brokers: Brokers, topic: str) -> None:
+    servers = await filled(brokers, "TLS", topic)
+    own = Security(ssl_context=authority().client_context())
+    assert await first_record(servers, topic, own) == "a record"
+
+
+def by_string(_: Path) -> dict[str, object]:
+    return {"ssl_certificate_pem": CLIENT.chain, "ssl_key_pem": CLIENT.key}
+
+
+def by_string_encrypted(_: Path) -> dict[str, object]:
+    return {
+        "ssl_certificate_pem": CLIENT.chain,
+        "ssl_key_pem": CLIENT.key_with(KEY_PASSWORD),
+        "ssl_key_password": KEY_PASSWORD,
+    }
+
+
+def by_file(folder: Path) -> dict[str, object]:
+    return {"ssl_certificate_location": CLIENT.save(folder)}
+
+
+def by_files_encrypted(folder: Path) -> dict[str, object]:
+    certificate, key = folder / "me.pem", folder / "me.key"
+    certificate.write_text(CLIENT.chain)
+    key.write_text(CLIENT.key_with(KEY_PASSWORD))
+    return {
+        "ssl_certificate_location": certificate,
+        "ssl_key_location": key,
+        "ssl_key_password": KEY_PASSWORD,
+    }
+
+
+@pytest.mark.parametrize("given", [by_string, by_string_encrypted, by_file, by_files_encrypted])
+async def test_a_certificate_of_the_client(
+    brokers: Brokers, topic: str, tmp_path: Path, given: Callable[[Path], dict[str, object]]
+) -> None:
+    servers = await filled(brokers, "MUTUAL", topic)
+    folder = tmp_path / "client"
+    folder.mkdir()
+    assert await first_record(servers, topic, security(**given(folder))) == "a record"
+
+
+@pytest.mark.parametrize(
+    ("door", "lax"),
+    [
+        ("STRANGER", {"enable_ssl_certificate_verification": False}),
+        ("EXPIRED", {"enable_ssl_certificate_verification": False}),
+        ("ELSEWHERE", {"ssl_endpoint_identification_algorithm": "none"}),
+    ],
+)
+async def test_checks_can_be_switched_off_with_a_warning(
+    brokers: Brokers, topic: str, door: str, lax: dict[str, object]
+) -> None:
+    servers = await filled(brokers, door, topic)
+    with pytest.warns(InsecureConnectionWarning):
+        made = security(**lax)
+    assert await first_record(servers, topic, made) == "a record"
+
+
+# ---------------------------------------------------------------- who is not
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM])
+@pytest.mark.parametrize("who", [{"sasl_password": "wrong"}, {"sasl_username": "eve"}])
+async def test_wrong_credentials_are_told_and_not_tried_again(
+    brokers: Brokers, topic: str, mechanism: str, who: dict[str, str]
+) -> None:
+    """Trying again would lock the account, where failures are counted."""
+    servers = await filled(brokers, "SASL", topic)
+    told = await refused(AuthenticationError, servers, topic, security(mechanism, **who))
+    assert mechanism in told or "Invalid username or password" in told
+    if isinstance(brokers, EmbeddedBrokers):
+        tokens = 1 if mechanism == "PLAIN" or "sasl_username" in who else 2
+        assert len(brokers.behind("SASL").requests(SaslAuthenticateRequest)) == tokens
+
+
+async def test_a_mechanism_that_is_not_offered(brokers: Brokers, topic: str) -> None:
+    """What is offered is named, and never taken instead."""
+    servers = await filled(brokers, "ONLY_SCRAM", topic)
+    told = await refused(AuthenticationError, servers, topic, security("PLAIN"))
+    assert {"PLAIN", *SCRAM} <= set(re.findall(r"[A-Z]+(?:-[A-Z0-9]+)*", told))
+
+
+async def test_a_token_that_has_expired(real: RealBrokers, topic: str) -> None:
+    servers = await filled(real, "SASL", topic)
+    expired = security("OAUTHBEARER", sasl_oauthbearer_token=lambda: token(-30.0))
+    told = await refused(AuthenticationError, servers, topic, expired)
+    assert "invalid_token" in told or "OAUTHBEARER" in told
+
+
+@pytest.mark.parametrize(
+    ("door", "reason"),
+    [("EXPIRED", "expired"), ("STRANGER", "issuer|self.signed"), ("ELSEWHERE", "127.0.0.1")],
+)
+async def test_a_broker_that_cannot_prove_who_it_is(
+    brokers: Brokers, topic: str, door: str, reason: str
+) -> None:
+    servers = await filled(brokers, door, topic)
+    told = await refused(TlsError, servers, topic, security())
+    assert re.search(reason, told)
+
+
+async def test_trust_in_the_system_is_no_trust_in_us(brokers: Brokers, topic: str) -> None:
+    servers = await filled(brokers, "TLS", topic)
+    await refused(TlsError, servers, topic, Security())
+
+
+async def test_advertised_addresses_are_checked_like_the_first(
+    brokers: Brokers, topic: str
+) -> None:
+    """The certificate is for localhost, where we begin; the brokers send us to 127.0.0.1."""
+    servers = await filled(brokers, "ELSEWHERE", topic)
+    told = await refused(TlsError, servers.replace("127.0.0.1", "localhost"), topic, security())
+    assert "127.0.0.1" in told
+
+
+async def test_a_client_without_the_certificate_that_is_asked_for(
+    brokers: Brokers, topic: str
+) -> None:
+    servers = await filled(brokers, "MUTUAL", topic)
+    told = await refused(TlsError, servers, topic, security())
+    assert "certificate" in told
+
+
+async def test_a_client_with_a_certificate_that_nobody_knows(brokers: Brokers, topic: str) -> None:
+    servers = await filled(brokers, "MUTUAL", topic)
+    stranger = Authority().issue("eve@example.org")
+    made = security(ssl_certificate_pem=stranger.chain, ssl_key_pem=stranger.key)
+    told = await refused(TlsError, servers, topic, made)
+    assert "certificate" in told
+
+
+@pytest.mark.parametrize("given", [None, bare], ids=["none", "PLAINTEXT"])
+async def test_a_plain_client_at_a_tls_port(
+    brokers: Brokers, topic: str, given: Callable[[], Security] | None
+) -> None:
+    servers = await filled(brokers, "TLS", topic)
+    told = await refused(KafkaGroupError, servers, topic, given and given())
+    assert "TLS" in told
+
+
+async def test_a_plain_client_where_authentication_is_asked_for(
+    brokers: Brokers, topic: str
+) -> None:
+    servers = await filled(brokers, "SASL_BARE", topic)
+    told = await refused(KafkaGroupError, servers, topic, None)
+    assert "SASL" in told
+
+
+async def test_a_tls_client_at_a_plain_port(brokers: Brokers, topic: str) -> None:
+    servers = await filled(brokers, "BARE", topic)
+    told = await refused(KafkaGroupError, servers, topic, security())
+    assert "TLS" in told
+
+
+async def test_authentication_where_none_is_asked_for(brokers: Brokers, topic: str) -> None:
+    servers = await filled(brokers, "TLS", topic)
+    told = await refused(AuthenticationError, servers, topic, security("SCRAM-SHA-256"))
+    assert "SASL" in told
+
+
+# ---------------------------------------------------------------- sessions that end
+
+
+def connections_to(servers: str) -> set[str]:
+    """Our ends of the connections that are open to these addresses, as Linux lists them."""
+    ports = {f"{int(server.rpartition(':')[2]):04X}" for server in servers.split(",")}
+    lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
+    rows = [line.split() for line in lines]
+    return {row[1] for row in rows if row[2].rpartition(":")[2] in ports and row[3] == "01"}
+
+
+async def consume_for(
+    brokers: Brokers, door: str, topic: str, made: Security, enough: Callable[[], bool]
+) -> None:
+    """Consume one by one what is produced one by one, over the same connections all the time."""
+    await run_sync(brokers.create, door, topic, 1)
+    servers = brokers.servers(door)
+    worker = Worker(servers, topic, security=made, auto_commit_interval_ms=100)
+    produced = 0
+    async with worker.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+
+        async def produce() -> None:
+            nonlocal produced
+            await run_sync(brokers.append, door, topic, 0, [str(produced)])
+            produced += 1
+            await until(lambda: len(worker.seen) == produced)
+
+        await produce()
+        await until(lambda: worker.owns == [0])
+        opened = connections_to(servers)
+        with anyio.fail_after(30):
+            while not enough():
+                await produce()
+        assert len(opened) >= 2
+        assert connections_to(servers) == opened
+        await worker.consumer.stop()
+    assert worker.seen == [(0, offset) for offset in range(produced)]
+    assert worker.story == [("assigned", [0]), ("revoked", [0])]
+
+
+@pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="connections are not listed")
+class TestSessions:
+    @pytest.mark.parametrize(
+        ("anyio_backend", "mechanism"),
+        [
+            ("asyncio", "PLAIN"),
+            ("asyncio", "OAUTHBEARER"),
+            ("asyncio", "SCRAM-SHA-256"),
+            ("trio", "SCRAM-SHA-256"),
+        ],
+    )
+    async def test_are_renewed_while_records_come(
+        self, brokers: Brokers, topic: str, mechanism: str
+    ) -> None:
+        """Two renewals: no record is lost, no connection, and no generation."""
+        skip_where_missing(brokers, mechanism)
+        began = time.monotonic()
+        await consume_for(
+            brokers,
+            "MORTAL",
+            topic,
+            security(mechanism),
+            lambda: time.monotonic() - began > 2.5 * SESSION,
+        )
+        if isinstance(brokers, EmbeddedBrokers):
+            behind = brokers.behind("MORTAL")
+            numbers = [seen.connection for seen in behind.requests(SaslHandshakeRequest)]
+            busy = {number for number in numbers if numbers.count(number) >= 3}
+            assert len(busy) >= 2
+
+    @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+    async def test_last_no_longer_than_the_token(self, real: RealBrokers, topic: str) -> None:
+        """The broker sets no limit; each token has two seconds."""
+        made = security("OAUTHBEARER", sasl_oauthbearer_token=lambda: token(2.0))
+        began = time.monotonic()
+        await consume_for(real, "SASL", topic, made, lambda: time.monotonic() - began > 5.0)
+        assert len(set(_TOKENS)) >= 6
+
+
+# ---------------------------------------------------------------- who may do what
+
+
+async def denied(real: RealBrokers, topic: str) -> AuthorizationError:
+    """What bob hears who may not read, or be in the group of, this name."""
+    bob = security("SCRAM-SHA-256", sasl_username="bob", sasl_password=USERS["bob"])
+    with pytest.raises(AuthorizationError) as raised:
+        await first_record(real.servers("SASL"), topic, bob, group_id=topic)
+    error = checked(raised.value)
+    assert isinstance(error, AuthorizationError)
+    return error
+
+
+async def test_a_topic_that_is_hidden(real: RealBrokers, topic: str) -> None:
+    await filled(real, "SASL", topic)
+    await run_sync(real.allow, "ann", ResourceType.TOPIC, topic, AclOperation.ALL)
+    error = await denied(real, topic)
+    assert (error.resource, error.operation) == (f"topic {topic!r}", "DESCRIBE")
+
+
+async def test_a_topic_that_may_be_seen_and_not_read(real: RealBrokers, topic: str) -> None:
+    await filled(real, "SASL", topic)
+    await run_sync(real.allow, "bob", ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
+    error = await denied(real, topic)
+    assert (error.resource, error.operation) == (f"topic {topic!r}", "READ")
+
+
+async def test_a_group_that_is_not_for_everyone(real: RealBrokers, topic: str) -> None:
+    await filled(real, "SASL", topic)
+    await run_sync(real.allow, "ann", ResourceType.GROUP, topic, AclOperation.READ)
+    error = await denied(real, topic)
+    assert (error.resource, error.operation) == (f"group {topic!r}", "DESCRIBE")
+
+
+async def test_a_group_that_may_be_seen_and_not_joined(real: RealBrokers, topic: str) -> None:
+    await filled(real, "SASL", topic)
+    await run_sync(real.allow, "bob", ResourceType.GROUP, topic, AclOperation.DESCRIBE)
+    error = await denied(real, topic)
+    assert (error.resource, error.operation) == (f"group {topic!r}", "READ")
+
+
+async def test_a_group_that_may_not_be_described(real: RealBrokers, topic: str) -> None:
+    await run_sync(real.allow, "ann", ResourceType.GROUP, topic, AclOperation.ALL)
+    bob = security("SCRAM-SHA-256", sasl_username="bob", sasl_password=USERS["bob"])
+    async with Admin(bootstrap_servers=real.servers("SASL"), security=bob) as admin:
+        with pytest.raises(AuthorizationError) as raised, anyio.fail_after(PATIENCE):
+            await admin.describe_group(topic)
+    error = raised.value
+    assert (error.resource, error.operation) == (f"group {topic!r}", "DESCRIBE")
+
+
+async def test_whoever_is_allowed_reads(real: RealBrokers, topic: str) -> None:
+    servers = await filled(real, "SASL", topic)
+    await run_sync(real.allow, "bob", ResourceType.TOPIC, topic, AclOperation.READ)
+    await run_sync(real.allow, "bob", ResourceType.GROUP, topic, AclOperation.READ)
+    bob = security("SCRAM-SHA-512", sasl_username="bob", sasl_password=USERS["bob"])
+    assert await first_record(servers, topic, bob, group_id=topic) == "a record"
