@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import repeat
+from operator import itemgetter
 
 import attrs
 
@@ -39,6 +40,15 @@ class Claims:
     """Partition -> the member whose claim stands, or UNCLAIMED, or DISPUTED."""
     unclaimed: set[str]
     """The topics that nobody claims any partition of: most of the work there can be spared."""
+
+    def named(self, numbers: list[int]) -> tuple[TopicPartition, ...]:
+        """The partitions of these numbers, sorted."""
+        numbers.sort()
+        if len(numbers) < 2:
+            return tuple(self.partitions[number] for number in numbers)
+        # One call for all of them takes half as long; but of one number it makes no tuple.
+        found: tuple[TopicPartition, ...] = itemgetter(*numbers)(self.partitions)
+        return found
 
 
 def read_claims(spec: GroupSpec, order: list[str]) -> Claims:

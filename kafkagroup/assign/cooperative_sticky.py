@@ -50,8 +50,7 @@ def cooperative_sticky_assignor(spec: GroupSpec) -> Assignment:
     and everything is assigned, so that a change settles in two rounds. Costs what that costs.
     """
     target = find_target(spec)
-    partition = target.claims.partitions.__getitem__
     return {
-        member: tuple(map(partition, sorted(kept + given)))
+        member: target.claims.named(kept + given)
         for member, kept, given in zip(target.members, target.kept, target.given, strict=True)
     }

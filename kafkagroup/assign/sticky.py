@@ -35,9 +35,8 @@ def sticky_assignor(spec: GroupSpec) -> Assignment:
     number of pools of topics with the same subscribers, not with the partitions (`balance`).
     """
     target = find_target(spec)
-    partition = target.claims.partitions.__getitem__
     return {
-        member: tuple(map(partition, sorted(kept + given + moving)))
+        member: target.claims.named(kept + given + moving)
         for member, kept, given, moving in zip(
             target.members, target.kept, target.given, target.moving, strict=True
         )
