@@ -15,7 +15,7 @@ from itertools import islice, repeat
 from kafkagroup.assign.spec import GroupSpec, named
 from kafkagroup.types import Assignment, TopicPartition
 
-__all__ = ["range_assignor", "subscribers"]
+__all__ = ["range_assignor"]
 
 
 @named("range")
@@ -30,7 +30,7 @@ def range_assignor(spec: GroupSpec) -> Assignment:
     O(members log members + subscriptions + replicas). Sources: Kafka's RangeAssignor, KIP-881.
     """
     lined_up: dict[tuple[int, tuple[str, ...]], list[str]] = {}
-    for topic, members in subscribers(spec).items():
+    for topic, members in spec.subscribers().items():
         lined_up.setdefault((spec.partitions[topic], tuple(members)), []).append(topic)
     rows = [_Row(spec, topics, members) for (_, members), topics in lined_up.items()]
     # One topic of the group is enough: then racks guide all that line up, and lone topics to
@@ -49,15 +49,6 @@ def range_assignor(spec: GroupSpec) -> Assignment:
         for member, numbers in zip(row.members, row.held, strict=True):
             assigned[member].extend(TopicPartition(topic, p) for p in numbers)
     return {member: tuple(partitions) for member, partitions in assigned.items()}
-
-
-def subscribers(spec: GroupSpec) -> dict[str, list[str]]:
-    """Topic -> its subscribers in `order`, for the topics of `GroupSpec.topics`."""
-    found: dict[str, list[str]] = {topic: [] for topic in spec.topics()}
-    for member in spec.order():
-        for topic in spec.members[member].topics & found.keys():
-            found[topic].append(member)
-    return found
 
 
 class _Row:

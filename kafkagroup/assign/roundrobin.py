@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from kafkagroup.assign.range import subscribers
 from kafkagroup.assign.spec import GroupSpec, named
 from kafkagroup.types import Assignment, TopicPartition
 
@@ -29,7 +28,7 @@ def deal(spec: GroupSpec, numbers: Mapping[str, Sequence[int]]) -> Assignment:
     """
     held: dict[str, list[TopicPartition]] = {member: [] for member in spec.order()}
     seat = {member: index for index, member in enumerate(held)}
-    takers = subscribers(spec)
+    takers = spec.subscribers()
     turn = 0
     for topic, all_ in numbers.items():
         among = takers[topic]

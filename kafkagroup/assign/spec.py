@@ -68,9 +68,13 @@ class GroupSpec:
         units = (instance_id or member_id).encode("utf-16-be", "surrogatepass")
         return (instance_id is None, units, member_id)
 
-    def subscribers(self, topic: str) -> list[str]:
-        """The members that subscribe to a topic, in `order`."""
-        return [m for m in self.order() if topic in self.members[m].topics]
+    def subscribers(self) -> dict[str, list[str]]:
+        """Topic -> the members that subscribe to it, in `order`; for those of `topics`."""
+        found: dict[str, list[str]] = {topic: [] for topic in self.topics()}
+        for member in self.order():
+            for topic in self.members[member].topics & found.keys():
+                found[topic].append(member)
+        return found
 
     def topics(self) -> list[str]:
         """Topics that exist and that somebody subscribes to, sorted."""

@@ -279,7 +279,7 @@ def test_s14_range_runs_of_a_topic_differ_by_at_most_one(group: GroupSpec) -> No
     for spec in (group, attrs.evolve(group, racks={})):
         assignment = range_assignor(spec)
         for topic in spec.topics():
-            runs = [[p for t, p in assignment[m] if t == topic] for m in spec.subscribers(topic)]
+            runs = [[p for t, p in assignment[m] if t == topic] for m in spec.subscribers()[topic]]
             lengths = [len(run) for run in runs]
             assert max(lengths) - min(lengths) <= 1
             if not spec.racks:

@@ -307,7 +307,9 @@ def judged(draw: st.DrawFn) -> tuple[GroupSpec, Assignment]:
         )
     group = GroupSpec(members=members, partitions=partitions)
     owners = {
-        tp: draw(st.sampled_from(takers)) for tp in there if (takers := group.subscribers(tp.topic))
+        tp: draw(st.sampled_from(takers))
+        for tp in there
+        if (takers := group.subscribers().get(tp.topic, []))
     }
     return group, by_member(group, owners)
 
@@ -319,7 +321,7 @@ def by_member(group: GroupSpec, owners: Mapping[TopicPartition, str]) -> Assignm
 def everything(group: GroupSpec) -> Iterator[Assignment]:
     """Every whole assignment."""
     there = [TopicPartition(t, p) for t in group.topics() for p in range(group.partitions[t])]
-    for takers in product(*(group.subscribers(tp.topic) for tp in there)):
+    for takers in product(*(group.subscribers().get(tp.topic, []) for tp in there)):
         yield by_member(group, dict(zip(there, takers, strict=True)))
 
 
