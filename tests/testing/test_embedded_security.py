@@ -18,11 +18,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from aiokafka import AIOKafkaConsumer
 from certificates import Authority, authority
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException
 
+import kafkagroup
 from kafkagroup.errors import ConfigurationError, ErrorCode
 from kafkagroup.testing import EmbeddedKafka, Listener, LocalKafka
 from kafkagroup.testing._jars import LocalKafkaUnavailable
@@ -142,16 +144,23 @@ def real() -> Iterator[tuple[str, str]]:
         kafka.start()
     except LocalKafkaUnavailable as error:
         pytest.skip(f"no real Kafka on this machine: {error}")
-    with Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"}) as warm:
-        # A coordinator there is only once somebody has asked for one.
-        warm.committed([TopicPartition("t", 0)], timeout=DEADLINE)
-    peer = Peer(kafka.address(1))
-    deadline = time.monotonic() + DEADLINE
-    while not peer.answers:
-        assert time.monotonic() < deadline
-    peer.close()
-    yield kafka.address(1, "SASL"), kafka.address(1, "MORTAL")
-    kafka.stop()
+    try:
+        # A coordinator there is only once somebody has asked for one, and a little later.
+        anyio.run(ask_for_a_coordinator, kafka.bootstrap_servers)
+        peer = Peer(kafka.address(1))
+        deadline = time.monotonic() + DEADLINE
+        while not peer.answers:
+            assert time.monotonic() < deadline
+        peer.close()
+        yield kafka.address(1, "SASL"), kafka.address(1, "MORTAL")
+    finally:
+        kafka.stop()
+
+
+async def ask_for_a_coordinator(bootstrap: str) -> None:
+    with anyio.fail_after(DEADLINE):
+        async with kafkagroup.Consumer(bootstrap_servers=bootstrap, group_id="g") as consumer:
+            await consumer.committed([kafkagroup.TopicPartition("t", 0)])
 
 
 @pytest.fixture(scope="module")
