@@ -429,8 +429,13 @@ _MOST_SHOWN = 500
 def escaped(text: str, most: int = _MOST_SHOWN) -> str:
     """Text of a peer's, fit for a log or a terminal: one line, no control characters, at most
     `most` characters. Escaping twice changes nothing."""
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[: most + 1])
+    shown = printable(text[: most + 1])
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
+def printable(text: str) -> str:
+    """Text that cannot steer a terminal or forge a line: what does not print is escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def error_name(code: int) -> str:

@@ -13,9 +13,9 @@ from typing import IO, Any
 
 import click
 
-from kafkagroup.errors import ConfigurationError, KafkaGroupError
+from kafkagroup.errors import ConfigurationError, KafkaGroupError, printable
 
-__all__ = ["COMMANDS", "app", "printable"]
+__all__ = ["COMMANDS", "app"]
 
 COMMANDS = ("plan",)
 """Command -> the file of that name, with "_" for "-"."""
@@ -71,11 +71,6 @@ class _App(click.Group):
         module = import_module(f"kafkagroup.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
-
-
-def printable(text: str) -> str:
-    """Text that cannot steer a terminal: what does not print is escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 app = _App("kafkagroup", help="Groups of Apache Kafka: what they do, and what they would do.")

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kafkagroup.assign.plan import Change, MemberPlan, Move, Plan, Spread
-from kafkagroup.cli._app import printable
+from kafkagroup.errors import printable
 from kafkagroup.types import TopicPartition
 
 __all__ = ["print_plans", "value_of"]

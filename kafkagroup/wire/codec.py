@@ -254,16 +254,22 @@ def _check_version(cls: type, version: int) -> None:
         raise LocalProtocolError(f"{cls.__name__} has no version {version}")
 
 
+def _structures_in(cls: type, version: int) -> Iterator[type]:
+    """The structures that a `cls` has fields of in a version, alone or in arrays."""
+    for spec in fields_of(cls).values():
+        nested = spec.kind.element if isinstance(spec.kind, Array) else spec.kind
+        if isinstance(nested, type) and version in spec.versions:
+            yield nested
+
+
 def _write_decoder(out: _Module, cls: type) -> str:
     """Write the function that reads one `cls`; answer its name."""
     entry = f"read_{cls.__name__}"
     if entry in out.names:
         return entry
     out.names[entry] = None
-    for spec in fields_of(cls).values():
-        nested = spec.kind.element if isinstance(spec.kind, Array) else spec.kind
-        if isinstance(nested, type) and out.version in spec.versions:
-            _write_decoder(out, nested)
+    for nested in _structures_in(cls, out.version):
+        _write_decoder(out, nested)
     out(f"def {entry}(buf, pos, end):")
     out.indent += 1
     values = {name: out.name("D", default) for name, default in _defaults(cls).items()}
@@ -428,10 +434,8 @@ def _write_encoder(out: _Module, cls: type) -> str:
     if entry in out.names:
         return entry
     out.names[entry] = None
-    for spec in fields_of(cls).values():
-        nested = spec.kind.element if isinstance(spec.kind, Array) else spec.kind
-        if isinstance(nested, type) and out.version in spec.versions:
-            _write_encoder(out, nested)
+    for nested in _structures_in(cls, out.version):
+        _write_encoder(out, nested)
     out(f"def {entry}(out, value):")
     out.indent += 1
     defaults = _defaults(cls)
