@@ -18,6 +18,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from assign.java_side import find_java
 from brokers import numbered, numbers, until
 
 from kafkagroup import Broker, Consumer
@@ -28,7 +29,7 @@ from kafkagroup.assign import (
     sticky_assignor,
 )
 from kafkagroup.assign.cooperative_sticky import generation_in
-from kafkagroup.testing._jars import LocalKafkaUnavailable, find_java, resolve_jars
+from kafkagroup.testing._jars import LocalKafkaUnavailable
 from kafkagroup.wire.group_log import decode_subscription
 from kafkagroup.wire.messages.group import DescribeGroupsRequest
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
@@ -235,7 +236,7 @@ class Group:
     async def _java(self, member):
         java = find_java()
         program = Path(__file__).parent / "java" / "Member.java"
-        command = [java, "-XX:TieredStopAtLevel=1", "-cp", f"{resolve_jars('4.3.1', java)}/*"]
+        command = [java.command, "-XX:TieredStopAtLevel=1", "-cp", f"{java.jars}/*"]
         options = f"heartbeat.interval.ms={HEARTBEAT_MS}", f"session.timeout.ms={SESSION_MS}"
         arguments = [self.bootstrap, self.name, JAVA_ASSIGNORS[self.strategy], *options]
         async with await anyio.open_process(
@@ -366,7 +367,7 @@ async def test_each_kind_leads_the_others_and_makes_room_for_them(
 def java():
     """Skips where Kafka's own consumer cannot run."""
     try:
-        resolve_jars("4.3.1", find_java())
+        find_java()
     except LocalKafkaUnavailable as missing:
         pytest.skip(f"no Java member: {missing}")
 
