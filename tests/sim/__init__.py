@@ -1,0 +1,1 @@
+"""Whole groups in virtual time, with faults, judged from their histories."""

@@ -1,0 +1,256 @@
+"""What happened in a run: one event after the other, of members, of the broker and of the world.
+
+A history is a list of events in the order in which they happened. It comes from a simulation or,
+as lines of JSON, from processes and a proxy on a real broker; the judge cannot tell which. Times
+are seconds on one clock that all members share: the virtual one, or the machine's monotonic one.
+
+Who writes what:
+- a member (its observer, outside the product): from `Joined` to `Ended`;
+- the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`;
+- the broker: `Appended`, `Stored`, `Formed`;
+- the world: `Faulted`, `Killed`, `Frozen`, `Thawed`, `Healed`, `Finished`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from kafkagroup import TopicPartition
+
+Partitions = tuple[TopicPartition, ...]
+Offsets = Mapping[TopicPartition, int]
+
+
+@attrs.frozen(kw_only=True)
+class Event:
+    """Something that happened."""
+
+    time: float
+
+
+@attrs.frozen(kw_only=True)
+class OfMember(Event):
+    """Something that happened to, or was done by, one member."""
+
+    member: str
+    """One life of one process: "m1", killed and started again "m1.2". Not Kafka's member id."""
+
+
+# ------------------------------------------------------------------ what a member tells
+
+
+@attrs.frozen(kw_only=True)
+class Joined(OfMember):
+    """It took up a generation (classic) or an epoch (KIP-848)."""
+
+    member_id: str
+    generation: int
+
+
+@attrs.frozen(kw_only=True)
+class Assigned(OfMember):
+    """`on_partitions_assigned` was called."""
+
+    partitions: Partitions
+    generation: int
+
+
+@attrs.frozen(kw_only=True)
+class Revoking(OfMember):
+    """`on_partitions_revoked` was called: from here on nothing of these is delivered."""
+
+    partitions: Partitions
+
+
+@attrs.frozen(kw_only=True)
+class Revoked(OfMember):
+    """`on_partitions_revoked` returned."""
+
+    partitions: Partitions
+
+
+@attrs.frozen(kw_only=True)
+class Lost(OfMember):
+    """`on_partitions_lost` was called."""
+
+    partitions: Partitions
+
+
+@attrs.frozen(kw_only=True)
+class Delivered(OfMember):
+    """A record was handed out."""
+
+    partition: TopicPartition
+    offset: int
+    sequence: int
+    """The number that the producer wrote into the record."""
+
+
+@attrs.frozen(kw_only=True)
+class Processed(OfMember):
+    """The application was done with a record."""
+
+    partition: TopicPartition
+    offset: int
+
+
+@attrs.frozen(kw_only=True)
+class Committing(OfMember):
+    """The application asked for a commit. `offsets` is None for all that it has processed."""
+
+    token: int
+    offsets: Offsets | None
+
+
+@attrs.frozen(kw_only=True)
+class Committed(OfMember):
+    """That commit ended."""
+
+    token: int
+    outcome: str
+    """"ok", "cancelled" (it may have happened), or the name of the error."""
+
+
+@attrs.frozen(kw_only=True)
+class Sought(OfMember):
+    """The application moved its position."""
+
+    partition: TopicPartition
+    offset: int
+
+
+@attrs.frozen(kw_only=True)
+class Raised(OfMember):
+    """A call of the client raised; the member goes on unless it ends."""
+
+    error: str
+
+
+@attrs.frozen(kw_only=True)
+class Closing(OfMember):
+    """`stop` or the end of `async with` began."""
+
+
+@attrs.frozen(kw_only=True)
+class Ended(OfMember):
+    """It is closed. Not written for a member that was killed."""
+
+    leaked: tuple[str, ...] = ()
+    """Names of tasks and sockets that outlived it."""
+
+
+# ------------------------------------------------------------------ what crosses the wire
+
+
+@attrs.frozen(kw_only=True)
+class Sent(OfMember):
+    """A request of the group, offsets or fetch family left the member.
+
+    The fields that are not in the request are empty.
+    """
+
+    api: str
+    """"JoinGroup", "OffsetCommit", ..."""
+    connection: int
+    correlation: int
+    member_id: str = ""
+    generation: int = -1
+    offsets: Offsets = attrs.field(factory=dict)
+    """Of a commit: what is to be committed; of a fetch: from where."""
+    owned: Partitions = ()
+    """Of a join: what the member says that it owns (all protocols alike)."""
+
+
+@attrs.frozen(kw_only=True)
+class Answered(OfMember):
+    """Its answer reached the member, whole."""
+
+    api: str
+    connection: int
+    correlation: int
+    error: str
+    """Kafka's name of the error, the first that is not NONE; "NONE"."""
+    member_id: str = ""
+    generation: int = -1
+    offsets: Offsets = attrs.field(factory=dict)
+    """Of a commit: what was stored; of an offset fetch: what is committed, without errors."""
+    assigned: Partitions | None = None
+    """Of a sync or a KIP-848 heartbeat: the assignment; None where it holds none."""
+
+
+# ------------------------------------------------------------------ what the broker knows
+
+
+@attrs.frozen(kw_only=True)
+class Appended(Event):
+    """A record was written to the log."""
+
+    partition: TopicPartition
+    offset: int
+    sequence: int
+    """-1 for what no reader may see: control records, aborted ones."""
+
+
+@attrs.frozen(kw_only=True)
+class Stored(Event):
+    """The broker took a commit of this partition."""
+
+    partition: TopicPartition
+    offset: int
+    member_id: str
+    generation: int
+
+
+@attrs.frozen(kw_only=True)
+class Formed(Event):
+    """The broker has a generation's assignment: the leader's SyncGroup, or a target (KIP-848)."""
+
+    generation: int
+    protocol: str
+    assignment: Mapping[str, Partitions]
+    """Member id -> what it gets."""
+    subscriptions: Mapping[str, tuple[str, ...]]
+    """Member id -> topics."""
+
+
+# ------------------------------------------------------------------ what the world does
+
+
+@attrs.frozen(kw_only=True)
+class Faulted(Event):
+    """A fault began. For the reader of the transcript; the judge takes nothing from its text."""
+
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class Killed(OfMember):
+    """The process is gone, without a word."""
+
+
+@attrs.frozen(kw_only=True)
+class Frozen(OfMember):
+    """The process stands still (SIGSTOP, or its loop is blocked)."""
+
+
+@attrs.frozen(kw_only=True)
+class Thawed(OfMember):
+    """It runs again."""
+
+
+@attrs.frozen(kw_only=True)
+class Healed(Event):
+    """From here on nothing goes wrong any more; the deadlines of liveness start."""
+
+
+@attrs.frozen(kw_only=True)
+class Finished(Event):
+    """All members are closed or dead: the last event."""
+
+    committed: Offsets
+    """What the group has committed."""
+    ends: Offsets
+    """Of each log: the offset that its next record would get."""
+    starts: Offsets
