@@ -8,9 +8,9 @@ other. Numbers stand for names here: members in `GroupSpec.order`, partitions in
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
-from operator import itemgetter
 
 import attrs
 
@@ -30,25 +30,18 @@ DISPUTED = -2
 class Claims:
     """The partitions of a group, and who owns them."""
 
-    topics: list[str]
-    """Those that exist and have subscribers, sorted."""
-    start: dict[str, int]
-    """Topic -> the number of its partition 0; its others follow."""
+    alike: dict[frozenset[str], list[int]]
+    """Subscription -> the members that have it, ascending."""
+    numbers: dict[str, range]
+    """Topic -> the numbers of its partitions; for those that exist and have subscribers, sorted."""
     partitions: list[TopicPartition]
     """By number, so sorted."""
     owner: list[int]
     """Partition -> the member whose claim stands, or UNCLAIMED, or DISPUTED."""
+    standing: list[Sequence[TopicPartition]]
+    """Member -> the partitions that it owns, sorted."""
     unclaimed: set[str]
     """The topics that nobody claims any partition of: most of the work there can be spared."""
-
-    def named(self, numbers: list[int]) -> tuple[TopicPartition, ...]:
-        """The partitions of these numbers, sorted."""
-        numbers.sort()
-        if len(numbers) < 2:
-            return tuple(self.partitions[number] for number in numbers)
-        # One call for all of them takes half as long; but of one number it makes no tuple.
-        found: tuple[TopicPartition, ...] = itemgetter(*numbers)(self.partitions)
-        return found
 
 
 def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
@@ -56,22 +49,41 @@ def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
 
     Sources: KIP-341 and KIP-792 (generations), KIP-429 (claims on what is no longer subscribed).
     """
-    topics = spec.topics()
-    start: dict[str, int] = {}
-    size = 0
-    for topic in topics:
-        start[topic] = size
-        size += spec.partitions[topic]
-    owner = [UNCLAIMED] * size
-    _sort_out(spec, order, start, owner)
+    members = [spec.members[member] for member in order]
+    alike: dict[frozenset[str], list[int]] = {}
+    for number, member in enumerate(members):
+        alike.setdefault(member.topics, []).append(number)
+    numbers: dict[str, range] = {}
     partitions: list[TopicPartition] = []
-    unclaimed: set[str] = set()
-    for topic in topics:
-        owners = owner[len(partitions) : len(partitions) + spec.partitions[topic]]
-        if owners.count(UNCLAIMED) == len(owners):
-            unclaimed.add(topic)
-        partitions += _partitions_of(topic, len(owners))
-    return Claims(topics, start, partitions, owner, unclaimed)
+    for topic in spec.existing(alike):
+        start, size = len(partitions), spec.partitions[topic]
+        numbers[topic] = range(start, start + size)
+        partitions += _partitions_of(topic, size)
+    claimed: list[Sequence[int]] = [()] * len(members)
+    for subscription, group in alike.items():
+        known = {topic: numbers[topic] for topic in subscription if topic in numbers}
+        for number in group:
+            if owned := members[number].owned:
+                claimed[number] = _known(owned, known)
+    owner, agreed = _sort_out(claimed, [m.generation for m in members], len(partitions))
+    standing: list[Sequence[TopicPartition]] = [()] * len(members)
+    for number, own in enumerate(claimed):
+        if not own:
+            continue
+        if not agreed:
+            own = [p for p in dict.fromkeys(own) if owner[p] == number]
+        ascending = sorted(own)
+        # Most often that is what the member said, to a letter: naming it anew would cost more
+        # than all the rest.
+        said = members[number].owned
+        as_said = ascending == own and len(own) == len(said)
+        standing[number] = said if as_said else [partitions[p] for p in ascending]
+    unclaimed = {
+        topic
+        for topic, these in numbers.items()
+        if owner[these.start : these.stop].count(UNCLAIMED) == len(these)
+    }
+    return Claims(alike, numbers, partitions, owner, standing, unclaimed)
 
 
 @lru_cache(maxsize=1024)
@@ -85,26 +97,38 @@ def _partitions_of(topic: str, count: int) -> tuple[TopicPartition, ...]:
     return tuple(map(tuple.__new__, repeat(TopicPartition), values))
 
 
-def _sort_out(spec: GroupSpec, order: list[str], start: dict[str, int], owner: list[int]) -> None:
-    """Fill `owner`."""
-    members = [spec.members[member] for member in order]
-    sizes = {topic: spec.partitions[topic] for topic in start}
-    disputed: dict[int, int] = {}  # partition -> the generation of its equal claims
-    for number, member in enumerate(members):
-        known = member.topics & sizes.keys() if member.owned else ()
-        claimed = [
-            start[topic] + partition
-            for topic, partition in member.owned
-            if topic in known and 0 <= partition < sizes[topic]
+def _known(owned: Sequence[TopicPartition], known: Mapping[str, range]) -> list[int]:
+    """The numbers of those of the partitions that there are."""
+    try:
+        # There is nothing wrong with most claims, and looking first takes twice as long.
+        return [known[topic][partition] for topic, partition in owned if partition >= 0]
+    except (KeyError, IndexError):
+        return [
+            known[topic][partition]
+            for topic, partition in owned
+            if topic in known and 0 <= partition < len(known[topic])
         ]
-        for at in claimed:
+
+
+def _sort_out(
+    claimed: Sequence[Sequence[int]], generations: list[int], partitions: int
+) -> tuple[list[int], bool]:
+    """Each partition's owner; and whether no two claims were to the same one."""
+    owner = [UNCLAIMED] * partitions
+    disputed: dict[int, int] = {}  # partition -> the generation of its equal claims
+    agreed = True
+    for number, claims in enumerate(claimed):
+        for at in claims:
             other = owner[at]
             if other == UNCLAIMED:
                 owner[at] = number
-            elif other != number:
-                newest = disputed[at] if other == DISPUTED else members[other].generation
-                if member.generation > newest:
+                continue
+            agreed = False
+            if other != number:
+                newest = disputed[at] if other == DISPUTED else generations[other]
+                if generations[number] > newest:
                     owner[at] = number
-                elif member.generation == newest:
+                elif generations[number] == newest:
                     owner[at] = DISPUTED
                     disputed[at] = newest
+    return owner, agreed

@@ -49,8 +49,4 @@ def cooperative_sticky_assignor(spec: GroupSpec) -> Assignment:
     is left out. The round after finds it free: then nobody has to let go of anything any more,
     and everything is assigned, so that a change settles in two rounds. Costs what that costs.
     """
-    target = find_target(spec)
-    return {
-        member: target.claims.named(kept + given)
-        for member, kept, given in zip(target.members, target.kept, target.given, strict=True)
-    }
+    return {member: held.now() for member, held in find_target(spec).items()}

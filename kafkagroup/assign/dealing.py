@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from kafkagroup.types import TopicPartition
+
 __all__ = ["deal", "deal_near"]
 
 
-def deal(partitions: Sequence[int], due: Mapping[int, int]) -> dict[int, list[int]]:
+def deal(
+    partitions: Sequence[TopicPartition], due: Mapping[int, int]
+) -> dict[int, list[TopicPartition]]:
     """Deal in rounds, one each, so that neighbours spread over the members; ascending for each.
 
     `due` says how many each member gets, above 0; in all as many as there are partitions.
     O(partitions), in slices.
     """
-    dealt: dict[int, list[int]] = {member: [] for member in due}
+    dealt: dict[int, list[TopicPartition]] = {member: [] for member in due}
     waiting = sorted(due)
     start = done = 0
     while waiting:
@@ -29,11 +33,11 @@ def deal(partitions: Sequence[int], due: Mapping[int, int]) -> dict[int, list[in
 
 
 def deal_near(
-    partitions: Sequence[int],
+    partitions: Sequence[TopicPartition],
     due: Mapping[int, int],
     rack: Mapping[int, str],
-    replicas: Mapping[int, frozenset[str]],
-) -> dict[int, list[int]]:
+    replicas: Mapping[TopicPartition, frozenset[str]],
+) -> dict[int, list[TopicPartition]]:
     """As `deal`, but first what has a replica in a member's rack to a member there.
 
     Partitions with the fewest such racks come first, and each goes to the rack that is due most;
@@ -47,8 +51,8 @@ def deal_near(
             rows.setdefault(rack[member], deque()).append(member)
     wanted = {name: sum(left[m] for m in row) for name, row in rows.items()}
     near = {racks: sorted(racks & rows.keys()) for racks in set(replicas.values())}
-    dealt: dict[int, list[int]] = {member: [] for member in due}
-    others: list[int] = []
+    dealt: dict[int, list[TopicPartition]] = {member: [] for member in due}
+    others: list[TopicPartition] = []
     for partition in sorted(partitions, key=lambda p: len(near[replicas[p]])):
         best = max(near[replicas[partition]], key=wanted.__getitem__, default=None)
         if best is None or not wanted[best]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -78,7 +78,11 @@ class GroupSpec:
 
     def topics(self) -> list[str]:
         """Topics that exist and that somebody subscribes to, sorted."""
-        subscribed = frozenset[str]().union(*(m.topics for m in self.members.values()))
+        return self.existing(member.topics for member in self.members.values())
+
+    def existing(self, subscriptions: Iterable[frozenset[str]]) -> list[str]:
+        """The topics of these subscriptions that exist, sorted."""
+        subscribed = frozenset[str]().union(*subscriptions)
         return sorted(topic for topic in subscribed if self.partitions.get(topic))
 
 

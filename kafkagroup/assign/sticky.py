@@ -34,10 +34,4 @@ def sticky_assignor(spec: GroupSpec) -> Assignment:
     O(partitions + claims + pairs of topic and subscriber) when little changes. More grows with the
     number of pools of topics with the same subscribers, not with the partitions (`balance`).
     """
-    target = find_target(spec)
-    return {
-        member: target.claims.named(kept + given + moving)
-        for member, kept, given, moving in zip(
-            target.members, target.kept, target.given, target.moving, strict=True
-        )
-    }
+    return {member: held.all() for member, held in find_target(spec).items()}

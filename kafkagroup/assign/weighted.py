@@ -240,15 +240,15 @@ class _Group:
 
 
 def _read_group(spec: GroupSpec, order: Sequence[str], claims: Claims) -> _Group:
-    subscribers: dict[str, list[int]] = {topic: [] for topic in claims.topics}
-    for number, member in enumerate(order):
-        for topic in spec.members[member].topics & subscribers.keys():
-            subscribers[topic].append(number)
+    subscribers: dict[str, list[int]] = {topic: [] for topic in claims.numbers}
+    for subscription, group in claims.alike.items():
+        for topic in subscription & subscribers.keys():
+            subscribers[topic] += group
     pools: dict[tuple[int, ...], int] = {}
     pool: list[int] = []
-    for topic in claims.topics:
-        number = pools.setdefault(tuple(subscribers[topic]), len(pools))
-        pool += repeat(number, spec.partitions[topic])
+    for topic, numbers in claims.numbers.items():
+        number = pools.setdefault(tuple(sorted(subscribers[topic])), len(pools))
+        pool += repeat(number, len(numbers))
     return _Group(
         load=_scaled(spec, claims.partitions),
         pool=pool,
