@@ -4,7 +4,9 @@
 
 A case is one valid input of one decoder, and 100 mutations of it. The decoders: every message in
 every version, requests too; record batches in every codec; frames in pieces; what members of a
-group tell each other; what a server says in SCRAM. A failure prints the command that replays it.
+group tell each other; what a server says in SCRAM. A failure prints the command that replays it,
+and the line for `corpus.txt`, which every run of the tests goes through. Of some cases the memory
+is measured too.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ import random
 import struct
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -57,6 +61,16 @@ MOST_FAILURES = 20
 
 MOST_BYTES = 2**20
 """Limit of a batch: mutated claims below it are met, and cost time."""
+
+MEASURED = 25
+"""One case of so many is measured: that takes several times as long."""
+
+MOST_MEMORY = 4
+"""Times the input, beside twice MOST_BYTES, which a codec and its caller may both hold: what a
+decoder may take at its peak."""
+
+CORPUS = Path(__file__).with_name("corpus.txt")
+"""Lines of a decoder's name, ": " and bytes in hex: what once broke one, here or in a peer."""
 
 HOSTILE = (
     b"\x00",
@@ -353,15 +367,43 @@ def trouble(target: Target, data: bytes) -> str | None:
     return None
 
 
+def appetite(target: Target, data: bytes) -> str | None:
+    """What is wrong with the memory that the decoder takes for these bytes; tracing must be on."""
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    wrong = trouble(target, data)
+    _, peak = tracemalloc.get_traced_memory()
+    if wrong is None and peak - before > MOST_MEMORY * len(data) + 2 * MOST_BYTES:
+        return f"{peak - before:,} bytes of memory for an input of {len(data):,}"
+    return wrong
+
+
+def corpus() -> Iterator[tuple[Target, bytes]]:
+    """What once broke a decoder."""
+    named = {target.name: target for target in targets()}
+    for line in CORPUS.read_text("ascii").splitlines():
+        if line and not line.startswith("#"):
+            name, _, data = line.rpartition(": ")
+            yield named[name], bytes.fromhex(data)
+
+
 def failures_of(seed: int, case: int, among: tuple[Target, ...] | None = None) -> Iterator[str]:
     """What goes wrong in one case, with the bytes."""
     rng = random.Random(f"{seed}/{case}")
     chosen = among or targets()
     target = chosen[case % len(chosen)]
     valid = target.make(rng)
-    for data in (valid, *(mutated(rng, valid) for _ in range(MUTATIONS))):
-        if (wrong := trouble(target, data)) is not None:
-            yield f"{target.name}: {wrong}; bytes {data.hex()}"
+    inputs = (valid, *(mutated(rng, valid) for _ in range(MUTATIONS)))
+    check = trouble
+    if case % MEASURED == 0:
+        tracemalloc.start()
+        check = appetite
+    try:
+        for data in inputs:
+            if (wrong := check(target, data)) is not None:
+                yield f"{wrong}; for the corpus:\n  {target.name}: {data.hex()}"
+    finally:
+        tracemalloc.stop()
 
 
 # ---------------------------------------------------------------- many of them

@@ -9,7 +9,16 @@ import pytest
 
 from kafkagroup.errors import DecodeError
 
-from .fuzz import Target, declared, failures_of, mutated, run, targets
+from .fuzz import (
+    Target,
+    corpus,
+    declared,
+    failures_of,
+    mutated,
+    run,
+    targets,
+    trouble,
+)
 
 
 def test_every_decoder_returns_or_raises_its_own_error() -> None:
@@ -19,6 +28,12 @@ def test_every_decoder_returns_or_raises_its_own_error() -> None:
 def test_every_message_in_every_version_is_a_target() -> None:
     names = {target.name for target in targets()}
     assert names >= {f"{name} v{v}" for name, cls in declared().items() for v in cls.versions}
+
+
+def test_what_once_broke_a_decoder_breaks_none_any_more() -> None:
+    found = list(corpus())
+    assert found
+    assert [(t.name, wrong) for t, data in found if (wrong := trouble(t, data))] == []
 
 
 def _careless(data: bytes) -> int:
@@ -33,7 +48,16 @@ def test_another_error_than_the_decoders_own_is_told() -> None:
     careless = Target("careless", lambda _: b"\0\0\0\1", _careless)
     lines = list(failures_of(1, 0, (careless,)))
     assert lines
-    assert all(line.startswith("careless: error: unpack requires a buffer") for line in lines)
+    assert all(line.startswith("error: unpack requires a buffer") for line in lines)
+    assert "for the corpus:\n  careless: " in lines[0]
+
+
+def test_a_decoder_that_believes_a_claim_takes_too_much_memory() -> None:
+    greedy = Target("greedy", lambda _: b"\x7f\xff\xff", lambda data: bytearray(3 * 2**20))
+    lines = list(failures_of(1, 0, (greedy,)))
+    assert len(lines) == 101
+    assert lines[0].startswith("3,145,")
+    assert list(failures_of(1, 1, (greedy,))) == []  # not one of those that are measured
 
 
 def test_a_case_is_the_same_each_time() -> None:

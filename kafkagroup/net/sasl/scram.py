@@ -91,7 +91,8 @@ class Conversation:
                 f"the server's salt has {len(salt)} bytes; expected 1 to {MAX_SALT_BYTES}"
             )
         # The digits are counted first: converting very many of them takes long, or raises.
-        valid = iterations_text.isdecimal() and len(iterations_text) <= len(str(MAX_ITERATIONS))
+        digits = iterations_text.isascii() and iterations_text.isdecimal()
+        valid = digits and len(iterations_text) <= len(str(MAX_ITERATIONS))
         iterations = int(iterations_text) if valid else -1
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise AuthenticationError(
