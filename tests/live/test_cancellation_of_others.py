@@ -1,0 +1,423 @@
+"""Every other coroutine that users can await, cancelled at every place where it waits: of brokers,
+administration, elections and shards. Then life goes on, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from live.knife import (
+    BACKENDS,
+    ZERO,
+    Knife,
+    backend,
+    broker,
+    cut_everywhere,
+    cut_of,
+    settle,
+)
+
+import kafkagroup
+from kafkagroup import (
+    Admin,
+    Broker,
+    Election,
+    GroupMember,
+    GroupProtocol,
+    OffsetAndMetadata,
+    Shards,
+)
+from kafkagroup.net.broker import MAIN
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.messages.group import HeartbeatRequest
+from kafkagroup.wire.records import NewRecord, encode_batch
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=BACKENDS)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    return backend(request.param)
+
+
+@pytest.fixture
+def cut(request: pytest.FixtureRequest, anyio_backend: object) -> str:
+    return cut_of(request.node.callspec.params["anyio_backend"])
+
+
+# ---------------------------------------------------------------- brokers
+
+PROTOCOL = {"protocol_type": "workers", "protocols": [("all", b"x")]}
+
+
+async def connect(knife: Knife, one: Broker) -> None:
+    await knife.through(one.connect("more"))
+    assert one.is_connected("more")
+
+
+async def connect_offsets_channel(knife: Knife, one: Broker) -> None:
+    await knife.through(one.connect_offsets_channel())
+    assert one.offsets_channel_connected
+
+
+async def request(knife: Knife, one: Broker) -> None:
+    beat = HeartbeatRequest(group_id="other", generation_id=1, member_id="m")
+    assert (await knife.through(one.request(beat))).error_code == 25
+
+
+async def request_metadata(knife: Knife, one: Broker) -> None:
+    answer = await knife.through(one.request_metadata(["t"]))
+    assert [topic.name for topic in answer.topics] == ["t"]
+
+
+async def request_offset_limits(knife: Knife, one: Broker) -> None:
+    answer = await knife.through(one.request_offset_limits({ZERO: -1}))
+    assert answer.topics[0].partitions[0].offset == 6
+
+
+async def fetch_messages(knife: Knife, one: Broker) -> None:
+    answer = await knife.through(one.fetch_messages({ZERO: 0}))
+    assert answer.responses[0].partitions[0].high_watermark == 6
+
+
+async def fetch_and_wait(knife: Knife, one: Broker) -> None:
+    answer = await knife.through(one.fetch_messages({ZERO: 6}, max_wait=5))
+    assert answer.responses[0].partitions[0].records == b""
+
+
+async def produce_messages(knife: Knife, one: Broker) -> None:
+    batch = encode_batch([NewRecord(None, b"new")])
+    answer = await knife.through(one.produce_messages({ZERO: batch}))
+    assert answer.responses[0].partition_responses[0].base_offset == 6
+
+
+async def produce_unacknowledged(knife: Knife, one: Broker) -> None:
+    batch = encode_batch([NewRecord(None, b"new")])
+    assert await knife.through(one.produce_messages({ZERO: batch}, acks=0)) is None
+
+
+async def commit_consumer_group_offsets(knife: Knife, one: Broker) -> None:
+    offsets = {ZERO: OffsetAndMetadata(3)}
+    answer = await knife.through(one.commit_consumer_group_offsets("other", -1, "", offsets))
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+async def fetch_consumer_group_offsets(knife: Knife, one: Broker) -> None:
+    answer = await knife.through(one.fetch_consumer_group_offsets("other", [ZERO]))
+    assert answer.groups[0].topics[0].partitions[0].committed_offset == -1
+
+
+async def join_group(knife: Knife, one: Broker) -> None:
+    answer = await knife.through(one.join_group("other", "", **PROTOCOL))
+    assert answer.error_code == 79
+
+
+async def sync_group(knife: Knife, one: Broker) -> None:
+    assert (await knife.through(one.sync_group("other", 1, "m"))).error_code == 23
+
+
+async def heartbeat(knife: Knife, one: Broker) -> None:
+    assert (await knife.through(one.heartbeat("other", 1, "m"))).error_code == 25
+
+
+async def leave_group(knife: Knife, one: Broker) -> None:
+    answer = await knife.through(one.leave_group("other", "m"))
+    assert answer.members[0].error_code == 25
+
+
+async def opened(knife: Knife, _: Broker) -> None:
+    opening = Broker.open("kafka-1", 9092)
+    another = await knife.through(opening.__aenter__())
+    assert another.connected
+    await opening.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        connect,
+        connect_offsets_channel,
+        request,
+        request_metadata,
+        request_offset_limits,
+        fetch_messages,
+        fetch_and_wait,
+        produce_messages,
+        produce_unacknowledged,
+        commit_consumer_group_offsets,
+        fetch_consumer_group_offsets,
+        join_group,
+        sync_group,
+        heartbeat,
+        leave_group,
+        opened,
+    ],
+)
+async def test_a_broker_answers_the_next_request_after_a_cut(
+    act: Callable[[Knife, Broker], Coroutine[Any, Any, None]], cut: str
+) -> None:
+    async def story(knife: Knife) -> None:
+        async with broker() as (_, network):
+            async with Broker.open("kafka-1", 9092) as one:
+                await knife.run(act(knife, one))
+                await request_metadata(Knife(0, cut), one)
+                await connect_offsets_channel(Knife(0, cut), one)
+                await one.disconnect("more")
+                await one.disconnect("group")
+                await one.disconnect("fetch")
+                await settle()
+                assert network.open == 2  # the main one, and that for offsets
+
+    await cut_everywhere(cut, story)
+
+
+async def test_closing_a_broker_never_waits(cut: str) -> None:
+    async with broker() as (_, network), Broker.open("kafka-1", 9092) as one:
+        for closing in (one.disconnect(MAIN), one.aclose()):
+            with pytest.raises(StopIteration):
+                closing.send(None)
+        assert not one.connected
+        await settle()
+        assert network.open == 0
+
+
+# ---------------------------------------------------------------- administration
+
+
+async def describe_group(knife: Knife, admin: Admin) -> None:
+    found = await knife.through(admin.describe_group("g"))
+    assert [found.state.value, len(found.members)] == ["Stable", 1]
+
+
+async def group_spec(knife: Knife, admin: Admin) -> None:
+    spec = await knife.through(admin.group_spec("c"))
+    assert [len(spec.members), spec.partitions] == [1, {"t": 2}]
+
+
+@pytest.mark.parametrize("act", [describe_group, group_spec])
+async def test_an_admin_answers_after_a_cut(
+    act: Callable[[Knife, Admin], Coroutine[Any, Any, None]], cut: str
+) -> None:
+    async def story(knife: Knife) -> None:
+        async with (
+            broker() as (_, network),
+            GroupMember("g", WORKERS, bootstrap_servers="kafka-1:9092") as member,
+            kafkagroup.Consumer("t", bootstrap_servers="kafka-1:9092", group_id="c") as consumer,
+        ):
+            await anext(member)
+            await consumer.getone()
+            before = network.open
+            async with Admin(bootstrap_servers="kafka-1:9092") as admin:
+                await knife.run(act(knife, admin))
+                await act(Knife(0, cut), admin)
+                assert network.open <= before + 2
+
+    await cut_everywhere(cut, story)
+
+
+async def enter(knife: Knife, admin: Admin) -> None:
+    await knife.through(admin.__aenter__())
+    await admin.__aexit__(None, None, None)
+
+
+async def exit_(knife: Knife, admin: Admin) -> None:
+    await admin.__aenter__()
+    await knife.through(admin.__aexit__(None, None, None))
+
+
+async def stop(knife: Knife, admin: Admin) -> None:
+    async with admin:
+        await knife.through(admin.stop())
+
+
+async def run(knife: Knife, admin: Admin) -> None:
+    async def later() -> None:
+        await anyio.sleep(1)
+        await admin.stop()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(later)
+        await knife.through(admin.run())
+
+
+@pytest.mark.parametrize("act", [enter, exit_, stop, run])
+async def test_an_admin_is_closed_after_a_cut(
+    act: Callable[[Knife, Admin], Coroutine[Any, Any, None]], cut: str
+) -> None:
+    async def story(knife: Knife) -> None:
+        async with broker() as (_, network):
+            admin = Admin(bootstrap_servers="kafka-1:9092")
+            await knife.run(act(knife, admin))
+            assert network.open == 0
+
+    await cut_everywhere(cut, story)
+
+
+# ---------------------------------------------------------------- recipes
+
+WORKERS = GroupProtocol("workers", "all", b"", lambda members: dict.fromkeys(members, b"x"))
+
+Recipe = Election | Shards
+MAKES: dict[str, Callable[[], Recipe]] = {
+    "election": lambda: Election("g", b"a", bootstrap_servers="kafka-1:9092"),
+    "shards": lambda: Shards("g", 4, bootstrap_servers="kafka-1:9092"),
+}
+
+
+@asynccontextmanager
+async def recipe(name: str) -> AsyncIterator[tuple[Recipe, EmbeddedKafka]]:
+    async with broker() as (kafka, _):
+        yield MAKES[name](), kafka
+
+
+@pytest.mark.parametrize("name", MAKES)
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_recipe_has_its_next_turn_after_a_cut(name: str, again: bool, cut: str) -> None:
+    async def story(knife: Knife) -> None:
+        async with recipe(name) as (one, _), one:
+            if again:
+                await anext(one)
+                if isinstance(one, Shards):
+                    one._member.rejoin()
+            got = []
+
+            async def act() -> None:
+                got.append(await knife.through(anext(one)))
+
+            await knife.run(act())
+            if not got:
+                got.append(await anext(one))
+            (turn,) = got
+            with turn.scope():
+                await anyio.sleep(30)
+            assert not turn.over.is_set()
+
+    await cut_everywhere(cut, story)
+
+
+async def test_who_leads_is_told_after_a_cut(cut: str) -> None:
+    async def story(knife: Knife) -> None:
+        async with recipe("election") as (election, _), election:
+            assert isinstance(election, Election)
+            leaders = election.leaders()
+            got = []
+
+            async def watch() -> None:
+                got.append(await knife.through(anext(leaders)))
+
+            await knife.run(watch())
+            with anyio.fail_after(30):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(anext, election)
+                    while not got or got[-1] is None:
+                        got.append(await anext(leaders))
+            assert got[-1].value == b"a"
+
+    await cut_everywhere(cut, story)
+
+
+@pytest.mark.parametrize("name", MAKES)
+@pytest.mark.parametrize("way", ["enter", "exit", "stop", "run"])
+async def test_a_recipe_is_closed_after_a_cut(name: str, way: str, cut: str) -> None:
+    async def story(knife: Knife) -> None:
+        async with recipe(name) as (one, kafka):
+
+            async def enter_or_exit() -> None:
+                opening = one.__aenter__()
+                await (knife.through(opening) if way == "enter" else opening)
+                closing = one.__aexit__(None, None, None)
+                await (knife.through(closing) if way == "exit" else closing)
+
+            async def stop() -> None:
+                async with one:
+                    await anext(one)
+                    await knife.through(one.stop())
+
+            async def run() -> None:
+                async def later() -> None:
+                    await anyio.sleep(1)
+                    await one.stop()
+
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(later)
+                    await knife.through(one.run())
+
+            await knife.run({"stop": stop, "run": run}.get(way, enter_or_exit)())
+            assert kafka.group_state("g") in ("Empty", "Dead")
+            assert [turn async for turn in one] == []
+
+    await cut_everywhere(cut, story)
+
+
+# ---------------------------------------------------------------- none is missing
+
+SERVICE = {"__aenter__", "__aexit__", "run", "start", "stop"}
+"""Shared by all that runs; `start` is `run` in a task of its own, and cut with a consumer's."""
+
+SWEPT = {
+    "Admin": SERVICE | {"describe_group", "group_spec"},
+    "Broker": {
+        "aclose",
+        "commit_consumer_group_offsets",
+        "connect",
+        "connect_offsets_channel",
+        "disconnect",
+        "fetch_consumer_group_offsets",
+        "fetch_messages",
+        "heartbeat",
+        "join_group",
+        "leave_group",
+        "produce_messages",
+        "request",
+        "request_metadata",
+        "request_offset_limits",
+        "sync_group",
+    },
+    "Consumer": SERVICE
+    | {
+        "__anext__",
+        "assign",
+        "beginning_offsets",
+        "close",  # another name of stop
+        "commit",
+        "committed",
+        "end_offsets",
+        "getmany",
+        "getone",
+        "lag",
+        "offsets_for_times",
+        "position",
+        "seek_to_beginning",
+        "seek_to_end",
+        "subscribe",
+        "unsubscribe",
+    },
+    "Election": SERVICE | {"__anext__"},
+    "GroupMember": SERVICE | {"__anext__", "describe", "wait_generation"},
+    "Leaders": {"__anext__"},
+    "Security": {"wrap"},  # called by connections alone, within their deadline
+    "Shards": SERVICE | {"__anext__"},
+}
+"""Class -> its coroutines that this module or `test_cancellation` cuts, or shows never to wait."""
+
+
+def test_every_public_coroutine_is_cut_somewhere() -> None:
+    """Whoever adds one adds a sweep, and its name here."""
+    found: dict[str, set[str]] = {}
+    for name in kafkagroup.__all__:
+        value = getattr(kafkagroup, name)
+        for method in dir(value) if inspect.isclass(value) else ():
+            function = inspect.getattr_static(value, method)
+            public = not method.startswith("_") or method in (
+                "__aenter__",
+                "__aexit__",
+                "__anext__",
+            )
+            if public and inspect.iscoroutinefunction(getattr(function, "__func__", function)):
+                found.setdefault(name, set()).add(method)
+    assert found == SWEPT
