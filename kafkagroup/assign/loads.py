@@ -14,11 +14,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import NoReturn
 
 import attrs
 
-from kafkagroup.errors import ConfigurationError
+from kafkagroup.assign import json_values as js
 from kafkagroup.types import TopicPartition
 
 __all__ = ["MAX_BYTES", "MeasuredLoads", "decode_loads", "encode_loads", "fresh"]
@@ -33,8 +32,6 @@ _MOST = 1e300
 
 _LATEST = 253_402_300_799
 """The last second of the year 9999, where calendars end."""
-
-_INT32 = 2**31 - 1
 
 
 @attrs.frozen(kw_only=True)
@@ -53,32 +50,19 @@ def decode_loads(document: str | bytes) -> MeasuredLoads:
 
     A later version is refused: what it says might mean something else.
     """
-    if len(document) > MAX_BYTES:
-        raise ConfigurationError(
-            f"the loads are {len(document)} long; expected at most {MAX_BYTES}"
-        )
-    try:
-        root = json.loads(document, object_pairs_hook=_once, parse_constant=_no_constant)
-    except ConfigurationError:
-        raise
-    except (ValueError, RecursionError) as error:
-        # ValueError: also bytes that are no UTF-8. RecursionError: thousands of brackets.
-        raise ConfigurationError(f"the loads are no JSON: {error}") from None
-    fields = _object(root, "$")
+    root = js.parse(document, "the loads", MAX_BYTES)
     # First, as all else may be different in another version.
-    if (version := fields.get("version")) != _VERSION or isinstance(version, bool):
-        _refuse("$.version", version, f"{_VERSION}, the one that is known")
-    for name in fields:
-        if name not in ("version", "made_at", "loads"):
-            _refuse("$", name, "version, made_at and loads alone")
-    loads: dict[TopicPartition, float] = {}
-    for topic, by_partition in _object(fields.get("loads"), "$.loads").items():
-        path = f"$.loads[{json.dumps(topic)}]"
-        for number, load in _object(by_partition, path).items():
-            loads[TopicPartition(topic, _partition(number, path))] = _load(
-                load, f"{path}[{number}]"
-            )
-    return MeasuredLoads(made_at=_time(fields.get("made_at"), "$.made_at"), loads=loads)
+    if (version := js.mapping(root, "$").get("version")) != _VERSION or isinstance(version, bool):
+        js.refuse("$.version", js.shown(version), f"{_VERSION}, the one that is known")
+    of = js.fields(root, "$", required=("version", "made_at", "loads"), optional=())
+    return MeasuredLoads(
+        made_at=_time(of["made_at"], "$.made_at"),
+        loads={
+            TopicPartition(topic, js.partition_key(number, path)): _load(load, path)
+            for topic, by_partition, topic_path in js.entries(of["loads"], "$.loads")
+            for number, load, path in js.entries(by_partition, topic_path)
+        },
+    )
 
 
 def encode_loads(measured: MeasuredLoads) -> str:
@@ -88,9 +72,9 @@ def encode_loads(measured: MeasuredLoads) -> str:
     """
     topics: dict[str, dict[str, float]] = {}
     for (topic, number), load in sorted(measured.loads.items()):
-        path = f"$.loads[{json.dumps(topic)}]"
-        _partition(str(number), path)
-        topics.setdefault(topic, {})[str(number)] = _load(load, f"{path}[{number}]")
+        path = js.at("$.loads", js.name_at(topic, "$.loads"))
+        js.partition_key(str(number), js.at(path, str(number)))
+        topics.setdefault(topic, {})[str(number)] = _load(load, js.at(path, str(number)))
     made_at = json.dumps(_time(measured.made_at, "$.made_at"))
     lines = [f"    {json.dumps(topic)}: {json.dumps(loads)}" for topic, loads in topics.items()]
     rows = "{\n" + ",\n".join(lines) + "\n  }" if lines else "{}"
@@ -106,37 +90,8 @@ def fresh(measured: MeasuredLoads, *, now: float, max_age: float) -> Mapping[Top
     return measured.loads if abs(now - measured.made_at) <= max_age else {}
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ConfigurationError("the loads have an object with a name twice; expected each once")
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ConfigurationError(f"the loads have {name}; expected finite numbers")
-
-
-def _object(value: object, path: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        _refuse(path, value, "an object")
-    return value
-
-
-def _partition(text: str, path: str) -> int:
-    # "00" or "1_0" would be other names for what is there already.
-    if not (text.isascii() and text.isdecimal()) or (len(text) > 1 and text[0] == "0"):
-        _refuse(path, text, "a partition's number")
-    if len(text) > 10 or int(text) > _INT32:
-        _refuse(path, text, f"a partition's number, up to {_INT32}")
-    return int(text)
-
-
 def _load(value: object, path: str) -> float:
-    # True is an int to Python, and is none here.
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MOST:
-        _refuse(path, value, "a number of 0 or more")
-    return float(value)
+    return js.number(value, path, most=_MOST)
 
 
 def _time(value: object, path: str) -> float:
@@ -144,17 +99,9 @@ def _time(value: object, path: str) -> float:
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            _refuse(path, value, "a time as in ISO 8601")
+            js.refuse(path, js.shown(value), "a time as in ISO 8601")
         if moment.tzinfo is None:
-            _refuse(path, value, "a time with an offset from UTC")
+            js.refuse(path, js.shown(value), "a time with an offset from UTC")
         return moment.timestamp()
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _LATEST:
-        _refuse(path, value, "seconds since the epoch, or a time as in ISO 8601")
-    return float(value)
-
-
-def _refuse(path: str, found: object, expected: str) -> NoReturn:
-    # Of an object not its content: it may be large, and deeper than `repr` can go.
-    names = {dict: "an object", list: "a list", type(None): "nothing"}
-    shown = names.get(type(found)) or ascii(found)[:60]
-    raise ConfigurationError(f"{path}: found {shown}; expected {expected}")
+    # 1e12 would be milliseconds.
+    return js.number(value, path, most=_LATEST)

@@ -177,12 +177,12 @@ INT = "an integer from 0 to 2147483647"
             '{"members": {}, "topics": {}, "loads": {"t": {"0": 1e999}}}',
             '$.loads.t["0"]: found Inf',
         ),
-        ('{"members": {}, "topics": {"t": NaN}}', "the spec has NaN; expected finite numbers"),
-        ('{"topics": {}, "topics": {}}', "the spec has an object with 'topics' twice; expected"),
-        ("{", "the spec is no JSON: "),
-        ("", "the spec is no JSON: "),
-        ("[" * 100_000, "the spec is no JSON: "),
-        ("1" * 5_000, "the spec is no JSON: "),
+        ('{"members": {}, "topics": {"t": NaN}}', "the spec: found NaN; expected finite numbers"),
+        ('{"topics": {}, "topics": {}}', "the spec: found an object with 'topics' twice; expected"),
+        ("{", "the spec: no JSON: "),
+        ("", "the spec: no JSON: "),
+        ("[" * 100_000, "the spec: no JSON: "),
+        ("1" * 5_000, "the spec: no JSON: "),
     ],
 )
 def test_bad_input_is_told_where_it_is_bad(text: str, message: str) -> None:
@@ -198,5 +198,5 @@ def test_a_text_beyond_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) ->
         spec_from_json(TEXT + " ")
     assert (
         str(caught.value)
-        == f"the spec has {len(TEXT) + 1} characters; expected at most {len(TEXT)}"
+        == f"the spec: found {len(TEXT) + 1} characters; expected at most {len(TEXT)}"
     )

@@ -383,7 +383,7 @@ def test_json() -> None:
         (("--spec", "-"), "plan: give --assignor: "),
         (("--spec", "none.json", "--assignor", "range"), "plan: Invalid value for '--spec': "),
         (("--spec", "latin-1", "--assignor", "range"), "plan: latin-1 is not UTF-8: "),
-        (("--spec", "-", "--assignor", "range"), "the spec is no JSON: Expecting value: line 1 "),
+        (("--spec", "-", "--assignor", "range"), "the spec: no JSON: Expecting value: line 1 "),
         (("--spec", "-", "--assignor", "rage"), "there is no assignor 'rage'; expected "),
         (("--spec", "-", "--assignor", ":f"), "there is no assignor ':f'; expected "),
         (("--spec", "-", "--assignor", "none:f"), "assignor 'none:f': ModuleNotFoundError: No mo"),

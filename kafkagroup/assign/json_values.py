@@ -1,0 +1,171 @@
+"""JSON that comes from anywhere, read strictly: each value is what it has to be, or the error says
+where it is, what was found, and what was expected.
+
+Paths are as in JSONPath: `$.members.a.topics[0]`. Everything raises ConfigurationError, and nothing
+else: whoever wrote the document has to mend it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import NoReturn, TypeVar
+
+from kafkagroup.errors import ConfigurationError
+
+__all__ = [
+    "at",
+    "entries",
+    "fields",
+    "integer",
+    "listed",
+    "mapping",
+    "maybe",
+    "name_at",
+    "number",
+    "parse",
+    "partition_key",
+    "refuse",
+    "shown",
+    "string",
+]
+
+T = TypeVar("T")
+
+_INT32 = 2**31 - 1
+
+_SHOWN = 40
+"""Characters of a wrong value that an error shows."""
+
+
+def parse(text: str | bytes, what: str, most: int) -> object:
+    """The document, which errors call `what`; `most` is the longest, in characters or bytes.
+
+    No object has a name twice, and numbers are finite.
+    """
+    if len(text) > most:
+        unit = "characters" if isinstance(text, str) else "bytes"
+        raise ConfigurationError(f"{what}: found {len(text)} {unit}; expected at most {most}")
+
+    def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigurationError(f"{what}: found an object with {twice!r} twice; expected once")
+        return found
+
+    def constant(name: str) -> NoReturn:
+        raise ConfigurationError(f"{what}: found {name}; expected finite numbers")
+
+    try:
+        return json.loads(text, object_pairs_hook=object_of, parse_constant=constant)
+    except ConfigurationError:
+        raise
+    except (ValueError, RecursionError) as error:
+        # ValueError: also bytes that are no UTF-8, and an integer of thousands of digits.
+        # RecursionError: thousands of brackets.
+        raise ConfigurationError(f"{what}: no JSON: {error}") from None
+
+
+def fields(
+    value: object, path: str, *, required: tuple[str, ...], optional: tuple[str, ...]
+) -> dict[str, object]:
+    """The fields of an object: all that are required, and none that is not known."""
+    found = mapping(value, path)
+    names = ", ".join((*required, *optional))
+    for name in found:
+        if name not in (*required, *optional):
+            refuse(at(path, name), "a field that is not known", f"one of {names}")
+    for name in required:
+        if name not in found:
+            refuse(f"{path}.{name}", "nothing", "it to be there")
+    return found
+
+
+def entries(value: object, path: str) -> Iterable[tuple[str, object, str]]:
+    """Name, value and path of each entry."""
+    for name, entry in mapping(value, path).items():
+        name_at(name, path)
+        yield name, entry, at(path, name)
+
+
+def mapping(value: object, path: str) -> dict[str, object]:
+    """An object, whatever is in it."""
+    if not isinstance(value, dict):
+        refuse(path, shown(value), "an object")
+    return value
+
+
+def listed(value: object, path: str, of: Callable[[object, str], T]) -> list[T]:
+    """A list, each entry read by `of`."""
+    if not isinstance(value, list):
+        refuse(path, shown(value), "a list")
+    return [of(entry, f"{path}[{index}]") for index, entry in enumerate(value)]
+
+
+def maybe(value: object, path: str, of: Callable[[object, str], T]) -> T | None:
+    """What `of` reads, or null."""
+    return None if value is None else of(value, path)
+
+
+def string(value: object, path: str) -> str:
+    """Any text."""
+    if not isinstance(value, str):
+        refuse(path, shown(value), "a string")
+    return value
+
+
+def name_at(value: object, path: str) -> str:
+    """Text that is not empty."""
+    name = string(value, path)
+    if not name:
+        refuse(path, "an empty name", "a character or more")
+    return name
+
+
+def integer(value: object, path: str, *, least: int = 0, instead: str = "") -> int:
+    """An integer of 32 bits; `instead` says what else it might have been."""
+    # True is an int to Python, and is none here.
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _INT32:
+        refuse(path, shown(value), f"an integer from {least} to {_INT32}{instead}")
+    return value
+
+
+def partition_key(name: str, path: str) -> int:
+    """A partition's number as an object's key. "00" or "1_0" would be other names for it."""
+    if not (name.isascii() and name.isdecimal()) or (len(name) > 1 and name[0] == "0"):
+        refuse(path, "that key", "a partition's number")
+    return integer(int(name) if len(name) <= 10 else _INT32 + 1, path)
+
+
+def number(value: object, path: str, *, most: float, positive: bool = False) -> float:
+    """A number from 0, or above it, to `most`."""
+    # True is an int to Python, and is none here.
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not 0 <= value <= most
+        or (positive and not value)
+    ):
+        least = "above 0" if positive else "from 0"
+        refuse(path, shown(value), f"a number {least} to {most:g}")
+    return float(value)
+
+
+def at(path: str, name: str) -> str:
+    """The path of an object's entry."""
+    return f"{path}.{name}" if name.isidentifier() else f"{path}[{json.dumps(name)}]"
+
+
+def shown(value: object) -> str:
+    """A wrong value as an error shows it: of what may be deep or large, only its kind."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = "nothing" if value is None else json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def refuse(path: str, found: str, expected: str) -> NoReturn:
+    """Raise the error."""
+    raise ConfigurationError(f"{path}: found {found}; expected {expected}")
