@@ -144,9 +144,18 @@ class Broker:
         metadata: MetadataResponseBroker,
         tasks: TaskGroup,
         options: ClientOptions | None = None,
+        *,
+        offsets_channel_timeout: float | None = None,
     ) -> Broker:
         """The broker that an entry of a metadata answer describes, not yet connected."""
-        return cls(metadata.node_id, metadata.host, metadata.port, tasks, options)
+        return cls(
+            metadata.node_id,
+            metadata.host,
+            metadata.port,
+            tasks,
+            options,
+            offsets_channel_timeout=offsets_channel_timeout,
+        )
 
     # ------------------------------------------------------------ connections
 

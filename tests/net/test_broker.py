@@ -205,6 +205,23 @@ async def test_a_broker_made_from_metadata_connects_when_told(kafka: EmbeddedKaf
         assert (broker.connected, broker.offsets_channel_connected) == (False, False)
 
 
+async def test_a_broker_made_from_metadata_has_the_timeouts_that_it_is_given(
+    kafka: EmbeddedKafka,
+) -> None:
+    host, port = address(kafka)
+    entry = MetadataResponseBroker(node_id=1, host=host, port=port)
+    options = ClientOptions(request_timeout=0.2)
+    kafka.fail(MetadataRequest, Swallow())
+    kafka.fail(OffsetFetchRequest, Swallow())
+    async with anyio.create_task_group() as tasks:
+        broker = Broker.from_metadata(entry, tasks, options, offsets_channel_timeout=0.1)
+        with pytest.raises(RequestTimeoutError, match=r"MetadataRequest within 0.2 s"):
+            await broker.request_metadata()
+        with pytest.raises(RequestTimeoutError, match=r"OffsetFetchRequest within 0.1 s"):
+            await broker.fetch_consumer_group_offsets("g")
+        await broker.aclose()
+
+
 async def test_the_source_address_is_the_one_that_the_broker_sees() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.2", 0))
