@@ -287,6 +287,14 @@ CORRUPT = {
     "negative delta": (batch(b"", delta=-1), "last offset delta -1 leads nowhere"),
     "codec": (batch(bytes(10), codec=7), "unknown codec 7"),
     "varint": (batch(b"\xff" * 11 + bytes(9)), "varint"),
+    "long varint": (
+        batch(record(b"\0" + b"\xff" * 10 + bytes(5))),
+        "varint is longer than 10 bytes",
+    ),
+    "varint of 70 bits": (
+        batch(record(b"\0" + b"\xff" * 9 + b"\x7f" + bytes(5))),
+        "varint exceeds 64 bits",
+    ),
     "record length": (batch(encode_varint(1 << 30) + bytes(9)), "length is beyond the batch"),
     "key length": (
         batch(record(b"\0\0\0" + encode_varint(1 << 30) + b"\0\0")),
@@ -349,6 +357,26 @@ async def test_what_came_before_a_damaged_batch_counts(listening: Any, leader_of
             while len(found) < 2:
                 found.append((await c.getone()).offset)
             assert found == [0, 1]
+
+
+async def test_a_batch_from_before_the_position_and_one_cut_short_are_no_errors(
+    listening: Any, leader_of: Any
+) -> None:
+    """Brokers answer with whole batches, from the one that holds the position, and cut the last."""
+    first, second = (
+        with_base_offset(
+            encode_batch([NewRecord(None, b"%d" % (base + n)) for n in (0, 1)]), base, 0
+        )
+        for base in (0, 2)
+    )
+    leader = leader_of(lambda offset: second if offset == 2 else first + second[:-1])
+    async with listening(leader) as port:
+        leader.address = ("127.0.0.1", port)
+        async with Consumer(bootstrap_servers=f"127.0.0.1:{port}") as c:
+            await c.assign([TP])
+            c.seek(TP, 1)
+            found = [await c.getone() for _ in range(3)]
+    assert [(r.offset, r.value) for r in found] == [(1, b"1"), (2, b"2"), (3, b"3")]
 
 
 def bombs() -> dict[str, bytes]:
