@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,46 @@ def test_falls_through_to_the_embedded_broker_and_says_why(
     )
     assert container.startswith("not container: Docker does not answer (")
     assert local == "not local: JAVA_HOME is /nowhere, which holds no bin/java"
+    assert taken.startswith("taken: embedded, at ")
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """A peer that lets clients connect, by its kernel, and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def unreachable() -> Iterator[str]:
+    """A peer that does not even let anybody connect, and refuses nobody: its queue is full."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_what_hangs_is_given_up(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, unreachable: str, mute: str
+) -> None:
+    """A Docker that has stopped answering must not stop the tests of those who do not need it."""
+    monkeypatch.setenv("KAFKAGROUP_BOOTSTRAP_SERVERS", unreachable)
+    monkeypatch.setenv("DOCKER_HOST", f"tcp://{mute}")
+    pytester.makeconftest(
+        "from kafkagroup.testing import pytest_plugin\npytest_plugin._START_TIMEOUT = 0.3"
+    )
+    outcomes, section = run(pytester)
+    assert outcomes == {"passed": 1}
+    address, container, local, taken = section
+    assert address == (
+        f"not address: KAFKAGROUP_BOOTSTRAP_SERVERS does not answer ({unreachable}: timed out)"
+    )
+    assert container.startswith("not container: Docker does not answer (")
+    assert "(read timeout=0.3)" in container
+    assert local.startswith("not local: ")
     assert taken.startswith("taken: embedded, at ")
 
 
