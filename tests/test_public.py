@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,73 @@ NAMES = [
 ]
 
 
+OPTIONS = [
+    "bootstrap_servers",
+    "group_id",
+    "pattern",
+    "group_instance_id",
+    "client_id",
+    "assignors",
+    "auto_offset_reset",
+    "enable_auto_commit",
+    "auto_commit_interval_ms",
+    "group_protocol",
+    "security",
+    "leave_group_on_close",
+    "session_timeout_ms",
+    "heartbeat_interval_ms",
+    "rebalance_timeout_ms",
+    "max_poll_interval_ms",
+    "fetch_min_bytes",
+    "fetch_max_bytes",
+    "max_partition_fetch_bytes",
+    "fetch_max_wait_ms",
+    "isolation_level",
+    "check_crcs",
+    "client_rack",
+    "metadata_max_age_ms",
+    "retry_backoff_ms",
+    "retry_backoff_max_ms",
+    "request_timeout_ms",
+    "close_timeout",
+    "exclude_internal_topics",
+    "on_partitions_assigned",
+    "on_partitions_revoked",
+    "on_partitions_lost",
+    "key_deserializer",
+    "value_deserializer",
+]
+METHODS = [
+    "__aenter__",
+    "__aexit__",
+    "__aiter__",
+    "__anext__",
+    "start",
+    "stop",
+    "batches",
+    "getone",
+    "getmany",
+    "commit",
+    "committed",
+    "position",
+    "assignment",
+    "subscribe",
+    "unsubscribe",
+    "assign",
+]
+FIELDS = [
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestamp_type",
+    "key",
+    "value",
+    "headers",
+    "leader_epoch",
+]
+
+
 def run(program: str) -> str:
     """What a fresh interpreter prints."""
     done = subprocess.run(
@@ -43,6 +111,17 @@ def test_the_public_names() -> None:
     assert set(kafkagroup.__all__) >= set(NAMES)
     assert list(kafkagroup.__all__) == sorted(kafkagroup.__all__)
     assert dir(kafkagroup) == sorted(kafkagroup.__all__)
+
+
+def test_the_names_that_applications_are_written_with() -> None:
+    """As above: more may come, none may go."""
+    topics, *options = list(inspect.signature(kafkagroup.Consumer).parameters.values())
+    assert (topics.name, topics.kind) == ("topics", topics.VAR_POSITIONAL)
+    assert {option.name for option in options} >= set(OPTIONS)
+    assert [
+        name for name in METHODS if not callable(getattr(kafkagroup.Consumer, name, None))
+    ] == []
+    assert list(kafkagroup.Record._fields) == FIELDS
 
 
 @pytest.mark.parametrize("name", kafkagroup.__all__)
