@@ -85,6 +85,7 @@ class Consumer(Service):
         leave_group_on_close: bool = True,
         session_timeout_ms: int | None = None,
         heartbeat_interval_ms: int | None = None,
+        heartbeat_thread: bool = False,
         rebalance_timeout_ms: int | None = None,
         max_poll_interval_ms: int = 300_000,
         fetch_min_bytes: int = 1,
@@ -127,6 +128,7 @@ class Consumer(Service):
             leave_group_on_close=leave_group_on_close,
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
+            heartbeat_thread=heartbeat_thread,
             rebalance_timeout_ms=rebalance_timeout_ms,
             max_poll_interval_ms=max_poll_interval_ms,
             fetch_min_bytes=fetch_min_bytes,
@@ -317,6 +319,16 @@ class Consumer(Service):
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer owns now."""
         return frozenset(tp for tp, owned in self._delivery.owned.items() if not owned.revoked)
+
+    @property
+    def loop_lag(self) -> float:
+        """By how many seconds, at most, the event loop was late during the last minute, as seen
+        with each heartbeat; 0.0 without a group.
+
+        More than a few tenths of a second: something blocks the loop, and everything in it waits.
+        May be read from any thread.
+        """
+        return self._session.lag.longest
 
     # ------------------------------------------------------------ positions and commits
 

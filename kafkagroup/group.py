@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -18,9 +19,11 @@ from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver, Offer
+from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.security import Security
 from kafkagroup.net.service import Service
+from kafkagroup.net.threaded import ThreadedDriver
 from kafkagroup.wire.messages.group import DescribedGroup, DescribeGroupsRequest
 
 __all__ = ["Generation", "GroupMember", "GroupProtocol"]
@@ -49,9 +52,12 @@ class GroupProtocol:
 class Generation:
     """One generation of the group: who is in it, and what is assigned to this member."""
 
-    def __init__(self, info: GenerationInfo, owning_until: float) -> None:
+    def __init__(self, info: GenerationInfo, owning_until: float, *, timed: bool) -> None:
         self._info = info
         self._owning_until = owning_until
+        self._timed = timed
+        """Whether scopes end by their deadline. Where heartbeats have a thread, a loop that was
+        blocked would see the deadline pass before it hears that it was moved on."""
         self._scopes: set[anyio.CancelScope] = set()
         self._vacated = anyio.Event()
         self.over = anyio.Event()
@@ -110,7 +116,7 @@ class Generation:
         It is cancelled at `owning_until` at the latest: from then on the coordinator may have given
         the assignment to others, whether this member can hear of that or not.
         """
-        with anyio.CancelScope(deadline=self._owning_until) as scope:
+        with anyio.CancelScope(deadline=self._deadline) as scope:
             self._scopes.add(scope)
             try:
                 if self.over.is_set():
@@ -122,10 +128,14 @@ class Generation:
                     self._vacated.set()
                     self._vacated = anyio.Event()
 
+    @property
+    def _deadline(self) -> float:
+        return self._owning_until if self._timed else float("inf")
+
     def _extend(self, owning_until: float) -> None:
         self._owning_until = owning_until
         for scope in self._scopes:
-            scope.deadline = owning_until
+            scope.deadline = self._deadline
 
     async def _wait_vacated(self) -> None:
         """Wait until no work is left in a scope."""
@@ -142,10 +152,17 @@ class _Desk:
     """The application of the driver: hands generations to `GroupMember.__anext__`."""
 
     def __init__(
-        self, protocols: Sequence[GroupProtocol], owning_until: Callable[[], float]
+        self,
+        protocols: Sequence[GroupProtocol],
+        owning_until: Callable[[], float],
+        *,
+        most_blocked: float,
+        timed: bool,
     ) -> None:
         self.protocols = {p.name: p for p in protocols}
         self.owning_until = owning_until
+        self.most_blocked = most_blocked
+        self.timed = timed
         self.latest: Generation | None = None
         """The last one that began, whoever has it by now."""
         self.current: Generation | None = None
@@ -178,6 +195,9 @@ class _Desk:
         self.ending(lost=True)
         self.notify()
 
+    def poll_due(self, ran: float) -> float:
+        return ran + self.most_blocked
+
     async def revoke(self, deadline: float) -> Offer | None:
         # Once more: a generation that is revoked in the step that began it was not here yet when
         # `ending` was called, and the user may have taken it since.
@@ -195,7 +215,7 @@ class _Desk:
         return None
 
     async def assign(self, generation: GenerationInfo) -> None:
-        self.latest = self.fresh = Generation(generation, self.owning_until())
+        self.latest = self.fresh = Generation(generation, self.owning_until(), timed=self.timed)
         self.notify()
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
@@ -234,6 +254,7 @@ class GroupMember(Service):
         group_instance_id: str | None = None,
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 1_000,
+        heartbeat_thread: bool = False,
         rebalance_timeout_ms: int = 300_000,
         request_timeout_ms: int = 30_000,
         retry_backoff_ms: int = 100,
@@ -241,6 +262,11 @@ class GroupMember(Service):
         leave_group_on_close: bool = True,
         close_timeout: float = 10.0,
     ) -> None:
+        """With `heartbeat_thread` the membership survives that the event loop is blocked, for as
+        long as `rebalance_timeout_ms`; see the README's table of options for the rest.
+
+        Raises: ConfigurationError.
+        """
         super().__init__(close_timeout)
         offered = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
         _check(group_id, offered, session_timeout_ms, heartbeat_interval_ms)
@@ -267,7 +293,14 @@ class GroupMember(Service):
             protocols=_offer(offered),
         )
         self._leave_group = leave_group_on_close
-        self._desk = _Desk(offered, lambda: self._running_driver().owning_until)
+        self._lag = LoopLag(group_id, session_timeout_ms / 1000, threaded=heartbeat_thread)
+        self._kind = ThreadedDriver if heartbeat_thread else Driver
+        self._desk = _Desk(
+            offered,
+            lambda: self._running_driver().owning_until,
+            most_blocked=rebalance_timeout_ms / 1000,
+            timed=not heartbeat_thread,
+        )
         self._driver: Driver | None = None
         self._cluster: Cluster | None = None
 
@@ -334,6 +367,12 @@ class GroupMember(Service):
         return group
 
     @property
+    def loop_lag(self) -> float:
+        """By how many seconds, at most, the event loop was late during the last minute, as seen
+        with each heartbeat. May be read from any thread."""
+        return self._lag.longest
+
+    @property
     def member_id(self) -> str:
         """This member, as the coordinator calls it; "" before it has joined."""
         return self._running_driver().member.member_id
@@ -366,11 +405,19 @@ class GroupMember(Service):
     async def _open(self, tasks: TaskGroup) -> None:
         self._cluster = Cluster(self._servers, self._options, tasks)
         await self._cluster.refresh()
-        self._driver = Driver(self._cluster, self._member, self._desk)
-        self._spawn(tasks, self._driver.run, "membership")
-        tasks.start_soon(self._keep_time, self._driver)
+        self._driver = self._kind(self._cluster, self._member, self._desk, self._lag)
+        self._spawn(tasks, partial(self._be_member, self._cluster, self._driver), "membership")
+        tasks.start_soon(self._keep_time)
 
-    async def _keep_time(self, driver: Driver) -> None:
+    async def _be_member(self, cluster: Cluster, driver: Driver) -> None:
+        await driver.run()
+        while not self._desk.closed and (leaving := driver.member.leaving) and leaving.lost:
+            # The loop was blocked for too long; it runs again, and nobody asks to join again.
+            member = attrs.evolve(self._member, protocols=driver.member.protocols)
+            driver = self._driver = self._kind(cluster, member, self._desk, self._lag)
+            await driver.run()
+
+    async def _keep_time(self) -> None:
         """End the generation whose session has run out unheard.
 
         Its scopes are cancelled by their deadline; without a new generation their work would stand
@@ -383,9 +430,13 @@ class GroupMember(Service):
                 await desk.changed.wait()
                 continue
             await anyio.sleep_until(generation.owning_until)
-            if anyio.current_time() >= generation.owning_until and not generation.over.is_set():
+            if anyio.current_time() < (until := desk.owning_until()):
+                generation._extend(until)
+            elif not generation.over.is_set():
                 generation._end()
-                driver.rejoin("no heartbeat was acknowledged within the session timeout")
+                self._running_driver().rejoin(
+                    "no heartbeat was acknowledged within the session timeout"
+                )
 
     async def _close(self) -> None:
         desk = self._desk

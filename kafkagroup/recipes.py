@@ -82,6 +82,7 @@ class MemberOptions(TypedDict, total=False):
     group_instance_id: str | None
     session_timeout_ms: int
     heartbeat_interval_ms: int
+    heartbeat_thread: bool
     rebalance_timeout_ms: int
     request_timeout_ms: int
     retry_backoff_ms: int

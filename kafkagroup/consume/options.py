@@ -74,6 +74,7 @@ class ConsumerOptions:
     retry_backoff_max: float
     request_timeout: float
     close_timeout: float
+    heartbeat_thread: bool
 
     @classmethod
     def checked(
@@ -106,6 +107,7 @@ class ConsumerOptions:
         retry_backoff_max_ms: int,
         request_timeout_ms: int,
         close_timeout: float,
+        heartbeat_thread: bool,
     ) -> ConsumerOptions:
         """Options as users give them, in milliseconds. Raises: ConfigurationError."""
         session_timeout_ms = 45_000 if session_timeout_ms is None else session_timeout_ms
@@ -186,4 +188,5 @@ class ConsumerOptions:
             retry_backoff_max=retry_backoff_max_ms / 1000,
             request_timeout=request_timeout_ms / 1000,
             close_timeout=close_timeout,
+            heartbeat_thread=heartbeat_thread,
         )

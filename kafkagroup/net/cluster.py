@@ -60,7 +60,7 @@ class Cluster:
         """Whether a refresh asks for every topic there is."""
         self.changed = anyio.Event()
         """Set, and replaced by a new one, at every change of metadata."""
-        self._bootstrap_servers = bootstrap_servers
+        self.bootstrap_servers = bootstrap_servers
         self._tasks = tasks
         self._brokers: dict[int, Broker] = {}
         self._bootstrap: dict[Address, Broker] = {}
@@ -92,6 +92,10 @@ class Cluster:
         metadata = merge(self.metadata, answer, complete=complete)
         if not metadata.nodes:
             return  # a broker that is still starting
+        await self.take(metadata)
+
+    async def take(self, metadata: ClusterMetadata) -> None:
+        """Take metadata that is newer."""
         await self._forget_gone(metadata)
         if metadata != self.metadata:
             self._replace(metadata)
@@ -153,7 +157,7 @@ class Cluster:
         random.shuffle(nodes)
         # Made one at a time as they are tried: an answer may name a million brokers.
         yield from map(self.broker, sorted(nodes, key=lambda node: not self._is_connected(node)))
-        for address in self._bootstrap_servers:
+        for address in self.bootstrap_servers:
             if address not in self._bootstrap:
                 self._bootstrap[address] = Broker(-1, *address, self._tasks, self.options)
             yield self._bootstrap[address]

@@ -45,6 +45,7 @@ from kafkagroup.member.vocabulary import (
 )
 from kafkagroup.net.broker import OFFSETS
 from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.metadata import Node
 
 __all__ = ["Application", "Driver", "Offer"]
@@ -74,6 +75,10 @@ class Application(Protocol):
     def failed(self, error: Exception) -> None:
         """The member is out of the group for good."""
 
+    def poll_due(self, ran: float) -> float:
+        """When the application is to have come for more, as far as is known now; its loop ran
+        last at `ran`. Only reads, and may be called in another thread than the rest."""
+
     async def revoke(self, deadline: float) -> Offer | None:
         """Finish what is in hand, commit, let go; by `deadline` on the loop's clock.
 
@@ -93,7 +98,9 @@ class Application(Protocol):
 class Driver:
     """One member of one group, running."""
 
-    def __init__(self, cluster: Cluster, member: Member, application: Application) -> None:
+    def __init__(
+        self, cluster: Cluster, member: Member, application: Application, lag: LoopLag
+    ) -> None:
         self.member = member
         """The state, readable at any time; only `run` changes it."""
         self.owning_until = 0.0
@@ -103,6 +110,9 @@ class Driver:
         """Set once the member has left or failed."""
         self._cluster = cluster
         self._application = application
+        self._lag = lag
+        self._over = False
+        """Nothing is heard any more."""
         self._wake_at = float("inf")
         self._awake = 0.0
         """When this side last ran. A member that stands still may have been given up meanwhile."""
@@ -128,15 +138,19 @@ class Driver:
 
     def rejoin(self, reason: str, protocols: Offer | None = None) -> None:
         """Ask for a new generation, perhaps with other metadata."""
-        self._post(RejoinRequested(now=anyio.current_time(), reason=reason, protocols=protocols))
+        self._ask(RejoinRequested(now=anyio.current_time(), reason=reason, protocols=protocols))
 
     def leave(self, reason: str, *, leave_group: bool = True, lost: bool = False) -> None:
         """Leave the group; `out` tells when it is done."""
         now = anyio.current_time()
-        self._post(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
+        self._ask(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
+
+    def _ask(self, event: Event) -> None:
+        """Take what somebody else wants."""
+        self._post(event)
 
     def _post(self, event: Event) -> None:
-        if not self.out.is_set():
+        if not self._over:
             self._events.send_nowait(event)
 
     # ------------------------------------------------------------ running
@@ -144,9 +158,16 @@ class Driver:
     async def run(self) -> None:
         """Join, and stay until the member has left or failed."""
         try:
+            await self._be_member()
+        finally:
+            self.out.set()
+
+    async def _be_member(self) -> None:
+        try:
             async with anyio.create_task_group() as tasks:
                 done = anyio.Event()
                 tasks.start_soon(self._serve_application, done)
+                tasks.start_soon(self._watch_polls)
                 self._step(Started(now=anyio.current_time(), jitter=random.random()), tasks)
                 while self.member.phase not in (Phase.LEFT, Phase.FAILED):
                     self._step(await self._next_event(), tasks)
@@ -154,16 +175,22 @@ class Driver:
                 await done.wait()
                 tasks.cancel_scope.cancel()
         finally:
-            self.out.set()
+            self._over = True
             for stream in (self._events, self._mailbox, self._work, self._desk):
                 stream.close()
 
     async def _next_event(self) -> Event:
         pulse = anyio.current_time() + self.member.config.session_timeout * _PULSE
-        with anyio.move_on_at(min(self._wake_at, pulse)):
-            return await self._mailbox.receive()
-        self._wake_at = float("inf")
-        return Woke(now=anyio.current_time(), jitter=random.random())
+        due = min(self._wake_at, pulse)
+        event: Event | None = None
+        with anyio.move_on_at(due):
+            event = await self._mailbox.receive()
+        now = anyio.current_time()
+        self._lag.saw(now - due, now)
+        if event is None:
+            self._wake_at = float("inf")
+            event = Woke(now=now, jitter=random.random())
+        return event
 
     def _step(self, event: Event, tasks: TaskGroup) -> None:
         before = self.member
@@ -224,6 +251,24 @@ class Driver:
                 now=anyio.current_time(), jitter=random.random(), token=send.token, message=answer
             )
         self._post(event)
+
+    async def _watch_polls(self) -> None:
+        """Leave the group when the application does not come back: its partitions are stuck."""
+        while True:
+            due = self._application.poll_due(self._ran())
+            if due <= anyio.current_time():
+                break
+            await anyio.sleep_until(due)
+        logger.warning(
+            "group %s: leaving, as the application has stood still for max_poll_interval_ms"
+            " (rebalance_timeout_ms, of a GroupMember)",
+            self.member.config.group_id,
+        )
+        self.leave("the application stopped polling", lost=True)
+
+    def _ran(self) -> float:
+        """When the application's loop last ran."""
+        return anyio.current_time()
 
     async def _serve_application(self, done: anyio.Event) -> None:
         application = self._application

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 import anyio
 
@@ -32,6 +33,7 @@ from kafkagroup.net.offsets import GroupOffsets
 from kafkagroup.net.positions import Positions
 from kafkagroup.net.session import Session
 from kafkagroup.net.subscriber import Callbacks, Subscriber
+from kafkagroup.net.threaded import ThreadedDriver
 from kafkagroup.types import TopicPartition
 
 __all__ = ["Engine"]
@@ -97,10 +99,8 @@ class Engine:
         self._spawn(self._fetcher.run, "fetching")
         self._spawn(self._keep_metadata, "metadata")
         self._spawn(self._follow_metadata, "metadata watch")
-        if self._options.group_id is not None:
-            self._spawn(self._watch_polls, "poll watch")
-            if self._options.enable_auto_commit:
-                self._spawn(self._auto_commit, "auto-commit")
+        if self._options.group_id is not None and self._options.enable_auto_commit:
+            self._spawn(self._auto_commit, "auto-commit")
 
     async def close(self) -> None:
         """Give everything up in good order."""
@@ -218,8 +218,16 @@ class Engine:
         )
         member = Member(config=config, protocols=self._subscriber.protocols())
         session.expired = False
-        session.driver = Driver(self._cluster, member, self._subscriber)
-        self._spawn(session.driver.run, "membership")
+        kind = ThreadedDriver if options.heartbeat_thread else Driver
+        session.driver = kind(self._cluster, member, self._subscriber, session.lag)
+        self._spawn(partial(self._be_member, session.driver), "membership")
+
+    async def _be_member(self, driver: Driver) -> None:
+        await driver.run()
+        leaving, session = driver.member.leaving, self._session
+        if leaving is not None and leaving.lost and driver is not self._leaving:
+            session.expired = True
+            session.notify()  # it may be waiting again, for what nobody brings
 
     def _own_all(self) -> None:
         """Without a group every partition of the topics is ours."""
@@ -293,25 +301,3 @@ class Engine:
                 logger.warning("auto-commit: %s", error)
             except BrokerError as error:
                 self._session.tell(error)
-
-    async def _watch_polls(self) -> None:
-        """Leave the group when the application does not come back: its partitions are stuck."""
-        session, most = self._session, self._options.max_poll_interval
-        while True:
-            await anyio.sleep_until(most + (self._away_since() or anyio.current_time()))
-            since, driver = self._away_since(), session.driver
-            if since is None or driver is None or anyio.current_time() < since + most:
-                continue
-            logger.warning(
-                "no record was asked for in %g s (max_poll_interval_ms): leaving the group", most
-            )
-            driver.leave("the application stopped polling", lost=True)
-            await driver.out.wait()
-            session.expired = True
-
-    def _away_since(self) -> float | None:
-        """Since when the application owes a poll; None while it owes none."""
-        session = self._session
-        if session.waiting or session.driver is None or not self._delivery.owned:
-            return None
-        return session.last_poll

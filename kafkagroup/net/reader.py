@@ -79,6 +79,7 @@ class Reader:
                 session.rejoin()
             await session.changed.wait()
         finally:
-            self._reading = session.waiting = False
+            # First of all the time: the heartbeat thread may look at any moment.
             self._checkpointed = session.last_poll = anyio.current_time()
+            self._reading = session.waiting = False
         return self._checkpointed

@@ -14,6 +14,7 @@ from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import CommitFailedError, ConfigurationError, RequestTimeoutError
 from kafkagroup.member.state import COMMITTING
 from kafkagroup.net.driver import Driver
+from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
@@ -52,6 +53,10 @@ class Session:
         """Become a member again."""
         self.callback_task: int | None = None
         """Id of the task that runs the application's callback now."""
+        self.lag = LoopLag(
+            options.group_id or "", options.session_timeout, threaded=options.heartbeat_thread
+        )
+        """How late the loop ran."""
         self._committing = anyio.Lock()
 
     def notify(self) -> None:

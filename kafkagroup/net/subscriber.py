@@ -155,6 +155,16 @@ class Subscriber:
         """Every call of the application raises it."""
         self._session.fail(error)
 
+    def poll_due(self, ran: float) -> float:
+        """A member that owns nothing owes no poll; one that waits in the client owes no more than
+        a loop that runs."""
+        session = self._session
+        # In this order: when it ceases to wait, `last_poll` is new already.
+        since = ran if session.waiting else session.last_poll
+        if not session.delivery.owned:
+            since = anyio.current_time()
+        return since + session.options.max_poll_interval
+
     # ------------------------------------------------------------ called by the driver, in order
 
     async def revoke(self, deadline: float) -> Offer:
