@@ -43,9 +43,6 @@ Post = Callable[[Call], object]
 """Has a loop make a call soon, from any thread; calls are made in order. Raises: RuntimeError when
 the loop is over."""
 
-_PROBE = 1.0
-"""Seconds between looks at whether the application's loop runs."""
-
 _PATIENCE = 1.0
 """Seconds that the thread, cut short, may take to end: a look-up of a host name cannot be."""
 
@@ -161,7 +158,7 @@ class ThreadedDriver(Driver):
                 self.to_application(partial(self._answer_probe, now))
             else:
                 self._lag.note(now - probed, now)
-            await anyio.sleep(_PROBE)
+            await anyio.sleep(self.member.config.heartbeat_interval)
 
     def _ran(self) -> float:
         probed = self._probed
