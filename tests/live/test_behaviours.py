@@ -79,10 +79,12 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_6": (
         CLASSIC + "test_line_6_an_application_that_did_not_poll_loses_and_leaves",
         "live/test_rebalancing.py::test_an_application_that_stops_polling_loses_its_partitions",
+        "net/test_threaded.py::test_a_loop_blocked_past_max_poll_leaves_at_once_and_comes_back",
     ),
     "line_7": (
         CLASSIC + "test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure",
         CLASSIC + "test_how_long_ownership_is_sure",
+        "live/test_blocking.py::test_a_loop_blocked_for_twice_the_session",
     ),
     "line_8": (CLASSIC + "test_line_8_member_id_required_rejoins_at_once_with_the_id",),
     "line_9": (
