@@ -1,0 +1,217 @@
+"""Time and the order of steps: virtual, seeded, and per process.
+
+Everything of a history runs in one thread on one loop. The processes in it are told apart by a
+context variable that each task inherits; the steps and timers of one that stands still are held
+back, and run once it goes on, as those of a process do after SIGCONT.
+
+Steps of tasks that are ready together run in an order that the seed decides. Plain callbacks keep
+theirs: `call_soon` documents it, and programs count on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextvars import Context, ContextVar
+from typing import Any, TypeVar
+
+import anyio
+import trio
+import trio.testing
+from trio._core import _run as trio_run
+
+__all__ = ["PROCESS", "Standstill", "run_virtual"]
+
+T = TypeVar("T")
+
+PROCESS: ContextVar[str | None] = ContextVar("process", default=None)
+"""The process that a task or a callback belongs to; None for the world's own."""
+
+
+class Standstill(deque[Any]):
+    """What is ready to run, without what belongs to processes that stand still.
+
+    It takes the place of the loop's own queue, of asyncio handles or of trio tasks.
+    """
+
+    def __init__(self, context_of: Callable[[Any], Context | None], filler: Callable[[], Any]):
+        super().__init__()
+        self._context_of = context_of
+        self._filler = filler
+        self._held: dict[str, list[Any]] = {}
+
+    def append(self, item: Any) -> None:
+        if self._held:
+            process = self._process_of(item)
+            if process in self._held:
+                self._held[process].append(item)
+                return
+        super().append(item)
+
+    def _process_of(self, item: Any) -> str | None:
+        context = self._context_of(item)
+        return None if context is None else context.get(PROCESS)
+
+    def stop(self, process: str) -> None:
+        """Let nothing of this process run any more."""
+        held = self._held.setdefault(process, [])
+        for index, item in enumerate(self):
+            if self._process_of(item) == process:
+                held.append(item)
+                # The loop has counted them already: none may go missing.
+                self[index] = self._filler()
+
+    def go(self, process: str) -> None:
+        """Let it run again, from where it stood."""
+        self.extend(self._held.pop(process, ()))
+
+
+# ------------------------------------------------------------------ asyncio
+
+
+class _Clock:
+    """In the place of a selector: where the loop would sleep, the clock jumps."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> tuple[()]:
+        if timeout is None:
+            raise RuntimeError("deadlock: every task waits, and no timer is set")
+        self.now += max(timeout, 0.0)
+        return ()
+
+
+class _Task(asyncio.Task[Any]):
+    """Numbered: anyio cancels tasks from a set, in an order that differs from run to run."""
+
+    number: int
+
+
+class _Loop(asyncio.BaseEventLoop):
+    """An asyncio loop in virtual time, with shuffled steps, without files and threads."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._selector = _Clock()
+        self._shuffle = random.Random(seed).shuffle
+        self._made = 0
+        self._ready = Standstill(
+            lambda handle: handle._context,
+            lambda: asyncio.Handle(lambda: None, (), self),
+        )
+        self.set_task_factory(self._make_task)
+
+    def time(self) -> float:
+        return self._selector.now
+
+    def _process_events(self, events: object) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
+    ) -> asyncio.Task[Any]:
+        task = _Task(coro, loop=loop, **options)
+        self._made += 1
+        task.number = self._made
+        return task
+
+    def _run_once(self) -> None:
+        ready = self._ready
+        if len(ready) > 1:
+            places, steps = [], []
+            for place, handle in enumerate(ready):
+                task = getattr(handle._callback, "__self__", None)
+                if type(task) is _Task:
+                    places.append(place)
+                    steps.append((task.number, handle))
+            if len(steps) > 1:
+                steps.sort(key=lambda step: step[0])
+                self._shuffle(steps)
+                for place, (_, handle) in zip(places, steps, strict=True):
+                    ready[place] = handle
+        super()._run_once()  # type: ignore[misc]
+
+
+# ------------------------------------------------------------------ trio
+
+
+async def _nothing() -> None:
+    pass
+
+
+@contextlib.contextmanager
+def _seeded_trio(seed: int) -> Iterator[None]:
+    before, state = trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r.getstate()
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+    trio_run._r.seed(seed)
+    try:
+        yield
+    finally:
+        trio_run._ALLOW_DETERMINISTIC_SCHEDULING = before  # type: ignore[misc]
+        trio_run._r.setstate(state)
+
+
+class _TrioQueue(Standstill):
+    """Trio empties its queue as a whole before a batch runs, so that gaps need no filling."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda task: task.context, lambda: None)
+
+    def stop(self, process: str) -> None:
+        self._held.setdefault(process, [])
+        ready = list(self)
+        self.clear()
+        for task in ready:
+            self.append(task)
+
+
+# ------------------------------------------------------------------ both
+
+
+def run_virtual(main: Callable[[Standstill], Awaitable[T]], *, backend: str, seed: int) -> T:
+    """Run `main` in virtual time that starts at 0, all randomness from `seed`.
+
+    The collector rests meanwhile: when it runs depends on what ran before, and what it finalizes
+    would run at another point of each replay.
+    """
+    state = random.getstate()
+    collecting = gc.isenabled()
+    gc.collect(0)
+    gc.disable()
+    random.seed(seed)
+    try:
+        if backend == "trio":
+            return _run_trio(main, seed)
+        return _run_asyncio(main, seed)
+    finally:
+        random.setstate(state)
+        if collecting:
+            gc.enable()
+
+
+def _run_asyncio(main: Callable[[Standstill], Awaitable[T]], seed: int) -> T:
+    async def start() -> T:
+        return await main(asyncio.get_running_loop()._ready)  # type: ignore[attr-defined]
+
+    options = {"loop_factory": lambda: _Loop(seed)}
+    return anyio.run(start, backend="asyncio", backend_options=options)
+
+
+def _run_trio(main: Callable[[Standstill], Awaitable[T]], seed: int) -> T:
+    async def start() -> T:
+        queue = _TrioQueue()
+        runner = trio_run.GLOBAL_RUN_CONTEXT.runner
+        queue.extend(runner.runq)
+        runner.runq = queue
+        return await main(queue)
+
+    with _seeded_trio(seed):
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        return anyio.run(start, backend="trio", backend_options={"clock": clock})

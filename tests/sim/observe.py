@@ -1,0 +1,325 @@
+"""Who watches from outside: what crosses the wire, what brokers store, and the list of it all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import anyio
+import attrs
+
+from kafkagroup import TopicPartition
+from kafkagroup.errors import ErrorCode, RemoteProtocolError
+from kafkagroup.testing.embedded.broker import Incoming, read_request
+from kafkagroup.testing.embedded.cluster import Cluster
+from kafkagroup.wire.group_log import decode_assignment, decode_subscription
+from kafkagroup.wire.messages.fetch import FetchRequest, FetchResponse
+from kafkagroup.wire.messages.group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kafkagroup.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kafkagroup.wire.schema import decode
+
+from .events import Answered, Event, Formed, Partitions, Sent, Stored
+
+__all__ = ["BrokerWatch", "Log", "WireTap"]
+
+_TOLD = (
+    FetchRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+"""Of these a `Sent` and an `Answered` tells; the others only count in the digest."""
+
+
+class Log:
+    """The history as it grows, and the digest of all bytes that crossed the wire."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.muted: set[str] = set()
+        """Who is dead: what its remains do is no part of the history."""
+        self.hash = hashlib.blake2b(digest_size=16)
+
+    def tell(self, kind: Callable[..., Event], **fields: Any) -> None:
+        """Add an event that happens now."""
+        if fields.get("member") not in self.muted:
+            self.events.append(kind(time=anyio.current_time(), **fields))
+
+    def digest(self) -> str:
+        """Of everything: equal for two runs only if they are the same in every byte."""
+        whole = self.hash.copy()
+        for event in self.events:
+            whole.update(repr(event).encode())
+        return whole.hexdigest()
+
+
+@attrs.define(eq=False)
+class _Tapped:
+    """One connection."""
+
+    asked: dict[int, Incoming] = attrs.field(factory=dict)
+    outgoing: bytes = b""
+    incoming: bytes = b""
+    unreadable: bool = False
+
+
+class WireTap:
+    """Reads along on the process's side of every connection, by codecs of the broker's side."""
+
+    def __init__(self, log: Log, topic_name: Callable[[UUID], str]) -> None:
+        self._log = log
+        self._topic_name = topic_name
+        self._tapped: dict[int, _Tapped] = {}
+
+    def connected(self, process: str, connection: int) -> None:
+        self._tapped[connection] = _Tapped()
+
+    def sent(self, process: str, connection: int, data: bytes) -> None:
+        self._log.hash.update(b">%d" % connection + data)
+        tapped = self._tapped[connection]
+        tapped.outgoing, frames = _split(tapped.outgoing + data)
+        for frame in frames:
+            incoming = read_request(frame)
+            if isinstance(incoming.request, _TOLD):
+                tapped.asked[incoming.correlation_id] = incoming
+                self._log.tell(
+                    Sent,
+                    member=process,
+                    api=_api(incoming),
+                    connection=connection,
+                    correlation=incoming.correlation_id,
+                    **self._asked(incoming.request),
+                )
+
+    def received(self, process: str, connection: int, data: bytes) -> None:
+        self._log.hash.update(b"<%d" % connection + data)
+        tapped = self._tapped[connection]
+        if tapped.unreadable:
+            return
+        tapped.incoming, frames = _split(tapped.incoming + data)
+        for frame in frames:
+            incoming = tapped.asked.pop(int.from_bytes(frame[:4], "big", signed=True), None)
+            if incoming is None:
+                continue
+            cls, version = type(incoming.request).response, incoming.version
+            try:
+                answer = decode(cls, version, frame, 5 if version in cls.flexible else 4)
+                told = self._answered(answer, incoming.request)
+            except RemoteProtocolError:
+                tapped.unreadable = True  # whatever came over it, the client must not use it
+                return
+            self._log.tell(
+                Answered,
+                member=process,
+                api=_api(incoming),
+                connection=connection,
+                correlation=incoming.correlation_id,
+                **told,
+            )
+
+    # ------------------------------------------------------------ what is told of a request
+
+    def _asked(self, request: Any) -> dict[str, Any]:
+        match request:
+            case FetchRequest():
+                offsets = {
+                    TopicPartition(t.topic or self._topic_name(t.topic_id), p.partition): (
+                        p.fetch_offset
+                    )
+                    for t in request.topics
+                    for p in t.partitions
+                }
+                return {"offsets": offsets}
+            case JoinGroupRequest():
+                return {"member_id": request.member_id, "owned": _owned(request)}
+            case LeaveGroupRequest():
+                ids = [m.member_id for m in request.members]
+                return {"member_id": request.member_id or (ids[0] if ids else "")}
+            case OffsetCommitRequest():
+                return {
+                    "member_id": request.member_id,
+                    "generation": request.generation_id_or_member_epoch,
+                    "offsets": self._committing(request),
+                }
+            case HeartbeatRequest() | SyncGroupRequest():
+                return {"member_id": request.member_id, "generation": request.generation_id}
+        return {}
+
+    def _committing(self, request: OffsetCommitRequest) -> dict[TopicPartition, int]:
+        return {
+            TopicPartition(t.name or self._topic_name(t.topic_id), p.partition_index): (
+                p.committed_offset
+            )
+            for t in request.topics
+            for p in t.partitions
+        }
+
+    def _answered(self, answer: Any, request: Any) -> dict[str, Any]:
+        match answer:
+            case FetchResponse():
+                codes = [p.error_code for t in answer.responses for p in t.partitions]
+                return {"error": _first(answer.error_code, *codes)}
+            case JoinGroupResponse():
+                return {
+                    "error": _first(answer.error_code),
+                    "member_id": answer.member_id,
+                    "generation": answer.generation_id,
+                }
+            case SyncGroupResponse():
+                assigned = None
+                if not answer.error_code and request.protocol_type in (None, "consumer"):
+                    assigned = tuple(sorted(decode_assignment(answer.assignment)))
+                return {"error": _first(answer.error_code), "assigned": assigned}
+            case OffsetCommitResponse():
+                codes = [p.error_code for t in answer.topics for p in t.partitions]
+                good = {
+                    TopicPartition(t.name or self._topic_name(t.topic_id), p.partition_index)
+                    for t in answer.topics
+                    for p in t.partitions
+                    if not p.error_code
+                }
+                asked = self._committing(request)
+                stored = {tp: offset for tp, offset in asked.items() if tp in good}
+                return {"error": _first(*codes), "offsets": stored}
+            case OffsetFetchResponse():
+                return self._committed(answer)
+        return {"error": _first(answer.error_code)}
+
+    def _committed(self, answer: OffsetFetchResponse) -> dict[str, Any]:
+        codes = [answer.error_code]
+        found: dict[TopicPartition, int] = {}
+        topics: list[Any] = list(answer.topics)
+        for group in answer.groups:
+            codes.append(group.error_code)
+            topics += group.topics
+        for topic in topics:
+            name = topic.name or self._topic_name(topic.topic_id)
+            for p in topic.partitions:
+                codes.append(p.error_code)
+                if not p.error_code:
+                    found[TopicPartition(name, p.partition_index)] = p.committed_offset
+        return {"error": _first(*codes), "offsets": found}
+
+
+def _split(data: bytes) -> tuple[bytes, list[bytes]]:
+    """What is left, and the frames that are whole."""
+    frames = []
+    at = 0
+    while len(data) - at >= 4:
+        size = int.from_bytes(data[at : at + 4], "big", signed=True)
+        if not 0 <= size <= len(data) - at - 4:
+            break
+        frames.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return data[at:], frames
+
+
+def _api(incoming: Incoming) -> str:
+    return type(incoming.request).__name__.removesuffix("Request")
+
+
+def _first(*codes: int) -> str:
+    code = next((code for code in codes if code), 0)
+    return ErrorCode(code).name if code in ErrorCode._value2member_map_ else str(code)
+
+
+def _owned(request: JoinGroupRequest) -> Partitions:
+    if request.protocol_type != "consumer" or not request.protocols:
+        return ()
+    return tuple(sorted(decode_subscription(bytes(request.protocols[0].metadata)).owned))
+
+
+class BrokerWatch:
+    """Tells what the brokers know, by looking at each request that they carry out."""
+
+    def __init__(self, log: Log, cluster: Cluster, group_id: str) -> None:
+        self._log = log
+        self._cluster = cluster
+        self._group_id = group_id
+        self._formed = 0
+
+    def watching(self, handle: Callable[..., None]) -> Callable[..., None]:
+        """`handle` of the embedded broker, watched."""
+
+        def watched(
+            cluster: Cluster,
+            node_id: int,
+            incoming: Incoming,
+            now: float,
+            host: str,
+            reply: Callable[[Any], None],
+        ) -> None:
+            request = incoming.request
+            if isinstance(request, OffsetCommitRequest):
+                heard = reply
+
+                def reply(answer: Any) -> None:
+                    self._stored(request, answer)
+                    heard(answer)
+
+            handle(cluster, node_id, incoming, now, host, reply)
+            if isinstance(request, SyncGroupRequest) and request.assignments:
+                self._look(request)
+
+        return watched
+
+    def _stored(self, request: OffsetCommitRequest, answer: OffsetCommitResponse) -> None:
+        good = {
+            (t.name, t.topic_id, p.partition_index)
+            for t in answer.topics
+            for p in t.partitions
+            if not p.error_code
+        }
+        for t in request.topics:
+            for p in t.partitions:
+                if (t.name, t.topic_id, p.partition_index) in good:
+                    found = None if t.name else self._cluster.topic_by_id(t.topic_id)
+                    name = t.name if found is None else found.name
+                    self._log.tell(
+                        Stored,
+                        partition=TopicPartition(name, p.partition_index),
+                        offset=p.committed_offset,
+                        member_id=request.member_id,
+                        generation=request.generation_id_or_member_epoch,
+                    )
+
+    def _look(self, request: SyncGroupRequest) -> None:
+        group = self._cluster.coordinator.groups.get(self._group_id)
+        if group is None or group.state.value != "Stable" or group.generation == self._formed:
+            return
+        if request.generation_id != group.generation:
+            return
+        self._formed = group.generation
+        consumers = group.protocol_type == "consumer"
+        self._log.tell(
+            Formed,
+            generation=group.generation,
+            protocol=group.protocol or "",
+            assignment={
+                m.member_id: tuple(sorted(decode_assignment(m.assignment))) if consumers else ()
+                for m in group.members.values()
+            },
+            subscriptions={
+                m.member_id: tuple(decode_subscription(m.metadata(group.protocol)).topics)
+                if consumers
+                else ()
+                for m in group.members.values()
+            },
+        )

@@ -1,0 +1,365 @@
+"""What is to happen in one history: a value, made from a seed, that can be written down and cut.
+
+Nothing is random after this but what the plan's seed decides while it runs: the order of steps,
+how long bytes travel, the jitter of back-offs.
+"""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import attrs
+
+__all__ = ["FAULTS", "Deed", "MemberPlan", "Plan", "from_json", "make_plan", "to_json"]
+
+GROUP = "g"
+NODES = 3
+
+
+@attrs.frozen(kw_only=True)
+class MemberPlan:
+    """One process that consumes, and how its application behaves."""
+
+    name: str
+    start: float
+    """Seconds."""
+    leave: float | None = None
+    """When it closes for good; None: at the end of the history."""
+    topics: tuple[str, ...]
+    assignors: tuple[str, ...]
+    instance: str | None = None
+    style: str = "each"
+    """How it takes records: each, batches, many."""
+    auto_commit: bool = True
+    commit_every: int = 10
+    """Records between its own commits, where it does not leave them to the client."""
+    work: float = 0.002
+    """Seconds for one record."""
+    callback: str = "quick"
+    """What its callbacks do: quick, slow, commit."""
+    session: float = 6.0
+    heartbeat: float = 1.5
+    rebalance: float = 8.0
+    max_poll: float = 15.0
+    request_timeout: float = 4.0
+
+
+@attrs.frozen(kw_only=True)
+class Deed:
+    """One thing that is done to the members, the network or the brokers; some last."""
+
+    at: float
+    what: str
+    member: str = ""
+    """Empty: all."""
+    node: int = 0
+    """0: all."""
+    api: str = ""
+    code: str = ""
+    seconds: float = 0.0
+    count: int = 0
+
+    def __str__(self) -> str:
+        parts = [self.what.replace("_", " ")]
+        parts += [f"of {self.member}"] if self.member else []
+        parts += [f"at node {self.node}"] if self.node else []
+        parts += [self.api] if self.api else []
+        parts += [self.code] if self.code else []
+        parts += [f"{self.count} times"] if self.count else []
+        parts += [f"for {self.seconds:.2f} s"] if self.seconds else []
+        return " ".join(parts)
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """One history to be."""
+
+    seed: int
+    backend: str
+    topics: dict[str, int]
+    """Name -> partitions."""
+    members: tuple[MemberPlan, ...]
+    deeds: tuple[Deed, ...]
+    """Sorted by time."""
+    rate: float
+    """Records a second, until `heal`."""
+    heal: float
+    """When the last fault ends."""
+
+    @property
+    def faults(self) -> int:
+        """How many of the deeds are faults."""
+        return sum(deed.what in FAULTS for deed in self.deeds)
+
+
+# ------------------------------------------------------------------ what can go wrong
+
+_MOVED = ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS")
+
+CODES: dict[str, tuple[str, ...]] = {
+    "ApiVersions": ("UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR"),
+    "Metadata": ("LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PARTITION", "REQUEST_TIMED_OUT"),
+    "FindCoordinator": ("COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"),
+    "JoinGroup": (
+        *_MOVED,
+        "UNKNOWN_MEMBER_ID",
+        "REBALANCE_IN_PROGRESS",
+        "GROUP_MAX_SIZE_REACHED",
+        "INCONSISTENT_GROUP_PROTOCOL",
+        "UNKNOWN_SERVER_ERROR",
+    ),
+    "SyncGroup": (
+        *_MOVED,
+        "UNKNOWN_MEMBER_ID",
+        "ILLEGAL_GENERATION",
+        "REBALANCE_IN_PROGRESS",
+        "UNKNOWN_SERVER_ERROR",
+    ),
+    "Heartbeat": (*_MOVED, "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"),
+    "LeaveGroup": (*_MOVED, "UNKNOWN_MEMBER_ID"),
+    "OffsetCommit": (
+        *_MOVED,
+        "UNKNOWN_MEMBER_ID",
+        "ILLEGAL_GENERATION",
+        "REBALANCE_IN_PROGRESS",
+        "REQUEST_TIMED_OUT",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "OFFSET_METADATA_TOO_LARGE",
+        "INVALID_COMMIT_OFFSET_SIZE",
+        "UNKNOWN_SERVER_ERROR",
+    ),
+    "OffsetFetch": (*_MOVED, "UNSTABLE_OFFSET_COMMIT", "UNKNOWN_SERVER_ERROR"),
+    "ListOffsets": (
+        "NOT_LEADER_OR_FOLLOWER",
+        "LEADER_NOT_AVAILABLE",
+        "OFFSET_NOT_AVAILABLE",
+        "UNKNOWN_LEADER_EPOCH",
+        "FENCED_LEADER_EPOCH",
+        "KAFKA_STORAGE_ERROR",
+    ),
+    "OffsetForLeaderEpoch": (
+        "NOT_LEADER_OR_FOLLOWER",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_LEADER_EPOCH",
+    ),
+    "Fetch": (
+        "NOT_LEADER_OR_FOLLOWER",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_LEADER_EPOCH",
+        "OFFSET_NOT_AVAILABLE",
+        "KAFKA_STORAGE_ERROR",
+        "REPLICA_NOT_AVAILABLE",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "UNKNOWN_TOPIC_ID",
+        "INCONSISTENT_TOPIC_ID",
+        "FETCH_SESSION_ID_NOT_FOUND",
+        "INVALID_FETCH_SESSION_EPOCH",
+        "UNKNOWN_SERVER_ERROR",
+    ),
+}
+"""What a healthy client may hear from a broker in trouble, or one that is about to reject it.
+
+OFFSET_OUT_OF_RANGE is not among them: said of an offset that is in range it is a lie that costs
+records, whatever a client does.
+"""
+
+_GROUP_APIS = ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "OffsetFetch")
+_PRECIOUS = (*_GROUP_APIS, "LeaveGroup", "Fetch", "FindCoordinator", "Metadata")
+
+
+def _code(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+    api = random.choice(tuple(CODES))
+    return {
+        "api": api,
+        "code": random.choice(CODES[api]),
+        "count": random.randint(1, 4),
+        "seconds": random.uniform(0.5, 4),
+    }
+
+
+def _lost_answer(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+    return {"api": random.choice(_PRECIOUS), "count": random.randint(1, 3), "seconds": 4.0}
+
+
+def _late_answer(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "api": random.choice(_PRECIOUS),
+        "count": random.randint(1, 3),
+        "seconds": random.choice((0.3, 2.0, 5.0)),
+    }
+
+
+def _link(low: float, high: float, *, all_nodes: float = 0.3) -> Any:
+    def make(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+        return {
+            "member": random.choice(members),
+            "node": 0 if random.random() < all_nodes else random.randint(1, NODES),
+            "seconds": round(random.uniform(low, high), 2) if high else 0.0,
+        }
+
+    return make
+
+
+def _mangle(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "member": random.choice(members),
+        "node": random.randint(1, NODES),
+        "count": random.randint(1, 3),
+    }
+
+
+def _node(low: float, high: float) -> Any:
+    def make(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+        return {"node": random.randint(1, NODES), "seconds": round(random.uniform(low, high), 2)}
+
+    return make
+
+
+def _process(*seconds: tuple[float, float]) -> Any:
+    def make(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+        low, high = random.choice(seconds)
+        return {
+            "member": random.choice(members),
+            "seconds": round(random.uniform(low, high), 2) if high else 0.0,
+        }
+
+    return make
+
+
+def _wall(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+    return {"seconds": random.choice((3600.0, -3600.0))}
+
+
+FAULTS: dict[str, tuple[int, Any]] = {
+    "error": (14, _code),
+    "answer_lost": (4, _lost_answer),
+    "answer_swallowed": (2, _lost_answer),
+    "answer_late": (3, _late_answer),
+    "reset": (3, _link(0, 0)),
+    "close": (2, _link(0, 0)),
+    "half_open": (2, _link(0, 0)),
+    "dark": (2, _link(0.5, 7)),
+    "slow": (2, _link(0.5, 5)),
+    "throttle": (1, _link(1, 5)),
+    "shred": (2, _mangle),
+    "garbage": (1, _mangle),
+    "truncate": (1, _mangle),
+    "duplicate": (1, _mangle),
+    "cut": (1, _mangle),
+    "kill_node": (2, _node(0.3, 6)),
+    "rolling_restart": (1, lambda random, _: {"seconds": round(random.uniform(0.3, 2), 2)}),
+    "move_coordinator": (2, _node(0, 0)),
+    "move_leaders": (1, _node(0, 0)),
+    "freeze": (4, _process((0.2, 4), (6.5, 10), (16, 18))),
+    "starve": (2, _process((0.05, 2.0))),
+    "kill": (2, _process((0, 0))),
+    "cancel_call": (3, _process((0, 0))),
+    "cancel": (1, _process((0, 0))),
+    "wall_jump": (1, _wall),
+}
+"""Name -> how often, relative to the others; and what makes one."""
+
+DEEDS: dict[str, tuple[int, Any]] = {
+    "seek": (3, _process((0, 0))),
+    "pause": (3, _process((0.5, 6))),
+    "subscribe": (3, _process((2, 8))),
+    "dawdle": (1, _process((16, 20), (3, 5))),
+    "commit_position": (2, _process((0, 0))),
+    "add_partitions": (1, lambda random, _: {"count": random.randint(1, 2)}),
+}
+"""What applications and administrators do besides."""
+
+_MODES: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("cooperative_sticky",),),
+    (("range",),),
+    (("roundrobin", "range"),),
+    (("sticky",),),
+    (("range", "cooperative_sticky", "roundrobin"),),
+    (("cooperative_sticky", "range"), ("range",)),
+)
+"""What the members of a group offer: each one of these."""
+
+
+def make_plan(seed: int, *, backend: str | None = None) -> Plan:
+    """The plan of a seed. Every tenth runs on trio, unless it is told where."""
+    random = Random(f"plan {seed}")
+    topics = {f"t{i}": random.randint(1, 5) for i in range(random.randint(1, 3))}
+    heal = round(random.uniform(24, 36), 2)
+    size = random.choices((3, 4, 5, 6, 8, 10, 12), (20, 20, 15, 10, 5, 3, 2))[0]
+    mode = random.choice(_MODES)
+    static = random.random()
+    auto_commit = random.random()
+    timings = {
+        "session": random.choice((6.0, 8.0)),
+        "rebalance": random.choice((6.0, 10.0)),
+        "request_timeout": random.choice((3.0, 6.0)),
+    }
+    members = []
+    for number in range(1, size + 1):
+        start = 0.0 if number < 3 or random.random() < 0.5 else round(random.uniform(0, 20), 2)
+        leave = None
+        if number > 2 and random.random() < 0.3:
+            leave = round(random.uniform(start + 2, heal), 2)
+        wanted = tuple(t for t in topics if random.random() < 0.8) or tuple(topics)
+        members.append(
+            MemberPlan(
+                name=f"m{number}",
+                start=start,
+                leave=leave,
+                topics=tuple(topics) if number < 3 else wanted,
+                assignors=random.choice(mode),
+                instance=f"i{number}" if static < 0.3 and random.random() < 0.6 else None,
+                style=random.choice(("each", "each", "batches", "many")),
+                auto_commit=random.random() < auto_commit,
+                commit_every=random.choice((1, 5, 20)),
+                work=random.choice((0.0, 0.002, 0.02)),
+                callback=random.choice(("quick", "quick", "slow", "commit")),
+                **timings,
+            )
+        )
+    names = tuple(m.name for m in members)
+    deeds = [
+        _draw(random, FAULTS, names, round(random.uniform(2.5, heal), 3))
+        for _ in range(random.randint(20, 30))
+    ]
+    deeds += [
+        _draw(random, DEEDS, names, round(random.uniform(1, heal), 3))
+        for _ in range(random.randint(2, 8))
+    ]
+    return Plan(
+        seed=seed,
+        backend=backend or ("trio" if seed % 10 == 9 else "asyncio"),
+        topics=topics,
+        members=tuple(members),
+        deeds=tuple(sorted(deeds, key=lambda deed: deed.at)),
+        rate=random.choice((4.0, 10.0, 20.0)),
+        heal=heal,
+    )
+
+
+def _draw(
+    random: Random, table: dict[str, tuple[int, Any]], members: tuple[str, ...], at: float
+) -> Deed:
+    what = random.choices(tuple(table), [weight for weight, _ in table.values()])[0]
+    return Deed(at=at, what=what, **table[what][1](random, members))
+
+
+# ------------------------------------------------------------------ written down
+
+
+def to_json(plan: Plan) -> str:
+    """One line."""
+    return json.dumps(attrs.asdict(plan))
+
+
+def from_json(text: str) -> Plan:
+    """A plan that was written down."""
+    raw = json.loads(text)
+    members = [
+        MemberPlan(**{**m, "topics": tuple(m["topics"]), "assignors": tuple(m["assignors"])})
+        for m in raw.pop("members")
+    ]
+    deeds = tuple(Deed(**deed) for deed in raw.pop("deeds"))
+    return Plan(members=tuple(members), deeds=deeds, **raw)

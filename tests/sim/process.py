@@ -1,0 +1,286 @@
+"""One life of one process: an application that consumes, and tells what it sees.
+
+The consumer is the product's own, as it is. Everything here runs in the tasks of the process, so
+that it stands still, and dies, together with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+import anyio
+
+from kafkagroup import Consumer, Record, TopicPartition
+from kafkagroup.assign import (
+    cooperative_sticky_assignor,
+    range_assignor,
+    roundrobin_assignor,
+    sticky_assignor,
+)
+from kafkagroup.errors import FencedError, KafkaGroupError
+
+from .events import (
+    Assigned,
+    Closing,
+    Committed,
+    Committing,
+    Delivered,
+    Ended,
+    Event,
+    Joined,
+    Lost,
+    Processed,
+    Raised,
+    Revoked,
+    Revoking,
+    Sought,
+)
+from .plan import GROUP, Deed, MemberPlan
+
+__all__ = ["Process"]
+
+_ASSIGNORS = {
+    "cooperative_sticky": cooperative_sticky_assignor,
+    "range": range_assignor,
+    "roundrobin": roundrobin_assignor,
+    "sticky": sticky_assignor,
+}
+
+_IDLE = 1.0
+"""Seconds without a record after which an application commits what it has processed."""
+
+
+class Process:
+    """Runs until it is told to stop, fails, or is cancelled."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: MemberPlan,
+        servers: str,
+        seed: str,
+        tell: Callable[..., None],
+        leaked: Callable[[str], tuple[str, ...]],
+    ) -> None:
+        self.name = name
+        self.plan = plan
+        self.scope = anyio.CancelScope()
+        self._random = Random(seed)
+        self._tell_log = tell
+        self._leaked = leaked
+        self._orders: list[Deed] = []
+        self._stopping = False
+        self._call: anyio.CancelScope | None = None
+        self._generation: tuple[str, int] | None = None
+        self._last: dict[TopicPartition, int] = {}
+        self._done: dict[TopicPartition, int] = {}
+        """Partition -> the offset after the last one that was processed."""
+        self._commits = 0
+        self._uncommitted = 0
+        self.consumer = Consumer(
+            *plan.topics,
+            bootstrap_servers=servers,
+            group_id=GROUP,
+            group_instance_id=plan.instance,
+            client_id=name,
+            assignors=[_ASSIGNORS[a] for a in plan.assignors],
+            enable_auto_commit=plan.auto_commit,
+            auto_commit_interval_ms=2_000,
+            session_timeout_ms=int(plan.session * 1000),
+            heartbeat_interval_ms=int(plan.heartbeat * 1000),
+            rebalance_timeout_ms=int(plan.rebalance * 1000),
+            max_poll_interval_ms=int(plan.max_poll * 1000),
+            request_timeout_ms=int(plan.request_timeout * 1000),
+            fetch_max_wait_ms=2_000,
+            metadata_max_age_ms=5_000,
+            close_timeout=5.0,
+            on_partitions_assigned=self._assigned,
+            on_partitions_revoked=self._revoked,
+            on_partitions_lost=self._lost,
+        )
+
+    # ------------------------------------------------------------ what the world asks of it
+
+    def order(self, deed: Deed) -> None:
+        """Let the application do this when it next comes round."""
+        self._orders.append(deed)
+        self.cancel_call()
+
+    def cancel_call(self) -> None:
+        """Cancel the call of the client that the application waits in, if it is in one."""
+        if self._call is not None:
+            self._call.cancel()
+
+    def stop(self) -> None:
+        """Close when it next comes round."""
+        self._stopping = True
+        self.cancel_call()
+
+    # ------------------------------------------------------------ its life
+
+    async def run(self) -> None:
+        """From start to close. Its errors are told, not raised."""
+        with self.scope:
+            try:
+                async with self.consumer:
+                    try:
+                        await self._consume()
+                    finally:
+                        self._tell(Closing)
+            except Exception as error:
+                self._tell(Raised, error=_name(error))
+        self._tell(Ended, leaked=self._leaked(self.name))
+
+    def _tell(self, kind: Callable[..., Event], **fields: Any) -> None:
+        self._tell_log(kind, member=self.name, **fields)
+
+    async def _consume(self) -> None:
+        take = {"each": self._take_each, "batches": self._take_batch, "many": self._take_many}
+        while not self._stopping:
+            while self._orders:
+                await self._obey(self._orders.pop(0))
+            if self._stopping:
+                return
+            records = await self._within(take[self.plan.style], _IDLE)
+            for record in records or ():
+                tp = TopicPartition(record.topic, record.partition)
+                self._last[tp] = record.offset
+                sequence = int(record.value)
+                self._tell(Delivered, partition=tp, offset=record.offset, sequence=sequence)
+            for record in records or ():
+                await anyio.sleep(self.plan.work)
+                tp = TopicPartition(record.topic, record.partition)
+                self._tell(Processed, partition=tp, offset=record.offset)
+                self._done[tp] = record.offset + 1
+                self._uncommitted += 1
+            due = self.plan.commit_every if records else 1
+            if not self.plan.auto_commit and self._uncommitted >= due:
+                await self._commit()
+
+    async def _within(self, call: Callable[[], Awaitable[Any]], seconds: float) -> Any:
+        """What a call of the client answers; None when it was cancelled or took too long."""
+        with anyio.move_on_after(seconds) as self._call:
+            try:
+                return await call()
+            finally:
+                self._call = None
+        return None
+
+    async def _take_each(self) -> Sequence[Record] | None:
+        return [await anext(self.consumer)]
+
+    async def _take_batch(self) -> Sequence[Record] | None:
+        return (await anext(self.consumer.batches(7))).records
+
+    async def _take_many(self) -> Sequence[Record] | None:
+        found = await self.consumer.getmany(9, timeout=_IDLE)
+        return [record for records in found.values() for record in records]
+
+    async def _commit(self, offsets: dict[TopicPartition, int] | None = None) -> None:
+        self._commits += 1
+        token = self._commits
+        self._uncommitted = 0
+        self._tell(Committing, token=token, offsets=offsets)
+        outcome = "cancelled"
+        try:
+            with anyio.CancelScope() as call:
+                self._call = call
+                await self.consumer.commit(offsets)
+                outcome = "ok"
+        except FencedError as error:
+            outcome = _name(error)
+            raise
+        except KafkaGroupError as error:
+            outcome = _name(error)
+        finally:
+            self._call = None
+            self._tell(Committed, token=token, outcome=outcome)
+
+    # ------------------------------------------------------------ orders
+
+    async def _obey(self, deed: Deed) -> None:
+        doing = getattr(self, f"_do_{deed.what}")
+        try:
+            await self._within(partial(doing, deed), 30.0)
+        except FencedError:
+            raise
+        except KafkaGroupError as error:
+            self._tell(Raised, error=_name(error))
+
+    async def _do_subscribe(self, deed: Deed) -> None:
+        await self.consumer.subscribe(*deed.code.split(","))
+
+    async def _do_seek(self, deed: Deed) -> None:
+        """Back by a few records: whatever lies ahead is still to be delivered."""
+        known = sorted(self._last.keys() & self.consumer.assignment())
+        if known:
+            tp = self._random.choice(known)
+            offset = max(0, self._last[tp] - self._random.randint(0, 10))
+            self._tell(Sought, partition=tp, offset=offset)
+            self._done.pop(tp, None)
+            self.consumer.seek(tp, offset)
+
+    async def _do_pause(self, deed: Deed) -> None:
+        assigned = sorted(self.consumer.assignment())
+        if assigned:
+            self.consumer.pause(self._random.choice(assigned))
+
+    async def _do_resume(self, deed: Deed) -> None:
+        self.consumer.resume(*self.consumer.paused())
+
+    async def _do_dawdle(self, deed: Deed) -> None:
+        await anyio.sleep(deed.seconds)
+
+    async def _do_commit_position(self, deed: Deed) -> None:
+        """Commit one partition by naming its offset."""
+        known = sorted(self._last.keys() & self.consumer.assignment())
+        if known and not self.plan.auto_commit:
+            tp = self._random.choice(known)
+            await self._commit({tp: self._last[tp] + 1})
+
+    # ------------------------------------------------------------ callbacks
+
+    def _look(self) -> int:
+        """Notice a new generation; answer its number."""
+        found = self.consumer.group_metadata()
+        if (found.member_id, found.generation_id) != self._generation:
+            self._generation = (found.member_id, found.generation_id)
+            self._tell(Joined, member_id=found.member_id, generation=found.generation_id)
+        return found.generation_id
+
+    async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        generation = self._look()
+        self._tell(Assigned, partitions=tuple(partitions), generation=generation)
+        await self._dwell()
+
+    async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self._look()
+        self._tell(Revoking, partitions=tuple(partitions))
+        if self.plan.callback == "commit" and not self.plan.auto_commit:
+            # By name: the client counts what is in hand as processed, which may not be so here.
+            done = {tp: self._done[tp] for tp in partitions if tp in self._done}
+            if done:
+                await self._commit(done)
+        await self._dwell()
+        self._tell(Revoked, partitions=tuple(partitions))
+        for tp in partitions:
+            self._last.pop(tp, None)
+            self._done.pop(tp, None)
+
+    async def _lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self._tell(Lost, partitions=tuple(partitions))
+        for tp in partitions:
+            self._last.pop(tp, None)
+            self._done.pop(tp, None)
+
+    async def _dwell(self) -> None:
+        if self.plan.callback == "slow":
+            await anyio.sleep(0.3)
+
+
+def _name(error: BaseException) -> str:
+    name = getattr(error, "name", None)
+    return f"{type(error).__name__}({name})" if isinstance(name, str) else type(error).__name__

@@ -1,0 +1,443 @@
+"""Plan -> history: the world in which one plan happens.
+
+Members, brokers and the network share one loop, one thread and one clock. Whatever goes wrong is
+undone when its time is over, all of it by `heal`; then the group gets a quiet time in which it must
+process all that there is, and everybody closes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from random import Random
+from typing import Any
+from unittest import mock
+
+import anyio
+import attrs
+
+from kafkagroup import TopicPartition
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import server
+from kafkagroup.testing.embedded.faults import Action, Close, Delay, Fault, Swallow
+from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.wire.messages import fetch, group, metadata, offsets
+
+from .events import Appended, Event, Faulted, Finished, Frozen, Healed, Killed, Thawed
+from .loop import PROCESS, Standstill, run_virtual
+from .mangle import MANGLERS
+from .network import Agenda, Network, Weather
+from .observe import BrokerWatch, Log, WireTap
+from .plan import FAULTS, GROUP, NODES, Deed, MemberPlan, Plan
+from .process import Process
+
+__all__ = ["History", "run"]
+
+_APIS = {
+    cls.__name__.removesuffix("Request"): cls
+    for module in (fetch, group, metadata, offsets)
+    for cls in vars(module).values()
+    if isinstance(cls, type) and cls.__name__.endswith("Request") and hasattr(cls, "api_key")
+}
+
+_AGAIN = 1.0
+"""Seconds until a process that has ended too early is started again."""
+
+_TICK = 0.25
+"""Seconds between looks: the producer's, and those for the end of the quiet time."""
+
+_QUIET = 60.0
+"""Seconds that the group gets, healed, to process what is left."""
+
+_WALL = 1_750_000_000.0
+"""What the wall clock shows at the beginning."""
+
+
+@attrs.frozen
+class History:
+    """What came of a plan."""
+
+    plan: Plan
+    events: Sequence[Event]
+    digest: str
+    """Of all events and of all bytes that crossed the wire."""
+    seconds: float
+    """CPU time."""
+
+
+def run(plan: Plan) -> History:
+    """Let it happen. The same plan gives the same history, to the byte."""
+    started = time.process_time()
+    world = _World(plan)
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(time, "time", lambda: world.wall))
+        run_virtual(world.run, backend=plan.backend, seed=plan.seed)
+    log = world.log
+    return History(plan, log.events, log.digest(), time.process_time() - started)
+
+
+class _Life:
+    """A place in the group, and the process that fills it now."""
+
+    def __init__(self, plan: MemberPlan) -> None:
+        self.plan = plan
+        self.count = 0
+        self.process: Process | None = None
+        self.over = anyio.Event()
+        """The process has ended or was killed."""
+        self.frozen = 0
+        self.left = False
+
+
+class _World:
+    """Everything that one plan needs, while it runs."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.log = Log()
+        self.wall = _WALL
+        self.random = Random(f"world {plan.seed}")
+        self.kafka = EmbeddedKafka(
+            plan.topics,
+            nodes=NODES,
+            listen=False,
+            seed=plan.seed,
+            wall=lambda: _WALL,
+            settings=BrokerSettings(group_initial_rebalance_delay=0.5),
+        )
+        self.cluster = self.kafka._cluster
+        self.lives = {m.name: _Life(m) for m in plan.members}
+        self.rules: list[Fault] = []
+        self.sequence = 0
+        self.produced = 0.0
+        self.closing = False
+
+    # ------------------------------------------------------------ the whole of it
+
+    async def run(self, standstill: Standstill) -> None:
+        self.standstill = standstill
+        self.agenda = Agenda()
+        names = lambda topic_id: getattr(self.cluster.topic_by_id(topic_id), "name", "")  # noqa: E731
+        self.network = Network(
+            self.agenda,
+            Random(f"network {self.plan.seed}"),
+            WireTap(self.log, names),
+            self.kafka.handle_stream,
+            lambda node: self.cluster.nodes[node].alive,
+        )
+        watch = BrokerWatch(self.log, self.cluster, GROUP)
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(anyio, "connect_tcp", self.network.connect_tcp))
+            stack.enter_context(mock.patch.object(server, "handle", watch.watching(server.handle)))
+            async with self.kafka, anyio.create_task_group() as self.tasks:
+                self.tasks.start_soon(self.agenda.run)
+                await self.tasks.start(self.network.run)
+                await self._happen()
+                self._bury()
+                self.tasks.cancel_scope.cancel()
+
+    async def _happen(self) -> None:
+        plan = self.plan
+        async with anyio.create_task_group() as lives:
+            for life in self.lives.values():
+                lives.start_soon(self._live, life)
+            self.tasks.start_soon(self._produce)
+            for deed in plan.deeds:
+                await anyio.sleep_until(deed.at)
+                self._do(deed)
+            await anyio.sleep_until(plan.heal)
+            self._heal()
+            with anyio.move_on_after(_QUIET):
+                while not self._all_done():
+                    await anyio.sleep(_TICK)
+            self.closing = True
+            for life in self.lives.values():
+                if life.process is not None:
+                    life.process.stop()
+        ends = {tp: self.kafka.log_end(*tp) for tp in self._partitions()}
+        committed = self.kafka.committed_offsets(GROUP)
+        self.log.tell(
+            Finished,
+            committed={tp: found.offset for tp, found in committed.items()},
+            ends=ends,
+            starts={tp: self.kafka.log_start(*tp) for tp in self._partitions()},
+        )
+
+    def _partitions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(t.name, i)
+            for t in self.cluster.topics.values()
+            for i in range(len(t.partitions))
+        ]
+
+    def _all_done(self) -> bool:
+        committed = self.kafka.committed_offsets(GROUP)
+        for tp in self._partitions():
+            end = self.kafka.log_end(*tp)
+            if end and (tp not in committed or committed[tp].offset < end):
+                return False
+        return True
+
+    # ------------------------------------------------------------ members
+
+    async def _live(self, life: _Life) -> None:
+        """Keep a process running where the plan has one, until it is to leave."""
+        plan = life.plan
+        await anyio.sleep_until(plan.start)
+        if plan.leave is not None:
+            self.tasks.start_soon(self._leave, life)
+        while not (life.left or self.closing):
+            life.count += 1
+            name = plan.name if life.count == 1 else f"{plan.name}.{life.count}"
+            life.over = over = anyio.Event()
+            life.process = Process(
+                name,
+                plan,
+                self.kafka.bootstrap_servers,
+                f"{name} {self.plan.seed}",
+                self.log.tell,
+                self._leaked,
+            )
+            token = PROCESS.set(name)
+            self.tasks.start_soon(self._process, life.process, over)
+            PROCESS.reset(token)
+            await over.wait()
+            life.process = None
+            if not (life.left or self.closing):
+                await anyio.sleep(_AGAIN)
+
+    async def _process(self, process: Process, over: anyio.Event) -> None:
+        try:
+            await process.run()
+        finally:
+            over.set()
+
+    async def _leave(self, life: _Life) -> None:
+        assert life.plan.leave is not None
+        await anyio.sleep_until(life.plan.leave)
+        life.left = True
+        if life.process is not None:
+            life.process.stop()
+
+    def _leaked(self, name: str) -> tuple[str, ...]:
+        return tuple(f"connection {s.number}" for s in self.network.between(name, 0))
+
+    def _bury(self) -> None:
+        """Let what is left of the dead end, where nobody hears of it."""
+        for name in self.log.muted:
+            self.standstill.go(name)
+
+    # ------------------------------------------------------------ records
+
+    async def _produce(self) -> None:
+        """A few records now and then, everywhere; one at least in each partition."""
+        random = Random(f"records {self.plan.seed}")
+        for tp in self._partitions():
+            self._append(tp, 1)
+        while anyio.current_time() < self.plan.heal:
+            self.produced += self.plan.rate * _TICK * random.random() * 2
+            while self.produced >= 1:
+                count = min(int(self.produced), random.randint(1, 5))
+                self.produced -= count
+                self._append(random.choice(self._partitions()), count)
+            await anyio.sleep(_TICK)
+
+    def _append(self, tp: TopicPartition, count: int) -> None:
+        first = self.kafka.log_end(*tp)
+        numbers = range(self.sequence, self.sequence + count)
+        self.sequence += count
+        self.kafka.produce(tp.topic, [str(n) for n in numbers], partition=tp.partition)
+        for i, number in enumerate(numbers):
+            self.log.tell(Appended, partition=tp, offset=first + i, sequence=number)
+
+    # ------------------------------------------------------------ what is done to them
+
+    def _do(self, deed: Deed) -> None:
+        if deed.what in FAULTS:
+            self.log.tell(Faulted, text=str(deed))
+        getattr(self, f"_{deed.what}")(deed)
+
+    def _later(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
+        """Undo something, at the latest when all heals."""
+        at = min(anyio.current_time() + seconds, self.plan.heal)
+        self.agenda.at(at, action, *arguments)
+
+    def _process_of(self, deed: Deed) -> Process | None:
+        return self.lives[deed.member].process if deed.member in self.lives else None
+
+    def _heal(self) -> None:
+        for rule in self.rules:
+            rule.stop()
+        for node in self.cluster.nodes.values():
+            if not node.alive:
+                self.kafka.restart(node.node_id)
+        for life in self.lives.values():
+            self._thaw(life, life.frozen)
+            if life.process is not None and not life.left:
+                life.process.order(Deed(at=0, what="subscribe", code=",".join(life.plan.topics)))
+                life.process.order(Deed(at=0, what="resume"))
+        for weather in self.network.weather.values():
+            weather.clear()
+        self.log.tell(Healed)
+
+    # brokers' answers
+
+    def _rule(self, deed: Deed, action: Action) -> None:
+        times = deed.count or None
+        rule = self.kafka.fail(_APIS[deed.api], action, times=times, node_id=deed.node or None)
+        self.rules.append(rule)
+        self._later(deed.seconds, rule.stop)
+
+    def _error(self, deed: Deed) -> None:
+        self._rule(deed, ErrorCode[deed.code])
+
+    def _answer_lost(self, deed: Deed) -> None:
+        self._rule(deed, Close())
+
+    def _answer_swallowed(self, deed: Deed) -> None:
+        self._rule(deed, Swallow())
+
+    def _answer_late(self, deed: Deed) -> None:
+        self._rule(attrs.evolve(deed, seconds=4.0), Delay(deed.seconds))
+
+    # the network
+
+    def _weathers(self, deed: Deed) -> list[Weather]:
+        """For the processes to come in this place, too: they are addressed by the place."""
+        nodes = [deed.node] if deed.node else list(self.cluster.nodes)
+        return [self.network.over(deed.member, node) for node in nodes]
+
+    def _name(self, deed: Deed) -> str:
+        process = self._process_of(deed)
+        return "nobody" if process is None else process.name
+
+    def _reset(self, deed: Deed) -> None:
+        self.network.reset(self._name(deed), deed.node)
+
+    def _close(self, deed: Deed) -> None:
+        self.network.close(self._name(deed), deed.node)
+
+    def _half_open(self, deed: Deed) -> None:
+        self.network.half_open(self._name(deed), deed.node)
+
+    def _dark(self, deed: Deed) -> None:
+        for weather in self._weathers(deed):
+            weather.dark = True
+            self._later(deed.seconds, weather.clear)
+
+    def _slow(self, deed: Deed) -> None:
+        for weather in self._weathers(deed):
+            weather.delay = self.random.uniform(0.05, 1.0)
+            self._later(deed.seconds, weather.clear)
+
+    def _throttle(self, deed: Deed) -> None:
+        for weather in self._weathers(deed):
+            weather.bytes_per_second = self.random.choice((200.0, 2_000.0))
+            self._later(deed.seconds, weather.clear)
+
+    def _shred(self, deed: Deed) -> None:
+        for weather in self._weathers(deed):
+            weather.shredded += deed.count
+
+    def _mangle(self, deed: Deed) -> None:
+        for weather in self._weathers(deed):
+            weather.mangle.extend([MANGLERS[deed.what](self.random)] * deed.count)
+
+    _garbage = _truncate = _duplicate = _cut = _mangle
+
+    # brokers
+
+    def _kill_node(self, deed: Deed) -> None:
+        if self.cluster.nodes[deed.node].alive and len(self.cluster.live) > 1:
+            self.kafka.kill(deed.node)
+            self._later(deed.seconds, self._restart, deed.node)
+
+    def _restart(self, node: int) -> None:
+        if not self.cluster.nodes[node].alive:
+            self.kafka.restart(node)
+
+    def _rolling_restart(self, deed: Deed) -> None:
+        for index, node in enumerate(self.cluster.nodes):
+            at = Deed(at=0, what="kill_node", node=node, seconds=deed.seconds)
+            self._later(index * (deed.seconds + 0.5), self._kill_node, at)
+
+    def _move_coordinator(self, deed: Deed) -> None:
+        if deed.node in self.cluster.live:
+            self.kafka.move_coordinator(GROUP, deed.node)
+
+    def _move_leaders(self, deed: Deed) -> None:
+        if deed.node in self.cluster.live:
+            for tp in self._partitions():
+                if self.random.random() < 0.5:
+                    self.kafka.move_leader(*tp, deed.node)
+
+    # processes
+
+    def _freeze(self, deed: Deed) -> None:
+        life = self.lives[deed.member]
+        if life.process is not None:
+            life.frozen += 1
+            if life.frozen == 1:
+                self.log.tell(Frozen, member=life.process.name)
+                self.standstill.stop(life.process.name)
+            self._later(deed.seconds, self._thaw, life, 1)
+
+    _starve = _freeze
+
+    def _thaw(self, life: _Life, times: int) -> None:
+        if life.process is not None and 0 < life.frozen <= times:
+            self.log.tell(Thawed, member=life.process.name)
+            self.standstill.go(life.process.name)
+        life.frozen = max(0, life.frozen - times)
+
+    def _kill(self, deed: Deed) -> None:
+        life = self.lives[deed.member]
+        process = life.process
+        if process is not None:
+            self.log.tell(Killed, member=process.name)
+            self.log.muted.add(process.name)
+            self.standstill.stop(process.name)
+            self.network.abandon(process.name)
+            life.process = None
+            life.frozen = 0
+            life.over.set()
+
+    def _cancel_call(self, deed: Deed) -> None:
+        process = self._process_of(deed)
+        if process is not None:
+            process.cancel_call()
+
+    def _cancel(self, deed: Deed) -> None:
+        process = self._process_of(deed)
+        if process is not None:
+            process.scope.cancel()
+
+    def _wall_jump(self, deed: Deed) -> None:
+        self.wall += deed.seconds
+
+    # what applications and administrators do
+
+    def _order(self, deed: Deed) -> None:
+        process = self._process_of(deed)
+        if process is not None:
+            process.order(deed)
+
+    _seek = _dawdle = _commit_position = _order
+
+    def _pause(self, deed: Deed) -> None:
+        self._order(deed)
+        self._later(deed.seconds, self._order, attrs.evolve(deed, what="resume"))
+
+    def _subscribe(self, deed: Deed) -> None:
+        life = self.lives[deed.member]
+        some = [t for t in self.plan.topics if self.random.random() < 0.5] or life.plan.topics
+        self._order(attrs.evolve(deed, code=",".join(some)))
+        back = attrs.evolve(deed, code=",".join(life.plan.topics))
+        self._later(deed.seconds, self._order, back)
+
+    def _add_partitions(self, deed: Deed) -> None:
+        topic = self.random.choice(list(self.plan.topics))
+        before = self.kafka.partitions(topic)
+        self.kafka.add_partitions(topic, before + deed.count)
