@@ -5,8 +5,9 @@ as lines of JSON, from processes and a proxy on a real broker; the judge cannot 
 are seconds on one clock that all members share: the virtual one, or the machine's monotonic one.
 
 Who writes what:
-- a member (its observer, outside the product): from `Joined` to `Ended`;
-- the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`;
+- a member (its observer, outside the product): from `Opening` to `Ended`;
+- the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`.
+  All or nothing: once a member has a request in a history, all of its requests are there;
 - the broker: `Appended`, `Stored`, `Formed`;
 - the world: `Faulted`, `Killed`, `Frozen`, `Thawed`, `Healed`, `Finished`.
 """
@@ -39,6 +40,22 @@ class OfMember(Event):
 
 
 # ------------------------------------------------------------------ what a member tells
+
+
+@attrs.frozen(kw_only=True)
+class Opening(OfMember):
+    """`start` or `async with` began. What the member was told, in seconds; the defaults are those
+    of the product."""
+
+    cooperative: bool = False
+    auto_commit: bool = True
+    instance: str | None = None
+    """The `group_instance_id` of a static member."""
+    session_timeout: float = 45.0
+    rebalance_timeout: float = 300.0
+    heartbeat_interval: float = 1.0
+    max_poll_interval: float = 300.0
+    close_timeout: float = 10.0
 
 
 @attrs.frozen(kw_only=True)
@@ -90,7 +107,7 @@ class Delivered(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Processed(OfMember):
-    """The application was done with a record."""
+    """The application was done with a record: it comes back for the next, or commits."""
 
     partition: TopicPartition
     offset: int
@@ -146,7 +163,7 @@ class Ended(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Sent(OfMember):
-    """A request of the group, offsets or fetch family left the member.
+    """A request left the member, of whatever family: judged is also how many there are.
 
     The fields that are not in the request are empty.
     """
@@ -175,7 +192,8 @@ class Answered(OfMember):
     member_id: str = ""
     generation: int = -1
     offsets: Offsets = attrs.field(factory=dict)
-    """Of a commit: what was stored; of an offset fetch: what is committed, without errors."""
+    """Of a commit: what was stored. Of an offset fetch: what is committed, -1 where nothing is.
+    Partitions with errors are left out."""
     assigned: Partitions | None = None
     """Of a sync or a KIP-848 heartbeat: the assignment; None where it holds none."""
 
@@ -213,6 +231,12 @@ class Formed(Event):
     """Member id -> what it gets."""
     subscriptions: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""
+    claims: Mapping[str, Partitions] = attrs.field(factory=dict)
+    """Member id -> what it said, at its join, that it owns: where the protocol goes by that."""
+    claimed_at: Mapping[str, int] = attrs.field(factory=dict)
+    """Member id -> the generation that it said it had that from."""
+    partitions: Mapping[str, int] = attrs.field(factory=dict)
+    """Topic -> how many partitions it has; none of a topic: not known."""
 
 
 # ------------------------------------------------------------------ what the world does
