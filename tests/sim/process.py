@@ -7,6 +7,7 @@ that it stands still, and dies, together with it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from functools import partial
 from random import Random
 from typing import Any
@@ -32,12 +33,14 @@ from .events import (
     Event,
     Joined,
     Lost,
+    Opening,
     Processed,
     Raised,
     Revoked,
     Revoking,
     Sought,
 )
+from .loop import PROCESS
 from .plan import GROUP, Deed, MemberPlan
 
 __all__ = ["Process"]
@@ -48,6 +51,8 @@ _ASSIGNORS = {
     "roundrobin": roundrobin_assignor,
     "sticky": sticky_assignor,
 }
+
+_CLOSE_TIMEOUT = 5.0
 
 _IDLE = 1.0
 """Seconds without a record after which an application commits what it has processed."""
@@ -67,7 +72,9 @@ class Process:
     ) -> None:
         self.name = name
         self.plan = plan
-        self.scope = anyio.CancelScope()
+        self._scope = anyio.CancelScope()
+        self._context = copy_context()
+        self._context.run(PROCESS.set, name)
         self._random = Random(seed)
         self._tell_log = tell
         self._leaked = leaked
@@ -96,13 +103,21 @@ class Process:
             request_timeout_ms=int(plan.request_timeout * 1000),
             fetch_max_wait_ms=2_000,
             metadata_max_age_ms=5_000,
-            close_timeout=5.0,
+            close_timeout=_CLOSE_TIMEOUT,
             on_partitions_assigned=self._assigned,
             on_partitions_revoked=self._revoked,
             on_partitions_lost=self._lost,
         )
 
     # ------------------------------------------------------------ what the world asks of it
+
+    def within(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Call from the world, as a part of the process.
+
+        Else what the event loop makes of the call, such as a cancellation that it delivers again
+        and again, would run while the process stands still.
+        """
+        self._context.run(action, *arguments)
 
     def order(self, deed: Deed) -> None:
         """Let the application do this when it next comes round."""
@@ -112,7 +127,11 @@ class Process:
     def cancel_call(self) -> None:
         """Cancel the call of the client that the application waits in, if it is in one."""
         if self._call is not None:
-            self._call.cancel()
+            self.within(self._call.cancel)
+
+    def cancel(self) -> None:
+        """Cancel all of it, wherever it is."""
+        self.within(self._scope.cancel)
 
     def stop(self) -> None:
         """Close when it next comes round."""
@@ -123,7 +142,8 @@ class Process:
 
     async def run(self) -> None:
         """From start to close. Its errors are told, not raised."""
-        with self.scope:
+        with self._scope:
+            self._open()
             try:
                 async with self.consumer:
                     try:
@@ -134,16 +154,29 @@ class Process:
                 self._tell(Raised, error=_name(error))
         self._tell(Ended, leaked=self._leaked(self.name))
 
+    def _open(self) -> None:
+        plan = self.plan
+        self._tell(
+            Opening,
+            cooperative=plan.assignors == ("cooperative_sticky",),
+            auto_commit=plan.auto_commit,
+            instance=plan.instance,
+            session_timeout=plan.session,
+            rebalance_timeout=plan.rebalance,
+            heartbeat_interval=plan.heartbeat,
+            max_poll_interval=plan.max_poll,
+            close_timeout=_CLOSE_TIMEOUT,
+        )
+
     def _tell(self, kind: Callable[..., Event], **fields: Any) -> None:
         self._tell_log(kind, member=self.name, **fields)
 
     async def _consume(self) -> None:
         take = {"each": self._take_each, "batches": self._take_batch, "many": self._take_many}
         while not self._stopping:
-            while self._orders:
+            if self._orders:
                 await self._obey(self._orders.pop(0))
-            if self._stopping:
-                return
+                continue
             records = await self._within(take[self.plan.style], _IDLE)
             for record in records or ():
                 tp = TopicPartition(record.topic, record.partition)
@@ -159,6 +192,8 @@ class Process:
             due = self.plan.commit_every if records else 1
             if not self.plan.auto_commit and self._uncommitted >= due:
                 await self._commit()
+        if not self.plan.auto_commit and self._uncommitted:
+            await self._commit()
 
     async def _within(self, call: Callable[[], Awaitable[Any]], seconds: float) -> Any:
         """What a call of the client answers; None when it was cancelled or took too long."""
@@ -182,7 +217,7 @@ class Process:
     async def _commit(self, offsets: dict[TopicPartition, int] | None = None) -> None:
         self._commits += 1
         token = self._commits
-        self._uncommitted = 0
+        uncommitted, self._uncommitted = self._uncommitted, 0
         self._tell(Committing, token=token, offsets=offsets)
         outcome = "cancelled"
         try:
@@ -197,6 +232,8 @@ class Process:
             outcome = _name(error)
         finally:
             self._call = None
+            if outcome != "ok":
+                self._uncommitted += uncommitted
             self._tell(Committed, token=token, outcome=outcome)
 
     # ------------------------------------------------------------ orders

@@ -26,7 +26,7 @@ from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.wire.messages import fetch, group, metadata, offsets
 
 from .events import Appended, Event, Faulted, Finished, Frozen, Healed, Killed, Thawed
-from .loop import PROCESS, Standstill, run_virtual
+from .loop import Standstill, run_virtual
 from .mangle import MANGLERS
 from .network import Agenda, Network, Weather
 from .observe import BrokerWatch, Log, WireTap
@@ -200,9 +200,7 @@ class _World:
                 self.log.tell,
                 self._leaked,
             )
-            token = PROCESS.set(name)
-            self.tasks.start_soon(self._process, life.process, over)
-            PROCESS.reset(token)
+            life.process.within(self.tasks.start_soon, self._process, life.process, over)
             await over.wait()
             life.process = None
             if not (life.left or self.closing):
@@ -412,7 +410,7 @@ class _World:
     def _cancel(self, deed: Deed) -> None:
         process = self._process_of(deed)
         if process is not None:
-            process.scope.cancel()
+            process.cancel()
 
     def _wall_jump(self, deed: Deed) -> None:
         self.wall += deed.seconds
