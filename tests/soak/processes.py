@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from member_log import ENTRY, Entry, Kind, entries
+from history import events
+from member_log import ENTRY, Kind
+from sim.events import Event
 
 PATIENCE = 60.0
 """Seconds without a record that nobody had before, after which the soak gives up."""
@@ -106,6 +108,9 @@ class Members:
                 self.longest_stall = max(self.longest_stall, now - self._progressed)
             self._progressed = now
 
-    def logs(self) -> dict[str, Iterator[Entry]]:
+    def logs(self, topic: str) -> list[Iterator[Event]]:
         """Each member's log, read as it is asked for: together they may be large."""
-        return {path.name: entries(path.read_bytes()) for path in self._folder.iterdir()}
+        return [
+            events(path.read_bytes(), topic, path.name, killed=path.name in self.killed)
+            for path in sorted(self._folder.iterdir())
+        ]

@@ -14,16 +14,24 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
-import anyio
-from judge import Verdict, judge
-from processes import Members
-from topic import clean_up, committed, coordinator, prepare
+# As a program this finds its neighbours; the judge is one level up.
+sys.path.insert(1, str(Path(__file__).parents[1]))
 
+import anyio
+from processes import Members
+from sim.events import Finished
+from sim.judge import Verdict, examine
+from sim.log import merged
+from topic import clean_up, committed, coordinator, prepare, written
+
+from kafkagroup import TopicPartition
 from kafkagroup.testing import LocalKafka
 
 PARTITIONS = 8
@@ -114,10 +122,21 @@ def _run(bootstrap: str, records: int, story: Story, *, rate: int, cooperative: 
             members.leave(*members.running)
             print(f"longest time without a record: {members.longest_stall:.1f} s")
             left_at = anyio.run(committed, bootstrap, group)
-            return judge(records, members.logs(), frozenset(members.killed), left_at)
+            whole = merged([written(topic, PARTITIONS, records), *members.logs(topic)])
+            return examine(chain(whole, [_finished(topic, records, left_at)]), virtual=False)
         finally:
             members.end()
             anyio.run(clean_up, bootstrap, topic)
+
+
+def _finished(topic: str, records: int, committed: dict[int, int]) -> Finished:
+    ends = Counter(record.partition for record in written(topic, PARTITIONS, records))
+    return Finished(
+        time=time.monotonic(),
+        committed={TopicPartition(topic, number): offset for number, offset in committed.items()},
+        ends=ends,
+        starts={},
+    )
 
 
 def main() -> int:
@@ -137,7 +156,9 @@ def main() -> int:
     else:
         with LocalKafka() as kafka:
             verdict = soak(kafka.bootstrap_servers, records, cooperative=cooperative)
-    print(f"{verdict} in {time.monotonic() - started:.1f} s")
+    print(f"{verdict.figures} in {time.monotonic() - started:.1f} s")
+    for violation in verdict.violations[:20]:
+        print(violation)
     return 0 if verdict.clean else 1
 
 

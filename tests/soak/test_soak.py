@@ -12,8 +12,8 @@ from kafkagroup.testing.local import LocalKafkaUnavailable
 def test_nothing_is_lost(source, request):
     verdict = soak(request.getfixturevalue(source), 24_000)
     assert verdict.clean, verdict
-    assert verdict.fenced == 0
-    assert verdict.tenures >= 3 * PARTITIONS
+    assert verdict.figures.fenced == 0
+    assert verdict.figures.tenures >= 3 * PARTITIONS
 
 
 @pytest.fixture
@@ -30,4 +30,4 @@ def cluster():
 def test_nothing_is_lost_when_the_coordinator_is_killed(cluster):
     verdict = soak_cluster(cluster, 60_000, rate=2_000, cooperative=True, twice=False)
     assert verdict.clean, verdict
-    assert verdict.tenures > PARTITIONS
+    assert verdict.figures.tenures > PARTITIONS

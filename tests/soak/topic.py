@@ -3,10 +3,11 @@ coordinator is, and what the group has committed in the end."""
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
+from sim.events import Appended
 
 from kafkagroup import Broker, TopicPartition
 from kafkagroup.errors import TransportError
@@ -40,6 +41,16 @@ async def any_broker(bootstrap: str) -> AsyncIterator[Broker]:
         if broker is None:
             raise SystemExit(f"none of {bootstrap} can be reached")
         yield broker
+
+
+def written(topic: str, partitions: int, records: int) -> Iterator[Appended]:
+    """What `prepare` writes, in the order of the sequence numbers."""
+    ends = [0] * partitions
+    for sequence in range(records):
+        number = sequence // BATCH % partitions
+        tp = TopicPartition(topic, number)
+        yield Appended(time=0.0, partition=tp, offset=ends[number], sequence=sequence)
+        ends[number] += 1
 
 
 async def prepare(bootstrap: str, topic: str, partitions: int, records: int) -> None:

@@ -1,0 +1,199 @@
+"""What a judge remembers of a history: members, tenures, logs, and what it found wrong.
+
+The families of rules share one book. Each fact has one writer: `ownership` opens and closes
+tenures, `offsets` keeps positions and logs, `membership` keeps who a member is to its group, the
+pass itself keeps requests and what befell processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from kafkagroup import TopicPartition
+
+from ..events import Answered, Event, OfMember, Opening, Sent
+
+Handlers = Mapping[type[Event], Callable[..., None]]
+"""Kind of event -> what a family does with its number and itself."""
+
+
+@attrs.frozen
+class Violation:
+    """One thing that no correct client does."""
+
+    invariant: str
+    """Its name in the list of invariants: "S4"."""
+    time: float
+    member: str
+    """Whose doing it is; "" where it is nobody's in particular."""
+    text: str
+    events: tuple[int, ...]
+    """The events that prove it, by their place in the history, in order."""
+
+    def __str__(self) -> str:
+        return f"{self.invariant} at {self.time:.3f}: {self.text}"
+
+
+@attrs.define(eq=False)
+class Tenure:
+    """One partition as long as one member has it: from `Assigned` to the end of its revocation."""
+
+    life: Life
+    tp: TopicPartition
+    began: int
+    began_at: float
+    generation: int
+    ended: str = ""
+    """"revoked", "lost", "killed" or "closed"; "" while it lasts."""
+    ended_by: int = -1
+    ended_at: float = math.inf
+    revoking: int | None = None
+    """The event from which on nothing of it may be delivered."""
+    moved: bool = False
+    """The log no longer had the position: the next delivery may be anywhere."""
+    loose: bool = False
+    """The application has sought, or named an offset to commit that it was not at: its commits may
+    go back."""
+    starts: set[int] = attrs.field(factory=set)
+    """Where it may start, by the answers it got; -1 where nothing is committed."""
+    position: int | None = None
+    """Offset behind the last record that was delivered; None before the first."""
+    delivered_by: int = -1
+    processed: int | None = None
+    """Offset behind the last record that was processed; None before the first."""
+    processed_by: int = -1
+    processed_at: float = -math.inf
+    safe: int | None = None
+    """What of that the client is sure to know of: the application has come back since."""
+    asked: int = -1
+    """The highest offset that the application has asked to commit, in numbers."""
+    sent: int | None = None
+    """The offset of the last commit that left."""
+    sent_by: int = -1
+    flying: bool = False
+    """That commit was not answered."""
+    flying_since: float = -math.inf
+    """When it left, or the first of those that it repeats."""
+    identities: set[tuple[str, int, int]] = attrs.field(factory=set)
+    """Member id, generation and offset of the commits that left and were not acknowledged."""
+    acked: int | None = None
+    """The offset of the last commit that was acknowledged."""
+
+
+@attrs.define(eq=False)
+class Life:
+    """One life of one member."""
+
+    name: str
+    told: Opening
+    opened: bool = False
+    held: dict[TopicPartition, Tenure] = attrs.field(factory=dict)
+    """The tenures that last."""
+    tenures: dict[TopicPartition, Tenure] = attrs.field(factory=dict)
+    """The last tenure of each partition that it ever had."""
+    wired: bool = False
+    """Its requests are in the history."""
+    in_flight: dict[tuple[int, int], tuple[int, Sent]] = attrs.field(factory=dict)
+    """Connection and correlation id -> the request, and its number."""
+    frozen: bool = False
+    thawed_at: float = -math.inf
+    closing: tuple[int, float] | None = None
+    over: bool = False
+    """It was killed, or has ended."""
+    refused: tuple[int, float, str, int] | None = None
+    """The last answer that ended its membership: its number, its time, and the member id and
+    generation that it ended."""
+    troubled: int = -1
+    """The last event that tells of an error at the coordinator."""
+    came_back: int = -1
+    """The last event that shows that the application came back to the client."""
+    joined_by: int = -1
+    """When it was assigned something last, if nothing: the event."""
+
+
+@attrs.define(eq=False)
+class Log:
+    """One partition's log, as far as the history tells of it."""
+
+    known: bool = False
+    """Its records are in the history."""
+    flags: bytearray = attrs.field(factory=bytearray)
+    sequences: list[int] = attrs.field(factory=list)
+    holder: Tenure | None = None
+    """Whoever got it last."""
+    stored: int | None = None
+    """What the broker has as the group's commit; None before the first."""
+    stored_by: int = -1
+    floor: int = 0
+    """Nothing below it may come again: the last commit that is known to have happened."""
+    floor_by: int = -1
+    appended_at: float = -math.inf
+    checked: int = 0
+    """Everything below it is known to be processed, or was complained about."""
+
+    def flag(self, offset: int, flag: int) -> int:
+        """Set a flag of an offset; answer what was set before."""
+        flags = self.flags
+        if offset >= len(flags):
+            # Of a log that is known, what was never appended is not there: compaction.
+            fill = HIDDEN if self.known else 0
+            flags.extend(bytes((fill,)) * (offset - len(flags)))
+            flags.append(flag)
+            return 0
+        before = flags[offset]
+        flags[offset] = before | flag
+        return before
+
+    def next_visible(self, offset: int) -> int:
+        """The offset of the first record at or above `offset` that a reader may see."""
+        flags = self.flags
+        while offset < len(flags) and flags[offset] & HIDDEN:
+            offset += 1
+        return offset
+
+
+DELIVERED, PROCESSED, HIDDEN = 1, 2, 4
+"""Flags of an offset."""
+
+
+class Book:
+    """Everything that is remembered."""
+
+    def __init__(self, *, virtual: bool) -> None:
+        self.virtual = virtual
+        """Time is virtual: what happens at once takes none of it."""
+        self.race = 0.0 if virtual else 0.05
+        """Seconds that a process may take to notice what has reached it."""
+        self.lives: dict[str, Life] = {}
+        self.logs: dict[TopicPartition, Log] = {}
+        self.violations: list[Violation] = []
+        self.healed: float | None = None
+        self.sees_broker = False
+        """What brokers store is in the history: nothing else tells what is committed."""
+        self.speakers: dict[str, Life] = {}
+        """Member id -> who uses it."""
+
+    def life(self, name: str) -> Life:
+        life = self.lives.get(name)
+        if life is None:
+            life = self.lives[name] = Life(name, Opening(time=0.0, member=name))
+        return life
+
+    def log(self, tp: TopicPartition) -> Log:
+        log = self.logs.get(tp)
+        if log is None:
+            log = self.logs[tp] = Log()
+        return log
+
+    def request(self, answer: Answered) -> tuple[int, Sent] | None:
+        """The request that is answered, and its number; None for an answer to nothing."""
+        return self.life(answer.member).in_flight.get((answer.connection, answer.correlation))
+
+    def report(self, invariant: str, event: Event, text: str, *events: int) -> None:
+        """Something is wrong, at the time of `event`."""
+        member = event.member if isinstance(event, OfMember) else ""
+        proof = tuple(sorted({number for number in events if number >= 0}))
+        self.violations.append(Violation(invariant, event.time, member, text, proof))

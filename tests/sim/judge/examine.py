@@ -1,0 +1,132 @@
+"""The pass: each event goes to the families of rules that ask for its kind, in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from ..events import (
+    Answered,
+    Closing,
+    Ended,
+    Event,
+    Frozen,
+    Healed,
+    Killed,
+    Opening,
+    Sent,
+    Thawed,
+)
+from .book import Book, Violation
+from .figures import Counting, Figures
+from .liveness import Liveness
+from .membership import Membership
+from .offsets import Offsets
+from .ownership import Ownership
+
+_TIMED = frozenset(("L1", "L2", "L3"))
+"""Asserted in virtual time only: on a real machine others may have taken the processor."""
+
+_QUIETLY = ("NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED")
+"""Answers of a coordinator in good health to a member in good health."""
+
+
+@attrs.frozen
+class Verdict:
+    """What a history comes to."""
+
+    violations: tuple[Violation, ...]
+    """In the order in which they came to light."""
+    figures: Figures
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong, and nobody missed a record."""
+        return not self.violations and not self.figures.lost
+
+
+def judge(history: Iterable[Event], *, virtual: bool = True) -> list[Violation]:
+    """What is wrong in a history; nothing, if the list is empty. As `examine`."""
+    return list(examine(history, virtual=virtual).violations)
+
+
+def examine(history: Iterable[Event], *, virtual: bool = True) -> Verdict:
+    """Judge a history, which is read once. O(events), and a byte for each offset of the logs.
+
+    With `virtual` time L1 to L3 are asserted too; otherwise they are among the figures only.
+    """
+    book = Book(virtual=virtual)
+    liveness = Liveness(book)
+    counting = Counting(book, liveness)
+    families = (_Course(book), Ownership(book), Offsets(book), Membership(book), liveness, counting)
+    after = _After(book)
+    handlers: dict[type[Event], list[Callable[..., None]]] = {}
+    for family in (*families, after):
+        for kind, handler in family.handlers.items():
+            handlers.setdefault(kind, []).append(handler)
+    for number, event in enumerate(history):
+        for handler in handlers.get(type(event), ()):
+            handler(number, event)
+    asserted = [v for v in book.violations if virtual or v.invariant not in _TIMED]
+    return Verdict(tuple(asserted), counting.figures())
+
+
+class _Course:
+    """What befalls processes, and which requests are on their way. First of all."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self.handlers = {
+            Opening: self._opening,
+            Closing: self._closing,
+            Frozen: self._frozen,
+            Thawed: self._thawed,
+            Healed: self._healed,
+            Sent: self._sent,
+            Answered: self._answered,
+        }
+
+    def _opening(self, number: int, event: Opening) -> None:
+        self._book.life(event.member).told = event
+
+    def _closing(self, number: int, event: Closing) -> None:
+        life = self._book.life(event.member)
+        if life.closing is None:
+            life.closing = (number, event.time)
+
+    def _frozen(self, number: int, event: Frozen) -> None:
+        self._book.life(event.member).frozen = True
+
+    def _thawed(self, number: int, event: Thawed) -> None:
+        life = self._book.life(event.member)
+        life.frozen, life.thawed_at = False, event.time
+
+    def _healed(self, number: int, event: Healed) -> None:
+        self._book.healed = event.time
+
+    def _sent(self, number: int, event: Sent) -> None:
+        life = self._book.life(event.member)
+        life.wired = True
+        life.in_flight[event.connection, event.correlation] = (number, event)
+
+    def _answered(self, number: int, event: Answered) -> None:
+        if event.api != "Fetch" and event.error not in _QUIETLY:
+            self._book.life(event.member).troubled = number
+
+
+class _After:
+    """What is over once every rule has seen the event."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self.handlers = {Answered: self._answered, Killed: self._over, Ended: self._over}
+
+    def _answered(self, number: int, event: Answered) -> None:
+        in_flight = self._book.life(event.member).in_flight
+        in_flight.pop((event.connection, event.correlation), None)
+
+    def _over(self, number: int, event: Killed | Ended) -> None:
+        life = self._book.life(event.member)
+        life.over = True
+        life.in_flight.clear()

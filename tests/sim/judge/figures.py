@@ -1,0 +1,79 @@
+"""What a run comes to in numbers, whether it is judged or not."""
+
+from __future__ import annotations
+
+import attrs
+
+from ..events import Assigned, Delivered, Finished, Lost, Offsets
+from .book import DELIVERED, HIDDEN, Book, Handlers
+from .liveness import Liveness
+
+
+@attrs.frozen(kw_only=True)
+class Figures:
+    """The numbers of one history."""
+
+    records: int = 0
+    """Records that a reader may see, in all logs."""
+    delivered: int = 0
+    """Of those, how many came to somebody."""
+    lost: int = 0
+    """And how many to nobody."""
+    duplicated: int = 0
+    """Deliveries beyond the first of a record."""
+    tenures: int = 0
+    fenced: int = 0
+    """Tenures that ended with the member's place in the group, not with a commit."""
+    heartbeat_gap: float = 0.0
+    """Longest time between the answer of a heartbeat and the next one, in seconds."""
+
+
+class Counting:
+    """Counts."""
+
+    def __init__(self, book: Book, liveness: Liveness) -> None:
+        self._book = book
+        self._liveness = liveness
+        self._deliveries = self._tenures = self._fenced = 0
+        self._starts: Offsets = {}
+        self._ends: Offsets = {}
+        self.handlers: Handlers = {
+            Assigned: self._assigned,
+            Lost: self._lost,
+            Delivered: self._delivered,
+            Finished: self._finished,
+        }
+
+    def _assigned(self, number: int, event: Assigned) -> None:
+        self._tenures += len(event.partitions)
+
+    def _lost(self, number: int, event: Lost) -> None:
+        self._fenced += len(event.partitions)
+
+    def _delivered(self, number: int, event: Delivered) -> None:
+        self._deliveries += 1
+
+    def _finished(self, number: int, event: Finished) -> None:
+        self._starts, self._ends = event.starts, event.ends
+
+    def figures(self) -> Figures:
+        """The numbers so far."""
+        records = delivered = 0
+        for tp, end in self._ends.items():
+            start, log = self._starts.get(tp, 0), self._book.log(tp)
+            flags = log.flags[start:end]
+            missing = 0 if log.known else end - start - len(flags)
+            records += sum(not flag & HIDDEN for flag in flags) + missing
+            delivered += sum(flag & DELIVERED > 0 for flag in flags)
+        distinct = sum(
+            flag & DELIVERED > 0 for log in self._book.logs.values() for flag in log.flags
+        )
+        return Figures(
+            records=records,
+            delivered=delivered,
+            lost=records - delivered,
+            duplicated=self._deliveries - distinct,
+            tenures=self._tenures,
+            fenced=self._fenced,
+            heartbeat_gap=self._liveness.longest_beat,
+        )

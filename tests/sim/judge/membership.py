@@ -1,0 +1,244 @@
+"""Who a member is to its group: S10, S11 and S14, and what a fenced member may do (S1).
+
+An answer is stale when it is not to the last JoinGroup or SyncGroup that was sent, or when what was
+sent named another member id or generation than those that hold when it comes.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from kafkagroup.assign import GroupSpec, MemberSpec
+from kafkagroup.assign.check import RULES, VALID, violations
+
+from ..events import (
+    Answered,
+    Assigned,
+    Delivered,
+    Formed,
+    Lost,
+    Partitions,
+    Processed,
+    Raised,
+    Sent,
+)
+from .book import Book, Handlers, Life
+
+_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
+"""Requests whose errors say something of the membership."""
+
+_PASSING = frozenset(
+    (
+        "NONE",
+        "REBALANCE_IN_PROGRESS",
+        "MEMBER_ID_REQUIRED",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "REQUEST_TIMED_OUT",
+        "NETWORK_EXCEPTION",
+        "UNKNOWN_SERVER_ERROR",
+    )
+)
+"""Errors that leave the membership as it is."""
+
+
+@attrs.define(eq=False)
+class Standing:
+    """What a member has been told of its membership."""
+
+    member_id: str = ""
+    """The one it uses."""
+    used_by: int = -1
+    offered: set[str] = attrs.field(factory=set)
+    """Member ids that the coordinator gave it."""
+    id_gone: bool = False
+    """The coordinator does not know the id, or the member has left with it."""
+    join: int = -1
+    """The last JoinGroup that was sent."""
+    sync: int = -1
+    """The SyncGroup that was sent after it."""
+    generation: int = -1
+    """What that JoinGroup was answered with; -1 until then, and once that is over."""
+    assigned: Partitions | None = None
+    """What that SyncGroup was answered with; None until then."""
+    assigned_by: int = -1
+    excused: int = -1
+    """The last event for which partitions may be lost."""
+    polled: float = 0.0
+    """When the application last came to the client, or was given something by it."""
+    fenced: int | None = None
+    fenced_at: float = 0.0
+
+
+class Membership:
+    """The rules of membership."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._standings: dict[Life, Standing] = {}
+        self.handlers: Handlers = {
+            Sent: self._sent,
+            Answered: self._answered,
+            Assigned: self._assigned,
+            Lost: self._lost,
+            Delivered: self._delivered,
+            Processed: self._processed,
+            Raised: self._raised,
+            Formed: self._formed,
+        }
+
+    def _standing(self, name: str) -> tuple[Life, Standing]:
+        life = self._book.life(name)
+        standing = self._standings.get(life)
+        if standing is None:
+            standing = self._standings[life] = Standing()
+        return life, standing
+
+    # ------------------------------------------------------------ what a member sends
+
+    def _sent(self, number: int, event: Sent) -> None:
+        if event.api not in _MEMBERSHIP and event.api != "LeaveGroup":
+            return
+        life, standing = self._standing(event.member)
+        if standing.fenced is not None and event.api in _MEMBERSHIP:
+            self._goes_on(number, event, life, standing, f"sends {event.api}")
+        match event.api:
+            case "JoinGroup":
+                self._check_id(number, event, standing)
+                standing.join, standing.sync = number, -1
+                standing.generation, standing.assigned = -1, None
+            case "SyncGroup":
+                standing.sync = number
+                self._check_generation(number, event, standing)
+            case "Heartbeat":
+                self._check_generation(number, event, standing)
+            case "LeaveGroup":
+                standing.id_gone = True
+        self._book.speakers[event.member_id] = life
+
+    def _check_id(self, number: int, event: Sent, standing: Standing) -> None:
+        used, name = standing.member_id, event.member
+        if event.member_id == used:
+            standing.id_gone = standing.id_gone and used != ""
+        elif not event.member_id:
+            if not standing.id_gone:
+                text = f"{name} joins without its member id {used}"
+                self._book.report("S11", event, text, standing.used_by, number)
+        elif event.member_id not in standing.offered:
+            text = f"{name} joins as {event.member_id}, an id that it was never given"
+            self._book.report("S11", event, text, standing.used_by, number)
+        if event.member_id != used:
+            standing.member_id, standing.used_by = event.member_id, number
+            standing.id_gone = False
+
+    def _check_generation(self, number: int, event: Sent, standing: Standing) -> None:
+        if event.generation != standing.generation:
+            now = standing.generation if standing.generation >= 0 else "none"
+            text = f"{event.member} sends {event.api} of generation {event.generation}, in {now}"
+            self._book.report("S10", event, text, standing.join, number)
+
+    # ------------------------------------------------------------ what a member is told
+
+    def _answered(self, number: int, event: Answered) -> None:
+        if event.api not in _MEMBERSHIP and event.error in _PASSING:
+            return
+        request = self._book.request(event)
+        if request is None:
+            return
+        by, sent = request
+        life, standing = self._standing(event.member)
+        if event.api not in _MEMBERSHIP:
+            # An error that no retry mends, of finding the coordinator or of offsets.
+            standing.excused = number
+            return
+        if event.api == "JoinGroup" and event.member_id:
+            standing.offered.add(event.member_id)
+        if event.error == "FENCED_INSTANCE_ID" and standing.fenced is None:
+            standing.fenced, standing.fenced_at = number, event.time
+        if event.error == "NONE":
+            if event.api == "JoinGroup" and by == standing.join:
+                standing.generation = event.generation
+                standing.member_id, standing.used_by = event.member_id, number
+                life.refused = None
+            elif event.api == "SyncGroup" and by == standing.sync:
+                standing.assigned, standing.assigned_by = event.assigned, number
+        elif event.error not in _PASSING and not self._is_stale(by, sent, standing):
+            standing.excused = number
+            life.refused = (number, event.time, sent.member_id, standing.generation)
+            if event.error in ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"):
+                standing.id_gone = True
+
+    def _is_stale(self, by: int, sent: Sent, standing: Standing) -> bool:
+        if sent.api == "JoinGroup":
+            return by != standing.join
+        if sent.api == "SyncGroup":
+            return by != standing.sync
+        return (sent.member_id, sent.generation) != (standing.member_id, standing.generation)
+
+    # ------------------------------------------------------------ what comes of it
+
+    def _assigned(self, number: int, event: Assigned) -> None:
+        life, standing = self._standing(event.member)
+        standing.polled = event.time
+        if not life.wired:
+            return
+        name = life.name
+        if event.generation != standing.generation:
+            now = standing.generation if standing.generation >= 0 else "no answer"
+            text = f"{name} takes up generation {event.generation}; its last join has {now}"
+            self._book.report("S10", event, text, standing.join, number)
+        elif standing.assigned is None:
+            text = f"{name} takes up generation {event.generation} without its assignment"
+            self._book.report("S10", event, text, standing.join, number)
+        elif foreign := set(life.held) ^ set(standing.assigned):
+            listed = ", ".join(map(str, sorted(foreign)))
+            text = f"{name} has other partitions than it was assigned: {listed}"
+            self._book.report("S10", event, text, standing.assigned_by, number)
+
+    def _lost(self, number: int, event: Lost) -> None:
+        life, standing = self._standing(event.member)
+        away = event.time - standing.polled >= life.told.max_poll_interval
+        caused = standing.excused > life.joined_by or life.closing is not None or away
+        if life.wired and event.partitions and not caused:
+            text = f"{life.name} loses its partitions, and nothing has ended its generation"
+            self._book.report("S10", event, text, life.joined_by, number)
+
+    def _raised(self, number: int, event: Raised) -> None:
+        _, standing = self._standing(event.member)
+        standing.excused = number
+
+    def _processed(self, number: int, event: Processed) -> None:
+        _, standing = self._standing(event.member)
+        standing.polled = event.time
+
+    def _delivered(self, number: int, event: Delivered) -> None:
+        life, standing = self._standing(event.member)
+        standing.polled = event.time
+        if standing.fenced is not None:
+            self._goes_on(number, event, life, standing, f"delivers {event.partition}")
+
+    def _goes_on(
+        self, number: int, event: Sent | Delivered, life: Life, standing: Standing, what: str
+    ) -> None:
+        if event.time > max(standing.fenced_at, life.thawed_at) + self._book.race:
+            text = f"{life.name} {what} though another has its instance id"
+            self._book.report("S1", event, text, standing.fenced or 0, number)
+
+    # ------------------------------------------------------------ assignments
+
+    def _formed(self, number: int, event: Formed) -> None:
+        if not event.partitions:
+            return
+        members = {
+            member: MemberSpec(
+                topics=frozenset(topics),
+                owned=event.claims.get(member, ()),
+                generation=event.claimed_at.get(member, -1),
+            )
+            for member, topics in event.subscriptions.items()
+        }
+        spec = GroupSpec(members=members, partitions=event.partitions)
+        for wrong in violations(spec, event.assignment, RULES.get(event.protocol, VALID)):
+            text = f"generation {event.generation} by {event.protocol}: {wrong}"
+            self._book.report("S14", event, text, number)

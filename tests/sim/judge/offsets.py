@@ -1,0 +1,390 @@
+"""What is delivered, processed and committed: S3 to S8, S12 and S13.
+
+A commit is known to have happened by what the broker stored, by its answer on the wire, or by what
+the application was told; any of these will do, so real runs are judged with what they have. One
+that was cancelled, or whose answer was lost, may have happened: nothing is concluded from it, and
+the next one covers it.
+
+Offsets may go back where the application seeks, where it asks for a commit by numbers, and where
+the broker says that the position is not in the log.
+"""
+
+from __future__ import annotations
+
+from kafkagroup import TopicPartition
+
+from ..events import (
+    Answered,
+    Appended,
+    Assigned,
+    Committed,
+    Committing,
+    Delivered,
+    Finished,
+    Processed,
+    Revoked,
+    Sent,
+    Sought,
+    Stored,
+)
+from .book import DELIVERED, HIDDEN, PROCESSED, Book, Event, Handlers, Life, Log, Tenure
+
+_PATIENCE = 0.45
+"""Seconds that the last commit is given at least: half of a second, or of what is left."""
+
+_QUIET = 5.0
+"""Seconds after which a member in good health has fetched, and passed over, what was written."""
+
+
+class Offsets:
+    """The rules of positions and commits."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._asked: dict[tuple[str, int], dict[TopicPartition, tuple[Tenure, int]]] = {}
+        """Member and token -> what its commit is to cover, when it is well."""
+        self.handlers: Handlers = {
+            Appended: self._appended,
+            Assigned: self._assigned,
+            Delivered: self._delivered,
+            Processed: self._processed,
+            Committing: self._committing,
+            Committed: self._committed,
+            Sought: self._sought,
+            Revoked: self._revoked,
+            Sent: self._sent,
+            Answered: self._answered,
+            Stored: self._stored,
+            Finished: self._finished,
+        }
+
+    # ------------------------------------------------------------ logs
+
+    def _appended(self, number: int, event: Appended) -> None:
+        log = self._book.log(event.partition)
+        log.known = True
+        log.flag(event.offset, HIDDEN if event.sequence < 0 else 0)
+        log.sequences.extend([-1] * (event.offset - len(log.sequences)))
+        log.sequences.append(event.sequence)
+        log.appended_at = event.time
+
+    # ------------------------------------------------------------ delivery
+
+    def _assigned(self, number: int, event: Assigned) -> None:
+        self._book.life(event.member).joined_by = number
+
+    def _delivered(self, number: int, event: Delivered) -> None:
+        tp, offset = event.partition, event.offset
+        log = self._book.log(tp)
+        if log.known and (offset >= len(log.sequences) or log.sequences[offset] != event.sequence):
+            self._misread(number, event, log)
+        log.flag(offset, DELIVERED)
+        life = self._book.life(event.member)
+        life.came_back = number
+        tenure = life.held.get(tp)
+        if tenure is None:
+            return
+        expected = tenure.position
+        if tenure.moved:
+            tenure.moved = False
+        elif expected is None:
+            self._first(number, event, tenure, log)
+        elif offset != expected and (offset < expected or offset != log.next_visible(expected)):
+            how = "goes back" if offset < expected else "skips"
+            text = f"{event.member} {how}: {tp}@{offset} after {expected - 1}"
+            self._book.report("S8", event, text, tenure.delivered_by, number)
+        tenure.position = offset + 1
+        tenure.delivered_by = number
+
+    def _misread(self, number: int, event: Delivered, log: Log) -> None:
+        what = f"{event.member} delivers {event.partition}@{event.offset}"
+        if event.offset >= len(log.sequences):
+            text = f"{what}, which was never written"
+        elif log.sequences[event.offset] < 0:
+            text = f"{what}, which no reader may see"
+        else:
+            text = f"{what} as record {event.sequence}; it is {log.sequences[event.offset]}"
+        self._book.report("S8", event, text, number)
+
+    def _first(self, number: int, event: Delivered, tenure: Tenure, log: Log) -> None:
+        offset = event.offset
+        what = f"{event.member} starts {event.partition} at {offset}"
+        if tenure.life.wired and not tenure.starts:
+            text = f"{what} without having been told what is committed"
+            self._book.report("S12", event, text, tenure.began, number)
+        elif offset < log.floor:
+            text = f"{what}, though {log.floor} was committed"
+            self._book.report("S7", event, text, log.floor_by, tenure.began, number)
+        elif tenure.starts:
+            starts = {log.next_visible(max(start, 0)) for start in tenure.starts}
+            if offset not in starts:
+                text = f"{what} instead of {' or '.join(map(str, sorted(starts)))}"
+                self._book.report("S8", event, text, tenure.began, number)
+
+    def _sought(self, number: int, event: Sought) -> None:
+        tp = event.partition
+        log = self._book.log(tp)
+        tenure = self._book.life(event.member).held.get(tp)
+        if tenure is None:
+            return
+        before = tenure.position if tenure.position is not None else log.floor
+        for offset in range(before, event.offset):
+            log.flag(offset, PROCESSED)  # passed over by the application's wish
+        _move(tenure, log, event.offset)
+
+    def _processed(self, number: int, event: Processed) -> None:
+        self._book.log(event.partition).flag(event.offset, PROCESSED)
+        tenure = self._book.life(event.member).held.get(event.partition)
+        # What an earlier tenure has left in hand says nothing of this one.
+        if tenure is None or tenure.position is None or event.offset >= tenure.position:
+            return
+        if tenure.life.came_back > tenure.processed_by:
+            tenure.safe = tenure.processed
+        tenure.processed = max(tenure.processed or 0, event.offset + 1)
+        tenure.processed_by, tenure.processed_at = number, event.time
+
+    # ------------------------------------------------------------ commits: what is asked
+
+    def _committing(self, number: int, event: Committing) -> None:
+        life = self._book.life(event.member)
+        if event.offsets is None:
+            life.came_back = number
+        asked: dict[TopicPartition, tuple[Tenure, int]] = {}
+        for tp, tenure in life.held.items():
+            if event.offsets is None:
+                if tenure.processed is not None:
+                    asked[tp] = (tenure, tenure.processed)
+            elif tp in event.offsets:
+                asked[tp] = (tenure, event.offsets[tp])
+                tenure.asked = max(tenure.asked, event.offsets[tp])
+                if event.offsets[tp] != tenure.position:
+                    tenure.loose = True
+        self._asked[event.member, event.token] = asked
+
+    def _committed(self, number: int, event: Committed) -> None:
+        asked = self._asked.pop((event.member, event.token), {})
+        if event.outcome != "ok":
+            return
+        held = self._book.life(event.member).held
+        for tp, (tenure, offset) in asked.items():
+            # Whoever let go of it meanwhile may have taken it out of the commit.
+            if held.get(tp) is tenure:
+                self._happened(tp, offset, number)
+
+    def _happened(self, tp: TopicPartition, offset: int, number: int) -> None:
+        """The group's commit is at least there."""
+        log = self._book.log(tp)
+        if offset > log.floor and not self._book.sees_broker:
+            log.floor, log.floor_by = offset, number
+
+    # ------------------------------------------------------------ commits: what leaves
+
+    def _sent(self, number: int, event: Sent) -> None:
+        if event.api == "OffsetCommit":
+            life = self._book.life(event.member)
+            for tp, offset in event.offsets.items():
+                tenure = life.held.get(tp)
+                if tenure is None:
+                    self._foreign(number, event, life, tp, offset)
+                else:
+                    self._commit(number, event, tenure, offset)
+        elif event.api == "Fetch":
+            for tp, offset in event.offsets.items():
+                if offset < 0:
+                    text = f"{event.member} fetches {tp} from offset {offset}"
+                    self._book.report("S12", event, text, number)
+
+    def _commit(self, number: int, event: Sent, tenure: Tenure, offset: int) -> None:
+        tp, log, life = tenure.tp, self._book.log(tenure.tp), tenure.life
+        identity = (event.member_id, event.generation, offset)
+        if life.refused is not None and identity not in tenure.identities:
+            by, at, *over = life.refused
+            if over == list(identity[:2]) and not self._raced(event, life, at):
+                text = f"{life.name} commits {tp}@{offset} for a membership that is over"
+                self._book.report("S13", event, text, by, number)
+        done = _done(tenure, log)
+        if offset > max(done, tenure.asked) and log.next_visible(done) < offset:
+            text = f"{life.name} commits {tp}@{offset} and has processed up to {done}"
+            self._book.report("S4", event, text, tenure.processed_by, number)
+        if tenure.sent is not None and offset < tenure.sent and not tenure.loose:
+            text = f"{life.name} commits {tp}@{offset} after {tenure.sent}"
+            self._book.report("S5", event, text, tenure.sent_by, number)
+        tenure.sent, tenure.sent_by = offset, number
+        tenure.identities.add(identity)
+        if not tenure.flying:
+            tenure.flying, tenure.flying_since = True, event.time
+
+    def _raced(self, event: Sent, life: Life, at: float) -> bool:
+        """Whether the member may not have noticed yet what reached it: all that came while it stood
+        still it reads in one moment."""
+        if self._book.virtual:
+            return event.time <= life.thawed_at
+        return event.time <= max(at, life.thawed_at) + self._book.race
+
+    def _foreign(
+        self, number: int, event: Sent, life: Life, tp: TopicPartition, offset: int
+    ) -> None:
+        """A commit of what the member does not have; one that is tried again is another's doing."""
+        last = life.tenures.get(tp)
+        if last is not None and (event.member_id, event.generation, offset) in last.identities:
+            return
+        rule = "S13" if last is not None and last.ended == "lost" else "S3"
+        state = "never had it" if last is None else f"has it no longer ({last.ended})"
+        text = f"{life.name} commits {tp}@{offset} and {state}"
+        self._book.report(rule, event, text, -1 if last is None else last.ended_by, number)
+
+    # ------------------------------------------------------------ commits: what comes of it
+
+    def _answered(self, number: int, event: Answered) -> None:
+        if event.api not in ("OffsetCommit", "OffsetFetch", "ListOffsets", "Fetch"):
+            return
+        request = self._book.request(event)
+        if request is None:
+            return
+        by, sent = request
+        life = self._book.life(event.member)
+        if event.api == "OffsetCommit":
+            self._acknowledged(number, event, life, by, sent)
+        elif event.api == "Fetch":
+            if event.error == "OFFSET_OUT_OF_RANGE":
+                for tp, tenure in life.held.items():
+                    if tp in sent.offsets or not sent.offsets:
+                        _move(tenure, self._book.log(tp), None)
+        else:
+            for tp, offset in event.offsets.items():
+                tenure = life.held.get(tp)
+                # An answer to what was asked for an earlier tenure is no answer for this one.
+                if tenure is not None and tenure.began < by:
+                    tenure.starts.add(offset)
+
+    def _acknowledged(self, number: int, event: Answered, life: Life, by: int, sent: Sent) -> None:
+        for tp, offset in sent.offsets.items():
+            tenure = life.tenures.get(tp)
+            if tenure is None or tenure.began > by:
+                continue
+            if tenure.sent_by <= by:
+                tenure.flying = False
+            if tp in event.offsets:
+                tenure.acked = offset
+                if not tenure.flying:
+                    tenure.identities.clear()
+                self._happened(tp, offset, number)
+
+    def _stored(self, number: int, event: Stored) -> None:
+        tp, offset = event.partition, event.offset
+        self._book.sees_broker = True
+        log = self._book.log(tp)
+        tenure = self._committer(event)
+        back = log.stored is not None and offset < log.stored
+        # What comes late, after a later one, was overtaken on the way.
+        if back and not (tenure is not None and (tenure.loose or (tenure.sent or 0) > offset)):
+            text = f"the commit of {tp} goes back from {log.stored} to {offset}"
+            self._book.report("S5", event, text, log.stored_by, number)
+        log.stored, log.stored_by = offset, number
+        log.floor, log.floor_by = offset, number
+        self._check_processed(number, event, tp, log, offset)
+
+    def _committer(self, event: Stored) -> Tenure | None:
+        life = self._book.speakers.get(event.member_id)
+        return None if life is None else life.tenures.get(event.partition)
+
+    def _check_processed(
+        self, number: int, event: Event, tp: TopicPartition, log: Log, end: int
+    ) -> None:
+        """S6: all that lies below a commit was processed, by somebody."""
+        flags, offset = log.flags, log.checked
+        missing = 0
+        first = -1
+        while offset < end:
+            if offset >= len(flags):
+                missing += 0 if log.known else end - offset
+                first = offset if first < 0 and missing else first
+                break
+            if not flags[offset] & (PROCESSED | HIDDEN):
+                missing += 1
+                first = offset if first < 0 else first
+            offset += 1
+        log.checked = max(log.checked, end)
+        if missing:
+            text = f"{tp}@{end} is committed; {missing} below were not processed, first {first}"
+            self._book.report("S6", event, text, number)
+
+    # ------------------------------------------------------------ letting go
+
+    def _revoked(self, number: int, event: Revoked) -> None:
+        life = self._book.life(event.member)
+        for tp in event.partitions:
+            tenure = life.tenures.get(tp)
+            if tenure is None or tenure.ended_by != number:
+                continue
+            if life.wired:
+                self._released(number, event, tenure)
+            elif tenure.processed is not None and life.told.auto_commit:
+                # Nothing else is known of its commits than that this was the last chance.
+                self._happened(tp, tenure.processed, number)
+
+    def _released(self, number: int, event: Revoked, tenure: Tenure) -> None:
+        """S3. An error at the coordinator, or time enough for a deadline, excuses."""
+        life, tp = tenure.life, tenure.tp
+        if life.troubled > life.joined_by:
+            return
+        acked = -1 if tenure.acked is None else tenure.acked
+        if tenure.sent is not None and tenure.sent > acked:
+            if tenure.flying and event.time - tenure.flying_since < _PATIENCE:
+                text = f"{life.name} lets go of {tp} before its commit of {tenure.sent} is answered"
+                self._book.report("S3", event, text, tenure.sent_by, number)
+            return
+        done = tenure.processed if life.came_back > tenure.processed_by else tenure.safe
+        if (
+            not life.told.auto_commit
+            or done is None
+            or tenure.processed_by > (tenure.revoking or 0)
+        ):
+            return
+        start = max(tenure.starts, default=0)
+        if done > max(acked, start) and event.time - tenure.processed_at < _PATIENCE:
+            text = (
+                f"{life.name} lets go of {tp} with {done} processed, {max(acked, start)} committed"
+            )
+            self._book.report("S3", event, text, tenure.processed_by, number)
+
+    # ------------------------------------------------------------ the end
+
+    def _finished(self, number: int, event: Finished) -> None:
+        for tp, offset in event.committed.items():
+            log = self._book.log(tp)
+            if offset < log.floor:
+                text = f"{tp}@{log.floor} was committed; the group is left at {offset}"
+                self._book.report("S5", event, text, log.floor_by, number)
+            log.checked = max(log.checked, event.starts.get(tp, 0))
+            self._check_processed(number, event, tp, log, offset)
+            self._check_end(number, event, tp, log, offset)
+
+    def _check_end(
+        self, number: int, event: Finished, tp: TopicPartition, log: Log, offset: int
+    ) -> None:
+        """S8: a commit behind the last record is behind all that follows it, markers and aborted
+        records; else lag would stay above zero for ever. Once there was time to fetch them."""
+        tenure, end = log.holder, event.ends.get(tp, 0)
+        if tenure is None or not log.known or not tenure.life.told.auto_commit:
+            return
+        since = max(log.appended_at, tenure.began_at, self._book.healed or 0.0)
+        quiet = tenure.ended == "revoked" and tenure.ended_at - since > _QUIET
+        if quiet and offset < end <= log.next_visible(offset):
+            text = f"{tp} is left at {offset}, with nothing to read up to its end at {end}"
+            self._book.report("S8", event, text, tenure.began, tenure.ended_by, number)
+
+
+def _move(tenure: Tenure, log: Log, offset: int | None) -> None:
+    """What comes next is at `offset`, or, where that is None, wherever the log begins or ends."""
+    tenure.moved = offset is None
+    tenure.loose = True
+    tenure.position = tenure.processed = tenure.safe = offset
+    log.floor = min(log.floor, offset or 0)
+
+
+def _done(tenure: Tenure, log: Log) -> int:
+    """Offset behind the last record that was processed, or where it started."""
+    if tenure.processed is not None:
+        return tenure.processed
+    return max((*tenure.starts, 0 if tenure.life.wired else log.floor, 0))

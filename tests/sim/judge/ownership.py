@@ -1,0 +1,159 @@
+"""Who has which partition when: S1, S2 and S9.
+
+A tenure begins with `Assigned` and ends with `Revoked`, `Lost` or the member. Between `Revoking`
+and `Revoked` it is still the member's, to commit, and nothing of it is delivered any more.
+
+A member that was given up without knowing it may have a tenure beside its successor's; what it may
+not do is deliver. That holds by the clock, as long as the group waits for nobody shorter than a
+session: a rebalance timeout below the session timeout gives members up that could not know yet.
+"""
+
+from __future__ import annotations
+
+from kafkagroup import TopicPartition
+
+from ..events import (
+    Assigned,
+    Delivered,
+    Ended,
+    Killed,
+    Lost,
+    Revoked,
+    Revoking,
+    Sent,
+)
+from .book import Book, Handlers, Life, Tenure
+
+
+class Ownership:
+    """The rules of owning."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._owners: dict[tuple[int, TopicPartition], tuple[Life, int]] = {}
+        """Generation and partition -> who has it, and by which event."""
+        self.handlers: Handlers = {
+            Assigned: self._assigned,
+            Revoking: self._revoking,
+            Revoked: self._revoked,
+            Lost: self._lost,
+            Delivered: self._delivered,
+            Sent: self._sent,
+            Killed: self._killed,
+            Ended: self._ended,
+        }
+
+    def _assigned(self, number: int, event: Assigned) -> None:
+        life = self._book.life(event.member)
+        for tp in event.partitions:
+            if (before := life.held.get(tp)) is not None:
+                text = f"{life.name} is assigned {tp}, which it has already"
+                self._book.report("S1", event, text, before.began, number)
+            tenure = Tenure(life, tp, number, event.time, event.generation)
+            life.held[tp] = life.tenures[tp] = tenure
+            self._book.log(tp).holder = tenure
+        # What it keeps it has in this generation too.
+        for tp in life.held if event.generation >= 0 else ():
+            owner, since = self._owners.setdefault((event.generation, tp), (life, number))
+            if owner is not life and not _same_instance(owner, life):
+                text = f"{owner.name} and {life.name} both own {tp} in generation"
+                self._book.report("S1", event, f"{text} {event.generation}", since, number)
+
+    def _revoking(self, number: int, event: Revoking) -> None:
+        life = self._book.life(event.member)
+        for tp in event.partitions:
+            if (tenure := life.held.get(tp)) is not None:
+                tenure.revoking = number
+
+    def _revoked(self, number: int, event: Revoked) -> None:
+        self._end(number, event, "revoked")
+
+    def _lost(self, number: int, event: Lost) -> None:
+        self._end(number, event, "lost")
+
+    def _end(self, number: int, event: Revoked | Lost, how: str) -> None:
+        life = self._book.life(event.member)
+        for tp in event.partitions:
+            if (tenure := life.held.pop(tp, None)) is not None:
+                _close(tenure, number, event.time, how)
+
+    def _killed(self, number: int, event: Killed) -> None:
+        life = self._book.life(event.member)
+        for tenure in life.held.values():
+            _close(tenure, number, event.time, "killed")
+        life.held.clear()
+
+    def _ended(self, number: int, event: Ended) -> None:
+        life = self._book.life(event.member)
+        since = event.time if life.closing is None else life.closing[1]
+        in_time = event.time - since < life.told.close_timeout
+        for tp, tenure in life.held.items():
+            # By force, when its time is over, nobody can be told any more.
+            if in_time:
+                text = f"{life.name} ended without letting go of {tp}"
+                self._book.report("S2", event, text, tenure.began, number)
+            _close(tenure, number, event.time, "closed")
+        life.held.clear()
+
+    def _delivered(self, number: int, event: Delivered) -> None:
+        tp = event.partition
+        life = self._book.life(event.member)
+        tenure = life.held.get(tp)
+        if tenure is None or tenure.revoking is not None:
+            last = life.tenures.get(tp)
+            what = f"{life.name} delivers {tp}@{event.offset}"
+            if last is None:
+                self._book.report("S9", event, f"{what} and never had the partition", number)
+            elif last.revoking is not None and not last.ended:
+                text = f"{what} while the partition is being revoked"
+                self._book.report("S9", event, text, last.revoking, number)
+            else:
+                text = f"{what} and has the partition no longer ({last.ended})"
+                self._book.report("S9", event, text, last.ended_by, number)
+            return
+        holder = self._book.log(tp).holder
+        if holder is not None and holder is not tenure:
+            self._trespass(number, event, tenure, holder)
+
+    def _trespass(self, number: int, event: Delivered, tenure: Tenure, holder: Tenure) -> None:
+        life = tenure.life
+        if life.told.rebalance_timeout < life.told.session_timeout:
+            return
+        if _same_instance(life, holder.life):
+            return  # until it hears that it is fenced, which is judged where it hears of it
+        text = f"{life.name} delivers {tenure.tp}@{event.offset}, which is {holder.life.name}'s now"
+        self._book.report("S1", event, text, tenure.began, holder.began, number)
+
+    def _sent(self, number: int, event: Sent) -> None:
+        if event.api not in ("JoinGroup", "LeaveGroup"):
+            return
+        life = self._book.life(event.member)
+        for tp, tenure in life.held.items():
+            if tenure.revoking is not None:
+                text = f"{life.name} sends {event.api} while {tp} is being revoked"
+                self._book.report("S2", event, text, tenure.revoking, number)
+        if event.api == "JoinGroup":
+            self._claims(number, event, life)
+
+    def _claims(self, number: int, event: Sent, life: Life) -> None:
+        """A join says what its member has: all of it, or somebody else gets it too soon; nothing
+        else, or it is kept from everybody."""
+        for tp, tenure in life.held.items():
+            if tenure.revoking is None and not (life.told.cooperative and tp in event.owned):
+                text = f"{life.name} joins without having let go of {tp}"
+                self._book.report("S2", event, text, tenure.began, number)
+        for tp in event.owned:
+            if tp not in life.held:
+                last = life.tenures.get(tp)
+                text = f"{life.name} claims {tp}, which it does not have"
+                self._book.report("S2", event, text, -1 if last is None else last.ended_by, number)
+
+
+def _close(tenure: Tenure, number: int, time: float, how: str) -> None:
+    tenure.ended, tenure.ended_by, tenure.ended_at = how, number, time
+
+
+def _same_instance(one: Life, other: Life) -> bool:
+    """Two lives of one static member: the later takes the place of the earlier, generation and
+    all."""
+    return one.told.instance is not None and one.told.instance == other.told.instance

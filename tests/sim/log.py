@@ -1,0 +1,144 @@
+"""Histories written down: one event a line, as JSON, read and written as a stream.
+
+    {"event": "Delivered", "time": 3.25, "member": "m1", "partition": "t/0", "offset": 7, ...}
+
+A partition is "topic/number", offsets are an object of those. Fields that are left out have their
+defaults. Logs of several processes that share a clock are merged by time; of one time, the earlier
+log comes first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TextIO, get_args, get_origin, get_type_hints
+
+import attrs
+
+from kafkagroup import TopicPartition
+
+from . import events as vocabulary
+from .events import Event
+
+__all__ = ["from_line", "merged", "read", "to_line", "write"]
+
+_Convert = Callable[[Any], Any]
+
+
+def write(history: Iterable[Event], to: TextIO) -> None:
+    """Write events, each on a line."""
+    for event in history:
+        to.write(to_line(event) + "\n")
+
+
+def read(path: Path) -> Iterator[Event]:
+    """The events of a file, read as they are asked for.
+
+    The end of a line that was never finished, as a SIGKILL leaves it, is left out. Raises:
+    ValueError for a line that is no event.
+    """
+    with path.open() as lines:
+        for line in lines:
+            if line.endswith("\n"):
+                yield from_line(line)
+
+
+def merged(logs: Iterable[Iterable[Event]]) -> Iterator[Event]:
+    """The events of several logs in the order of time; each log is in order already."""
+    return heapq.merge(*logs, key=lambda event: event.time)
+
+
+def to_line(event: Event) -> str:
+    """One event, without the end of the line."""
+    raw: dict[str, Any] = {"event": type(event).__name__}
+    for name, default, plain, _ in _FIELDS[type(event)]:
+        value = getattr(event, name)
+        if value != default:
+            raw[name] = value if plain is None else plain(value)
+    return json.dumps(raw)
+
+
+def from_line(line: str) -> Event:
+    """The event of a line. Raises: ValueError."""
+    raw = json.loads(line)
+    cls = _KINDS.get(raw.pop("event", None)) if isinstance(raw, dict) else None
+    if cls is None:
+        raise ValueError(f"no event: {line[:100]!r}")
+    try:
+        return cls(
+            **{
+                name: raw.pop(name) if made is None else made(raw.pop(name))
+                for name, _, _, made in _FIELDS[cls]
+                if name in raw
+            },
+            **raw,
+        )
+    except TypeError as error:
+        raise ValueError(f"{error}: {line[:100]!r}") from None
+
+
+# ------------------------------------------------------------------ how each type is written
+
+
+def _partition(text: str) -> TopicPartition:
+    topic, _, number = text.rpartition("/")
+    return TopicPartition(topic, int(number))
+
+
+def _converters(hint: Any) -> tuple[_Convert | None, _Convert | None]:
+    """What makes JSON of a value of this type, and a value of JSON; None where they are one."""
+    if hint is TopicPartition:
+        return str, _partition
+    if type(None) in get_args(hint):
+        (inner,) = (arg for arg in get_args(hint) if arg is not type(None))
+        plain, made = _converters(inner)
+        return _unless_none(plain), _unless_none(made)
+    if get_origin(hint) is tuple:
+        plain, made = _converters(get_args(hint)[0])
+        return (
+            lambda values: [v if plain is None else plain(v) for v in values],
+            lambda values: tuple(v if made is None else made(v) for v in values),
+        )
+    if len(get_args(hint)) == 2:
+        (key, make_key), (plain, made) = (_converters(arg) for arg in get_args(hint))
+        return (
+            lambda values: {
+                k if key is None else key(k): v if plain is None else plain(v)
+                for k, v in values.items()
+            },
+            lambda values: {
+                k if make_key is None else make_key(k): v if made is None else made(v)
+                for k, v in values.items()
+            },
+        )
+    return None, None
+
+
+def _unless_none(convert: _Convert | None) -> _Convert | None:
+    if convert is None:
+        return None
+    return lambda value: None if value is None else convert(value)
+
+
+def _default(field: attrs.Attribute[Any]) -> Any:
+    if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
+        return field.default.factory()
+    return field.default
+
+
+_KINDS: dict[str, type[Event]] = {
+    name: cls
+    for name, cls in vars(vocabulary).items()
+    if isinstance(cls, type) and issubclass(cls, Event)
+}
+
+_FIELDS = {
+    cls: [
+        (field.name, _default(field), *_converters(get_type_hints(cls)[field.name]))
+        for field in attrs.fields(cls)
+    ]
+    for cls in _KINDS.values()
+}
+"""Kind of event -> name, default, to JSON, from JSON, of each of its fields."""

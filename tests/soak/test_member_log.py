@@ -1,0 +1,149 @@
+"""A member's log is read as the events of its life, and those are judged."""
+
+from history import events
+from member_log import Entry, Kind, entries, pack
+from sim.events import (
+    Appended,
+    Assigned,
+    Committed,
+    Committing,
+    Delivered,
+    Ended,
+    Finished,
+    Killed,
+    Lost,
+    Processed,
+    Revoked,
+    Revoking,
+)
+from sim.judge import examine
+from topic import written
+
+from kafkagroup import TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+LOG = [
+    Entry(Kind.ASSIGNED, 0, 0, 0, 1_000_000_000),
+    Entry(Kind.ASSIGNED, 1, 0, 0, 1_000_000_000),
+    Entry(Kind.DELIVERED, 0, 5, 50, 2_000_000_000),
+    Entry(Kind.COMMITTED, 0, 6, 0, 2_500_000_000),
+    Entry(Kind.DELIVERED, 1, 1 << 40, 1 << 41, 3_000_000_000),
+    Entry(Kind.REVOKED, 0, 0, 0, 4_000_000_000),
+    Entry(Kind.REVOKED, 1, 0, 0, 4_000_000_000),
+]
+
+
+def packed(log):
+    return b"".join(pack(*entry) for entry in log)
+
+
+def told(log, *, killed=False):
+    return list(events(packed(log), "t", "m", killed=killed))
+
+
+def test_a_log_reads_as_it_was_written():
+    assert list(entries(packed(LOG))) == LOG
+
+
+def test_a_record_is_processed_when_the_next_is_asked_for_or_its_partition_let_go_of():
+    m = {"member": "m"}
+    assert told(LOG) == [
+        Assigned(time=1.0, **m, partitions=(P0,), generation=-1),
+        Assigned(time=1.0, **m, partitions=(P1,), generation=-1),
+        Delivered(time=2.0, **m, partition=P0, offset=5, sequence=50),
+        Committing(time=2.5, **m, token=1, offsets={P0: 6}),
+        Committed(time=2.5, **m, token=1, outcome="ok"),
+        Processed(time=3.0, **m, partition=P0, offset=5),
+        Delivered(time=3.0, **m, partition=P1, offset=1 << 40, sequence=1 << 41),
+        Revoking(time=4.0, **m, partitions=(P0,)),
+        Revoked(time=4.0, **m, partitions=(P0,)),
+        Processed(time=4.0, **m, partition=P1, offset=1 << 40),
+        Revoking(time=4.0, **m, partitions=(P1,)),
+        Revoked(time=4.0, **m, partitions=(P1,)),
+        Ended(time=4.0, **m),
+    ]
+
+
+def test_what_was_in_hand_when_its_partition_was_lost_or_its_member_killed_is_not_processed():
+    lost = [*LOG[:3], Entry(Kind.LOST, 0, 0, 0, 3_000_000_000)]
+    assert told(lost)[3:] == [
+        Lost(time=3.0, member="m", partitions=(P0,)),
+        Ended(time=3.0, member="m"),
+    ]
+    assert told(LOG[:3], killed=True)[3:] == [Killed(time=2.0, member="m")]
+
+
+def gets(start, end, *, at):
+    return [
+        Entry(Kind.ASSIGNED, 0, 0, 0, at),
+        *(Entry(Kind.DELIVERED, 0, o, o, at + 1 + o - start) for o in range(start, end)),
+    ]
+
+
+def verdict(*logs, killed=frozenset(), records=4, at=4):
+    history = [
+        event
+        for number, log in enumerate(logs)
+        for event in events(
+            packed(e for part in log for e in part), "t", str(number), killed=number in killed
+        )
+    ]
+    return examine(
+        [*history, Finished(time=1e9, committed={P0: at}, ends={P0: records}, starts={})],
+        virtual=False,
+    )
+
+
+def lets_go(at):
+    return [Entry(Kind.REVOKED, 0, 0, 0, at)]
+
+
+def invariants(verdict):
+    return [violation.invariant for violation in verdict.violations]
+
+
+def test_what_a_killed_member_had_not_committed_may_come_again():
+    killed = [gets(0, 3, at=0), [Entry(Kind.COMMITTED, 0, 1, 0, 4)]]
+    found = verdict(killed, [gets(1, 4, at=9), lets_go(20)], killed={0})
+    assert found.clean
+    assert (found.figures.duplicated, found.figures.tenures) == (2, 2)
+
+
+def test_what_was_committed_may_not():
+    killed = [gets(0, 3, at=0), [Entry(Kind.COMMITTED, 0, 2, 0, 4)]]
+    assert invariants(verdict(killed, [gets(1, 4, at=9), lets_go(20)], killed={0})) == ["S7"]
+
+
+def test_whoever_lets_go_has_committed():
+    first = [gets(0, 2, at=0), lets_go(5)]
+    assert verdict(first, [gets(2, 4, at=9), lets_go(20)]).clean
+    assert invariants(verdict(first, [gets(1, 4, at=9), lets_go(20)])) == ["S7"]
+
+
+def test_whoever_ends_without_a_word_has_not_let_go():
+    assert invariants(verdict([gets(0, 4, at=0)], at=3)) == ["S2"]
+
+
+def test_the_group_is_left_where_the_last_member_left_it():
+    assert invariants(verdict([gets(0, 4, at=0), lets_go(5)], at=3)) == ["S5"]
+
+
+def test_a_record_that_nobody_had_is_lost():
+    found = verdict([gets(0, 4, at=0), lets_go(5)], records=5)
+    assert (found.violations, found.figures.lost, found.clean) == ((), 1, False)
+
+
+def test_a_record_that_was_passed_over_is_lost_and_the_commit_above_it_wrong():
+    found = verdict([gets(0, 2, at=0), lets_go(3)], [gets(3, 4, at=9), lets_go(20)])
+    assert invariants(found) == ["S6"]
+    assert found.figures.lost == 1
+
+
+def test_what_was_written_is_known_without_looking():
+    found = list(written("t", 2, 2_002))
+    assert [(e.partition.partition, e.offset, e.sequence) for e in found[998:1002]] == [
+        (0, 998, 998), (0, 999, 999), (1, 0, 1_000), (1, 1, 1_001)
+    ]  # fmt: skip
+    last = Appended(time=0.0, partition=P0, offset=1_001, sequence=2_001)
+    assert (len(found), found[-1]) == (2_002, last)
