@@ -300,4 +300,9 @@ class Engine:
             except (CommitFailedError, TransportError, RemoteProtocolError) as error:
                 logger.warning("auto-commit: %s", error)
             except BrokerError as error:
-                self._session.tell(error)
+                if error.retriable:
+                    # A coordinator in trouble for a whole request timeout: the next commit covers
+                    # this one, and raised it would end an application that could go on.
+                    logger.warning("auto-commit: %s", error)
+                else:
+                    self._session.tell(error)

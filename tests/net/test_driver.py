@@ -10,8 +10,10 @@ import pytest
 
 from kafkagroup import CommitFailedError, Consumer
 from kafkagroup.assign import cooperative_sticky_assignor
+from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
 from kafkagroup.wire.messages.group import SyncGroupRequest
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -46,3 +48,32 @@ async def test_auto_commit_waits_in_silence_while_the_group_rebalances(
     assert before[0] < 3
     assert after == {0: 3}
     assert caplog.messages == []
+
+
+async def test_an_auto_commit_that_a_coordinator_in_trouble_never_took_does_not_end_the_application(
+    network: Any,
+) -> None:
+    """Commits were refused with NOT_COORDINATOR until the request timeout; that, which the next
+    commit mends, was once raised from the application's next call."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0", "1"], partition=0)
+        consumer = Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            auto_commit_interval_ms=1_000,
+            request_timeout_ms=3_000,
+        )
+        with anyio.fail_after(60):
+            async with consumer:
+                refused = kafka.fail(OffsetCommitRequest, ErrorCode.NOT_COORDINATOR, times=None)
+                assert [(await consumer.getone()).offset for _ in range(2)] == [0, 1]
+                assert await consumer.getmany(timeout=9) == {}
+                while_refused = kafka.committed("g", "t")
+                refused.stop()
+                assert await consumer.getmany(timeout=9) == {}
+                after = kafka.committed("g", "t")
+    assert refused.hits > 3
+    assert while_refused == {}
+    assert after == {0: 2}

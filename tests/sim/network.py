@@ -7,10 +7,13 @@ node. A broker writes each answer at once, so that what it writes is one frame.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import heapq
 import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from random import Random
 from typing import Any, Protocol
 
@@ -26,6 +29,9 @@ __all__ = ["Agenda", "Listener", "Network", "Socket", "Weather"]
 _BASE = 0.0005
 """Seconds that bytes travel at least."""
 
+_APART = 1e-6
+"""Seconds between two arrivals: of two timers of one instant either may be the first."""
+
 _SHREDDED = 48
 """How many bytes of a message are delivered one at a time; the rest comes as a whole."""
 
@@ -37,9 +43,15 @@ class Agenda:
         self._due: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = itertools.count()
         self._earlier = anyio.Event()
+        self._context = copy_context()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
-        """Call at this time, or soon. Things of one time happen in the order of this call."""
+        """Call at this time, or soon."""
+        if self._loop is not None:
+            # In the world's context: bytes go on travelling while their sender stands still.
+            self._loop.call_at(time, action, *arguments, context=self._context)
+            return
         entry = (time, next(self._count), action, arguments)
         heapq.heappush(self._due, entry)
         if self._due[0] is entry:
@@ -47,6 +59,8 @@ class Agenda:
 
     async def run(self) -> None:
         """Do it; runs until cancelled."""
+        with contextlib.suppress(RuntimeError):
+            self._loop = asyncio.get_running_loop()  # its own timers are cheaper than a task
         while True:
             now = anyio.current_time()
             while self._due and self._due[0][0] <= now:
@@ -104,7 +118,8 @@ class Socket(ByteStream):
         self._chunks: deque[bytes] = deque()
         self._ended = False
         self._broken = False
-        self._changed = anyio.Event()
+        self._changed: anyio.Event | None = None
+        """While somebody waits."""
         self.arrival = 0.0
         """When the last bytes that were sent from here arrive."""
 
@@ -119,6 +134,8 @@ class Socket(ByteStream):
                 break
             if self._ended:
                 raise anyio.EndOfStream
+            if self._changed is None:
+                self._changed = anyio.Event()
             await self._changed.wait()
         data = self._chunks.popleft()
         if len(data) > max_bytes:
@@ -171,8 +188,9 @@ class Socket(ByteStream):
         self._notify()
 
     def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
 
 class Network:
@@ -259,7 +277,7 @@ class Network:
             sender.lost = sender.peer.lost = True
             return
         size = sum(map(len, chunks))
-        start = max(sender.arrival, anyio.current_time())
+        start = max(sender.arrival + _APART, anyio.current_time())
         arrival = start + size / weather.bytes_per_second
         arrival = max(arrival, anyio.current_time() + self._latency(sender.process, sender.node))
         sender.arrival = arrival
@@ -270,7 +288,7 @@ class Network:
     def end(self, sender: Socket) -> None:
         """No more comes from this end."""
         if not sender.lost:
-            at = max(sender.arrival, anyio.current_time() + _BASE)
+            at = max(sender.arrival + _APART, anyio.current_time() + _BASE)
             self._agenda.at(at, sender.peer.finish)
 
     # ------------------------------------------------------------ what breaks

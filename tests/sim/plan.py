@@ -40,7 +40,7 @@ class MemberPlan:
     callback: str = "quick"
     """What its callbacks do: quick, slow, commit."""
     session: float = 6.0
-    heartbeat: float = 1.5
+    heartbeat: float = 2.0
     rebalance: float = 8.0
     max_poll: float = 15.0
     request_timeout: float = 4.0
@@ -334,7 +334,7 @@ def make_plan(seed: int, *, backend: str | None = None) -> Plan:
         topics=topics,
         members=tuple(members),
         deeds=tuple(sorted(deeds, key=lambda deed: deed.at)),
-        rate=random.choice((4.0, 10.0, 20.0)),
+        rate=random.choice((3.0, 6.0, 12.0)),
         heal=heal,
     )
 
