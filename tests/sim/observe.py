@@ -11,6 +11,8 @@ import anyio
 import attrs
 
 from kafkagroup import TopicPartition
+from kafkagroup.assign import cooperative_sticky_assignor, protocol_name, sticky_assignor
+from kafkagroup.assign.spec import told
 from kafkagroup.errors import ErrorCode, RemoteProtocolError
 from kafkagroup.testing.embedded.broker import Incoming, read_request
 from kafkagroup.testing.embedded.cluster import Cluster
@@ -24,28 +26,26 @@ from kafkagroup.wire.messages.group import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kafkagroup.wire.messages.metadata import (
+    ApiVersionsResponse,
+    FindCoordinatorResponse,
+    MetadataResponse,
+)
 from kafkagroup.wire.messages.offsets import (
+    ListOffsetsResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
-    OffsetFetchRequest,
     OffsetFetchResponse,
+    OffsetForLeaderEpochResponse,
 )
 from kafkagroup.wire.schema import decode
 
 from .events import Answered, Event, Formed, Partitions, Sent, Stored
 
-__all__ = ["BrokerWatch", "Log", "WireTap"]
+_STICKY = {protocol_name(a): a for a in (cooperative_sticky_assignor, sticky_assignor)}
+"""What goes by what members say that they have."""
 
-_TOLD = (
-    FetchRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
-"""Of these a `Sent` and an `Answered` tells; the others only count in the digest."""
+__all__ = ["BrokerWatch", "Log", "WireTap"]
 
 
 class Log:
@@ -90,16 +90,15 @@ class WireTap:
         tapped.outgoing, frames = _split(tapped.outgoing + data)
         for frame in frames:
             incoming = read_request(frame)
-            if isinstance(incoming.request, _TOLD):
-                tapped.asked[incoming.correlation_id] = incoming
-                self._log.tell(
-                    Sent,
-                    member=process,
-                    api=_api(incoming),
-                    connection=connection,
-                    correlation=incoming.correlation_id,
-                    **self._asked(incoming.request),
-                )
+            tapped.asked[incoming.correlation_id] = incoming
+            self._log.tell(
+                Sent,
+                member=process,
+                api=_api(incoming),
+                connection=connection,
+                correlation=incoming.correlation_id,
+                **self._asked(incoming.request),
+            )
 
     def received(self, process: str, connection: int, data: bytes) -> None:
         self._log.hash.update(b"<%d" % connection + data)
@@ -112,8 +111,10 @@ class WireTap:
             if incoming is None:
                 continue
             cls, version = type(incoming.request).response, incoming.version
+            # KIP-511: the answer to ApiVersions has the old header whatever its version.
+            flexible = version in cls.flexible and cls is not ApiVersionsResponse
             try:
-                answer = decode(cls, version, frame, 5 if version in cls.flexible else 4)
+                answer = decode(cls, version, frame, 5 if flexible else 4)
                 told = self._answered(answer, incoming.request)
             except RemoteProtocolError:
                 tapped.unreadable = True  # whatever came over it, the client must not use it
@@ -193,6 +194,15 @@ class WireTap:
                 return {"error": _first(*codes), "offsets": stored}
             case OffsetFetchResponse():
                 return self._committed(answer)
+            case MetadataResponse():
+                codes = [t.error_code for t in answer.topics]
+                return {"error": _first(answer.error_code, *codes)}
+            case FindCoordinatorResponse():
+                codes = [c.error_code for c in answer.coordinators]
+                return {"error": _first(answer.error_code, *codes)}
+            case ListOffsetsResponse() | OffsetForLeaderEpochResponse():
+                codes = [p.error_code for t in answer.topics for p in t.partitions]
+                return {"error": _first(*codes)}
         return {"error": _first(answer.error_code)}
 
     def _committed(self, answer: OffsetFetchResponse) -> dict[str, Any]:
@@ -301,6 +311,20 @@ class BrokerWatch:
             return
         self._formed = group.generation
         consumers = group.protocol_type == "consumer"
+        assignor = _STICKY.get(group.protocol or "")
+        said = {}
+        if consumers:
+            said = {
+                m.member_id: decode_subscription(m.metadata(group.protocol))
+                for m in group.members.values()
+            }
+        claims: dict[str, Partitions] = {}
+        claimed_at: dict[str, int] = {}
+        for member_id, subscription in said.items() if assignor is not None else ():
+            owned, generation = subscription.owned, subscription.generation
+            if (own := told(assignor, subscription.user_data)).owned is not None:
+                owned, generation = own.owned, own.generation
+            claims[member_id], claimed_at[member_id] = tuple(owned), generation
         self._log.tell(
             Formed,
             generation=group.generation,
@@ -309,10 +333,7 @@ class BrokerWatch:
                 m.member_id: tuple(sorted(decode_assignment(m.assignment))) if consumers else ()
                 for m in group.members.values()
             },
-            subscriptions={
-                m.member_id: tuple(decode_subscription(m.metadata(group.protocol)).topics)
-                if consumers
-                else ()
-                for m in group.members.values()
-            },
+            subscriptions={m: subscription.topics for m, subscription in said.items()},
+            claims=claims,
+            claimed_at=claimed_at,
         )

@@ -293,7 +293,7 @@ def make_plan(seed: int, *, backend: str | None = None) -> Plan:
     auto_commit = random.random()
     timings = {
         "session": random.choice((6.0, 8.0)),
-        "rebalance": random.choice((6.0, 10.0)),
+        "rebalance": random.choice((8.0, 12.0)),
         "request_timeout": random.choice((3.0, 6.0)),
     }
     members = []

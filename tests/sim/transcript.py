@@ -88,8 +88,8 @@ def _text(event: Event) -> str:
                 ["<-", event.api, f"#{event.connection}", event.error, *_details(event)]
             )
         case Stored():
-            return f"broker stored {event.partition} {event.offset} of generation" + (
-                f" {event.generation}"
+            return (
+                f"broker stored {event.partition} {event.offset} of generation {event.generation}"
             )
         case Formed():
             shares = (f"{m[:8]}: {_partitions(tps)}" for m, tps in event.assignment.items())

@@ -1,0 +1,128 @@
+"""Histories by the thousand, in several processes; what came of each is kept in a file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import attrs
+
+from .judge import examine
+from .plan import make_plan
+from .replay import command, commit
+from .run import run
+
+__all__ = ["Outcome", "live", "run_many"]
+
+_SHOWN = 20
+"""Failures that are printed one by one."""
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What came of one history."""
+
+    seed: int
+    members: int = 0
+    faults: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    """CPU time."""
+    wrong: tuple[str, ...] = ()
+    """Violations as text, the invariant first; "crash" where the history itself broke."""
+
+
+def live(seed: int) -> Outcome:
+    """One history, judged."""
+    plan = make_plan(seed)
+    try:
+        history = run(plan)
+    except Exception:
+        return Outcome(seed=seed, wrong=("crash: " + traceback.format_exc(limit=-8),))
+    verdict = examine(history.events)
+    wrong = [str(violation) for violation in verdict.violations]
+    if verdict.figures.lost:
+        wrong.append(f"S6: {verdict.figures.lost} records came to nobody")
+    return Outcome(
+        seed=seed,
+        members=len(plan.members),
+        faults=plan.faults,
+        events=len(history.events),
+        seconds=history.seconds,
+        wrong=tuple(wrong),
+    )
+
+
+def run_many(seeds: Iterable[int], jobs: int, kept: Path | None) -> int:
+    """Run them all but those that the file has; 1 if anything is wrong with any."""
+    wanted = list(seeds)
+    outcomes = [o for o in _known(kept) if o.seed in set(wanted)]
+    known = {o.seed for o in outcomes}
+    if known:
+        print(f"{len(known)} of {len(wanted)} histories are known from {kept}")
+    shown = 0
+    began = time.monotonic()
+    progress = sys.stderr.isatty()
+    for outcome in _outcomes([s for s in wanted if s not in known], jobs):
+        outcomes.append(outcome)
+        if kept is not None:
+            with kept.open("a") as file:
+                file.write(json.dumps(attrs.asdict(outcome)) + "\n")
+        if outcome.wrong and shown < _SHOWN:
+            shown += 1
+            print(f"seed {outcome.seed}: {outcome.wrong[0]}", flush=True)
+            print(f"  again, at {commit()}: {command(outcome.seed)}", flush=True)
+        if progress or len(outcomes) % 500 == 0:
+            wrong = sum(bool(o.wrong) for o in outcomes)
+            print(
+                f"{len(outcomes)} of {len(wanted)} histories, {wrong} with violations,"
+                f" {time.monotonic() - began:.0f} s",
+                end="\r" if progress else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
+    _report(outcomes)
+    return 1 if any(o.wrong for o in outcomes) else 0
+
+
+def _known(kept: Path | None) -> list[Outcome]:
+    if kept is None or not kept.exists():
+        return []
+    # The last line may have been cut short.
+    lines = [line for line in kept.read_text().splitlines() if line.endswith("}")]
+    raws = [json.loads(line) for line in lines]
+    return [Outcome(**{**raw, "wrong": tuple(raw["wrong"])}) for raw in raws]
+
+
+def _outcomes(seeds: list[int], jobs: int) -> Iterator[Outcome]:
+    if jobs == 1:
+        yield from map(live, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=_quiet) as pool:
+        yield from pool.imap_unordered(live, seeds, chunksize=1)
+
+
+def _quiet() -> None:
+    logging.disable(logging.CRITICAL)
+
+
+def _report(outcomes: list[Outcome]) -> None:
+    count = len(outcomes)
+    if not count:
+        return
+    print(f"histories          {count}")
+    print(f"members            {sum(o.members for o in outcomes)}")
+    print(f"faults             {sum(o.faults for o in outcomes)}")
+    print(f"events             {sum(o.events for o in outcomes)}")
+    print(f"CPU per history    {sum(o.seconds for o in outcomes) / count:.3f} s")
+    wrong = Counter(text.split(" ")[0].rstrip(":") for o in outcomes for text in o.wrong)
+    print(f"violations         {sum(wrong.values())}")
+    for invariant, times in sorted(wrong.items()):
+        print(f"  {invariant:16} {times}")

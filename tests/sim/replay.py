@@ -1,0 +1,29 @@
+"""How a history is had again: the command, and the commit that it holds for."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["command", "commit"]
+
+
+def command(seed: int, left_out: Sequence[str] = (), backend: str | None = None) -> str:
+    """What to run."""
+    parts = ["python -m tests.sim", f"--seed {seed}"]
+    parts += [f"--backend {backend}"] if backend else []
+    parts += [f"--without {','.join(left_out)}"] if left_out else []
+    return " ".join([*parts, "--story"])
+
+
+def commit() -> str:
+    """The commit that this is, marked if files differ from it."""
+    asked = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        found = subprocess.run(
+            asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "an unknown commit"
+    return found.stdout.strip()

@@ -1,0 +1,60 @@
+"""A plan that fails -> the least of it that fails in the same way.
+
+By delta debugging: leave out ever smaller parts, and keep what is left whenever the same invariant
+is still broken. Each thing that can be left out has a name, so that a command can say which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import attrs
+
+from .plan import Plan
+
+__all__ = ["names", "shrink", "without"]
+
+
+def names(plan: Plan) -> tuple[str, ...]:
+    """What can be left out: each deed ("d3", by its place), and all members but one."""
+    deeds = [f"d{index}" for index in range(len(plan.deeds))]
+    return (*deeds, *(member.name for member in plan.members[1:]))
+
+
+def without(plan: Plan, left_out: Collection[str]) -> Plan:
+    """The plan without these, and without what is done to members that are left out.
+
+    Raises: ValueError for a name that is none of `names`.
+    """
+    if unknown := sorted(set(left_out) - set(names(plan))):
+        raise ValueError(f"the plan of seed {plan.seed} has no {', '.join(unknown)}")
+    members = tuple(m for m in plan.members if m.name not in left_out)
+    there = {"", *(m.name for m in members)}
+    deeds = tuple(
+        deed
+        for index, deed in enumerate(plan.deeds)
+        if f"d{index}" not in left_out and deed.member in there
+    )
+    return attrs.evolve(plan, members=members, deeds=deeds)
+
+
+def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> tuple[str, ...]:
+    """What to leave out of a plan that fails, so that no single thing more can go.
+
+    O(n log n) runs when little matters, O(n^2) at worst.
+    """
+    kept: Sequence[str] = names(plan)
+    everything = kept
+    parts = 2
+    while kept:
+        size = max(1, -(-len(kept) // parts))
+        for start in range(0, len(kept), size):
+            rest = [*kept[:start], *kept[start + size :]]
+            if fails(without(plan, [name for name in everything if name not in rest])):
+                kept, parts = rest, max(2, parts - 1)
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(len(kept), parts * 2)
+    return tuple(name for name in everything if name not in kept)
