@@ -3,8 +3,10 @@
 Only the writer task writes and only the reader task reads, so cancelling a request can never leave
 half a frame on the wire. A request that is given up on (cancelled) keeps its correlation id until
 its answer has come and been dropped; one that times out closes the connection, as a broker answers
-in order and whatever is behind it would wait too. Where the broker's sessions end, the connection
-renews its own in time: new requests wait meanwhile, those in flight are answered first (KIP-368).
+in order and whatever is behind it would wait too. So does one that was given up on, as soon as
+something else is asked after its deadline: callers that always give up first would keep a dead
+connection for ever. Where the broker's sessions end, the connection renews its own in time: new
+requests wait meanwhile, those in flight are answered first (KIP-368).
 """
 
 from __future__ import annotations
@@ -85,6 +87,8 @@ class BrokerConnection:
         self._options = options
         self._protocol = Connection(options.client_id, max_frame_bytes=options.max_frame_bytes)
         self._waiting: dict[int, _Waiting] = {}
+        self._given_up: dict[int, float] = {}
+        """Correlation id -> deadline, of requests that nobody waits for and that have no answer."""
         self._outgoing: list[bytes] = []
         self._wake_writer = anyio.Event()
         self._error: KafkaGroupError | None = None
@@ -259,6 +263,9 @@ class BrokerConnection:
     # ------------------------------------------------------------ the stream
 
     async def _request(self, request: Request[R], version: int, timeout: float) -> R:
+        now = anyio.current_time()
+        if self._given_up and min(self._given_up.values()) <= now:
+            self._time_out("a request that was given up on")
         self._raise_if_closed()
         correlation_id = self._send(request, version)
         waiting = self._waiting[correlation_id] = _Waiting()
@@ -266,17 +273,22 @@ class BrokerConnection:
             with anyio.fail_after(timeout):
                 await waiting.done.wait()
         except TimeoutError:
-            error = RequestTimeoutError(
-                f"{self._name}: no answer to {type(request).__name__} within {timeout:g} s"
-            )
-            self._fail(error)
-            self._scope.cancel()
-            raise error from None
+            raise self._time_out(f"{type(request).__name__} within {timeout:g} s") from None
+        except BaseException:
+            if not waiting.done.is_set():
+                self._given_up[correlation_id] = now + timeout
+            raise
         finally:
             self._waiting.pop(correlation_id, None)
         if waiting.error is not None:
             raise waiting.error
         return cast(R, waiting.answer)
+
+    def _time_out(self, what: str) -> RequestTimeoutError:
+        error = RequestTimeoutError(f"{self._name}: no answer to {what}")
+        self._fail(error)
+        self._scope.cancel()
+        return error
 
     def _send(self, request: Request[Any], version: int) -> int:
         correlation_id, data = self._protocol.send(request, version)
@@ -337,6 +349,7 @@ class BrokerConnection:
                 self._fail(error.with_traceback(None))
                 return
             for answer in answers:
+                self._given_up.pop(answer.correlation_id, None)
                 # An answer that nobody waits for any more belongs to a cancelled request. Taken out
                 # here: a failure before the waiter runs must not overwrite an answer that came.
                 if waiting := self._waiting.pop(answer.correlation_id, None):

@@ -140,6 +140,28 @@ async def test_the_answer_to_a_cancelled_request_is_dropped(network: Any) -> Non
         assert (connection.closed, len(network.streams)) == (False, 1)
 
 
+async def test_a_request_that_was_given_up_on_closes_a_connection_that_never_answers_it(
+    network: Any,
+) -> None:
+    """Commits on a half-open connection were given up on by their callers at the same moment as
+    their own deadline passed; the connection stayed, and with it no commit went through again."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    async with network, connected() as connection:
+        for name in ("1", "2"):
+            with anyio.move_on_after(1) as given_up:
+                await connection.request(beat(name), timeout=1.5)
+            assert given_up.cancelled_caught
+        with pytest.raises(ConnectionLostError, match="a request that was given up on"):
+            await connection.request(beat("3"), timeout=1.5)
+        await anyio.sleep(1)
+        assert (connection.closed, network.open) == (True, 0)
+
+
 async def test_cancelled_while_the_writer_is_blocked_half_a_frame_is_never_left(
     network: Any,
 ) -> None:
