@@ -135,6 +135,12 @@ class Session:
         async with self._turn(timeout) as left:
             await self._commit(offsets, left)
 
+    async def commits_answered(self, timeout: float) -> None:
+        """Wait for the commits that were asked for before, at most so many seconds."""
+        with anyio.move_on_after(timeout):
+            async with self._committing:
+                pass
+
     @asynccontextmanager
     async def _turn(self, timeout: float) -> AsyncIterator[float]:
         """One commit at a time, in the order they were asked for; gives the seconds that are left.

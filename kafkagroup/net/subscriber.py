@@ -275,11 +275,14 @@ class Subscriber:
     async def _finish(self, going: Sequence[TopicPartition], deadline: float) -> None:
         """Let the record in hand be processed, and commit."""
         await self._session.drain(going, deadline)
-        if self._session.options.enable_auto_commit:
-            await self._last_commit(deadline)
-
-    async def _last_commit(self, deadline: float) -> None:
         left = max(deadline - anyio.current_time(), 1.0) * _COMMIT_SHARE
+        if self._session.options.enable_auto_commit:
+            await self._last_commit(left)
+        else:
+            # The application's own, which would be refused once the next generation begins.
+            await self._session.commits_answered(left)
+
+    async def _last_commit(self, left: float) -> None:
         try:
             await self._session.commit_processed(left)
         except KafkaGroupError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ from kafkagroup import CommitFailedError, Consumer
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
+from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import SyncGroupRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 
@@ -77,3 +79,39 @@ async def test_an_auto_commit_that_a_coordinator_in_trouble_never_took_does_not_
     assert refused.hits > 3
     assert while_refused == {}
     assert after == {0: 2}
+
+
+async def test_a_revocation_waits_for_the_commit_that_the_application_has_under_way(
+    network: Any,
+) -> None:
+    """JoinGroup goes over another connection and was once ahead of it: had the next generation
+    begun, the commit would have been refused, and all that it covers processed twice."""
+    events: list[str] = []
+
+    async def revoked(partitions: Sequence[TopicPartition]) -> None:
+        events.append("revoked")
+
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0"], partition=0)
+        consumer = Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            enable_auto_commit=False,
+            on_partitions_revoked=revoked,
+        )
+
+        async def commit() -> None:
+            await consumer.commit()
+            events.append("committed")
+
+        with anyio.fail_after(60):
+            async with consumer, anyio.create_task_group() as tasks:
+                await consumer.getone()
+                kafka.fail(OffsetCommitRequest, Delay(3))
+                tasks.start_soon(commit)
+                await anyio.sleep(1)
+                await consumer.subscribe("t")
+                await anyio.sleep(5)
+                assert events == ["committed", "revoked"]
