@@ -40,7 +40,7 @@ class MemberPlan:
     callback: str = "quick"
     """What its callbacks do: quick, slow, commit."""
     session: float = 6.0
-    heartbeat: float = 2.0
+    heartbeat: float = 1.0
     rebalance: float = 8.0
     max_poll: float = 15.0
     request_timeout: float = 4.0

@@ -47,6 +47,7 @@ _RETRIED = frozenset(
 """Errors after which the same request is sent again after a back-off."""
 _PAUSED = frozenset(("JoinGroup", "OffsetCommit", "OffsetFetch", "FindCoordinator"))
 """Requests that are retried after a pause of their own."""
+_PARKED = frozenset(("JoinGroup", "SyncGroup", "LeaveGroup"))
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
 
 
@@ -142,7 +143,9 @@ class Liveness:
         life = self._book.life(event.member)
         pulse = self._pulse(life)
         if event.api == "Heartbeat":
-            if event.error in ("NONE", "REBALANCE_IN_PROGRESS"):
+            # Behind a join or sync that was sent meanwhile no other would be heard.
+            parked = any(sent.api in _PARKED for _, sent in life.in_flight.values())
+            if event.error in ("NONE", "REBALANCE_IN_PROGRESS") and not parked:
                 pulse.beaten_at, pulse.beaten_by = event.time, number
                 pulse.connection = event.connection
             else:
