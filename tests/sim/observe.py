@@ -45,6 +45,8 @@ from .events import Answered, Event, Formed, Partitions, Sent, Stored
 _STICKY = {protocol_name(a): a for a in (cooperative_sticky_assignor, sticky_assignor)}
 """What goes by what members say that they have."""
 
+_REFUSED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+
 __all__ = ["BrokerWatch", "Log", "WireTap"]
 
 
@@ -113,6 +115,8 @@ class WireTap:
             cls, version = type(incoming.request).response, incoming.version
             # KIP-511: the answer to ApiVersions has the old header whatever its version.
             flexible = version in cls.flexible and cls is not ApiVersionsResponse
+            if cls is ApiVersionsResponse and frame[4:6] == _REFUSED:
+                version = 0  # and that one refuses a version in version 0
             try:
                 answer = decode(cls, version, frame, 5 if flexible else 4)
                 told = self._answered(answer, incoming.request)
@@ -336,4 +340,5 @@ class BrokerWatch:
             subscriptions={m: subscription.topics for m, subscription in said.items()},
             claims=claims,
             claimed_at=claimed_at,
+            partitions={t.name: len(t.partitions) for t in self._cluster.topics.values()},
         )

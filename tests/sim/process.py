@@ -296,16 +296,18 @@ class Process:
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         self._look()
         self._tell(Revoking, partitions=tuple(partitions))
-        if self.plan.callback == "commit" and not self.plan.auto_commit:
-            # By name: the client counts what is in hand as processed, which may not be so here.
-            done = {tp: self._done[tp] for tp in partitions if tp in self._done}
-            if done:
-                await self._commit(done)
-        await self._dwell()
-        self._tell(Revoked, partitions=tuple(partitions))
-        for tp in partitions:
-            self._last.pop(tp, None)
-            self._done.pop(tp, None)
+        try:
+            if self.plan.callback == "commit" and not self.plan.auto_commit:
+                # By name: the client counts what is in hand as processed, which may not be so here.
+                done = {tp: self._done[tp] for tp in partitions if tp in self._done}
+                if done:
+                    await self._commit(done)
+            await self._dwell()
+        finally:
+            self._tell(Revoked, partitions=tuple(partitions))
+            for tp in partitions:
+                self._last.pop(tp, None)
+                self._done.pop(tp, None)
 
     async def _lost(self, partitions: Sequence[TopicPartition]) -> None:
         self._tell(Lost, partitions=tuple(partitions))
