@@ -10,8 +10,6 @@ from collections import deque
 
 import attrs
 
-from kafkagroup import TopicPartition
-
 from ..events import (
     Answered,
     Closing,
@@ -47,7 +45,6 @@ _RETRIED = frozenset(
 """Errors after which the same request is sent again after a back-off."""
 _PAUSED = frozenset(("JoinGroup", "OffsetCommit", "OffsetFetch", "FindCoordinator"))
 """Requests that are retried after a pause of their own."""
-_PARKED = frozenset(("JoinGroup", "SyncGroup", "LeaveGroup"))
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
 
 
@@ -59,11 +56,8 @@ class Pulse:
     """When the last heartbeat was answered well; None while it owes none."""
     beaten_by: int = -1
     connection: int = -1
-    thawed_at: float = float("-inf")
-    told_at: float | None = None
-    """Since when it knows that the group rebalances and has not rejoined."""
-    told_by: int = -1
-    in_hand: set[tuple[TopicPartition, int]] = attrs.field(factory=set)
+    parked: bool = False
+    """A JoinGroup or SyncGroup is its heartbeat now."""
     away_since: float | None = None
     """Since when the application has not come to the client; None while it waits there."""
     away_by: int = -1
@@ -73,8 +67,6 @@ class Pulse:
     """Kind of request -> when it was refused by what passes."""
     pauses: dict[float, int] = attrs.field(factory=dict)
     """Length of a pause before a retry, in microseconds -> how many there were."""
-    joining_since: tuple[float, int] | None = None
-    waits: dict[TopicPartition, float] = attrs.field(factory=dict)
 
 
 class Liveness:
@@ -84,7 +76,6 @@ class Liveness:
         self._book = book
         self._pulses: dict[Life, Pulse] = {}
         self.longest_beat = 0.0
-        self.gaps: list[float] = []
         self.handlers: Handlers = {
             Sent: self._sent,
             Answered: self._answered,
@@ -107,10 +98,12 @@ class Liveness:
     def _sent(self, number: int, event: Sent) -> None:
         life = self._book.life(event.member)
         pulse = self._pulse(life)
+        if event.api == "FindCoordinator":
+            pulse.beaten_at = None  # nobody to send it to
         if event.api in _MEMBERSHIP or event.api == "LeaveGroup":
             self._beat(number, event, life, pulse)
         if event.api in ("JoinGroup", "LeaveGroup"):
-            pulse.told_at = None
+            pulse.parked = True
         if event.api == "Heartbeat":
             self._away(number, event, life, pulse)
         refused = pulse.refused_at.pop(event.api, None)
@@ -142,14 +135,13 @@ class Liveness:
     def _answered(self, number: int, event: Answered) -> None:
         life = self._book.life(event.member)
         pulse = self._pulse(life)
-        if event.api == "Heartbeat":
-            # Behind a join or sync that was sent meanwhile no other would be heard.
-            parked = any(sent.api in _PARKED for _, sent in life.in_flight.values())
-            if event.error in ("NONE", "REBALANCE_IN_PROGRESS") and not parked:
+        if event.api == "SyncGroup":
+            pulse.parked = False
+        if event.api in ("Heartbeat", "SyncGroup"):
+            pulse.beaten_at = None
+            if not pulse.parked and event.error in ("NONE", "REBALANCE_IN_PROGRESS"):
                 pulse.beaten_at, pulse.beaten_by = event.time, number
                 pulse.connection = event.connection
-            else:
-                pulse.beaten_at = None
         if event.error == "NONE":
             pulse.requests.pop(event.api, None)
             return

@@ -77,6 +77,8 @@ class Membership:
     def __init__(self, book: Book) -> None:
         self._book = book
         self._standings: dict[Life, Standing] = {}
+        self._partitions: dict[str, int] = {}
+        """Topic -> how many partitions it had at first."""
         self.handlers: Handlers = {
             Sent: self._sent,
             Answered: self._answered,
@@ -238,7 +240,17 @@ class Membership:
             )
             for member, topics in event.subscriptions.items()
         }
-        spec = GroupSpec(members=members, partitions=event.partitions)
+        spec = GroupSpec(members=members, partitions=self._known_partitions(event))
         for wrong in violations(spec, event.assignment, RULES.get(event.protocol, VALID)):
             text = f"generation {event.generation} by {event.protocol}: {wrong}"
             self._book.report("S14", event, text, number)
+
+    def _known_partitions(self, event: Formed) -> dict[str, int]:
+        """Topic -> how many partitions the leader knew of. Those that were added on the way it may
+        not have heard of yet; when nobody ever gets them, L2 sees it."""
+        known = {}
+        for topic, count in event.partitions.items():
+            first = self._partitions.setdefault(topic, count)
+            given = (tp for tps in event.assignment.values() for tp in tps if tp.topic == topic)
+            known[topic] = min(count, max(first, *(tp.partition + 1 for tp in given), 0))
+        return known

@@ -184,6 +184,8 @@ class Offsets:
             life = self._book.life(event.member)
             for tp, offset in event.offsets.items():
                 tenure = life.held.get(tp)
+                if tenure is not None and 0 <= event.generation < tenure.generation:
+                    continue  # an earlier tenure's, tried again: the broker refuses it
                 if tenure is None:
                     self._foreign(number, event, life, tp, offset)
                 else:
