@@ -8,7 +8,7 @@ put in order by whoever asks for them: the session reads what to commit when its
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 
 import anyio
 import attrs
@@ -107,8 +107,10 @@ class GroupOffsets:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         *,
         timeout: float,
+        stands: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Commit, trying again until `timeout` seconds have passed.
+        """Commit, trying again until `timeout` seconds have passed, and as long as `stands` says
+        that the identity is still a member of its generation.
 
         Raises: CommitFailedError when the identity is no longer a member of the generation,
         FencedError, BrokerError, TransportError.
@@ -118,7 +120,7 @@ class GroupOffsets:
         with anyio.move_on_after(timeout):
             while True:
                 try:
-                    return await self._commit_once(identity, offsets)
+                    return await self._commit_once(identity, offsets, stands)
                 except _Retry as retry:
                     last = retry.error
                 except (TransportError, RemoteProtocolError) as error:
@@ -129,9 +131,17 @@ class GroupOffsets:
         raise last or RequestTimeoutError(f"the commit was not answered within {timeout:g} s")
 
     async def _commit_once(
-        self, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self,
+        identity: Identity,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        stands: Callable[[], bool],
     ) -> None:
         broker = await self._broker()
+        await broker.connect_offsets_channel()
+        if not stands():
+            # Meanwhile the group has gone on without us. The coordinator would refuse it too; but
+            # to a static member that has joined again as if another had taken its place.
+            raise CommitFailedError(f"the group has rebalanced before {min(offsets)} was committed")
         answer = await broker.commit_consumer_group_offsets(
             self._group_id,
             identity.generation_id,
@@ -139,7 +149,12 @@ class GroupOffsets:
             offsets,
             group_instance_id=identity.group_instance_id,
         )
-        self._check_commit(answer, offsets)
+        try:
+            self._check_commit(answer, offsets)
+        except FencedError as error:
+            if stands():
+                raise
+            raise CommitFailedError(f"{error}, this one as it joined again") from None
 
     def _check_commit(
         self, answer: OffsetCommitResponse, offsets: Iterable[TopicPartition]

@@ -176,7 +176,13 @@ class Session:
             raise CommitFailedError(
                 "the group is rebalancing; commit what is still owned once that is over"
             )
-        await self.offsets.commit(self.identity, offsets, timeout=timeout)
+        identity = self.identity
+        await self.offsets.commit(
+            identity,
+            offsets,
+            timeout=timeout,
+            stands=lambda: self.identity is identity and self.may_commit,
+        )
         for tp, offset in offsets.items():
             if (owner := owned[tp]) is not None:
                 owner.committed = offset.offset

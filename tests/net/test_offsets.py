@@ -46,6 +46,7 @@ pytestmark = pytest.mark.anyio
 
 E = ErrorCode
 TP = TopicPartition("t", 0)
+SEVEN = {TP: OffsetAndMetadata(7)}
 OPTIONS = ClientOptions(request_timeout=5.0)
 
 
@@ -117,6 +118,31 @@ async def test_a_commit_of_an_assignment_that_is_over(network: Any, code: ErrorC
         group.kafka.fail(OffsetCommitRequest, code)
         with pytest.raises(CommitFailedError, match=f"^committing t/0: {code.name}.*rebalanced"):
             await group.commit(7)
+        assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
+
+
+async def test_a_commit_is_not_tried_again_once_its_membership_is_over(network: Any) -> None:
+    """After a stop of the process a commit was sent for a membership that the group had ended."""
+    async with grouped(network) as group:
+        refused = group.kafka.fail(OffsetCommitRequest, E.NOT_COORDINATOR)
+        with pytest.raises(CommitFailedError, match="^the group has rebalanced before t/0 was"):
+            await group.offsets.commit(
+                NO_MEMBERSHIP, SEVEN, timeout=20, stands=lambda: not refused.hits
+            )
+        assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
+
+
+async def test_a_static_member_that_joins_again_is_not_fenced_by_its_own_old_commit(
+    network: Any,
+) -> None:
+    """It has a new member id by then, and the commit with the old one is answered as if another
+    process had taken its place: that once ended the application."""
+    async with grouped(network) as group:
+        fenced = group.kafka.fail(OffsetCommitRequest, E.FENCED_INSTANCE_ID)
+        with pytest.raises(CommitFailedError, match="this one as it joined again"):
+            await group.offsets.commit(
+                NO_MEMBERSHIP, SEVEN, timeout=20, stands=lambda: not fenced.hits
+            )
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
 
