@@ -125,7 +125,7 @@ async def test_a_commit_is_not_tried_again_once_its_membership_is_over(network: 
     """After a stop of the process a commit was sent for a membership that the group had ended."""
     async with grouped(network) as group:
         refused = group.kafka.fail(OffsetCommitRequest, E.NOT_COORDINATOR)
-        with pytest.raises(CommitFailedError, match="^the group has rebalanced before t/0 was"):
+        with pytest.raises(CommitFailedError, match=r"^the group has rebalanced before t/0 was"):
             await group.offsets.commit(
                 NO_MEMBERSHIP, SEVEN, timeout=20, stands=lambda: not refused.hits
             )
