@@ -178,6 +178,8 @@ async def test_a_revocation_waits_for_a_blocked_loop_and_heartbeats_do_not(
         until_blocking(lambda: len(kafka.requests(HeartbeatRequest)) > beats + 10)
         assert (told.story, len(kafka.requests(JoinGroupRequest))) == (["assigned"], joins)
         assert sum(kafka.committed("g", "t").values()) == 0
+        await until(lambda: not consumer.assignment())
+        assert told.story == ["assigned"]
         with anyio.fail_after(20):
             await consumer.getone()
         assert told.story == ["assigned", "revoked", "assigned"]
