@@ -39,7 +39,7 @@ from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
 
 pytestmark = pytest.mark.anyio
 
-SESSION = 0.6
+SESSION = 1.0
 NAME = "kafkagroup heartbeats"
 
 
