@@ -162,6 +162,7 @@ class _Desk:
         self.protocols = {p.name: p for p in protocols}
         self.owning_until = owning_until
         self.most_blocked = most_blocked
+        """Seconds that the group waits for a loop that stands still while heartbeats go on."""
         self.timed = timed
         self.latest: Generation | None = None
         """The last one that began, whoever has it by now."""

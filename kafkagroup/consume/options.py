@@ -75,6 +75,7 @@ class ConsumerOptions:
     request_timeout: float
     close_timeout: float
     heartbeat_thread: bool
+    """Whether the membership runs in a thread, to outlast an application that blocks its loop."""
 
     @classmethod
     def checked(

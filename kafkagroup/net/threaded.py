@@ -22,7 +22,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import anyio
-import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from kafkagroup.member.state import Member, Phase
