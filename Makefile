@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-wire test-brokers soak bench fuzz fuzz-assign hostile clean
+.PHONY: help demo check test test-all test-wire test-brokers soak sim bench fuzz fuzz-assign hostile clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -76,6 +76,9 @@ fuzz: .venv/check.stamp ## mutated answers through every decoder; CASES=n, SEED=
 
 fuzz-assign: .venv/check.stamp ## a million generated groups through every assignor; CASES=n, SEED=n
 	$(BIN)/python tests/assign/fuzz.py --cases $(or $(CASES),1000000) $(if $(SEED),--seed $(SEED))
+
+sim: .venv/check.stamp ## 10,000 simulated lives of groups, judged; HISTORIES=n, START=seed, KEEP=file to resume
+	$(BIN)/python -m tests.sim --histories $(or $(HISTORIES),10000) --start $(or $(START),0) $(if $(KEEP),--resume $(KEEP))
 
 bench: .venv/bench.stamp ## everything beside aiokafka, librdkafka and Java; PRESET=large for the long form
 	$(BIN)/python -m tests.bench --preset $(or $(PRESET),small)

@@ -87,6 +87,7 @@ class Process:
         """Partition -> the offset after the last one that was processed."""
         self._commits = 0
         self._uncommitted = 0
+        self._dawdle = 0.0
         self.consumer = Consumer(
             *plan.topics,
             bootstrap_servers=servers,
@@ -184,7 +185,8 @@ class Process:
                 sequence = int(record.value)
                 self._tell(Delivered, partition=tp, offset=record.offset, sequence=sequence)
             for record in records or ():
-                await anyio.sleep(self.plan.work)
+                await anyio.sleep(self.plan.work + self._dawdle)
+                self._dawdle = 0.0
                 tp = TopicPartition(record.topic, record.partition)
                 self._tell(Processed, partition=tp, offset=record.offset)
                 self._done[tp] = record.offset + 1
@@ -269,7 +271,8 @@ class Process:
         self.consumer.resume(*self.consumer.paused())
 
     async def _do_dawdle(self, deed: Deed) -> None:
-        await anyio.sleep(deed.seconds)
+        """Take so long for the next record."""
+        self._dawdle = deed.seconds
 
     async def _do_commit_position(self, deed: Deed) -> None:
         """Commit one partition by naming its offset."""

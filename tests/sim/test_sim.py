@@ -1,0 +1,101 @@
+"""Lives of groups, each with twenty faults and more, and no violation; and each of them again."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from .events import Assigned, Delivered, Frozen, Healed, Joined, Killed, Lost, Revoked
+from .many import Outcome, live
+from .plan import FAULTS, from_json, make_plan, to_json
+from .replay import command
+from .run import run
+from .shrink import names, shrink, without
+
+ROOT = Path(__file__).parents[2]
+HISTORIES = 120
+"""Every tenth on trio."""
+
+
+def quiet() -> None:
+    logging.disable(logging.CRITICAL)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Iterator[list[Outcome]]:
+    """What came of the first seeds, lived in two processes."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=context, initializer=quiet) as pool:
+        yield list(pool.map(live, range(HISTORIES), chunksize=4))
+
+
+def test_a_hundred_lives_under_fire_without_a_violation(outcomes: list[Outcome]) -> None:
+    wrong = {command(o.seed): o.wrong for o in outcomes if o.wrong}
+    assert wrong == {}
+    assert len(outcomes) == HISTORIES
+    assert min(o.members for o in outcomes) == 3
+    assert max(o.members for o in outcomes) == 12
+    assert min(o.faults for o in outcomes) >= 20
+
+
+def test_a_hundred_lives_meet_every_kind_of_fault() -> None:
+    plans = [make_plan(seed) for seed in range(HISTORIES)]
+    met = {deed.what for plan in plans for deed in plan.deeds}
+    assert set(FAULTS) <= met
+    assert {plan.backend for plan in plans} == {"asyncio", "trio"}
+
+
+def test_what_members_live_through_is_seen() -> None:
+    """A world in which nothing happens would have no violations either."""
+    seen = {type(event) for seed in range(12) for event in run(make_plan(seed)).events}
+    assert {Assigned, Delivered, Frozen, Healed, Joined, Killed, Lost, Revoked} <= seen
+
+
+@pytest.mark.parametrize("seed", [3, 9])
+def test_a_seed_replays_to_the_byte_whatever_the_hash_seed(seed: int) -> None:
+    def digest(hash_seed: str) -> str:
+        asked = [sys.executable, "-m", "tests.sim", "--seed", str(seed), "--digest"]
+        env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(asked, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    here = run(make_plan(seed)).digest()
+    assert {digest(hash_seed) for hash_seed in ("0", "1", "77")} == {here}
+
+
+def test_another_seed_is_another_history() -> None:
+    plan = make_plan(3)
+    other = from_json(to_json(plan).replace('"seed": 3', '"seed": 4', 1))
+    assert run(plan).digest() != run(other).digest()
+
+
+def test_a_plan_survives_being_written_down() -> None:
+    plan = make_plan(5)
+    assert from_json(to_json(plan)) == plan
+
+
+def test_a_shrunk_plan_has_only_what_matters() -> None:
+    plan = make_plan(3)
+    cause = plan.deeds[4]
+
+    def fails(tried: object) -> bool:
+        return cause in tried.deeds and len(tried.members) > 1  # type: ignore[attr-defined]
+
+    left_out = shrink(plan, fails)
+    least = without(plan, left_out)
+    assert least.deeds == (cause,)
+    assert len(least.members) == 2
+    assert set(left_out) < set(names(plan))
+
+
+def test_what_the_plan_does_not_have_cannot_be_left_out() -> None:
+    with pytest.raises(ValueError, match="the plan of seed 3 has no d999, m99"):
+        without(make_plan(3), ["d999", "m99"])
