@@ -139,6 +139,29 @@ class Sought(OfMember):
 
 
 @attrs.frozen(kw_only=True)
+class Away(OfMember):
+    """The application does something else; whether it waits for records again is not known before
+    one is delivered."""
+
+
+@attrs.frozen(kw_only=True)
+class Paused(OfMember):
+    """The application has paused or resumed: from here on these are paused, of what it has."""
+
+    partitions: Partitions
+
+
+@attrs.frozen(kw_only=True)
+class Cancelling(OfMember):
+    """The application's call of the client, or all of it, is cancelled; it must end soon."""
+
+
+@attrs.frozen(kw_only=True)
+class Cancelled(OfMember):
+    """The call that was cancelled has ended, however."""
+
+
+@attrs.frozen(kw_only=True)
 class Raised(OfMember):
     """A call of the client raised; the member goes on unless it ends."""
 
@@ -193,7 +216,7 @@ class Answered(OfMember):
     generation: int = -1
     offsets: Offsets = attrs.field(factory=dict)
     """Of a commit: what was stored. Of an offset fetch: what is committed, -1 where nothing is.
-    Partitions with errors are left out."""
+    Of a fetch: how far the records reach that came. Partitions with errors are left out."""
     assigned: Partitions | None = None
     """Of a sync or a KIP-848 heartbeat: the assignment; None where it holds none."""
 

@@ -173,7 +173,15 @@ class WireTap:
         match answer:
             case FetchResponse():
                 codes = [p.error_code for t in answer.responses for p in t.partitions]
-                return {"error": _first(answer.error_code, *codes)}
+                reach = {
+                    TopicPartition(t.topic or self._topic_name(t.topic_id), p.partition_index): (
+                        _reach(bytes(p.records))
+                    )
+                    for t in answer.responses
+                    for p in t.partitions
+                    if p.records
+                }
+                return {"error": _first(answer.error_code, *codes), "offsets": reach}
             case JoinGroupResponse():
                 return {
                     "error": _first(answer.error_code),
@@ -245,6 +253,19 @@ def _api(incoming: Incoming) -> str:
 def _first(*codes: int) -> str:
     code = next((code for code in codes if code), 0)
     return ErrorCode(code).name if code in ErrorCode._value2member_map_ else str(code)
+
+
+def _reach(records: bytes) -> int:
+    """The offset behind the last batch that is whole."""
+    at, reach = 0, -1
+    while at + 27 <= len(records):
+        end = at + 12 + int.from_bytes(records[at + 8 : at + 12], "big")
+        if end > len(records):
+            break
+        first = int.from_bytes(records[at : at + 8], "big")
+        reach = first + int.from_bytes(records[at + 23 : at + 27], "big") + 1
+        at = end
+    return reach
 
 
 def _owned(request: JoinGroupRequest) -> Partitions:

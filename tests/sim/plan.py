@@ -319,6 +319,12 @@ def make_plan(seed: int, *, backend: str | None = None) -> Plan:
                 **timings,
             )
         )
+    twins = Random(f"twins {seed}")
+    if (static := [m for m in members if m.instance]) and twins.random() < 0.25:
+        # Somebody starts a static member a second time: the first is fenced.
+        start = round(twins.uniform(4, heal - 4), 2)
+        first = twins.choice(static)
+        members.append(attrs.evolve(first, name=f"m{size + 1}", start=start, leave=None))
     names = tuple(m.name for m in members)
     deeds = [
         _draw(random, FAULTS, names, round(random.uniform(2.5, heal), 3))

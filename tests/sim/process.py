@@ -25,6 +25,9 @@ from kafkagroup.errors import FencedError, KafkaGroupError
 
 from .events import (
     Assigned,
+    Away,
+    Cancelled,
+    Cancelling,
     Closing,
     Committed,
     Committing,
@@ -34,6 +37,7 @@ from .events import (
     Joined,
     Lost,
     Opening,
+    Paused,
     Processed,
     Raised,
     Revoked,
@@ -81,6 +85,9 @@ class Process:
         self._orders: list[Deed] = []
         self._stopping = False
         self._call: anyio.CancelScope | None = None
+        self._cancelling = False
+        self.fenced = False
+        """Another has its instance id: nobody may start it again."""
         self._generation: tuple[str, int] | None = None
         self._last: dict[TopicPartition, int] = {}
         self._done: dict[TopicPartition, int] = {}
@@ -128,6 +135,9 @@ class Process:
     def cancel_call(self) -> None:
         """Cancel the call of the client that the application waits in, if it is in one."""
         if self._call is not None:
+            if not self._call.cancel_called:
+                self._tell(Cancelling)
+                self._cancelling = True
             self.within(self._call.cancel)
 
     def cancel(self) -> None:
@@ -152,6 +162,7 @@ class Process:
                     finally:
                         self._tell(Closing)
             except Exception as error:
+                self.fenced = isinstance(error, FencedError)
                 self._tell(Raised, error=_name(error))
         self._tell(Ended, leaked=self._leaked(self.name))
 
@@ -203,8 +214,14 @@ class Process:
             try:
                 return await call()
             finally:
-                self._call = None
+                self._call_ended()
         return None
+
+    def _call_ended(self) -> None:
+        self._call = None
+        if self._cancelling:
+            self._cancelling = False
+            self._tell(Cancelled)
 
     async def _take_each(self) -> Sequence[Record] | None:
         return [await anext(self.consumer)]
@@ -233,7 +250,7 @@ class Process:
         except KafkaGroupError as error:
             outcome = _name(error)
         finally:
-            self._call = None
+            self._call_ended()
             if outcome != "ok":
                 self._uncommitted += uncommitted
             self._tell(Committed, token=token, outcome=outcome)
@@ -242,6 +259,7 @@ class Process:
 
     async def _obey(self, deed: Deed) -> None:
         doing = getattr(self, f"_do_{deed.what}")
+        self._tell(Away)
         try:
             await self._within(partial(doing, deed), 30.0)
         except FencedError:
@@ -266,9 +284,11 @@ class Process:
         assigned = sorted(self.consumer.assignment())
         if assigned:
             self.consumer.pause(self._random.choice(assigned))
+            self._tell(Paused, partitions=tuple(sorted(self.consumer.paused())))
 
     async def _do_resume(self, deed: Deed) -> None:
         self.consumer.resume(*self.consumer.paused())
+        self._tell(Paused, partitions=())
 
     async def _do_dawdle(self, deed: Deed) -> None:
         """Take so long for the next record."""

@@ -25,6 +25,7 @@ from kafkagroup.testing.embedded import server
 from kafkagroup.testing.embedded.faults import Action, Close, Delay, Fault, Swallow
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.wire.messages import fetch, group, metadata, offsets
+from kafkagroup.wire.records import NewRecord, encode_batch
 
 from .events import Appended, Event, Faulted, Finished, Frozen, Healed, Killed, Thawed
 from .loop import Standstill, run_virtual
@@ -51,6 +52,11 @@ _TICK = 0.25
 
 _QUIET = 60.0
 """Seconds that the group gets, healed, to process what is left."""
+
+_MARKED = 0.1
+"""How often a marker of a transaction follows, which no reader sees and all must pass."""
+
+_MARKER = encode_batch([NewRecord(b"\0\0\0\1", b"")], transactional=True, control=True)
 
 _WALL = 1_750_000_000.0
 """What the wall clock shows at the beginning."""
@@ -204,7 +210,7 @@ class _World:
             life.count += 1
             name = plan.name if life.count == 1 else f"{plan.name}.{life.count}"
             life.over = over = anyio.Event()
-            life.process = Process(
+            life.process = process = Process(
                 name,
                 plan,
                 self.kafka.bootstrap_servers,
@@ -212,9 +218,10 @@ class _World:
                 self.log.tell,
                 self._leaked,
             )
-            life.process.within(self.tasks.start_soon, self._process, life.process, over)
+            process.within(self.tasks.start_soon, self._process, process, over)
             await over.wait()
             life.process = None
+            life.left = life.left or process.fenced
             if not (life.left or self.closing):
                 await anyio.sleep(_AGAIN)
 
@@ -261,6 +268,9 @@ class _World:
         self.kafka.produce(tp.topic, [str(n) for n in numbers], partition=tp.partition)
         for i, number in enumerate(numbers):
             self.log.tell(Appended, partition=tp, offset=first + i, sequence=number)
+        if self.random.random() < _MARKED:
+            self.kafka.append(*tp, _MARKER)
+            self.log.tell(Appended, partition=tp, offset=first + count, sequence=-1)
 
     # ------------------------------------------------------------ what is done to them
 

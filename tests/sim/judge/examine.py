@@ -20,10 +20,12 @@ from ..events import (
 )
 from .book import Book, Violation
 from .figures import Counting, Figures
+from .gaps import Gaps
 from .liveness import Liveness
 from .membership import Membership
 from .offsets import Offsets
 from .ownership import Ownership
+from .pace import Pace
 
 _TIMED = frozenset(("L1", "L2", "L3"))
 """Asserted in virtual time only: on a real machine others may have taken the processor."""
@@ -57,12 +59,21 @@ def examine(history: Iterable[Event], *, virtual: bool = True) -> Verdict:
     With `virtual` time L1 to L3 are asserted too; otherwise they are among the figures only.
     """
     book = Book(virtual=virtual)
-    liveness = Liveness(book)
-    counting = Counting(book, liveness)
-    families = (_Course(book), Ownership(book), Offsets(book), Membership(book), liveness, counting)
-    after = _After(book)
+    gaps, pace, liveness = Gaps(book), Pace(book), Liveness(book)
+    counting = Counting(book, gaps, pace, liveness)
+    families = (
+        _Course(book),
+        gaps,  # before the event changes what is held and how far it was delivered
+        Ownership(book),
+        Offsets(book),
+        Membership(book),
+        pace,
+        liveness,
+        counting,
+        _After(book),
+    )
     handlers: dict[type[Event], list[Callable[..., None]]] = {}
-    for family in (*families, after):
+    for family in families:
         for kind, handler in family.handlers.items():
             handlers.setdefault(kind, []).append(handler)
     for number, event in enumerate(history):

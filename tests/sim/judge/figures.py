@@ -6,7 +6,9 @@ import attrs
 
 from ..events import Assigned, Delivered, Finished, Lost, Offsets
 from .book import DELIVERED, HIDDEN, Book, Handlers
+from .gaps import Gaps
 from .liveness import Liveness
+from .pace import Pace
 
 
 @attrs.frozen(kw_only=True)
@@ -24,15 +26,24 @@ class Figures:
     tenures: int = 0
     fenced: int = 0
     """Tenures that ended with the member's place in the group, not with a commit."""
+    delivery_gap: float = 0.0
+    """L1: how long records waited in a cooperative rebalance, at the 99th percentile, in seconds;
+    the next ones too."""
+    takeover: float = 0.0
+    """L2: longest time until what a dead member had was somebody's again, once all was well."""
     heartbeat_gap: float = 0.0
-    """Longest time between the answer of a heartbeat and the next one, in seconds."""
+    """L3: longest time between the answer of a heartbeat and the next one."""
+    requests_per_second: int = 0
+    """L6: most requests of one kind that a member sent in a second, but for fetches and commits."""
 
 
 class Counting:
     """Counts."""
 
-    def __init__(self, book: Book, liveness: Liveness) -> None:
+    def __init__(self, book: Book, gaps: Gaps, pace: Pace, liveness: Liveness) -> None:
         self._book = book
+        self._gaps = gaps
+        self._pace = pace
         self._liveness = liveness
         self._deliveries = self._tenures = self._fenced = 0
         self._starts: Offsets = {}
@@ -75,5 +86,8 @@ class Counting:
             duplicated=self._deliveries - distinct,
             tenures=self._tenures,
             fenced=self._fenced,
-            heartbeat_gap=self._liveness.longest_beat,
+            delivery_gap=self._gaps.p99,
+            takeover=self._liveness.takeover,
+            heartbeat_gap=self._liveness.heartbeat_gap,
+            requests_per_second=self._pace.requests_per_second,
         )

@@ -1,51 +1,50 @@
-"""What must happen in time: L1 to L6.
+"""What must happen in time: L2 to L5.
 
-Deadlines count only while the world keeps its part: before `Healed` only what the member can do by
-itself is asked of it. Time in which a process stands still is not its own.
+Deadlines count only while the world keeps its part. Before `Healed` a member is asked only for what
+it can do by itself, on connections that work; time in which its process stands still is not its
+own.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterator
 
 import attrs
 
+from kafkagroup import TopicPartition
+
 from ..events import (
     Answered,
+    Assigned,
+    Away,
+    Cancelled,
+    Cancelling,
     Closing,
+    Committing,
     Delivered,
     Ended,
+    Event,
     Finished,
+    Killed,
     Lost,
     Processed,
     Sent,
 )
 from .book import Book, Handlers, Life
 
-_GAP = 0.1
-"""Seconds, L1."""
 _REJOIN = 2.0
 """Seconds, L2."""
-_RATE = 20
-"""Requests in a second under an error, L6."""
+_JOIN_GRACE = 5.0
+"""Seconds for which a member waits beyond the rebalance timeout, L2."""
 _SLACK = 0.5
 """Seconds by which a heartbeat may be late: what answers it waits for what is before it."""
-_ALIKE = 4
-"""So many pauses of exactly the same length are no accident, L6."""
+_ENDING = 0.1
+"""Seconds that a call may take to end once it is cancelled, L5."""
+_COMMIT_SHARE = 0.375
+"""How much of the rebalance timeout the last commit may take, where nothing has to drain."""
 
-_RETRIED = frozenset(
-    (
-        "COORDINATOR_LOAD_IN_PROGRESS",
-        "COORDINATOR_NOT_AVAILABLE",
-        "NOT_COORDINATOR",
-        "REQUEST_TIMED_OUT",
-        "UNSTABLE_OFFSET_COMMIT",
-    )
-)
-"""Errors after which the same request is sent again after a back-off."""
-_PAUSED = frozenset(("JoinGroup", "OffsetCommit", "OffsetFetch", "FindCoordinator"))
-"""Requests that are retried after a pause of their own."""
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
+_ALIVE = ("NONE", "REBALANCE_IN_PROGRESS")
 
 
 @attrs.define(eq=False)
@@ -58,15 +57,18 @@ class Pulse:
     connection: int = -1
     parked: bool = False
     """A JoinGroup or SyncGroup is its heartbeat now."""
+    seen_at: float = 0.0
+    """When the group last knew it."""
     away_since: float | None = None
     """Since when the application has not come to the client; None while it waits there."""
     away_by: int = -1
-    requests: dict[str, deque[tuple[float, int]]] = attrs.field(factory=dict)
-    """Kind of request -> when and by which event those of the last second were refused."""
-    refused_at: dict[str, tuple[float, str]] = attrs.field(factory=dict)
-    """Kind of request -> when it was refused by what passes."""
-    pauses: dict[float, int] = attrs.field(factory=dict)
-    """Length of a pause before a retry, in microseconds -> how many there were."""
+    back_at: float = 0.0
+    """When it last came."""
+    told_at: float | None = None
+    """Since when the member knows that the group rebalances, and has not rejoined."""
+    told_by: int = -1
+    cancelling: tuple[float, int] | None = None
+    """When a call was cancelled that has not ended."""
 
 
 class Liveness:
@@ -75,15 +77,24 @@ class Liveness:
     def __init__(self, book: Book) -> None:
         self._book = book
         self._pulses: dict[Life, Pulse] = {}
-        self.longest_beat = 0.0
+        self._orphans: dict[TopicPartition, tuple[Life, float, int]] = {}
+        """Partition -> the dead member that has it, when it died, and by which event."""
+        self.heartbeat_gap = 0.0
+        self.takeover = 0.0
         self.handlers: Handlers = {
             Sent: self._sent,
             Answered: self._answered,
-            Ended: self._ended,
+            Assigned: self._assigned,
             Lost: self._lost,
             Delivered: self._delivered,
             Processed: self._processed,
+            Committing: self._committing,
+            Away: self._went_away,
+            Cancelling: self._cancelling,
+            Cancelled: self._cancelled,
             Closing: self._closing,
+            Killed: self._killed,
+            Ended: self._ended,
             Finished: self._finished,
         }
 
@@ -93,87 +104,75 @@ class Liveness:
             pulse = self._pulses[life] = Pulse()
         return pulse
 
-    # ------------------------------------------------------------ heartbeats
+    # ------------------------------------------------------------ the group
 
     def _sent(self, number: int, event: Sent) -> None:
         life = self._book.life(event.member)
         pulse = self._pulse(life)
         if event.api == "FindCoordinator":
-            pulse.beaten_at = None  # nobody to send it to
-        if event.api in _MEMBERSHIP or event.api == "LeaveGroup":
+            pulse.beaten_at = pulse.told_at = None  # there is nobody to send anything to
+        elif event.api in _MEMBERSHIP or event.api == "LeaveGroup":
             self._beat(number, event, life, pulse)
         if event.api in ("JoinGroup", "LeaveGroup"):
-            pulse.parked = True
-        if event.api == "Heartbeat":
-            self._away(number, event, life, pulse)
-        refused = pulse.refused_at.pop(event.api, None)
-        if refused is not None:
-            self._paused(number, event, life, pulse, event.time - refused[0])
+            pulse.parked, pulse.told_at = True, None
+        elif event.api == "Heartbeat":
+            self._check_away(number, event, life, pulse)
+            self._check_told(number, event, life, pulse)
 
     def _beat(self, number: int, event: Sent, life: Life, pulse: Pulse) -> None:
-        """L3: where the connection is the same nothing was in the way."""
+        """L3: on the connection that the last one was answered on nothing was in the way."""
         if pulse.beaten_at is None:
             return
-        since = max(pulse.beaten_at, life.thawed_at)
-        gap = event.time - since
+        gap = event.time - max(pulse.beaten_at, life.thawed_at)
         if event.connection == pulse.connection:
-            self.longest_beat = max(self.longest_beat, gap)
+            self.heartbeat_gap = max(self.heartbeat_gap, gap)
             if gap > life.told.heartbeat_interval + _SLACK:
                 text = f"{life.name} sends no heartbeat for {gap:.2f} s"
                 self._book.report("L3", event, text, pulse.beaten_by, number)
         pulse.beaten_at = None
 
-    def _away(self, number: int, event: Sent, life: Life, pulse: Pulse) -> None:
+    def _check_away(self, number: int, event: Sent, life: Life, pulse: Pulse) -> None:
         """L2: a member whose application is gone must not keep its partitions."""
         if pulse.away_since is None or not life.held:
             return
-        since = max(pulse.away_since, life.thawed_at)
-        if event.time - since > life.told.max_poll_interval + _REJOIN:
-            text = f"{life.name} beats on, {event.time - since:.1f} s after its application left"
+        gone = event.time - max(pulse.away_since, life.thawed_at)
+        if gone > life.told.max_poll_interval + _REJOIN:
+            text = f"{life.name} beats on, {gone:.1f} s after its application left"
             self._book.report("L2", event, text, pulse.away_by, number)
 
+    def _check_told(self, number: int, event: Sent, life: Life, pulse: Pulse) -> None:
+        """L2: who is told that the group rebalances rejoins, once the application has let go."""
+        if pulse.told_at is None or pulse.away_since is not None:
+            return
+        late = event.time - max(pulse.told_at, pulse.back_at, life.thawed_at)
+        if late > life.told.rebalance_timeout * _COMMIT_SHARE + 2 * _SLACK:
+            text = f"{life.name} was told to rejoin and has not for {late:.1f} s"
+            self._book.report("L2", event, text, pulse.told_by, number)
+            pulse.told_at = None
+
     def _answered(self, number: int, event: Answered) -> None:
+        if event.api not in _MEMBERSHIP:
+            return
         life = self._book.life(event.member)
         pulse = self._pulse(life)
+        if event.error in _ALIVE:
+            pulse.seen_at = event.time
+        if event.api == "JoinGroup":
+            return
         if event.api == "SyncGroup":
             pulse.parked = False
-        if event.api in ("Heartbeat", "SyncGroup"):
-            pulse.beaten_at = None
-            if not pulse.parked and event.error in ("NONE", "REBALANCE_IN_PROGRESS"):
-                pulse.beaten_at, pulse.beaten_by = event.time, number
-                pulse.connection = event.connection
-        if event.error == "NONE":
-            pulse.requests.pop(event.api, None)
+        pulse.beaten_at = None
+        if pulse.parked or event.error not in _ALIVE:
             return
-        if event.error in _RETRIED and event.api in _PAUSED:
-            pulse.refused_at[event.api] = (event.time, event.error)
-        self._refused(number, event, life, pulse)
+        pulse.beaten_at, pulse.beaten_by = event.time, number
+        pulse.connection = event.connection
+        told = event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS"
+        if told and pulse.told_at is None and life.closing is None:
+            pulse.told_at, pulse.told_by = event.time, number
 
     def _lost(self, number: int, event: Lost) -> None:
-        self._pulse(self._book.life(event.member)).beaten_at = None
-
-    # ------------------------------------------------------------ back-off
-
-    def _refused(self, number: int, event: Answered, life: Life, pulse: Pulse) -> None:
-        """L6: the same thing is not refused more than 20 times in a second."""
-        times = pulse.requests.setdefault(event.api, deque())
-        times.append((event.time, number))
-        while times[0][0] <= event.time - 1.0:
-            times.popleft()
-        if len(times) > _RATE and life.thawed_at < times[0][0]:
-            text = f"{life.name} sends {event.api} {len(times)} times in a second; {event.error}"
-            self._book.report("L6", event, text, times[0][1], number)
-            times.clear()
-
-    def _paused(self, number: int, event: Sent, life: Life, pulse: Pulse, pause: float) -> None:
-        """L6: pauses before retries are not alike, or members come back all at once."""
-        if not self._book.virtual or pause < 0.01 or life.thawed_at > event.time - pause:
-            return
-        length = round(pause, 6)
-        pulse.pauses[length] = pulse.pauses.get(length, 0) + 1
-        if pulse.pauses[length] == _ALIKE:
-            text = f"{life.name} has waited exactly {length} s before {_ALIKE} retries"
-            self._book.report("L6", event, text, number)
+        pulse = self._pulse(self._book.life(event.member))
+        pulse.beaten_at = pulse.told_at = None
 
     # ------------------------------------------------------------ the application
 
@@ -183,15 +182,80 @@ class Liveness:
 
     def _processed(self, number: int, event: Processed) -> None:
         pulse = self._pulse(self._book.life(event.member))
-        pulse.away_since = None
+        pulse.away_since, pulse.back_at = None, event.time
 
-    # ------------------------------------------------------------ closing
+    def _committing(self, number: int, event: Committing) -> None:
+        self._pulse(self._book.life(event.member)).back_at = event.time
+
+    def _went_away(self, number: int, event: Away) -> None:
+        pulse = self._pulse(self._book.life(event.member))
+        if pulse.away_since is None:
+            # What it does may well be a call of the client, which is as good as a poll.
+            pulse.told_at = None
+
+    def _cancelling(self, number: int, event: Cancelling) -> None:
+        pulse = self._pulse(self._book.life(event.member))
+        if pulse.cancelling is None:
+            pulse.cancelling = (event.time, number)
+
+    def _cancelled(self, number: int, event: Cancelled) -> None:
+        self._check_cancelled(number, event, self._book.life(event.member))
+
+    def _check_cancelled(self, number: int, event: Event, life: Life) -> None:
+        pulse = self._pulse(life)
+        if pulse.cancelling is None:
+            return
+        (at, by), pulse.cancelling = pulse.cancelling, None
+        took = event.time - max(at, life.thawed_at)
+        if took > _ENDING:
+            text = f"{life.name} goes on for {took:.2f} s in a call that is cancelled"
+            self._book.report("L5", event, text, by, number)
+
+    # ------------------------------------------------------------ the end
 
     def _closing(self, number: int, event: Closing) -> None:
-        self._pulse(self._book.life(event.member)).beaten_at = None
+        life = self._book.life(event.member)
+        pulse = self._pulse(life)
+        pulse.beaten_at = pulse.told_at = None
+        self._check_cancelled(number, event, life)
+        self._check_takeovers(number, event, self._orphans)
+        if not life.wired or self._book.healed is None:
+            return
+        out = event.time - max(pulse.seen_at, self._book.healed, life.thawed_at, life.told.time)
+        if out > _patience(life):
+            text = f"{life.name} has been out of its group for {out:.1f} s, and all was well"
+            self._book.report("L2", event, text, number)
+
+    def _killed(self, number: int, event: Killed) -> None:
+        life = self._book.life(event.member)
+        self._pulse(life).cancelling = None
+        for tp, tenure in life.tenures.items():
+            if tenure.ended_by == number:
+                self._orphans[tp] = (life, event.time, number)
+
+    def _assigned(self, number: int, event: Assigned) -> None:
+        self._check_takeovers(number, event, event.partitions)
+        for tp in event.partitions:
+            self._orphans.pop(tp, None)
+
+    def _check_takeovers(
+        self, number: int, event: Event, partitions: Iterator[TopicPartition]
+    ) -> None:
+        """L2: what a dead member had is somebody's again."""
+        for tp in [tp for tp in partitions if tp in self._orphans]:
+            dead, at, by = self._orphans[tp]
+            if self._book.healed is None:
+                continue
+            took = event.time - max(at, self._book.healed)
+            self.takeover = max(self.takeover, took)
+            if took > _patience(dead):
+                text = f"{tp} is nobody's for {took:.1f} s after {dead.name} died"
+                self._book.report("L2", event, text, by, number)
+                del self._orphans[tp]
 
     def _ended(self, number: int, event: Ended) -> None:
         life = self._book.life(event.member)
+        self._check_cancelled(number, event, life)
         if event.leaked:
             text = f"{life.name} leaves behind {', '.join(event.leaked)}"
             self._book.report("L4", event, text, number)
@@ -205,7 +269,10 @@ class Liveness:
 
     def _finished(self, number: int, event: Finished) -> None:
         for life in self._book.lives.values():
-            if life.closing is not None and not life.over:
+            if life.over:
+                continue
+            self._check_cancelled(number, event, life)
+            if life.closing is not None:
                 text = f"{life.name} never ends"
                 self._book.report("L4", event, text, life.closing[0], number)
         if self._book.healed is None:
@@ -214,5 +281,13 @@ class Liveness:
             log = self._book.logs.get(tp)
             at = event.committed.get(tp, -1)
             if log is not None and log.known and log.next_visible(max(at, 0)) < end:
-                text = f"{tp} is left at {at} of {end}, {event.time - self._book.healed:.1f} s"
-                self._book.report("L2", event, f"{text} after all was well again", number)
+                since = event.time - self._book.healed
+                text = f"{tp} is left at {at} of {end}, {since:.1f} s after all was well again"
+                self._book.report("L2", event, text, number)
+
+
+def _patience(life: Life) -> float:
+    """How long the group may wait for one that was lost, when all is well: for a session to end,
+    and for a JoinGroup that nobody will ever answer."""
+    told = life.told
+    return told.session_timeout + told.rebalance_timeout + _JOIN_GRACE + _REJOIN

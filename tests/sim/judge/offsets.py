@@ -157,7 +157,7 @@ class Offsets:
             elif tp in event.offsets:
                 asked[tp] = (tenure, event.offsets[tp])
                 tenure.asked = max(tenure.asked, event.offsets[tp])
-                if event.offsets[tp] != tenure.position:
+                if event.offsets[tp] != tenure.position or event.offsets[tp] < (tenure.sent or 0):
                     tenure.loose = True
         self._asked[event.member, event.token] = asked
 

@@ -1,0 +1,137 @@
+"""How long records wait that could be delivered while a cooperative group rebalances: L1.
+
+A gap is a time in which the member rejoins, the application waits in the client, and the client has
+records of a partition that stays: fetched, not paused, of a membership that is not in doubt.
+"""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+
+from kafkagroup import TopicPartition
+
+from ..events import Answered, Assigned, Away, Delivered, Lost, OfMember, Paused, Processed, Sent
+from .book import Book, Handlers, Life
+
+_GAP = 0.1
+"""Seconds at the 99th percentile: of fewer than a hundred gaps, of each."""
+
+_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
+
+
+@attrs.define(eq=False)
+class _Window:
+    """What a member has to deliver, and since when it could."""
+
+    rejoining: tuple[float, int] | None = None
+    """Since when; None while it does not."""
+    waiting_since: float | None = None
+    """Since when the application waits for a record; None while it may not."""
+    reach: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
+    """Partition -> how far the records reach that came, and when."""
+    paused: frozenset[TopicPartition] = frozenset()
+    sure_until: float = 0.0
+    """Until when what it has is surely its own."""
+
+
+class Gaps:
+    """The rule of gaps."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._windows: dict[Life, _Window] = {}
+        self._lengths: list[float] = []
+        self.handlers: Handlers = {
+            Sent: self._sent,
+            Answered: self._answered,
+            Assigned: self._assigned,
+            Lost: self._lost,
+            Paused: self._paused,
+            Away: self._away,
+            Processed: self._processed,
+            Delivered: self._delivered,
+        }
+
+    @property
+    def p99(self) -> float:
+        """The gap that one in a hundred is longer than, in seconds; 0 without any."""
+        lengths = sorted(self._lengths)
+        return lengths[min(len(lengths) - 1, math.ceil(len(lengths) * 0.99) - 1)] if lengths else 0
+
+    def _of(self, name: str) -> tuple[Life, _Window]:
+        life = self._book.life(name)
+        window = self._windows.get(life)
+        if window is None:
+            window = self._windows[life] = _Window()
+        return life, window
+
+    def _sent(self, number: int, event: Sent) -> None:
+        life, window = self._of(event.member)
+        if event.api == "JoinGroup" and life.held and life.told.cooperative:
+            window.rejoining = window.rejoining or (event.time, number)
+
+    def _answered(self, number: int, event: Answered) -> None:
+        life, window = self._of(event.member)
+        if event.api == "Fetch":
+            for tp, reach in event.offsets.items():
+                window.reach[tp] = (reach, event.time)
+        elif event.api in _MEMBERSHIP and event.error in ("NONE", "REBALANCE_IN_PROGRESS"):
+            found = self._book.request(event)
+            since = event.time if found is None else found[1].time
+            window.sure_until = since + life.told.session_timeout
+
+    def _assigned(self, number: int, event: Assigned) -> None:
+        life, window = self._of(event.member)
+        self._close(number, event, life, window)
+        window.rejoining = None
+
+    def _lost(self, number: int, event: Lost) -> None:
+        _, window = self._of(event.member)
+        window.rejoining = None
+
+    def _paused(self, number: int, event: Paused) -> None:
+        _, window = self._of(event.member)
+        window.paused = frozenset(event.partitions)
+        window.waiting_since = None
+
+    def _away(self, number: int, event: Away) -> None:
+        _, window = self._of(event.member)
+        window.waiting_since = None
+
+    def _processed(self, number: int, event: Processed) -> None:
+        _, window = self._of(event.member)
+        window.waiting_since = event.time
+
+    def _delivered(self, number: int, event: Delivered) -> None:
+        life, window = self._of(event.member)
+        self._close(number, event, life, window)
+        window.waiting_since = None
+
+    def _close(self, number: int, event: OfMember, life: Life, window: _Window) -> None:
+        """The application was given something, or the rebalance is over: how long was that?"""
+        if window.rejoining is None or window.waiting_since is None:
+            return
+        since, by = window.rejoining
+        since = max(since, window.waiting_since, life.thawed_at)
+        until = min(event.time, window.sure_until)
+        had = [
+            max(since, came)
+            for tp, (reach, came) in window.reach.items()
+            if tp not in window.paused and self._has(life, tp, reach)
+        ]
+        if not had:
+            return
+        gap = max(0.0, until - min(had))
+        self._lengths.append(gap)
+        # Below a hundred gaps the longest is the 99th percentile.
+        if gap > _GAP and self.p99 > _GAP:
+            text = f"{life.name} has records and delivers none for {gap:.2f} s while it rejoins"
+            self._book.report("L1", event, text, by, number)
+
+    def _has(self, life: Life, tp: TopicPartition, reach: int) -> bool:
+        tenure = life.held.get(tp)
+        if tenure is None or tenure.revoking is not None or tenure.position is None:
+            return False
+        return self._book.log(tp).next_visible(tenure.position) < reach

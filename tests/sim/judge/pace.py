@@ -1,0 +1,110 @@
+"""How often a member asks: L6. Not in a hot loop, and not in step with the others."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+
+from ..events import Answered, Sent
+from .book import Book, Handlers, Life
+
+_RATE = 20
+"""Requests in a second."""
+_ALIKE = 4
+"""So many pauses of exactly the same length are no accident."""
+_SHORT = 0.01
+"""Seconds: what is shorter is no pause."""
+
+_DRIVEN = frozenset(("Fetch", "OffsetCommit"))
+"""Requests that come as often as records and applications do, when they go well."""
+
+_RETRIED = frozenset(
+    (
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "REQUEST_TIMED_OUT",
+        "UNSTABLE_OFFSET_COMMIT",
+    )
+)
+"""Errors after which the same request is sent again after a back-off."""
+_PAUSED = frozenset(("JoinGroup", "OffsetCommit", "OffsetFetch", "FindCoordinator"))
+"""Requests that are retried after a pause of their own."""
+
+
+@attrs.define(eq=False)
+class _Steps:
+    """What a member asked lately."""
+
+    sent: dict[str, deque[tuple[float, int]]] = attrs.field(factory=dict)
+    """Kind of request -> when and by which event those of the last second left."""
+    refused: dict[str, deque[tuple[float, int]]] = attrs.field(factory=dict)
+    """The same of those that were refused, in a row."""
+    refused_at: dict[str, float] = attrs.field(factory=dict)
+    """Kind of request -> when it was refused by what passes, and was not sent since."""
+    pauses: dict[float, int] = attrs.field(factory=dict)
+    """Length of a pause before a retry, to the microsecond -> how many there were."""
+
+
+class Pace:
+    """The rules of back-off."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._steps: dict[Life, _Steps] = {}
+        self.requests_per_second = 0
+        self.handlers: Handlers = {Sent: self._sent, Answered: self._answered}
+
+    def _of(self, name: str) -> tuple[Life, _Steps]:
+        life = self._book.life(name)
+        steps = self._steps.get(life)
+        if steps is None:
+            steps = self._steps[life] = _Steps()
+        return life, steps
+
+    def _sent(self, number: int, event: Sent) -> None:
+        life, steps = self._of(event.member)
+        if event.api not in _DRIVEN:
+            times = steps.sent.setdefault(event.api, deque())
+            self._count(number, event, life, times, "")
+            self.requests_per_second = max(self.requests_per_second, len(times))
+        refused_at = steps.refused_at.pop(event.api, None)
+        if refused_at is not None:
+            self._paused(number, event, life, steps, event.time - refused_at)
+
+    def _answered(self, number: int, event: Answered) -> None:
+        life, steps = self._of(event.member)
+        if event.error == "NONE":
+            steps.refused.pop(event.api, None)
+            return
+        if event.error in _RETRIED and event.api in _PAUSED:
+            steps.refused_at[event.api] = event.time
+        times = steps.refused.setdefault(event.api, deque())
+        self._count(number, event, life, times, f", refused with {event.error}")
+
+    def _count(
+        self,
+        number: int,
+        event: Sent | Answered,
+        life: Life,
+        times: deque[tuple[float, int]],
+        how: str,
+    ) -> None:
+        times.append((event.time, number))
+        while times[0][0] <= event.time - 1.0:
+            times.popleft()
+        # What piled up while the process stood still comes at once.
+        if len(times) > _RATE and life.thawed_at < times[0][0]:
+            text = f"{life.name} sends {event.api} {len(times)} times in a second{how}"
+            self._book.report("L6", event, text, times[0][1], number)
+            times.clear()
+
+    def _paused(self, number: int, event: Sent, life: Life, steps: _Steps, pause: float) -> None:
+        if not self._book.virtual or pause < _SHORT or life.thawed_at > event.time - pause:
+            return
+        length = round(pause, 6)
+        steps.pauses[length] = steps.pauses.get(length, 0) + 1
+        if steps.pauses[length] == _ALIKE:
+            text = f"{life.name} has waited exactly {length} s before {_ALIKE} retries"
+            self._book.report("L6", event, text, number)
