@@ -6,6 +6,8 @@ sent named another member id or generation than those that hold when it comes.
 
 from __future__ import annotations
 
+import math
+
 import attrs
 
 from kafkagroup.assign import GroupSpec, MemberSpec
@@ -26,6 +28,9 @@ from .book import Book, Handlers, Life
 
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
 """Requests whose errors say something of the membership."""
+
+_MEMORY = 10.0
+"""Seconds for which what was said of a topic may be believed."""
 
 _PASSING = frozenset(
     (
@@ -79,6 +84,8 @@ class Membership:
         self._standings: dict[Life, Standing] = {}
         self._partitions: dict[str, int] = {}
         """Topic -> how many partitions it had at first."""
+        self._misled_at = -math.inf
+        """When somebody was last refused metadata, of a topic or of all."""
         self.handlers: Handlers = {
             Sent: self._sent,
             Answered: self._answered,
@@ -143,6 +150,8 @@ class Membership:
     # ------------------------------------------------------------ what a member is told
 
     def _answered(self, number: int, event: Answered) -> None:
+        if event.api == "Metadata" and event.error != "NONE":
+            self._misled_at = event.time
         if event.api not in _MEMBERSHIP and event.error in _PASSING:
             return
         request = self._book.request(event)
@@ -247,10 +256,12 @@ class Membership:
 
     def _known_partitions(self, event: Formed) -> dict[str, int]:
         """Topic -> how many partitions the leader knew of. Those that were added on the way it may
-        not have heard of yet; when nobody ever gets them, L2 sees it."""
+        not have heard of yet, and of a whole topic it may just have been told that there is none;
+        when nobody ever gets them, L2 sees it."""
         known = {}
         for topic, count in event.partitions.items():
             first = self._partitions.setdefault(topic, count)
-            given = (tp for tps in event.assignment.values() for tp in tps if tp.topic == topic)
-            known[topic] = min(count, max(first, *(tp.partition + 1 for tp in given), 0))
+            given = [tp for tps in event.assignment.values() for tp in tps if tp.topic == topic]
+            if given or event.time - self._misled_at > _MEMORY:
+                known[topic] = min(count, max(first, *(tp.partition + 1 for tp in given), 0))
         return known
