@@ -261,7 +261,8 @@ class Membership:
         known = {}
         for topic, count in event.partitions.items():
             first = self._partitions.setdefault(topic, count)
-            given = [tp for tps in event.assignment.values() for tp in tps if tp.topic == topic]
+            shares = (*event.assignment.values(), *event.claims.values())
+            given = [tp for share in shares for tp in share if tp.topic == topic]
             if given or event.time - self._misled_at > _MEMORY:
                 known[topic] = min(count, max(first, *(tp.partition + 1 for tp in given), 0))
         return known
