@@ -30,7 +30,7 @@ from kafkagroup.member.requests import (
     leave_request,
     sync_request,
 )
-from kafkagroup.member.state import BEATING, COMMITTING, MOVES, OVER, Member, Phase
+from kafkagroup.member.state import BEATING, COMMITTING, MOVES, OVER, PARKING, Member, Phase
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,
@@ -133,7 +133,10 @@ class _Step:
         elif token == member.beating:
             assert isinstance(message, HeartbeatResponse)
             self._set(beating=None)
-            self._beaten(message.error_code)
+            if member.phase is Phase.JOINING:
+                self._beaten_aside(message.error_code)
+            else:
+                self._beaten(message.error_code)
         elif token == member.pending:
             match message:
                 case JoinGroupResponse():
@@ -154,6 +157,8 @@ class _Step:
         elif token == member.finding:
             self._set(finding=None)
             self._back_off()
+        elif token == member.beating and member.phase is Phase.JOINING:
+            self._set(beating=None)  # the join tells what has become of the coordinator
         elif token == member.beating:
             self._lose_coordinator()
             self._back_off()
@@ -254,6 +259,7 @@ class _Step:
                 for m in answer.members
                 if m.group_instance_id is not None
             },
+            beating=None,  # of the generation before: it would be refused
             next_beat=self.now + config.heartbeat_interval,
             acknowledged=self.now,
             session_ends=self.now + config.session_timeout,
@@ -344,6 +350,11 @@ class _Step:
                     self._revoke("the group is rebalancing")
             case _:
                 self._refused(code, "Heartbeat")
+
+    def _beaten_aside(self, code: int) -> None:
+        """While a join is parked only good news counts: its own answer brings the bad."""
+        if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            self._set(acknowledged=self.member.beat_sent)
 
     def _acknowledge(self) -> None:
         sent = self.member.beat_sent
@@ -514,26 +525,42 @@ class _Step:
         timeout = max(config.request_timeout, config.rebalance_timeout + _JOIN_GRACE)
         token = self._send(join_request(member), timeout=timeout)
         self._move(Phase.JOINING, pending=token, rejoin=False)
+        if member.holding:
+            # Not at once: most joins are answered soon, and that is a better sign of life.
+            self._set(next_beat=self.now + config.heartbeat_interval)
 
     def _beat_when_due(self) -> None:
         member, config = self.member, self.member.config
-        if member.phase not in BEATING or member.beating is not None or self.now < member.next_beat:
+        if not self._beats or member.beating is not None or self.now < member.next_beat:
             return
+        parked = member.phase in PARKING
         # The answer is of use until the session ends; then the connection counts as dead.
-        timeout = max(member.session_ends - self.now, config.heartbeat_interval)
-        token = self._send(heartbeat_request(member), timeout=timeout)
+        ends = member.owning_until if parked else member.session_ends
+        token = self._send(
+            heartbeat_request(member),
+            timeout=max(ends - self.now, config.heartbeat_interval),
+            route=Route.ASIDE if parked else Route.COORDINATOR,
+        )
         pace = config.heartbeat_interval
-        if self.now < member.settled_at:
+        if self.now < member.settled_at and not parked:
             pace = min(config.settling_interval, pace)
         self._set(beating=token, beat_sent=self.now, next_beat=self.now + pace)
+
+    @property
+    def _beats(self) -> bool:
+        """Whether heartbeats are due now. A member that holds partitions while its request is
+        parked beats past it: that the coordinator has heard the request is nowhere else to be
+        known, and if it has not, it gives the partitions away."""
+        member = self.member
+        return member.phase in BEATING or (member.phase in PARKING and member.holding)
 
     def _wake(self) -> None:
         member = self.member
         times: list[float] = []
         if member.phase in BEATING:
             times.append(member.session_ends)
-            if member.coordinator is not None and member.beating is None:
-                times.append(member.next_beat)
+        if self._beats and member.coordinator is not None and member.beating is None:
+            times.append(member.next_beat)
         waits = member.coordinator is None and member.finding is None
         if waits or (member.phase is Phase.UNJOINED and member.coordinator is not None):
             times.append(member.retry_at)

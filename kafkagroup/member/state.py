@@ -57,7 +57,8 @@ MOVES: Mapping[Phase, frozenset[Phase]] = {
 """Every move that a phase may make; any other is a bug and raises."""
 
 BEATING = frozenset((Phase.COMPUTING, Phase.STABLE, Phase.REVOKING))
-"""Phases with heartbeats. A parked JoinGroup or SyncGroup counts as one at the coordinator."""
+"""Phases with heartbeats. A parked JoinGroup or SyncGroup counts as one at the coordinator, if it
+has come there: who holds partitions meanwhile makes sure by heartbeats past it."""
 
 PARKING = frozenset((Phase.JOINING, Phase.SYNCING))
 """Phases whose request may stay parked at the coordinator, and what is sent behind it unread."""
@@ -143,9 +144,7 @@ class Member:
         """Until when the assignment is surely this member's, without another answer."""
         if not self.holding:
             return 0.0
-        until = self.acknowledged + self.config.session_timeout
-        # While a request is parked the coordinator waits for us, at most this long.
-        return until + self.config.rebalance_timeout if self.phase in PARKING else until
+        return self.acknowledged + self.config.session_timeout
 
     @property
     def is_leader(self) -> bool:

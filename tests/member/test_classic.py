@@ -28,7 +28,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.member.backoff import backoff
 from kafkagroup.member.classic import step
-from kafkagroup.member.state import BEATING, MOVES, Config, Member, Phase
+from kafkagroup.member.state import BEATING, MOVES, PARKING, Config, Member, Phase
 from kafkagroup.member.vocabulary import (
     Assign,
     Compute,
@@ -1062,9 +1062,55 @@ def test_what_is_kept_stays_held_while_the_group_rebalances() -> None:
     event = Revoked(now=12.0, token=6, protocols=(("range", b"owns"),))
     after, effects = step(revoking, event)
     assert after == evolve(
-        revoking, phase=Phase.JOINING, pending=7, last_token=7, protocols=(("range", b"owns"),)
+        revoking,
+        phase=Phase.JOINING,
+        pending=7,
+        last_token=7,
+        protocols=(("range", b"owns"),),
+        next_beat=15.0,
     )
-    assert [type(effect) for effect in effects] == [Send]
+    assert [type(effect) for effect in effects] == [Send, WakeAt]
+    assert after.owning_until == 20.0
+
+
+PARKED = evolve(REVOKING, config=COOPERATIVE, phase=Phase.JOINING, pending=7, last_token=7)
+"""Keeps what it has while its join is parked, or has never come to the coordinator."""
+PARKED_BEATEN = evolve(PARKED, beating=8, last_token=8, beat_sent=15.0, next_beat=18.0)
+
+
+def test_what_is_kept_is_made_sure_of_past_the_parked_join() -> None:
+    """A join that never came to the coordinator was once taken for a sign of life: partitions were
+    read on for a rebalance timeout after the group had given them to another."""
+    assert step(PARKED, Woke(now=15.0)) == (
+        PARKED_BEATEN,
+        (attrs.evolve(beat(8, 5.0), route=Route.ASIDE),),
+    )
+
+
+@pytest.mark.parametrize("code", [0, E.REBALANCE_IN_PROGRESS])
+def test_who_is_known_past_the_parked_join_owns_on(code: int) -> None:
+    known = evolve(PARKED_BEATEN, beating=None, acknowledged=15.0)
+    assert step(PARKED_BEATEN, reply(8, beaten(code))) == (known, (WakeAt(time=18.0),))
+    assert known.owning_until == 25.0
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        *(reply(8, beaten(c)) for c in (E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, 16, 14, 30)),
+        SendFailed(now=10.0, token=8, error=ConnectionLostError("gone")),
+    ],
+)
+def test_bad_news_past_the_parked_join_waits_for_its_answer(event: Event) -> None:
+    """The generation may just have ended because the join is about to be answered."""
+    unknown = evolve(PARKED_BEATEN, beating=None)
+    assert step(PARKED_BEATEN, event) == (unknown, (WakeAt(time=18.0),))
+
+
+def test_a_heartbeat_past_the_join_is_nothing_to_the_generation_that_it_brings() -> None:
+    after, _ = step(PARKED_BEATEN, reply(7, joined(), now=16.0))
+    assert after.beating is None
+    assert step(after, reply(8, beaten(E.ILLEGAL_GENERATION), now=16.0))[0] == after
 
 
 def test_heartbeats_are_frequent_until_a_rebalance_has_settled() -> None:
@@ -1423,7 +1469,8 @@ class Life:
                 assert not any(isinstance(work, Revoke | Lose) for work in self.work)
                 assert request.member_id == self.member.member_id
             case Send(request=HeartbeatRequest() as request):
-                assert self.member.phase in BEATING
+                parked = self.member.phase in PARKING and self.member.holding
+                assert self.member.phase in BEATING or parked
                 assert request.generation_id == self.member.generation_id
             case Lose():
                 assert not any(isinstance(work, Lose) for work in self.work), "lost twice"
