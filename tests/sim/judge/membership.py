@@ -64,6 +64,8 @@ class Standing:
     sync: int = -1
     """The SyncGroup that was sent after it."""
     generation: int = -1
+    before: int = -1
+    """The generation before the join that is on its way: heartbeats may go past it."""
     """What that JoinGroup was answered with; -1 until then, and once that is over."""
     assigned: Partitions | None = None
     """What that SyncGroup was answered with; None until then."""
@@ -116,10 +118,14 @@ class Membership:
             case "JoinGroup":
                 self._check_id(number, event, standing)
                 standing.join, standing.sync = number, -1
+                if standing.generation >= 0:
+                    standing.before = standing.generation
                 standing.generation, standing.assigned = -1, None
             case "SyncGroup":
                 standing.sync = number
                 self._check_generation(number, event, standing)
+            case "Heartbeat" if standing.generation < 0 and event.generation == standing.before:
+                pass  # whether it still has its place, while it waits for the answer to its join
             case "Heartbeat":
                 self._check_generation(number, event, standing)
             case "LeaveGroup":
