@@ -218,6 +218,7 @@ class Engine:
         )
         member = Member(config=config, protocols=self._subscriber.protocols())
         session.expired = False
+        session.joined_at = anyio.current_time()
         kind = ThreadedDriver if options.heartbeat_thread else Driver
         session.driver = kind(self._cluster, member, self._subscriber, session.lag)
         self._spawn(partial(self._be_member, session.driver), "membership")

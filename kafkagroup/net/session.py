@@ -47,6 +47,8 @@ class Session:
         """The application waits in the client."""
         self.last_poll = 0.0
         """When the application last came to the client or left it."""
+        self.joined_at = 0.0
+        """When it became a member, for the first time or again."""
         self.expired = False
         """The application stayed away for `max_poll_interval_ms`; its next poll rejoins."""
         self.rejoin: Callable[[], None] = lambda: None

@@ -115,3 +115,34 @@ async def test_a_revocation_waits_for_the_commit_that_the_application_has_under_
                 await consumer.subscribe("t")
                 await anyio.sleep(5)
                 assert events == ["committed", "revoked"]
+
+
+async def test_a_rebalance_is_no_poll(network: Any) -> None:
+    """An application that was stuck once kept its partitions for as long as others came and went:
+    each assignment started the clock of max_poll_interval_ms anew."""
+    lost: list[float] = []
+
+    async def on_lost(partitions: Sequence[TopicPartition]) -> None:
+        lost.append(anyio.current_time())
+
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0", "1"], partition=0)
+        consumer = Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            rebalance_timeout_ms=2_000,
+            max_poll_interval_ms=20_000,
+            on_partitions_lost=on_lost,
+        )
+        with anyio.fail_after(90):
+            async with consumer:
+                await anyio.sleep(1)
+                await consumer.getone()
+                left = anyio.current_time()
+                for _ in range(3):
+                    await anyio.sleep(8)
+                    await consumer.subscribe("t")
+                assert [at - left for at in lost] == [pytest.approx(20.0, abs=0.1)]
+                assert (await consumer.getone()).offset == 0
