@@ -135,9 +135,7 @@ class Liveness:
         """L2: a member whose application is gone must not keep its partitions."""
         if pulse.away_since is None or not life.held:
             return
-        # A rebalance starts the clock again: what is owned is new.
-        owned_at = max(tenure.began_at for tenure in life.held.values())
-        gone = event.time - max(pulse.away_since, life.thawed_at, owned_at)
+        gone = event.time - max(pulse.away_since, life.thawed_at)
         if gone > life.told.max_poll_interval + _REJOIN:
             text = f"{life.name} beats on, {gone:.1f} s after its application left"
             self._book.report("L2", event, text, pulse.away_by, number)

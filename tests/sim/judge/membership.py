@@ -124,7 +124,7 @@ class Membership:
             case "SyncGroup":
                 standing.sync = number
                 self._check_generation(number, event, standing)
-            case "Heartbeat" if standing.generation < 0 and event.generation == standing.before:
+            case "Heartbeat" if standing.sync < 0 and event.generation == standing.before:
                 pass  # whether it still has its place, while it waits for the answer to its join
             case "Heartbeat":
                 self._check_generation(number, event, standing)
@@ -197,7 +197,7 @@ class Membership:
 
     def _assigned(self, number: int, event: Assigned) -> None:
         life, standing = self._standing(event.member)
-        standing.polled = event.time
+        standing.polled = standing.polled or event.time
         if not life.wired:
             return
         name = life.name
