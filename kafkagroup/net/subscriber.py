@@ -204,13 +204,14 @@ class Subscriber:
         session.identity = Identity(
             generation.generation_id, generation.member_id, session.options.group_instance_id
         )
+        owed = bool(self._had[0]) and session.last_poll > session.joined_at
         self._had = (sorted(assigned), generation.generation_id)
         if generation.is_leader and generation.generation_id != self._computed:
             # KIP-814: a static leader that came back did not compute, but it watches all the same.
             await self._watch(_subscriptions(generation.members))
-        if session.last_poll <= session.joined_at:
-            # It has not come since, and had nothing to come for. A later assignment is no poll:
-            # were it one, who is stuck would keep partitions as long as the group rebalances.
+        if not owed:
+            # It had nothing to come for. Another assignment is no poll: were it one, who is stuck
+            # would keep partitions as long as the group rebalances.
             session.last_poll = anyio.current_time()
         revoked = sorted(session.delivery.owned.keys() - set(assigned))
         if revoked:

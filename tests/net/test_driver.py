@@ -146,3 +146,36 @@ async def test_a_rebalance_is_no_poll(network: Any) -> None:
                     await consumer.subscribe("t")
                 assert [at - left for at in lost] == [pytest.approx(20.0, abs=0.1)]
                 assert (await consumer.getone()).offset == 0
+
+
+async def test_who_had_no_partitions_has_the_whole_interval_for_its_first(network: Any) -> None:
+    """A member in reserve need not poll; when another left, it was thrown out at once."""
+    lost: list[float] = []
+
+    async def on_lost(partitions: Sequence[TopicPartition]) -> None:
+        lost.append(anyio.current_time())
+
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0"], partition=0)
+        owner = Consumer("t", bootstrap_servers="kafka-1", group_id="g", client_id="a")
+        reserve = Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            client_id="b",
+            max_poll_interval_ms=20_000,
+            rebalance_timeout_ms=2_000,
+            on_partitions_lost=on_lost,
+        )
+        with anyio.fail_after(200):
+            async with reserve:
+                async with owner:
+                    assert (await owner.getone()).offset == 0
+                    await owner.commit()
+                    assert await reserve.getmany(timeout=0.1) == {}
+                    assert reserve.assignment() == frozenset()
+                    await anyio.sleep(55)
+                assigned = anyio.current_time()
+                await anyio.sleep(60)
+                assert [at - assigned for at in lost] == [pytest.approx(20.0, abs=2.0)]

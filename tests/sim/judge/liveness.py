@@ -62,6 +62,8 @@ class Pulse:
     away_since: float | None = None
     """Since when the application has not come to the client; None while it waits there."""
     away_by: int = -1
+    had: bool = False
+    """Whether its last assignment was of any partitions."""
     back_at: float = 0.0
     """When it last came."""
     told_at: float | None = None
@@ -237,6 +239,11 @@ class Liveness:
         self._check_takeovers(number, event, event.partitions)
         for tp in event.partitions:
             self._orphans.pop(tp, None)
+        life = self._book.life(event.member)
+        pulse = self._pulse(life)
+        if pulse.away_since is not None and not pulse.had:
+            pulse.away_since = event.time  # it had nothing to come for
+        pulse.had = bool(life.held)
 
     def _check_takeovers(
         self, number: int, event: Event, partitions: Iterator[TopicPartition]
