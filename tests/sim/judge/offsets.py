@@ -165,11 +165,16 @@ class Offsets:
         asked = self._asked.pop((event.member, event.token), {})
         if event.outcome != "ok":
             return
-        held = self._book.life(event.member).held
+        life = self._book.life(event.member)
         for tp, (tenure, offset) in asked.items():
             # Whoever let go of it meanwhile may have taken it out of the commit.
-            if held.get(tp) is tenure:
-                self._happened(tp, offset, number)
+            if life.held.get(tp) is not tenure:
+                continue
+            log = self._book.log(tp)
+            if life.wired and log.floor < offset and not tenure.loose:
+                text = f"{life.name} is told that {tp}@{offset} is committed; {log.floor} is"
+                self._book.report("S6", event, text, log.floor_by, number)
+            self._happened(tp, offset, number)
 
     def _happened(self, tp: TopicPartition, offset: int, number: int) -> None:
         """The group's commit is at least there."""
@@ -238,7 +243,7 @@ class Offsets:
     # ------------------------------------------------------------ commits: what comes of it
 
     def _answered(self, number: int, event: Answered) -> None:
-        if event.api not in ("OffsetCommit", "OffsetFetch", "ListOffsets", "Fetch"):
+        if event.api not in ("OffsetCommit", "OffsetFetch", "Fetch"):
             return
         request = self._book.request(event)
         if request is None:
@@ -258,6 +263,8 @@ class Offsets:
                 # An answer to what was asked for an earlier tenure is no answer for this one.
                 if tenure is not None and tenure.began < by:
                     tenure.starts.add(offset)
+                    if not tenure.loose:
+                        self._happened(tp, offset, number)
 
     def _acknowledged(self, number: int, event: Answered, life: Life, by: int, sent: Sent) -> None:
         for tp, offset in sent.offsets.items():

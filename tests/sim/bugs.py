@@ -1,0 +1,1048 @@
+"""Bugs that clients of groups have had, planted: who watches the judge.
+
+Each is a patch of the product, in force while its context is entered, in the process of the tests
+alone. Each must be seen in a history, by one of the invariants that it breaks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+import anyio
+import attrs
+
+from kafkagroup import assign as assignors
+from kafkagroup.assign.spec import named
+from kafkagroup.consume import plan as remedies
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
+from kafkagroup.errors import ErrorCode, KafkaGroupError
+from kafkagroup.member import classic
+from kafkagroup.member.state import Phase
+from kafkagroup.net import driver as drivers
+from kafkagroup.net import engine as engines
+from kafkagroup.net import fetcher as fetchers
+from kafkagroup.net import offsets as group_offsets
+from kafkagroup.net import positions as position_lookups
+from kafkagroup.net import reader as readers
+from kafkagroup.net import retry
+from kafkagroup.net import service as services
+from kafkagroup.net import session as sessions
+from kafkagroup.net import subscriber as subscribers
+from kafkagroup.net.connection import BrokerConnection
+from kafkagroup.types import OffsetAndMetadata
+from kafkagroup.wire.messages.group import HeartbeatResponse
+
+from . import process
+
+__all__ = ["BUGS", "Bug"]
+
+
+@attrs.frozen
+class Bug:
+    """One bug."""
+
+    name: str
+    breaks: frozenset[str]
+    """The invariants of which one at least must show it."""
+    text: str
+    """What is wrong, in a line."""
+    plant: Callable[[], AbstractContextManager[object]]
+
+
+BUGS: dict[str, Bug] = {}
+
+_Step = classic._Step
+
+
+def _bug(*breaks: str) -> Callable[[Callable[[ExitStack], None]], Callable[[ExitStack], None]]:
+    """Register a planter, whose docstring says what is wrong."""
+
+    def register(planter: Callable[[ExitStack], None]) -> Callable[[ExitStack], None]:
+        @contextmanager
+        def planted() -> Iterator[None]:
+            with ExitStack() as stack:
+                planter(stack)
+                yield
+
+        name = planter.__name__.strip("_")
+        BUGS[name] = Bug(name, frozenset(breaks), planter.__doc__ or "", planted)
+        return planter
+
+    return register
+
+
+def _replace(stack: ExitStack, owner: Any, name: str, new: Any) -> None:
+    stack.enter_context(mock.patch.object(owner, name, new))
+
+
+def _around(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a method by what `make` makes of it."""
+    _replace(stack, owner, name, wraps(getattr(owner, name))(make(getattr(owner, name))))
+
+
+async def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+# ------------------------------------------------------------------ letting go
+
+
+@_bug("S3")
+def skips_the_last_commit(stack: ExitStack) -> None:
+    """Partitions are let go of without a commit of what was processed."""
+    _replace(stack, subscribers.Subscriber, "_last_commit", _nothing)
+
+
+@_bug("S3")
+def does_not_wait_for_the_last_commit(stack: ExitStack) -> None:
+    """The last commit is on its way when the member rejoins."""
+
+    async def hasty(self: Any, deadline: float) -> None:
+        with anyio.move_on_after(0.001):
+            await self._session.commit_processed(1.0)
+
+    _replace(stack, subscribers.Subscriber, "_last_commit", hasty)
+
+
+@_bug("S2")
+def rejoins_while_revoking(stack: ExitStack) -> None:
+    """The rejoin is sent when the callback begins, not when it ends."""
+
+    def make(call: Any) -> Any:
+        async def called(self: Any, callback: Any, partitions: Any) -> None:
+            if callback is self._callbacks.revoked and partitions:
+                tell = self._session.driver._early
+                tell()
+            await call(self, callback, partitions)
+
+        return called
+
+    def serve(before: Any) -> Any:
+        async def revoke(self: Any, deadline: float) -> Any:
+            driver = self._session.driver
+            work = driver.member.pending
+
+            def early() -> None:
+                driver._post(
+                    drivers.Revoked(
+                        now=anyio.current_time(), token=work, protocols=self.protocols()
+                    )
+                )
+
+            driver._early = early
+            return await before(self, deadline)
+
+        return revoke
+
+    _replace(stack, drivers.Driver, "_early", lambda: None) if hasattr(
+        drivers.Driver, "_early"
+    ) else None
+    _around(stack, subscribers.Subscriber, "_call", make)
+    _around(stack, subscribers.Subscriber, "revoke", serve)
+
+
+@_bug("S2")
+def keeps_its_partitions_in_an_eager_rebalance(stack: ExitStack) -> None:
+    """A member of an eager group joins again without having let go."""
+
+    def make(going: Any) -> Any:
+        def eager(self: Any, *, lost: bool) -> Any:
+            return going(self, lost=True) if lost else []
+
+        return eager
+
+    _around(stack, subscribers.Subscriber, "_going", make)
+
+
+@_bug("S9")
+def delivers_after_revoke(stack: ExitStack) -> None:
+    """What was fetched before is handed out while its partition is revoked."""
+    _replace(stack, Delivery, "revoke", lambda self, partitions: None)
+
+
+@_bug("S9")
+def delivers_after_lost(stack: ExitStack) -> None:
+    """What was fetched before is handed out when its partition is gone."""
+
+    def release(self: Any, partitions: Any) -> None:
+        for tp in tuple(partitions):
+            self.owned.pop(tp, None)
+        self._hand = ()
+
+    _replace(stack, Delivery, "revoke", lambda self, partitions: None)
+    _replace(stack, Delivery, "release", release)
+
+
+@_bug("S13")
+def commits_when_lost(stack: ExitStack) -> None:
+    """A member whose place in the group is gone commits all the same."""
+
+    def make(lose: Any) -> Any:
+        async def losing(self: Any, reason: str) -> Any:
+            session = self._session
+            pending = session.delivery.to_commit()
+            if pending:
+                with anyio.move_on_after(0.5):
+                    try:
+                        await session.offsets._commit_once(session.identity, pending)
+                    except Exception:
+                        pass
+            return await lose(self, reason)
+
+        return losing
+
+    _around(stack, subscribers.Subscriber, "lose", make)
+
+
+@_bug("S2", "S10")
+def does_not_tell_what_is_lost(stack: ExitStack) -> None:
+    """`on_partitions_lost` is not called."""
+
+    def make(call: Any) -> Any:
+        async def called(self: Any, callback: Any, partitions: Any) -> None:
+            if callback is not self._callbacks.lost:
+                await call(self, callback, partitions)
+
+        return called
+
+    _around(stack, subscribers.Subscriber, "_call", make)
+
+
+@_bug("S3", "S13", "S5")
+def commits_what_it_let_go_of(stack: ExitStack) -> None:
+    """An auto-commit reads what to commit, dawdles, and does not look again whose it is."""
+
+    def make(commit: Any) -> Any:
+        async def late(self: Any, timeout: float) -> None:
+            pending = self.delivery.to_commit()
+            if pending and self.offsets is not None and not self.draining:
+                await anyio.sleep(0.5)
+                await self.offsets.commit(self.identity, pending, timeout=timeout)
+                return
+            await commit(self, timeout)
+
+        return late
+
+    _around(stack, sessions.Session, "commit_processed", make)
+
+
+# ------------------------------------------------------------------ membership
+
+
+@_bug("S11")
+def forgets_its_id_on_a_disconnect(stack: ExitStack) -> None:
+    """A lost connection makes a new member of it."""
+
+    def make(take_failure: Any) -> Any:
+        def forgetful(self: Any, token: int, error: Exception) -> None:
+            if token in (self.member.beating, self.member.pending):
+                self._set(member_id="")
+            take_failure(self, token, error)
+
+        return forgetful
+
+    _around(stack, _Step, "_take_failure", make)
+
+
+@_bug("S11")
+def forgets_its_id_with_the_generation(stack: ExitStack) -> None:
+    """ILLEGAL_GENERATION costs the member id too."""
+
+    def make(reset: Any) -> Any:
+        def forgetful(self: Any, reason: str) -> None:
+            self._set(member_id="")
+            reset(self, reason)
+
+        return forgetful
+
+    _around(stack, _Step, "_reset_generation", make)
+
+
+@_bug("L6", "L2")
+def does_not_keep_the_id_it_is_given(stack: ExitStack) -> None:
+    """MEMBER_ID_REQUIRED is answered by the same join again."""
+
+    def make(joined: Any) -> Any:
+        def stubborn(self: Any, answer: Any) -> None:
+            joined(self, answer)
+            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                self._set(member_id="")
+
+        return stubborn
+
+    _around(stack, _Step, "_joined", make)
+
+
+@_bug("L2", "L6")
+def insists_on_an_unknown_id(stack: ExitStack) -> None:
+    """UNKNOWN_MEMBER_ID leaves the id as it is."""
+
+    def make(refused: Any) -> Any:
+        def stubborn(self: Any, code: int, what: str) -> None:
+            before = self.member.member_id
+            refused(self, code, what)
+            if code == ErrorCode.UNKNOWN_MEMBER_ID:
+                self._set(member_id=before)
+
+        return stubborn
+
+    _around(stack, _Step, "_refused", make)
+
+
+@_bug("S1")
+def goes_on_when_fenced(stack: ExitStack) -> None:
+    """FENCED_INSTANCE_ID is taken for something that passes."""
+
+    def make(refused: Any) -> Any:
+        def stubborn(self: Any, code: int, what: str) -> None:
+            if code == ErrorCode.FENCED_INSTANCE_ID:
+                self._back_off()
+                self._retry_phase("fenced")
+            else:
+                refused(self, code, what)
+
+        return stubborn
+
+    _around(stack, _Step, "_refused", make)
+
+
+@_bug("L2")
+def ignores_a_rebalance(stack: ExitStack) -> None:
+    """REBALANCE_IN_PROGRESS on a heartbeat is taken for NONE."""
+
+    def make(beaten: Any) -> Any:
+        def deaf(self: Any, code: int) -> None:
+            beaten(self, 0 if code == ErrorCode.REBALANCE_IN_PROGRESS else code)
+
+        return deaf
+
+    _around(stack, _Step, "_beaten", make)
+
+
+@_bug("S10", "S1", "L2")
+def goes_on_in_a_generation_that_is_over(stack: ExitStack) -> None:
+    """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID on a heartbeat are tried again."""
+
+    def make(beaten: Any) -> Any:
+        def deaf(self: Any, code: int) -> None:
+            over = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+            beaten(self, 0 if code in over else code)
+
+        return deaf
+
+    _around(stack, _Step, "_beaten", make)
+
+
+@_bug("S10", "S11", "S2")
+def acts_on_a_stale_heartbeat(stack: ExitStack) -> None:
+    """The answer to a heartbeat of before counts as one of now."""
+
+    def make(take_reply: Any) -> Any:
+        def credulous(self: Any, token: int, message: object) -> None:
+            stale = isinstance(message, HeartbeatResponse) and token != self.member.beating
+            if stale and message.error_code and self.member.phase is Phase.JOINING:
+                self._set(generation_id=-1, member_id="")
+                self._restart("stale")
+            else:
+                take_reply(self, token, message)
+
+        return credulous
+
+    _around(stack, _Step, "_take_reply", make)
+
+
+@_bug("S10")
+def takes_up_a_stale_generation(stack: ExitStack) -> None:
+    """The assignment is taken up under the generation before."""
+
+    def make(synced: Any) -> Any:
+        def stale(self: Any, answer: Any) -> None:
+            last = getattr(self.member.config, "group_id", "")
+            synced(self, answer)
+            self.effects[:] = [
+                attrs.evolve(
+                    effect,
+                    generation=attrs.evolve(
+                        effect.generation, generation_id=effect.generation.generation_id - 1
+                    ),
+                )
+                if last and isinstance(effect, drivers.Assign)
+                else effect
+                for effect in self.effects
+            ]
+
+        return stale
+
+    _around(stack, _Step, "_synced", make)
+
+
+@_bug("S10")
+def beats_for_the_generation_before(stack: ExitStack) -> None:
+    """Heartbeats name the generation before."""
+
+    def make(request: Any) -> Any:
+        return lambda member: request(attrs.evolve(member, generation_id=member.generation_id - 1))
+
+    _around(stack, classic, "heartbeat_request", make)
+
+
+@_bug("L2", "S3", "S5", "S4", "S10")
+def commits_as_who_it_was(stack: ExitStack) -> None:
+    """Commits name the first generation for ever."""
+
+    class Stuck:
+        def __get__(self, session: Any, _: Any) -> Any:
+            return session.__dict__.get("stuck", group_offsets.NO_MEMBERSHIP)
+
+        def __set__(self, session: Any, identity: Any) -> None:
+            kept = session.__dict__.get("stuck", group_offsets.NO_MEMBERSHIP)
+            if kept.generation_id < 0 or kept.member_id != identity.member_id:
+                session.__dict__["stuck"] = identity
+
+    stack.enter_context(mock.patch.object(sessions.Session, "identity", Stuck(), create=True))
+
+
+@_bug("S1")
+def does_not_check_ownership_after_a_freeze(stack: ExitStack) -> None:
+    """Whoever stood still delivers on without having asked whether it still owns anything."""
+
+    def make(step: Any) -> Any:
+        def sure(self: Any, event: Any, tasks: Any) -> None:
+            step(self, event, tasks)
+            self.owning_until = float("inf")
+
+        return sure
+
+    _around(stack, drivers.Driver, "_step", make)
+
+
+@_bug("L3")
+def forgets_heartbeats_while_draining(stack: ExitStack) -> None:
+    """No heartbeat until the application has let go."""
+
+    def make(beat: Any) -> Any:
+        def quiet(self: Any) -> None:
+            if self.member.phase is not Phase.REVOKING:
+                beat(self)
+
+        return quiet
+
+    _around(stack, _Step, "_beat_when_due", make)
+
+
+@_bug("L3")
+def beats_when_polled(stack: ExitStack) -> None:
+    """Heartbeats leave only while the application waits in the client."""
+
+    def make(step: Any) -> Any:
+        def stepping(self: Any, event: Any, tasks: Any) -> None:
+            _STATE["waiting"] = self._application._session.waiting
+            step(self, event, tasks)
+
+        return stepping
+
+    def quiet(beat: Any) -> Any:
+        def beats(self: Any) -> None:
+            if _STATE.get("waiting", True):
+                beat(self)
+            elif self.member.next_beat <= self.now:
+                self._set(next_beat=self.now + 0.1)
+
+        return beats
+
+    _around(stack, drivers.Driver, "_step", make)
+    _around(stack, _Step, "_beat_when_due", quiet)
+
+
+_STATE: dict[str, Any] = {}
+"""What some bugs carry from one call to the next."""
+
+
+@_bug("L2")
+def ignores_max_poll_interval(stack: ExitStack) -> None:
+    """A member whose application never comes back keeps its partitions."""
+    _replace(stack, engines.Engine, "_watch_polls", _nothing)
+
+
+@_bug("L2")
+def never_comes_back_after_max_poll(stack: ExitStack) -> None:
+    """The poll after the poll interval does not rejoin."""
+
+    def make(join: Any) -> Any:
+        def once(self: Any) -> None:
+            if not self._session.expired:
+                join(self)
+
+        return once
+
+    _around(stack, engines.Engine, "join", make)
+
+
+@_bug("L2", "L6")
+def sticks_to_its_coordinator(stack: ExitStack) -> None:
+    """A coordinator that has moved is not looked for."""
+    _replace(stack, _Step, "_lose_coordinator", lambda self: self._set(beating=None))
+
+
+# ------------------------------------------------------------------ back-off
+
+
+@_bug("L6")
+def retries_without_back_off(stack: ExitStack) -> None:
+    """What failed is tried again at once."""
+    for module in (classic, retry, fetchers):
+        _replace(stack, module, "backoff", lambda *_: 0.0)
+
+
+@_bug("L6")
+def has_no_jitter(stack: ExitStack) -> None:
+    """All members come back at the same time."""
+    for module in (classic, retry, fetchers):
+        _around(
+            stack,
+            module,
+            "backoff",
+            lambda backoff: lambda attempt, first, most, _: backoff(attempt, first, most, 0.5),
+        )
+
+
+@_bug("L6")
+def rejoins_for_ever(stack: ExitStack) -> None:
+    """Each assignment is answered by a join."""
+
+    def make(assign: Any) -> Any:
+        async def again(self: Any, generation: Any) -> None:
+            await assign(self, generation)
+            if self._session.driver is not None:
+                self._session.driver.rejoin("again")
+
+        return again
+
+    _around(stack, subscribers.Subscriber, "assign", make)
+
+
+@_bug("L6")
+def asks_for_metadata_without_end(stack: ExitStack) -> None:
+    """Metadata is asked for in a loop."""
+
+    async def hot(self: Any) -> None:
+        while True:
+            try:
+                await self._cluster.refresh()
+            except KafkaGroupError:
+                pass
+
+    _replace(stack, engines.Engine, "_keep_metadata", hot)
+
+
+# ------------------------------------------------------------------ cooperative
+
+
+@_bug("S2", "S1", "S14")
+def joins_without_claims(stack: ExitStack) -> None:
+    """A cooperative member does not say what it has."""
+
+    def make(protocols: Any) -> Any:
+        def silent(self: Any) -> Any:
+            owned, self._session.delivery.owned = self._session.delivery.owned, {}
+            try:
+                return protocols(self)
+            finally:
+                self._session.delivery.owned = owned
+
+        return silent
+
+    _around(stack, subscribers.Subscriber, "protocols", make)
+
+
+@_bug("S2")
+def claims_what_it_lost(stack: ExitStack) -> None:
+    """A cooperative member claims what it had, whether it has it or not."""
+
+    def make(protocols: Any) -> Any:
+        def boastful(self: Any) -> Any:
+            owned = self._session.delivery.owned
+            if self.cooperative:
+                had = {tp: OwnedPartition(tp) for tp in self._had[0]}
+                self._session.delivery.owned = had | owned
+            try:
+                return protocols(self)
+            finally:
+                self._session.delivery.owned = owned
+
+        return boastful
+
+    _around(stack, subscribers.Subscriber, "protocols", make)
+
+
+@_bug("S10", "S1")
+def keeps_what_a_rebalance_takes(stack: ExitStack) -> None:
+    """What a cooperative rebalance takes away is not let go of."""
+
+    def make(release: Any) -> Any:
+        def keeping(self: Any, partitions: Any) -> None:
+            if not _STATE.get("assigning"):
+                release(self, partitions)
+                return
+            for tp in partitions:
+                if tp in self.owned:
+                    self.owned[tp].revoked = False
+
+        return keeping
+
+    def assigning(assign: Any) -> Any:
+        async def assigned(self: Any, generation: Any) -> None:
+            callbacks = self._callbacks
+            if self.cooperative:
+                self._callbacks = attrs.evolve(callbacks, revoked=None)
+            _STATE["assigning"] = self.cooperative
+            try:
+                await assign(self, generation)
+            finally:
+                _STATE["assigning"] = False
+                self._callbacks = callbacks
+
+        return assigned
+
+    _around(stack, Delivery, "release", make)
+    _around(stack, subscribers.Subscriber, "assign", assigning)
+
+
+@_bug("L2")
+def does_not_rejoin_after_revoking(stack: ExitStack) -> None:
+    """What a cooperative member let go of is never given away."""
+
+    def make(rejoin: Any) -> Any:
+        def lazy(self: Any, reason: str, protocols: Any = None) -> None:
+            if not reason.startswith("let go"):
+                rejoin(self, reason, protocols)
+
+        return lazy
+
+    _around(stack, drivers.Driver, "rejoin", make)
+
+
+@_bug("L1")
+def stands_still_while_it_rejoins(stack: ExitStack) -> None:
+    """A cooperative member delivers nothing until the rebalance is over."""
+
+    def make(step: Any) -> Any:
+        def still(self: Any, event: Any, tasks: Any) -> None:
+            step(self, event, tasks)
+            if self.member.phase is not Phase.STABLE:
+                self.owning_until = 0.0
+
+        return still
+
+    _around(stack, drivers.Driver, "_step", make)
+
+
+# ------------------------------------------------------------------ assignors
+
+
+def _assignor(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any]) -> None:
+    """Spoil what every assignor answers; nobody checks what it hands over."""
+    _replace(stack, subscribers, "_check_handover", lambda *_: None)
+    spoilt: dict[str, Any] = {}
+    for name, whole in process._ASSIGNORS.items():
+
+        def assignor(spec: Any, whole: Any = whole) -> Any:
+            return spoil(spec, dict(whole(spec)))
+
+        vars(assignor).update(vars(whole))
+        spoilt[name] = assignor
+    stack.enter_context(mock.patch.dict(process._ASSIGNORS, spoilt))
+
+
+@_bug("S14")
+def hands_over_at_once(stack: ExitStack) -> None:
+    """The cooperative assignor gives away what another still has."""
+
+    def spoil(spec: Any, _: Any) -> Any:
+        return assignors.sticky_assignor(spec)
+
+    _assignor(stack, spoil)
+
+
+@_bug("S14")
+def leaves_one_out(stack: ExitStack) -> None:
+    """An assignor gives one partition to nobody."""
+
+    def spoil(spec: Any, assignment: dict[str, Any]) -> Any:
+        for member in sorted(assignment):
+            if len(assignment[member]) > 1:
+                return assignment | {member: assignment[member][1:]}
+        return assignment
+
+    _assignor(stack, spoil)
+
+
+@_bug("S14")
+def gives_one_twice(stack: ExitStack) -> None:
+    """An assignor gives one partition to two members."""
+
+    def spoil(spec: Any, assignment: dict[str, Any]) -> Any:
+        rich = next((m for m in sorted(assignment) if assignment[m]), None)
+        for member in sorted(assignment):
+            if rich not in (None, member):
+                both = tuple(sorted({*assignment[member], assignment[rich][0]}))
+                return assignment | {member: both}
+        return assignment
+
+    _assignor(stack, spoil)
+
+
+@_bug("S14")
+def gives_all_to_one(stack: ExitStack) -> None:
+    """A sticky assignor gives all that it can to the first member."""
+
+    def spoil(spec: Any, assignment: dict[str, Any]) -> Any:
+        if any(member.owned for member in spec.members.values()):
+            return assignment
+        first, *others = sorted(assignment)
+        topics = spec.members[first].topics
+        given = {tp for share in assignment.values() for tp in share if tp.topic in topics}
+        rest = {m: tuple(tp for tp in assignment[m] if tp not in given) for m in others}
+        return {first: tuple(sorted(given)), **rest}
+
+    _assignor(stack, spoil)
+
+
+# ------------------------------------------------------------------ delivery
+
+
+@_bug("S12", "S8")
+def resumes_where_it_was(stack: ExitStack) -> None:
+    """A partition that comes back goes on at the position of the tenure before."""
+    memory: dict[Any, Any] = {}
+
+    def make(own: Any) -> Any:
+        def remembering(self: Any, partitions: Any) -> Any:
+            fresh = own(self, partitions)
+            kept = memory.setdefault(id(self), {})
+            for owned in fresh:
+                before = kept.get(owned.tp)
+                if before is not None and before.position != UNKNOWN:
+                    owned.start_at(before.position)
+                kept[owned.tp] = owned
+            return fresh
+
+        return remembering
+
+    _around(stack, Delivery, "own", make)
+
+
+@_bug("S8")
+def keeps_its_buffer_when_it_seeks(stack: ExitStack) -> None:
+    """What was fetched before a seek is handed out after it."""
+
+    def make(start_at: Any) -> Any:
+        def keeping(self: Any, offset: int, **options: Any) -> None:
+            buffered, size, ahead = self.buffered, self.buffered_bytes, self.fetch_offset
+            self.buffered = type(buffered)()
+            start_at(self, offset, **options)
+            if buffered:
+                self.buffered, self.buffered_bytes, self.fetch_offset = buffered, size, ahead
+
+        return keeping
+
+    _around(stack, OwnedPartition, "start_at", make)
+
+
+@_bug("S8")
+def takes_what_it_did_not_ask_for(stack: ExitStack) -> None:
+    """An answer to a fetch counts wherever the position is by now."""
+
+    def make(add: Any) -> Any:
+        def careless(self: Any, owned: Any, batches: Any) -> None:
+            add(self, owned, batches)
+            if owned.buffered and not owned.revoked:
+                owned.position = max(owned.position, owned.buffered[0].base_offset)
+
+        return careless
+
+    _around(stack, Delivery, "add", make)
+
+
+@_bug("S8", "S7")
+def resets_on_any_fetch_error(stack: ExitStack) -> None:
+    """Any error of a fetch is answered by the reset policy."""
+    _replace(stack, fetchers, "remedy", lambda code: remedies.Remedy.RESET)
+
+
+@_bug("S8")
+def skips_on_a_fetch_error(stack: ExitStack) -> None:
+    """A record that cannot be fetched just now is passed over."""
+
+    def make(see_to: Any) -> Any:
+        def skipping(self: Any, owned: Any, code: int) -> bool:
+            if owned.position == owned.fetch_offset:
+                owned.position += 1
+                owned.fetch_offset += 1
+            return see_to(self, owned, code)
+
+        return skipping
+
+    _around(stack, fetchers.Fetcher, "_see_to", make)
+
+
+@_bug("S8")
+def repeats_the_batch_from_its_start(stack: ExitStack) -> None:
+    """Records of a batch below the position are handed out again."""
+
+    def make(open_batch: Any) -> Any:
+        def whole(self: Any) -> Any:
+            owned = open_batch(self)
+            if owned is not None and not (self._batch.is_control or self._batch.hidden):
+                self._records = self._batch.records(0)
+            return owned
+
+        return whole
+
+    _around(stack, Delivery, "_open_batch", make)
+
+
+@_bug("S8")
+def hands_out_markers(stack: ExitStack) -> None:
+    """A control record comes to the application."""
+
+    def make(open_batch: Any) -> Any:
+        def blind(self: Any) -> Any:
+            owned = open_batch(self)
+            if owned is not None and self._batch.is_control:
+                records = self._batch.records(owned.position)
+                self._records = (record._replace(value=b"-1") for record in records)
+            return owned
+
+        return blind
+
+    _around(stack, Delivery, "_open_batch", make)
+
+
+@_bug("S8", "L2")
+def does_not_pass_markers(stack: ExitStack) -> None:
+    """The position stays below the control records at the end of a log."""
+
+    def close(self: Any, owned: Any) -> None:
+        self._current = self._batch = None
+        self._queue(owned)
+
+    _replace(stack, Delivery, "_close_batch", close)
+
+
+@_bug("S8", "S6")
+def loses_a_record_to_a_cancellation(stack: ExitStack) -> None:
+    """A call can be cancelled after it has taken its record."""
+
+    def make(following: Any) -> Any:
+        async def late(self: Any, take: Any) -> Any:
+            taken = await following(self, take)
+            await anyio.sleep(0.02)
+            return taken
+
+        return late
+
+    _around(stack, readers.Reader, "next", make)
+
+
+@_bug("S6", "S8", "S4")
+def starts_behind_the_commit(stack: ExitStack) -> None:
+    """The committed offset is taken for that of the last record."""
+
+    def make(committed: Any) -> Any:
+        def off_by_one(data: Any) -> Any:
+            found = committed(data)
+            return None if found is None else attrs.evolve(found, offset=found.offset + 1)
+
+        return off_by_one
+
+    _around(stack, group_offsets, "_committed", make)
+
+
+@_bug("S7")
+def starts_before_the_commit(stack: ExitStack) -> None:
+    """The record before the committed offset comes again."""
+
+    def make(committed: Any) -> Any:
+        def off_by_one(data: Any) -> Any:
+            found = committed(data)
+            return found and attrs.evolve(found, offset=max(0, found.offset - 1))
+
+        return off_by_one
+
+    _around(stack, group_offsets, "_committed", make)
+
+
+@_bug("S8", "S6", "S4")
+def starts_at_the_end(stack: ExitStack) -> None:
+    """Without a committed offset it starts at the end, whatever the policy."""
+    _replace(stack, position_lookups, "_timestamp", lambda policy: -1)
+
+
+@_bug("S12")
+def takes_a_failed_offset_fetch_for_none(stack: ExitStack) -> None:
+    """A committed offset that could not be read counts as none."""
+
+    def make(once: Any) -> Any:
+        async def careless(self: Any, partitions: Any, unknown: Any) -> Any:
+            found = await once(self, partitions, unknown)
+            missing = [tp for tp in partitions if tp not in found.offsets]
+            found.offsets.update(dict.fromkeys(missing))
+            return found
+
+        return careless
+
+    _around(stack, group_offsets.GroupOffsets, "once", make)
+
+
+@_bug("L2", "S12", "S8", "L6")
+def takes_a_negative_offset_for_one(stack: ExitStack) -> None:
+    """The -1 of "nothing committed" is used as a position."""
+    _replace(
+        stack,
+        group_offsets,
+        "_committed",
+        lambda data: OffsetAndMetadata(
+            data.committed_offset if data.committed_offset >= 0 else -2
+        ),
+    )
+
+
+# ------------------------------------------------------------------ commits
+
+
+@_bug("S4")
+def commits_what_is_in_hand(stack: ExitStack) -> None:
+    """A record counts as processed when it is handed out."""
+
+    def make(read: Any) -> Any:
+        def eager(self: Any, *arguments: Any) -> Any:
+            found = read(self, *arguments)
+            for owned in self._hand:
+                owned.processed = owned.position
+            return found
+
+        return eager
+
+    _around(stack, Delivery, "next_record", make)
+    _around(stack, Delivery, "next_batch", make)
+
+
+@_bug("S4")
+def commits_what_is_fetched(stack: ExitStack) -> None:
+    """The end of the buffer is committed."""
+
+    def ahead(self: Any) -> OffsetAndMetadata | None:
+        if self.fetch_offset in (UNKNOWN, self.committed):
+            return None
+        return OffsetAndMetadata(self.fetch_offset)
+
+    _replace(stack, OwnedPartition, "to_commit", ahead)
+
+
+@_bug("S5")
+def commits_the_last_record(stack: ExitStack) -> None:
+    """The offset of the last record is committed, at times, and not the next one."""
+
+    def make(to_commit: Any) -> Any:
+        def wavering(self: Any) -> OffsetAndMetadata | None:
+            found: OffsetAndMetadata | None = to_commit(self)
+            if found is not None:
+                return found
+            if self.processed == UNKNOWN or self.processed < 1:
+                return None
+            return OffsetAndMetadata(self.processed - 1)
+
+        return wavering
+
+    _around(stack, OwnedPartition, "to_commit", make)
+
+
+@_bug("S5", "S10", "S13")
+def lets_commits_overtake(stack: ExitStack) -> None:
+    """Two commits are under way at a time, and the older may be tried again after the newer."""
+
+    @asynccontextmanager
+    async def turn(self: Any, timeout: float) -> Any:
+        yield timeout
+
+    _replace(stack, sessions.Session, "_turn", turn)
+
+
+@_bug("S6")
+def says_that_a_failed_commit_is_done(stack: ExitStack) -> None:
+    """The error of a commit is logged, and `commit` returns."""
+
+    def make(commit: Any) -> Any:
+        async def careless(self: Any, *arguments: Any, **options: Any) -> None:
+            try:
+                await commit(self, *arguments, **options)
+            except KafkaGroupError:
+                pass
+
+        return careless
+
+    _around(stack, sessions.Session, "_commit", make)
+
+
+# ------------------------------------------------------------------ cancellation, closing, time
+
+
+@_bug("L5")
+def swallows_a_cancellation(stack: ExitStack) -> None:
+    """A call that is cancelled waits on, shielded."""
+
+    def make(wait: Any) -> Any:
+        async def deaf(self: Any) -> float:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(0.5):
+                return await wait(self)
+            return await wait(self)
+
+        return deaf
+
+    _around(stack, readers.Reader, "_wait", make)
+
+
+@_bug("L4")
+def leaves_connections_open(stack: ExitStack) -> None:
+    """Closing forgets the connections."""
+    _replace(stack, BrokerConnection, "aclose", _nothing)
+
+
+@_bug("L4")
+def closes_as_long_as_it_takes(stack: ExitStack) -> None:
+    """Closing has no deadline."""
+
+    def make(init: Any) -> Any:
+        def patient(self: Any, close_timeout: float) -> None:
+            init(self, 10_000.0)
+
+        return patient
+
+    _around(stack, services.Service, "__init__", make)
+
+
+@_bug("L2")
+def goes_by_the_wall_clock(stack: ExitStack) -> None:
+    """The clock on the wall says whether a membership is sure."""
+    began = time.time
+
+    def clock() -> Callable[[], float]:
+        start = began()
+        return lambda: anyio.current_time() + time.time() - start
+
+    _replace(stack, engines, "loop_clock", clock)
+
+
+def expected() -> Mapping[str, frozenset[str]]:
+    """Name of a bug -> the invariants of which one shows it."""
+    return {name: bug.breaks for name, bug in BUGS.items()}
+
+
+_ = named

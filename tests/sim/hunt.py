@@ -1,0 +1,128 @@
+"""Looks for the histories that show the planted bugs, and keeps the first of them for the tests."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from . import run as running
+from .bugs import BUGS
+from .events import Event
+from .judge import judge
+from .observe import Log
+from .plan import make_plan
+
+__all__ = ["KEPT", "hunt", "shown"]
+
+KEPT = Path(__file__).with_name("bugs.json")
+"""Name of a bug -> seeds that show it, each with the invariants that it breaks there."""
+
+MOST = 300
+"""So many histories must do."""
+
+_EVENTS = 40_000
+"""A history of more than that is that of a hot loop: what there is of it will do."""
+
+_CPU = 30
+"""Seconds after which a history that does not get on is cut short."""
+
+
+class _EnoughError(Exception):
+    pass
+
+
+class _Bounded(Log):
+    """A log that ends the history when it is long enough."""
+
+    last: _Bounded
+
+    def __init__(self) -> None:
+        super().__init__()
+        _Bounded.last = self
+
+    def tell(self, kind: Any, **fields: Any) -> None:
+        if len(self.events) >= _EVENTS:
+            raise _EnoughError
+        super().tell(kind, **fields)
+
+
+def shown(seed: int, planted: AbstractContextManager[object] | None = None) -> list[str]:
+    """The invariants that are broken in the history of a seed, sorted, as far as it gets."""
+    return sorted({violation.invariant for violation in judge(_events(seed, planted))})
+
+
+def _events(seed: int, planted: AbstractContextManager[object] | None) -> Sequence[Event]:
+    def enough(*_: object) -> None:
+        raise _EnoughError
+
+    before = signal.signal(signal.SIGVTALRM, enough)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _CPU)
+    try:
+        with mock.patch.object(running, "Log", _Bounded), planted or nullcontext():
+            running.run(make_plan(seed))
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        # What a bug does to the world does not matter: the history goes as far as it goes.
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    return _Bounded.last.events
+
+
+def hunt(names: Iterable[str], jobs: int, *, most: int = MOST, enough: int = 2) -> int:
+    """Find the first seeds that show each bug; print them, and keep them. 1 if one is not found."""
+    began = time.monotonic()
+    wanted = sorted(names) or sorted(BUGS)
+    found = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    survivors = []
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs, initializer=_quiet, maxtasksperchild=1) as pool:
+        work = ((name, most, enough) for name in wanted)
+        for name, seeds in pool.imap_unordered(_hunt_one, work):
+            if seeds:
+                found[name] = seeds
+                print(f"{name}: {', '.join(_said(seed) for seed in seeds)}", flush=True)
+            else:
+                found.pop(name, None)
+                survivors.append(name)
+                print(f"{name}: SURVIVES {most} histories", flush=True)
+    known = {name: found[name] for name in sorted(found) if name in BUGS}
+    lines = (f'  "{name}": {json.dumps(seeds)}' for name, seeds in known.items())
+    KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    caught = len(wanted) - len(survivors)
+    print(f"{caught} of {len(wanted)} bugs caught in {time.monotonic() - began:.0f} s")
+    return 1 if survivors else 0
+
+
+def _said(seed: Mapping[str, Any]) -> str:
+    return f"seed {seed['seed']} by {' '.join(seed['by'])}"
+
+
+def _hunt_one(work: tuple[str, int, int]) -> tuple[str, list[dict[str, Any]]]:
+    name, most, enough = work
+    bug = BUGS[name]
+    seeds: list[dict[str, Any]] = []
+    for seed in range(most):
+        broken = bug.breaks & set(shown(seed, bug.plant()))
+        # What the history shows without the bug does not count.
+        by = sorted(broken - set(shown(seed))) if broken else []
+        if by:
+            seeds.append({"seed": seed, "by": by})
+            if len(seeds) == enough:
+                break
+    return name, seeds
+
+
+def _quiet() -> None:
+    logging.disable(logging.CRITICAL)
+    sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - what a bug leaves behind complains there
