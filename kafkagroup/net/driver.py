@@ -118,6 +118,8 @@ class Driver:
         """When this side last ran. A member that stands still may have been given up meanwhile."""
         self._stood_still = False
         """It stood still for a whole session, and the coordinator has not answered since."""
+        self._taken_up: anyio.Event
+        """Set, and replaced, when the application has taken up a generation."""
         self._events: MemoryObjectSendStream[Event]
         self._mailbox: MemoryObjectReceiveStream[Event]
         # Unbounded on purpose: each event answers an effect, so there are never more than those.
@@ -166,6 +168,7 @@ class Driver:
         try:
             async with anyio.create_task_group() as tasks:
                 done = anyio.Event()
+                self._taken_up = anyio.Event()
                 tasks.start_soon(self._serve_application, done)
                 tasks.start_soon(self._watch_polls)
                 self._step(Started(now=anyio.current_time(), jitter=random.random()), tasks)
@@ -255,10 +258,13 @@ class Driver:
     async def _watch_polls(self) -> None:
         """Leave the group when the application does not come back: its partitions are stuck."""
         while True:
+            taken_up = self._taken_up
             due = self._application.poll_due(self._ran())
             if due <= anyio.current_time():
                 break
-            await anyio.sleep_until(due)
+            with anyio.move_on_at(due):
+                # Until it owns something it owes nothing; what it then owes may be due sooner.
+                await taken_up.wait()
         logger.warning(
             "group %s: leaving, as the application has stood still for max_poll_interval_ms"
             " (rebalance_timeout_ms, of a GroupMember)",
@@ -292,6 +298,8 @@ class Driver:
         except KafkaGroupError as error:
             # As a rule bytes of the leader's that are no assignment.
             self._post(AssignFailed(now=anyio.current_time(), error=error))
+        self._taken_up.set()
+        self._taken_up = anyio.Event()
 
     async def _compute(self, work: Compute) -> Event:
         try:

@@ -42,7 +42,6 @@ _PASSING = frozenset(
         "NOT_COORDINATOR",
         "REQUEST_TIMED_OUT",
         "NETWORK_EXCEPTION",
-        "UNKNOWN_SERVER_ERROR",
     )
 )
 """Errors that leave the membership as it is."""
@@ -74,6 +73,8 @@ class Standing:
     """The last event for which partitions may be lost."""
     polled: float = 0.0
     """When the application last came to the client, or was given something by it."""
+    polled_before: float = 0.0
+    """And the time before that."""
     fenced: int | None = None
     fenced_at: float = 0.0
 
@@ -124,7 +125,7 @@ class Membership:
             case "SyncGroup":
                 standing.sync = number
                 self._check_generation(number, event, standing)
-            case "Heartbeat" if standing.sync < 0 and event.generation == standing.before:
+            case "Heartbeat" if standing.assigned is None and event.generation == standing.before:
                 pass  # whether it still has its place, while it waits for the answer to its join
             case "Heartbeat":
                 self._check_generation(number, event, standing)
@@ -215,7 +216,12 @@ class Membership:
 
     def _lost(self, number: int, event: Lost) -> None:
         life, standing = self._standing(event.member)
-        away = event.time - standing.polled >= life.told.max_poll_interval
+        # Of one instant: it may have come back just too late.
+        at_once = standing.polled == event.time
+        since = standing.polled_before if at_once else standing.polled
+        away = event.time - since > life.told.max_poll_interval - 1e-6
+        # It has left, then, if its coordinator could be told.
+        standing.id_gone = standing.id_gone or away
         caused = standing.excused > life.joined_by or life.closing is not None or away
         if life.wired and event.partitions and not caused:
             text = f"{life.name} loses its partitions, and nothing has ended its generation"
@@ -227,7 +233,8 @@ class Membership:
 
     def _processed(self, number: int, event: Processed) -> None:
         _, standing = self._standing(event.member)
-        standing.polled = event.time
+        if event.time > standing.polled:
+            standing.polled_before, standing.polled = standing.polled, event.time
 
     def _delivered(self, number: int, event: Delivered) -> None:
         life, standing = self._standing(event.member)

@@ -163,6 +163,10 @@ class Offsets:
 
     def _committed(self, number: int, event: Committed) -> None:
         asked = self._asked.pop((event.member, event.token), {})
+        if event.outcome == "cancelled":
+            # Nobody waits for its answer any more; the next commit covers what it was for.
+            for tenure, _ in asked.values():
+                tenure.flying = False
         if event.outcome != "ok":
             return
         life = self._book.life(event.member)
@@ -210,7 +214,9 @@ class Offsets:
                 text = f"{life.name} commits {tp}@{offset} for a membership that is over"
                 self._book.report("S13", event, text, by, number)
         done = _done(tenure, log)
-        if offset > max(done, tenure.asked) and log.next_visible(done) < offset:
+        # One that is tried again was right when it first left, whatever was sought since.
+        again = identity in tenure.identities
+        if offset > max(done, tenure.asked) and not again and log.next_visible(done) < offset:
             text = f"{life.name} commits {tp}@{offset} and has processed up to {done}"
             self._book.report("S4", event, text, tenure.processed_by, number)
         if tenure.sent is not None and offset < tenure.sent and not tenure.loose:
