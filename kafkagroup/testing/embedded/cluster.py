@@ -1,6 +1,6 @@
 """What the nodes of the cluster share: who is alive, topics and their leaders, groups and offsets.
 
-All state that outlives a node is here; a node itself has none. A change of leader or coordinator
+All state that outlives a node is here; a node itself has only its fetch sessions. A change of leader or coordinator
 happens only here. No I/O.
 """
 
@@ -16,6 +16,7 @@ import attrs
 
 from kafkagroup.errors import BrokerError, ErrorCode
 from kafkagroup.testing.embedded.coordinator import GroupCoordinator
+from kafkagroup.testing.embedded.fetch_sessions import FetchSessions
 from kafkagroup.testing.embedded.log import PartitionLog
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
@@ -33,6 +34,7 @@ class Node:
     node_id: int
     host: str
     port: int
+    fetch_sessions: FetchSessions
     alive: bool = True
 
 
@@ -68,17 +70,25 @@ class Cluster:
         self._random = Random(seed)
         self.settings = settings
         self.timers = Timers()
-        self.nodes = {node_id: Node(node_id, "", -1) for node_id in node_ids}
+        slots = settings.max_incremental_fetch_session_cache_slots
+        self.nodes = {
+            node_id: Node(node_id, "", -1, FetchSessions(self._session_id, slots))
+            for node_id in node_ids
+        }
         self.topics: dict[str, Topic] = {}
-        self.coordinator = GroupCoordinator(self.timers, lambda: str(self._uuid()), settings)
+        self.coordinator = GroupCoordinator(self.timers, lambda: str(self.new_id()), settings)
         self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         """Committed offsets by group."""
         self.on_append: dict[object, Callable[[], None]] = {}
         """Called whenever there may be more to fetch; keyed by who waits."""
         self._moved: dict[str, int] = {}
 
-    def _uuid(self) -> UUID:
+    def new_id(self) -> UUID:
+        """An id for a topic or a member."""
         return UUID(int=self._random.getrandbits(128), version=4)
+
+    def _session_id(self) -> int:
+        return self._random.randrange(1, 2**31)
 
     @property
     def live(self) -> list[int]:
@@ -103,7 +113,7 @@ class Cluster:
             error = error or ErrorCode.INVALID_PARTITIONS
         if error:
             raise BrokerError(error, name)
-        topic = self.topics[name] = Topic(name, self._uuid(), [])
+        topic = self.topics[name] = Topic(name, self.new_id(), [])
         self.add_partitions(name, partitions)
         return topic
 
@@ -169,6 +179,7 @@ class Cluster:
     def _change_nodes(self, node_id: int, *, alive: bool, now: float) -> None:
         before = {group_id: self.coordinator_of(group_id) for group_id in self.coordinator.groups}
         self.nodes[node_id].alive = alive
+        self.nodes[node_id].fetch_sessions.clear()
         live = self.live
         for topic in self.topics.values():
             for index, partition in enumerate(topic.partitions):

@@ -47,8 +47,8 @@ class EmbeddedKafka:
         assert kafka.committed("my-group", "orders") == {0: 1, 1: 1}
     ```
 
-    Answers, errors and timing rules follow Apache Kafka 4.3. There are no transactions, fetch
-    sessions, ACLs, replication lag or KIP-848 groups. Nodes are numbered from 1.
+    Answers, errors and timing rules follow Apache Kafka 4.3; the docstring of the package lists
+    where they do not. Nodes are numbered from 1.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
 """Reading: Fetch with its long poll, ListOffsets, OffsetForLeaderEpoch.
 
 A fetch that finds too little parks: it is answered when enough has been appended, when something
-is wrong with a partition, or when its time is over. Always a full fetch: sessions (KIP-227) are
-declined by answering session 0, which every client must take.
+is wrong with a partition, or when its time is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import groupby
 
 import attrs
 
@@ -15,6 +15,7 @@ from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster, Partition
 from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.evolve import evolve
+from kafkagroup.testing.embedded.fetch_sessions import FetchSession, Place
 from kafkagroup.testing.embedded.log import PartitionLog, TimedOffset
 from kafkagroup.wire.messages.fetch import (
     EpochEndOffset,
@@ -22,7 +23,6 @@ from kafkagroup.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
@@ -105,20 +105,22 @@ def fetch(
     reply: Callable[[FetchResponse], None],
 ) -> None:
     """Answer a fetch when there is something to say, at the latest after its `max_wait_ms`."""
-    if request.session_epoch > 0:
-        error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        reply(FetchResponse(error_code=error, responses=()))
+    session = cluster.nodes[node_id].fetch_sessions.open(request, caller)
+    if isinstance(session, ErrorCode):
+        reply(FetchResponse(error_code=session, responses=()))
         return
     key = object()
 
     def look(*, last: bool) -> None:
         attempt = _Round(caller.version, bool(request.isolation_level), request.max_bytes)
-        answer = _read_all(cluster, node_id, request, attempt)
+        results = [
+            (place, _read(cluster, node_id, place, asked, attempt)) for place, asked in session
+        ]
         enough = attempt.size >= request.min_bytes or not attempt.served or attempt.at_once
         if enough or last:
             cluster.on_append.pop(key, None)
             cluster.timers.cancel(key)
-            reply(answer)
+            reply(_answer(cluster, session, results, attempt))
 
     def time_is_up(_now: float) -> None:
         look(last=True)
@@ -128,32 +130,41 @@ def fetch(
     look(last=request.max_wait_ms <= 0)
 
 
-def _read_all(
-    cluster: Cluster, node_id: int, request: FetchRequest, attempt: _Round
+def _answer(
+    cluster: Cluster,
+    session: FetchSession,
+    results: list[tuple[Place, PartitionData]],
+    attempt: _Round,
 ) -> FetchResponse:
+    # What is not there stands at the end, as in Kafka: a topic may then come twice.
+    news = sorted(session.news(results), key=lambda item: _ABSENT.get(item[1].error_code, 0))
     topics = tuple(
         FetchableTopicResponse(
-            topic=topic.topic,
-            topic_id=topic.topic_id,
-            partitions=tuple(_read(cluster, node_id, topic, p, attempt) for p in topic.partitions),
+            topic=topic, topic_id=topic_id, partitions=tuple(data for _, data in found)
         )
-        for topic in request.topics
+        for (topic, topic_id), found in groupby(news, key=lambda item: item[0][:2])
     )
     nodes = (cluster.nodes[node] for node in sorted(attempt.moved) if node in cluster.nodes)
     endpoints = tuple(NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port) for n in nodes)
-    return FetchResponse(responses=topics, node_endpoints=endpoints)
+    return FetchResponse(session_id=session.session_id, responses=topics, node_endpoints=endpoints)
+
+
+_ABSENT: Mapping[int, int] = {
+    ErrorCode.UNKNOWN_TOPIC_ID: 1,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2,
+}
 
 
 def _read(
     cluster: Cluster,
     node_id: int,
-    topic: FetchTopic,
+    place: Place,
     asked: FetchPartition,
     attempt: _Round,
 ) -> PartitionData:
-    name = topic.topic
+    name = place.topic
     if attempt.version >= 13:
-        found = cluster.topic_by_id(topic.topic_id)
+        found = cluster.topic_by_id(place.topic_id)
         if found is None:
             return _refused(asked.partition, ErrorCode.UNKNOWN_TOPIC_ID)
         name = found.name
@@ -165,8 +176,12 @@ def _read(
     attempt.served += 1
     log = partition.log
     epoch, end = log.end_of_epoch(asked.last_fetched_epoch)
-    unheard_of = asked.last_fetched_epoch >= 0 and end < 0
-    if not error and (unheard_of or not log.start <= asked.fetch_offset <= log.end):
+    follows = asked.last_fetched_epoch >= 0 and not error
+    unheard_of = follows and end < 0
+    # The log went another way after that epoch, be the offset in it or not.
+    diverged = follows and (epoch != asked.last_fetched_epoch or end < asked.fetch_offset)
+    outside = not log.start <= asked.fetch_offset <= log.end
+    if not error and (unheard_of or (outside and not diverged)):
         error = ErrorCode.OFFSET_OUT_OF_RANGE
     if error:
         attempt.at_once = True
@@ -185,8 +200,7 @@ def _read(
         aborted_transactions=() if attempt.read_committed else None,
         records=b"",
     )
-    diverged = epoch != asked.last_fetched_epoch or end < asked.fetch_offset
-    if asked.last_fetched_epoch >= 0 and diverged:
+    if diverged:
         attempt.at_once = True
         return evolve(answer, diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end))
     limit = max(min(asked.partition_max_bytes, attempt.budget), 0)

@@ -28,6 +28,8 @@ class BrokerSettings:
     group_new_member_join_timeout: float = 300.0
     """How long a JoinGroup of a new member stays parked."""
     offset_metadata_max_bytes: int = 4096
+    max_incremental_fetch_session_cache_slots: int = 1000
+    """Fetch sessions of one node; 0: there are none."""
     connections_max_reauth: float = 0.0
     """After how long a client that came by SASL has to authenticate again; 0: never."""
     scram_iterations: int = 4096

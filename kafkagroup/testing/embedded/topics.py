@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster, Partition, Topic
 from kafkagroup.testing.embedded.coordinator import Caller
@@ -26,7 +28,6 @@ from kafkagroup.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["CLUSTER_ID", "create", "delete", "find_coordinator", "metadata"]
 
@@ -149,8 +150,9 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
             return CreatableTopicResult(
                 name=asked.name, error_code=error, error_message=_why(error, asked.name)
             )
-        topic_id = NO_ID
-        if not request.validate_only:
+        if request.validate_only:
+            topic_id = cluster.new_id()
+        else:
             topic_id = cluster.create_topic(asked.name, count).topic_id
         return CreatableTopicResult(
             name=asked.name,
@@ -161,7 +163,18 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
             replication_factor=replicas,
         )
 
-    return CreateTopicsResponse(topics=tuple(made(topic) for topic in request.topics))
+    names = Counter(topic.name for topic in request.topics)
+    twice = (
+        CreatableTopicResult(
+            name=name,
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message="Duplicate topic name.",
+        )
+        for name, count in names.items()
+        if count > 1
+    )
+    once = (made(topic) for topic in request.topics if names[topic.name] == 1)
+    return CreateTopicsResponse(topics=(*twice, *once))
 
 
 def _why(error: ErrorCode, name: str) -> str:

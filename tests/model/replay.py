@@ -1,0 +1,294 @@
+"""A trace is played on a broker: its commands are carried out one by one, its answers taken down.
+
+A trace is prose: `#` lines say what it is about, `>` lines are its commands, the lines under a
+command are what the broker answered.
+
+    > a JoinGroup 9 member=a-1    client `a` asks, in version 9, and waits for the answer
+    > & a JoinGroup 9 ...         the same, but the broker is to keep it waiting
+    > await a, b                  now it is to answer these
+    > silence a                   the broker does not answer what it keeps waiting
+    > group a b                   each joins and syncs: a stable group, of generation 2
+    > topic t 2                   a topic of 2 partitions; once more: the same name, another topic
+    > delete t                    and no more
+    > records t/0 x,y             append a batch of two records
+    > pass 1.5                    that many seconds go by
+    > restart                     node 1 goes and comes back: its partitions begin a new epoch
+    > broker option=value ...     the first line, for a broker that is not like the others
+
+A client is one connection, and its name the client id. Which requests there are is in `words`.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import attrs
+from anyio.abc import ByteStream
+from anyio.streams.buffered import BufferedByteReceiveStream
+from model.answers import told
+from model.words import Names, new_records, request
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.wire.messages.metadata import ApiVersionsRequest, FindCoordinatorRequest
+from kafkagroup.wire.schema import Request, decode, encode
+
+__all__ = ["Broker", "play", "settings_of", "warm_up"]
+
+_PATIENCE = 30.0
+"""Seconds that an answer may take that is to come."""
+
+_NOT_YET = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    }
+)
+"""What a broker says of what is new to it."""
+
+
+@attrs.frozen
+class Broker:
+    """Where a trace is played."""
+
+    connect: Callable[[], Awaitable[ByteStream]]
+    """To node 1."""
+    pause: float
+    """Seconds after which a request that is parked has surely arrived."""
+    restart: Callable[[], Awaitable[None]]
+
+
+class _Client:
+    """One connection; answers come in the order of the questions."""
+
+    def __init__(self, name: str, stream: ByteStream) -> None:
+        self.name = name
+        self.stream = stream
+        self._reader = BufferedByteReceiveStream(stream)
+        self._asked: list[tuple[Request[Any], int]] = []
+        self._answered = 0
+
+    async def ask(self, asked: Request[Any], version: int) -> None:
+        self._asked.append((asked, version))
+        name = self.name.encode()
+        head = struct.pack(">hhih", asked.api_key, version, len(self._asked), len(name)) + name
+        body = head + (b"\0" if version in asked.flexible else b"") + encode(asked, version)
+        await self.stream.send(struct.pack(">i", len(body)) + body)
+
+    async def hear(self) -> tuple[Any, int]:
+        """The next answer, and its version. Raises: TimeoutError when it does not come."""
+        asked, version = self._asked[self._answered]
+        with anyio.fail_after(_PATIENCE):
+            (size,) = struct.unpack(">i", await self._reader.receive_exactly(4))
+            data = await self._reader.receive_exactly(size)
+        self._answered += 1
+        assert struct.unpack_from(">i", data) == (self._answered,)
+        tags = version in asked.flexible and asked.api_key != ApiVersionsRequest.api_key
+        return decode(asked.response, version, data, 4 + tags), version
+
+    async def hears_nothing(self, seconds: float) -> bool:
+        """Whether no byte comes for so long."""
+        with anyio.move_on_after(seconds):
+            first = await self._reader.receive(1)
+            self._reader.feed_data(first)
+            return False
+        return True
+
+
+async def play(trace: str, broker: Broker) -> str:
+    """The trace as it is on this broker: the same commands, its own answers."""
+    lines: list[str] = []
+    async with _Player(broker) as player:
+        for line in trace.splitlines():
+            if not line.startswith(">"):
+                if not line.startswith(" "):
+                    lines.append(line)
+                continue
+            lines.append(line)
+            try:
+                answers = await player.command(line[1:].split())
+            except Exception as error:
+                error.add_note(f"in: {line}, after:\n" + "\n".join(lines))
+                raise
+            lines += [f"  {answer}" for answer in answers]
+    return "\n".join(lines) + "\n"
+
+
+def settings_of(trace: str) -> dict[str, str]:
+    """What the trace asks of its broker, by the names of Kafka's options."""
+    first = next(line for line in trace.splitlines() if line.startswith(">"))
+    words = first.split()
+    return dict(word.split("=") for word in words[2:]) if words[1] == "broker" else {}
+
+
+async def warm_up(broker: Broker) -> None:
+    """Return when the broker coordinates any group: it makes the topic for them on demand."""
+    async with _Player(broker) as player:
+        for number in range(12):
+            find = FindCoordinatorRequest(coordinator_keys=(f"{number}",))
+            await player.insist(lambda find=find: find, 4)
+            await player.insist(
+                lambda number=number: request("OffsetFetch", 7, [f"group={number}"], Names("")),
+                7,
+            )
+
+
+class _Player:
+    """The clients of one trace."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._names = Names(f"{uuid.uuid4().hex[:6]}.")
+        self._clients: dict[str, _Client] = {}
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> _Player:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._open.aclose()
+
+    async def _client(self, name: str) -> _Client:
+        if name not in self._clients:
+            stream = await self._broker.connect()
+            self._open.push_async_callback(stream.aclose)
+            self._clients[name] = _Client(name, stream)
+        return self._clients[name]
+
+    async def command(self, words: list[str]) -> list[str]:
+        """Carry out one command; answer what was answered."""
+        match words:
+            case ["broker", *_]:
+                return []
+            case ["pass", seconds]:
+                await anyio.sleep(float(seconds))
+                return []
+            case ["await", *clients]:
+                return [
+                    line
+                    for name in clients
+                    for line in self._hearing(name, await self._clients[name.strip(",")].hear())
+                ]
+            case ["silence", name]:
+                quiet = await self._clients[name].hears_nothing(10 * self._broker.pause)
+                return [] if quiet else self._hearing(name, await self._clients[name].hear())
+            case ["group", *clients]:
+                return await self._group(clients)
+            case ["topic", name, count]:
+                await self._topic(name, int(count))
+                return []
+            case ["delete", name]:
+                await self._delete(name)
+                return []
+            case ["records", place, values]:
+                answer = await self.insist(
+                    lambda: request("Produce", 9, [f"{place}={values}"], self._names), 9
+                )
+                assert answer.responses[0].partition_responses[0].error_code == 0, answer
+                return []
+            case ["restart"]:
+                await self._open.aclose()
+                self._clients.clear()
+                await self._broker.restart()
+                return []
+            case ["&", name, api, version, *rest]:
+                client = await self._client(name)
+                await client.ask(request(api, int(version), rest, self._names), int(version))
+                if await client.hears_nothing(self._broker.pause):
+                    return []
+                return ["at once", *self._hearing(name, await client.hear())]
+            case [name, api, version, *rest]:
+                client = await self._client(name)
+                await client.ask(request(api, int(version), rest, self._names), int(version))
+                return self._hearing(name, await client.hear())
+        raise ValueError(f"no command: {' '.join(words)}")
+
+    def _hearing(self, name: str, answer: tuple[Any, int]) -> list[str]:
+        first, *rest = told(*answer, self._names)
+        return [f"{name.strip(',')}: {first}", *rest]
+
+    async def insist(self, make: Callable[[], Request[Any]], version: int) -> Any:
+        """Ask until the broker knows what it is asked about."""
+        client = await self._client("helper")
+        with anyio.fail_after(_PATIENCE):
+            while True:
+                await client.ask(make(), version)
+                answer, _ = await client.hear()
+                if not _NOT_YET & set(_errors(answer)):
+                    return answer
+                await anyio.sleep(0.05)
+
+    async def _topic(self, name: str, count: int) -> None:
+        def make() -> Request[Any]:
+            return request(
+                "CreateTopics", 7, [f"topics={name}", f"partitions={count}"], self._names
+            )
+
+        def describe() -> Request[Any]:
+            return request("Metadata", 12, [f"topics={name}"], self._names)
+
+        def read() -> Request[Any]:
+            places = [f"{name}/{index}=latest" for index in range(count)]
+            return request("ListOffsets", 6, places, self._names)
+
+        (made,) = (await self.insist(make, 7)).topics
+        assert made.error_code == 0, made
+        self._names.made(name, made.topic_id)
+        await self.insist(describe, 12)
+        await self.insist(read, 6)
+
+    async def _delete(self, name: str) -> None:
+        await self.insist(lambda: request("DeleteTopics", 6, [f"topics={name}"], self._names), 6)
+        client = await self._client("helper")
+        with anyio.fail_after(_PATIENCE):
+            while True:
+                await client.ask(request("Metadata", 12, [f"topics={name}"], self._names), 12)
+                answer, _ = await client.hear()
+                if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION in _errors(answer):
+                    return
+                await anyio.sleep(0.05)
+
+    async def _group(self, names: list[str]) -> list[str]:
+        """Each joins when the ones before it are a group; then all bring their assignments."""
+        for count, name in enumerate(names, 1):
+            members = names[:count]
+            client = await self._client(name)
+            await client.ask(request("JoinGroup", 9, [f"protocols=range:{name}"], self._names), 9)
+            required, _ = await client.hear()
+            self._names.met(required.member_id)
+            for member in (name, *members[:-1]):
+                words = [f"member={member}-1", f"protocols=range:{member}"]
+                client = await self._client(member)
+                await client.ask(request("JoinGroup", 9, words, self._names), 9)
+                # In this order, or another one might be there first.
+                await anyio.sleep(self._broker.pause if count > 1 else 0)
+            for member in members:
+                joined, _ = await self._clients[member].hear()
+                assert (joined.error_code, joined.generation_id) == (0, count), joined
+            for member in members:
+                words = [f"member={member}-1", f"generation={count}"]
+                if member == names[0]:
+                    words.append("assign=" + ",".join(f"{m}-1:{m}'s" for m in members))
+                ask = request("SyncGroup", 5, words, self._names)
+                await self._clients[member].ask(ask, 5)
+            for member in members:
+                synced, _ = await self._clients[member].hear()
+                assert synced.error_code == 0, synced
+        return []
+
+
+def _errors(part: Any) -> list[int]:
+    """Every error code in an answer."""
+    if isinstance(part, tuple):
+        return [code for item in part for code in _errors(item)]
+    if not attrs.has(type(part)):
+        return []
+    own = [part.error_code] if hasattr(part, "error_code") else []
+    return own + [c for a in attrs.fields(type(part)) for c in _errors(getattr(part, a.name))]

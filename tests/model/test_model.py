@@ -1,0 +1,149 @@
+"""The embedded broker answers as Apache Kafka does: `tests/model/traces/*.txt`, played on both.
+
+What the traces say is what Kafka 4.3.1 answered. The embedded broker is held to it in virtual time;
+where there is Java, so is Kafka itself, that the traces stay true.
+
+    KAFKAGROUP_RECORD_TRACES=1 pytest tests/model -k kafka
+
+writes Kafka's answers into the traces. Read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import pytest
+from model.replay import Broker, play, settings_of, warm_up
+
+from kafkagroup.testing import EmbeddedKafka, LocalKafka
+from kafkagroup.testing.embedded import BrokerSettings
+from kafkagroup.testing.local import LocalKafkaUnavailable
+
+pytestmark = pytest.mark.anyio
+
+TRACES = sorted((Path(__file__).parent / "traces").glob("*.txt"))
+RECORD = bool(os.environ.get("KAFKAGROUP_RECORD_TRACES"))
+
+SETTINGS: dict[str, Callable[[str], tuple[str, Any]]] = {
+    "group.max.size": lambda value: ("group_max_size", int(value)),
+    "group.initial.rebalance.delay.ms": lambda value: (
+        "group_initial_rebalance_delay",
+        int(value) / 1000,
+    ),
+}
+"""Kafka's option -> the embedded broker's."""
+
+all_traces = pytest.mark.parametrize("trace", TRACES, ids=[path.stem for path in TRACES])
+
+
+class _MemoryStream(anyio.abc.ByteStream):
+    """One end of a connection without a socket."""
+
+    def __init__(self, inbox: Any, outbox: Any) -> None:
+        self.inbox, self.outbox = inbox, outbox
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        return await self.inbox.receive()
+
+    async def send(self, item: bytes) -> None:
+        await self.outbox.send(item)
+
+    async def send_eof(self) -> None:
+        await self.outbox.aclose()
+
+    async def aclose(self) -> None:
+        await self.inbox.aclose()
+        await self.outbox.aclose()
+
+
+@asynccontextmanager
+async def embedded_broker(options: dict[str, str]) -> AsyncIterator[Broker]:
+    """An embedded broker in the loop of the test, connected to in memory."""
+    chosen = dict(SETTINGS[name](value) for name, value in options.items() if name != "own")
+    settings = BrokerSettings(group_min_session_timeout=0.1, **chosen)
+    kafka = EmbeddedKafka(listen=False, settings=settings)
+
+    async def connect() -> anyio.abc.ByteStream:
+        there, here = (anyio.create_memory_object_stream[bytes](99) for _ in range(2))
+        tasks.start_soon(kafka.handle_stream, _MemoryStream(there[1], here[0]), 1)
+        return _MemoryStream(here[1], there[0])
+
+    async def restart() -> None:
+        kafka.kill(1)
+        kafka.restart(1)
+
+    async with kafka, anyio.create_task_group() as tasks:
+        yield Broker(connect, 0.1, restart)
+        # A connection whose request is never answered is never looked at again.
+        tasks.cancel_scope.cancel()
+
+
+@all_traces
+async def test_embedded(trace: Path) -> None:
+    recorded = trace.read_text()
+    async with embedded_broker(settings_of(recorded)) as broker:
+        assert await play(recorded, broker) == recorded
+
+
+# ---------------------------------------------------------------- Kafka
+
+
+class RealBrokers:
+    """A running Kafka for each set of options, made when it is first asked for."""
+
+    def __init__(self, version: str, running: ExitStack) -> None:
+        self._version = version
+        self._running = running
+        self._made: dict[tuple[tuple[str, str], ...], LocalKafka] = {}
+
+    async def get(self, options: dict[str, str]) -> Broker:
+        key = tuple(sorted(options.items()))
+        first = key not in self._made
+        if first:
+            # Records of 1970 would be deleted at once.
+            config = {"log.retention.ms": "-1", **options}
+            config.pop("own", None)
+            made: AbstractContextManager[LocalKafka] = LocalKafka(self._version, config=config)
+            self._made[key] = await anyio.to_thread.run_sync(self._running.enter_context, made)
+        kafka = self._made[key]
+        host, _, port = kafka.address(1).partition(":")
+
+        async def connect() -> anyio.abc.ByteStream:
+            return await anyio.connect_tcp(host, int(port))
+
+        async def restart() -> None:
+            await anyio.to_thread.run_sync(kafka.restart, 1)
+            await warm_up(broker)
+
+        broker = Broker(connect, 0.15, restart)
+        if first:
+            await warm_up(broker)
+        return broker
+
+
+@pytest.fixture(scope="module")
+def real_brokers() -> Iterator[RealBrokers]:
+    with ExitStack() as running:
+        yield RealBrokers(os.environ.get("KAFKAGROUP_TRACE_VERSION", "4.3.1"), running)
+
+
+@all_traces
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_kafka(trace: Path, real_brokers: RealBrokers) -> None:
+    recorded = trace.read_text()
+    try:
+        broker = await real_brokers.get(settings_of(recorded))
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"no Kafka on this machine: {error}")
+    answered = await play(recorded, broker)
+    if RECORD:
+        trace.write_text(answered)
+    else:
+        assert answered == recorded

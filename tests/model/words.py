@@ -1,0 +1,501 @@
+"""A line of a trace -> a request. What a line leaves out has a harmless default.
+
+    JoinGroup 9 member=a-1 instance=i protocols=range:m,sticky:n session=30 rebalance=30
+    OffsetCommit 9 generation=1 member=a-1 t/0=5:epoch=2:metadata=x
+
+Words are `name=value`; those with a slash are about a partition, their value has options of its own
+behind colons. Names of topics, groups and members are the trace's; `Names` knows the broker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+import attrs
+
+from kafkagroup.wire.messages import admin, fetch, group, metadata, offsets, produce
+from kafkagroup.wire.records import NewRecord, encode_batch
+from kafkagroup.wire.schema import NO_ID, Request
+
+__all__ = ["Names", "new_records", "request"]
+
+NOBODY = UUID(int=4)
+"""A topic id that no topic has."""
+
+_PLACES = {"latest": -1, "earliest": -2, "max": -3, "local": -4, "tiered": -5, "upload": -6}
+
+
+@attrs.define(eq=False)
+class Names:
+    """What the trace calls things, and what the broker calls them."""
+
+    prefix: str
+    """Of the names of this run's topics and groups: a broker is shared by many runs."""
+    ids: dict[str, UUID] = attrs.field(factory=dict)
+    """Topic, also as "t#1" for the first of that name -> its id."""
+    members: dict[str, str] = attrs.field(factory=dict)
+    """The trace's member id -> the broker's."""
+    sessions: dict[str, int] = attrs.field(factory=dict)
+    """The trace's name of a fetch session -> its id."""
+
+    def topic_id(self, topic: str) -> UUID:
+        return self.ids.get(topic, NOBODY)
+
+    def made(self, topic: str, topic_id: UUID) -> None:
+        """A topic of this id was created."""
+        count = sum(name.startswith(f"{topic}#") for name in self.ids)
+        self.ids[topic] = self.ids[f"{topic}#{count + 1}"] = topic_id
+
+    def member(self, name: str) -> str:
+        return self.members.get(name, name)
+
+    def name(self, given: str) -> str:
+        """A topic or group by its name at the broker; nothing stays nothing."""
+        return self.prefix + given if given else ""
+
+    def met(self, member_id: str) -> str:
+        """The trace's name of a member id, which may be new: client or instance, and a number."""
+        for ours, theirs in self.members.items():
+            if theirs == member_id:
+                return ours
+        if len(member_id) < 37 or member_id in ("", "?"):
+            return member_id
+        stem = member_id[:-37]
+        count = sum(name.rpartition("-")[0] == stem for name in self.members)
+        ours = f"{stem}-{count + 1}"
+        self.members[ours] = member_id
+        return ours
+
+    def session(self, session_id: int) -> str:
+        """The trace's name of a fetch session, which may be new."""
+        if not session_id:
+            return "0"
+        for ours, theirs in self.sessions.items():
+            if theirs == session_id:
+                return ours
+        ours = f"s{len(self.sessions) + 1}"
+        self.sessions[ours] = session_id
+        return ours
+
+
+Words = dict[str, str]
+Partitions = dict[str, dict[int, Words]]
+
+
+def request(api: str, version: int, words: list[str], names: Names) -> Request[Any]:
+    """The request of one line. Raises: KeyError for an API that is not known here."""
+    return _MADE[api](_Line(version, words, names))
+
+
+class _Line:
+    """The words of one request."""
+
+    def __init__(self, version: int, words: list[str], names: Names) -> None:
+        self.version = version
+        self.names = names
+        self.words = dict(
+            word.partition("=")[::2] for word in words if "/" not in word.split("=")[0]
+        )
+        self.partitions: Partitions = {}
+        for word in words:
+            place, _, value = word.partition("=")
+            if "/" in place:
+                topic, _, number = place.partition("/")
+                main, *options = value.split(":")
+                found = dict(option.partition("=")[::2] for option in options)
+                self.partitions.setdefault(topic, {})[int(number)] = {"": main, **found}
+
+    def text(self, name: str, default: str = "") -> str:
+        return self.words.get(name, default)
+
+    def maybe(self, name: str) -> str | None:
+        return self.words.get(name)
+
+    def number(self, name: str, default: int = -1) -> int:
+        return int(self.words.get(name, default))
+
+    def ms(self, name: str, default: float = 30.0) -> int:
+        return round(float(self.words.get(name, default)) * 1000)
+
+    @property
+    def group(self) -> str:
+        return self.names.name(self.text("group", "g"))
+
+    @property
+    def member(self) -> str:
+        return self.names.member(self.text("member"))
+
+    def listed(self, name: str) -> list[str]:
+        text = self.words.get(name, "")
+        return text.split(",") if text else []
+
+    def topic(self, given: str, by_id_from: int) -> dict[str, Any]:
+        """`name` and `topic_id` of a topic, the one that this version has."""
+        if self.version >= by_id_from:
+            return {"name": "", "topic_id": self.names.topic_id(given)}
+        return {"name": self.names.name(given), "topic_id": NO_ID}
+
+
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    return int(options.get(name) or default)
+
+
+# ---------------------------------------------------------------- membership
+
+
+def _join(line: _Line) -> group.JoinGroupRequest:
+    protocols = [p.partition(":")[::2] for p in line.text("protocols", "range:m").split(",") if p]
+    return group.JoinGroupRequest(
+        group_id=line.group,
+        session_timeout_ms=line.ms("session"),
+        rebalance_timeout_ms=line.ms("rebalance") if line.version else -1,
+        member_id=line.member,
+        group_instance_id=line.maybe("instance"),
+        protocol_type=line.text("type", "consumer"),
+        protocols=tuple(
+            group.JoinGroupRequestProtocol(name=name, metadata=metadata.encode())
+            for name, metadata in protocols
+        ),
+    )
+
+
+def _sync(line: _Line) -> group.SyncGroupRequest:
+    shares = [share.partition(":")[::2] for share in line.listed("assign")]
+    new = line.version >= 5
+    return group.SyncGroupRequest(
+        group_id=line.group,
+        generation_id=line.number("generation"),
+        member_id=line.member,
+        group_instance_id=line.maybe("instance"),
+        protocol_type=_none(line.text("type", "consumer")) if new else None,
+        protocol_name=_none(line.text("protocol", "range")) if new else None,
+        assignments=tuple(
+            group.SyncGroupRequestAssignment(
+                member_id=line.names.member(member), assignment=share.encode()
+            )
+            for member, share in shares
+        ),
+    )
+
+
+def _none(text: str) -> str | None:
+    return None if text == "null" else text
+
+
+def _heartbeat(line: _Line) -> group.HeartbeatRequest:
+    return group.HeartbeatRequest(
+        group_id=line.group,
+        generation_id=line.number("generation"),
+        member_id=line.member,
+        group_instance_id=line.maybe("instance"),
+    )
+
+
+def _leave(line: _Line) -> group.LeaveGroupRequest:
+    if line.version < 3:
+        return group.LeaveGroupRequest(group_id=line.group, member_id=line.member)
+    named = [one.partition(":") for one in line.listed("members")]
+    return group.LeaveGroupRequest(
+        group_id=line.group,
+        members=tuple(
+            group.MemberIdentity(
+                member_id=line.names.member(member), group_instance_id=instance if colon else None
+            )
+            for member, colon, instance in named
+        ),
+    )
+
+
+def _list(line: _Line) -> group.ListGroupsRequest:
+    return group.ListGroupsRequest(
+        states_filter=tuple(line.listed("states")), types_filter=tuple(line.listed("types"))
+    )
+
+
+def _groups(line: _Line) -> tuple[str, ...]:
+    return tuple(line.names.name(name) for name in line.text("groups", "g").split(","))
+
+
+# ---------------------------------------------------------------- offsets
+
+
+def _commit(line: _Line) -> offsets.OffsetCommitRequest:
+    return offsets.OffsetCommitRequest(
+        group_id=line.group,
+        generation_id_or_member_epoch=line.number("generation"),
+        member_id=line.member,
+        group_instance_id=line.maybe("instance"),
+        topics=tuple(
+            offsets.OffsetCommitRequestTopic(
+                **line.topic(topic, 10),
+                partitions=tuple(
+                    offsets.OffsetCommitRequestPartition(
+                        partition_index=index,
+                        committed_offset=int(options[""]),
+                        committed_leader_epoch=_number(options, "epoch", -1),
+                        committed_metadata=_none(options.get("metadata", "")),
+                    )
+                    for index, options in partitions.items()
+                ),
+            )
+            for topic, partitions in line.partitions.items()
+        ),
+    )
+
+
+def _offset_fetch(line: _Line) -> offsets.OffsetFetchRequest:
+    everything = not line.partitions
+    stable = line.text("stable") == "yes"
+    if line.version < 8:
+        return offsets.OffsetFetchRequest(
+            group_id=line.group,
+            topics=None
+            if everything
+            else tuple(
+                offsets.OffsetFetchRequestTopic(
+                    name=line.names.name(topic), partition_indexes=tuple(partitions)
+                )
+                for topic, partitions in line.partitions.items()
+            ),
+            require_stable=stable,
+        )
+    topics = tuple(
+        offsets.OffsetFetchRequestTopics(
+            **line.topic(topic, 10), partition_indexes=tuple(partitions)
+        )
+        for topic, partitions in line.partitions.items()
+    )
+    return offsets.OffsetFetchRequest(
+        groups=tuple(
+            offsets.OffsetFetchRequestGroup(
+                group_id=name,
+                member_id=line.names.member(line.words["member"])
+                if "member" in line.words
+                else None,
+                member_epoch=line.number("epoch"),
+                topics=None if everything else topics,
+            )
+            for name in _groups(line)
+        ),
+        require_stable=stable,
+    )
+
+
+def _list_offsets(line: _Line) -> offsets.ListOffsetsRequest:
+    return offsets.ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=line.number("isolation", 0),
+        timeout_ms=5000,
+        topics=tuple(
+            offsets.ListOffsetsTopic(
+                name=line.names.name(topic),
+                partitions=tuple(
+                    offsets.ListOffsetsPartition(
+                        partition_index=index,
+                        timestamp=_PLACES[o[""]] if o[""] in _PLACES else int(o[""]),
+                        current_leader_epoch=_number(o, "epoch", -1),
+                    )
+                    for index, o in partitions.items()
+                ),
+            )
+            for topic, partitions in line.partitions.items()
+        ),
+    )
+
+
+def _epochs(line: _Line) -> offsets.OffsetForLeaderEpochRequest:
+    return offsets.OffsetForLeaderEpochRequest(
+        replica_id=-1 if line.version >= 3 else -2,
+        topics=tuple(
+            offsets.OffsetForLeaderTopic(
+                topic=line.names.name(topic),
+                partitions=tuple(
+                    offsets.OffsetForLeaderPartition(
+                        partition=index,
+                        leader_epoch=int(o[""]),
+                        current_leader_epoch=_number(o, "epoch", -1),
+                    )
+                    for index, o in partitions.items()
+                ),
+            )
+            for topic, partitions in line.partitions.items()
+        ),
+    )
+
+
+# ---------------------------------------------------------------- records
+
+
+def _session(line: _Line) -> int:
+    given = line.text("session", "0")
+    return line.names.sessions[given] if given.startswith("s") else int(given)
+
+
+def _fetch(line: _Line) -> fetch.FetchRequest:
+    def topic(given: str) -> dict[str, Any]:
+        made = line.topic(given, 13)
+        return {"topic": made["name"], "topic_id": made["topic_id"]}
+
+    forgotten: dict[str, list[int]] = {}
+    for place in line.listed("forget"):
+        name, _, number = place.rpartition("-")
+        forgotten.setdefault(name, []).append(int(number))
+    return fetch.FetchRequest(
+        max_wait_ms=line.ms("wait", 0.0),
+        min_bytes=line.number("min", 1),
+        max_bytes=line.number("max", 1 << 20),
+        isolation_level=line.number("isolation", 0),
+        session_id=_session(line),
+        session_epoch=line.number("turn", -1),
+        topics=tuple(
+            fetch.FetchTopic(
+                **topic(name),
+                partitions=tuple(
+                    fetch.FetchPartition(
+                        partition=index,
+                        fetch_offset=int(o[""]),
+                        current_leader_epoch=_number(o, "epoch", -1),
+                        last_fetched_epoch=_number(o, "last", -1),
+                        partition_max_bytes=_number(o, "max", 1 << 20),
+                    )
+                    for index, o in partitions.items()
+                ),
+            )
+            for name, partitions in line.partitions.items()
+        ),
+        forgotten_topics_data=tuple(
+            fetch.ForgottenTopic(**topic(name), partitions=tuple(numbers))
+            for name, numbers in forgotten.items()
+        ),
+    )
+
+
+def new_records(values: str) -> bytes:
+    """A batch of values, given with commas; "a@1500" has a timestamp, others count from 1000 ms."""
+    made = []
+    for count, value in enumerate(values.split(",")):
+        text, _, timestamp = value.partition("@")
+        made.append(NewRecord(None, text.encode(), int(timestamp or 1000 + count)))
+    return encode_batch(made)
+
+
+def _spoilt(values: str, how: str) -> bytes:
+    """A batch as no client should send it."""
+    batch = bytearray(new_records(values))
+    if how == "twice":
+        return bytes(batch) * 2
+    match how:
+        case "crc":
+            batch[-1] ^= 1
+        case "magic":
+            batch[16] = 1
+        case "short":
+            del batch[-3:]
+        case "count":
+            batch[60] += 1
+        case "huge":
+            batch = bytearray(new_records("x" * 2_000_000))
+        case "empty":
+            batch.clear()
+        case "":
+            pass
+        case _:
+            raise KeyError(how)
+    return bytes(batch)
+
+
+def _produce(line: _Line) -> produce.ProduceRequest:
+    return produce.ProduceRequest(
+        acks=line.number("acks", -1),
+        timeout_ms=5000,
+        topic_data=tuple(
+            produce.TopicProduceData(
+                **line.topic(topic, 13),
+                partition_data=tuple(
+                    produce.PartitionProduceData(
+                        index=index, records=_spoilt(o[""], o.get("spoilt", ""))
+                    )
+                    for index, o in partitions.items()
+                ),
+            )
+            for topic, partitions in line.partitions.items()
+        ),
+    )
+
+
+# ---------------------------------------------------------------- the cluster
+
+
+def _metadata(line: _Line) -> metadata.MetadataRequest:
+    names = [
+        metadata.MetadataRequestTopic(name=line.names.name(name)) for name in line.listed("topics")
+    ]
+    ids = [
+        metadata.MetadataRequestTopic(name=None, topic_id=line.names.topic_id(name))
+        for name in line.listed("ids")
+    ]
+    return metadata.MetadataRequest(
+        topics=(*names, *ids), allow_auto_topic_creation=line.version < 4
+    )
+
+
+def _find(line: _Line) -> metadata.FindCoordinatorRequest:
+    kind = line.number("type", 0)
+    if line.version < 4:
+        return metadata.FindCoordinatorRequest(key=line.group, key_type=kind)
+    return metadata.FindCoordinatorRequest(coordinator_keys=_groups(line), key_type=kind)
+
+
+def _create(line: _Line) -> admin.CreateTopicsRequest:
+    return admin.CreateTopicsRequest(
+        topics=tuple(
+            admin.CreatableTopic(
+                name=line.names.name(name),
+                num_partitions=line.number("partitions", 1),
+                replication_factor=line.number("copies", 1),
+                assignments=(),
+                configs=(),
+            )
+            for name in line.listed("topics")
+        ),
+        validate_only=line.text("only") == "validate",
+    )
+
+
+def _delete(line: _Line) -> admin.DeleteTopicsRequest:
+    if line.version < 6:
+        named = tuple(line.names.name(name) for name in line.listed("topics"))
+        return admin.DeleteTopicsRequest(topic_names=named, timeout_ms=5000)
+    return admin.DeleteTopicsRequest(
+        topics=(
+            *(admin.DeleteTopicState(name=line.names.name(n)) for n in line.listed("topics")),
+            *(
+                admin.DeleteTopicState(name=None, topic_id=line.names.topic_id(n))
+                for n in line.listed("ids")
+            ),
+        ),
+        timeout_ms=5000,
+    )
+
+
+_MADE: Mapping[str, Callable[[_Line], Request[Any]]] = {
+    "CreateTopics": _create,
+    "DeleteGroups": lambda line: group.DeleteGroupsRequest(groups_names=_groups(line)),
+    "DeleteTopics": _delete,
+    "DescribeGroups": lambda line: group.DescribeGroupsRequest(groups=_groups(line)),
+    "Fetch": _fetch,
+    "FindCoordinator": _find,
+    "Heartbeat": _heartbeat,
+    "JoinGroup": _join,
+    "LeaveGroup": _leave,
+    "ListGroups": _list,
+    "ListOffsets": _list_offsets,
+    "Metadata": _metadata,
+    "OffsetCommit": _commit,
+    "OffsetFetch": _offset_fetch,
+    "OffsetForLeaderEpoch": _epochs,
+    "Produce": _produce,
+    "SyncGroup": _sync,
+}
