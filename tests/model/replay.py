@@ -15,7 +15,8 @@ command are what the broker answered.
     > restart                     node 1 goes and comes back: its partitions begin a new epoch
     > broker option=value ...     the first line, for a broker that is not like the others
 
-A client is one connection, and its name the client id. Which requests there are is in `words`.
+A client is one connection to node 1, and its name the client id; `a@2` is one to node 2, `a@other`
+one to a node that does not coordinate the group "g", `a@coordinator` to the one that does. Which requests there are is in `words`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import struct
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import anyio
@@ -58,11 +60,14 @@ _NOT_YET = frozenset(
 class Broker:
     """Where a trace is played."""
 
-    connect: Callable[[], Awaitable[ByteStream]]
-    """To node 1."""
+    connect: Callable[[int], Awaitable[ByteStream]]
+    """To a node."""
     pause: float
     """Seconds after which a request that is parked has surely arrived."""
     restart: Callable[[], Awaitable[None]]
+    """Let node 1 go and come back."""
+    nodes: int = 1
+    """How many there are, from 1 on."""
 
 
 class _Client:
@@ -131,13 +136,11 @@ def settings_of(trace: str) -> dict[str, str]:
 async def warm_up(broker: Broker) -> None:
     """Return when the broker coordinates any group: it makes the topic for them on demand."""
     async with _Player(broker) as player:
-        for number in range(12):
-            find = FindCoordinatorRequest(coordinator_keys=(f"{number}",))
-            await player.insist(lambda find=find: find, 4)
-            await player.insist(
-                lambda number=number: request("OffsetFetch", 7, [f"group={number}"], Names("")),
-                7,
-            )
+        for group in map(str, range(12)):
+            find = FindCoordinatorRequest(coordinator_keys=(group,))
+            (found,) = (await player.insist(lambda find=find: find, 4)).coordinators
+            ask = request("OffsetFetch", 7, [f"group={group}"], Names(""))
+            await player.insist(lambda ask=ask: ask, 7, found.node_id)
 
 
 class _Player:
@@ -157,10 +160,19 @@ class _Player:
 
     async def _client(self, name: str) -> _Client:
         if name not in self._clients:
-            stream = await self._broker.connect()
+            stream = await self._broker.connect(await self._node(name.partition("@")[2]))
             self._open.push_async_callback(stream.aclose)
             self._clients[name] = _Client(name, stream)
         return self._clients[name]
+
+    async def _node(self, place: str) -> int:
+        """The node that a client's name asks for."""
+        if place not in ("coordinator", "other"):
+            return int(place or 1)
+        find = request("FindCoordinator", 4, [], self._names)
+        (found,) = (await self.insist(lambda: find, 4)).coordinators
+        others = (node for node in range(1, self._broker.nodes + 1) if node != found.node_id)
+        return found.node_id if place == "coordinator" else next(others)
 
     async def command(self, words: list[str]) -> list[str]:
         """Carry out one command; answer what was answered."""
@@ -188,8 +200,9 @@ class _Player:
                 await self._delete(name)
                 return []
             case ["records", place, values]:
+                node = int(place.partition("/")[2]) % self._broker.nodes + 1
                 answer = await self.insist(
-                    lambda: request("Produce", 9, [f"{place}={values}"], self._names), 9
+                    lambda: request("Produce", 9, [f"{place}={values}"], self._names), 9, node
                 )
                 assert answer.responses[0].partition_responses[0].error_code == 0, answer
                 return []
@@ -214,9 +227,9 @@ class _Player:
         first, *rest = told(*answer, self._names)
         return [f"{name.strip(',')}: {first}", *rest]
 
-    async def insist(self, make: Callable[[], Request[Any]], version: int) -> Any:
-        """Ask until the broker knows what it is asked about."""
-        client = await self._client("helper")
+    async def insist(self, make: Callable[[], Request[Any]], version: int, node: int = 1) -> Any:
+        """Ask until the node knows what it is asked about."""
+        client = await self._client(f"helper@{node}")
         with anyio.fail_after(_PATIENCE):
             while True:
                 await client.ask(make(), version)
@@ -226,27 +239,31 @@ class _Player:
                 await anyio.sleep(0.05)
 
     async def _topic(self, name: str, count: int) -> None:
+        nodes = self._broker.nodes
+        # Every node has a copy, and they lead in turn.
+        copies = ("+".join(str((n + k) % nodes + 1) for k in range(nodes)) for n in range(count))
+        assigned = f"assigned={','.join(copies)}"
+
         def make() -> Request[Any]:
-            return request(
-                "CreateTopics", 7, [f"topics={name}", f"partitions={count}"], self._names
-            )
+            return request("CreateTopics", 7, [f"topics={name}", assigned], self._names)
 
         def describe() -> Request[Any]:
             return request("Metadata", 12, [f"topics={name}"], self._names)
 
-        def read() -> Request[Any]:
-            places = [f"{name}/{index}=latest" for index in range(count)]
-            return request("ListOffsets", 6, places, self._names)
+        def read(index: int) -> Request[Any]:
+            return request("ListOffsets", 6, [f"{name}/{index}=latest"], self._names)
 
         (made,) = (await self.insist(make, 7)).topics
         assert made.error_code == 0, made
         self._names.made(name, made.topic_id)
-        await self.insist(describe, 12)
-        await self.insist(read, 6)
+        for node in range(1, self._broker.nodes + 1):
+            await self.insist(describe, 12, node)
+        for index in range(count):
+            await self.insist(partial(read, index), 6, index % self._broker.nodes + 1)
 
     async def _delete(self, name: str) -> None:
         await self.insist(lambda: request("DeleteTopics", 6, [f"topics={name}"], self._names), 6)
-        client = await self._client("helper")
+        client = await self._client("helper@1")
         with anyio.fail_after(_PATIENCE):
             while True:
                 await client.ask(request("Metadata", 12, [f"topics={name}"], self._names), 12)

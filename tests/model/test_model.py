@@ -66,13 +66,14 @@ class _MemoryStream(anyio.abc.ByteStream):
 @asynccontextmanager
 async def embedded_broker(options: dict[str, str]) -> AsyncIterator[Broker]:
     """An embedded broker in the loop of the test, connected to in memory."""
-    chosen = dict(SETTINGS[name](value) for name, value in options.items() if name != "own")
+    chosen = dict(SETTINGS[name](value) for name, value in options.items() if "." in name)
     settings = BrokerSettings(group_min_session_timeout=0.1, **chosen)
-    kafka = EmbeddedKafka(listen=False, settings=settings)
+    nodes = int(options.get("nodes", 1))
+    kafka = EmbeddedKafka(listen=False, settings=settings, nodes=nodes)
 
-    async def connect() -> anyio.abc.ByteStream:
+    async def connect(node: int) -> anyio.abc.ByteStream:
         there, here = (anyio.create_memory_object_stream[bytes](99) for _ in range(2))
-        tasks.start_soon(kafka.handle_stream, _MemoryStream(there[1], here[0]), 1)
+        tasks.start_soon(kafka.handle_stream, _MemoryStream(there[1], here[0]), node)
         return _MemoryStream(here[1], there[0])
 
     async def restart() -> None:
@@ -80,7 +81,7 @@ async def embedded_broker(options: dict[str, str]) -> AsyncIterator[Broker]:
         kafka.restart(1)
 
     async with kafka, anyio.create_task_group() as tasks:
-        yield Broker(connect, 0.1, restart)
+        yield Broker(connect, 0.1, restart, nodes)
         # A connection whose request is never answered is never looked at again.
         tasks.cancel_scope.cancel()
 
@@ -104,25 +105,28 @@ class RealBrokers:
         self._made: dict[tuple[tuple[str, str], ...], LocalKafka] = {}
 
     async def get(self, options: dict[str, str]) -> Broker:
+        nodes = int(options.get("nodes", 1))
         key = tuple(sorted(options.items()))
         first = key not in self._made
         if first:
             # Records of 1970 would be deleted at once.
-            config = {"log.retention.ms": "-1", **options}
-            config.pop("own", None)
-            made: AbstractContextManager[LocalKafka] = LocalKafka(self._version, config=config)
+            config = {"log.retention.ms": "-1"}
+            config |= {name: value for name, value in options.items() if "." in name}
+            made: AbstractContextManager[LocalKafka] = LocalKafka(
+                self._version, nodes, config=config
+            )
             self._made[key] = await anyio.to_thread.run_sync(self._running.enter_context, made)
         kafka = self._made[key]
-        host, _, port = kafka.address(1).partition(":")
 
-        async def connect() -> anyio.abc.ByteStream:
+        async def connect(node: int) -> anyio.abc.ByteStream:
+            host, _, port = kafka.address(node).partition(":")
             return await anyio.connect_tcp(host, int(port))
 
         async def restart() -> None:
             await anyio.to_thread.run_sync(kafka.restart, 1)
             await warm_up(broker)
 
-        broker = Broker(connect, 0.15, restart)
+        broker = Broker(connect, 0.15, restart, nodes)
         if first:
             await warm_up(broker)
         return broker

@@ -449,13 +449,19 @@ def _find(line: _Line) -> metadata.FindCoordinatorRequest:
 
 
 def _create(line: _Line) -> admin.CreateTopicsRequest:
+    assigned = line.listed("assigned")
     return admin.CreateTopicsRequest(
         topics=tuple(
             admin.CreatableTopic(
                 name=line.names.name(name),
-                num_partitions=line.number("partitions", 1),
-                replication_factor=line.number("copies", 1),
-                assignments=(),
+                num_partitions=-1 if assigned else line.number("partitions", 1),
+                replication_factor=-1 if assigned else line.number("copies", 1),
+                assignments=tuple(
+                    admin.CreatableReplicaAssignment(
+                        partition_index=index, broker_ids=tuple(map(int, nodes.split("+")))
+                    )
+                    for index, nodes in enumerate(assigned)
+                ),
                 configs=(),
             )
             for name in line.listed("topics")

@@ -165,7 +165,9 @@ async def connected(kafka: EmbeddedKafka, node_id: int = 1) -> AsyncIterator[Pee
         yield Peer(stream)
 
 
-def fetch_request(*offsets: int, max_wait_ms: int = 0, version_16: Any = None) -> FetchRequest:
+def fetch_request(
+    *offsets: int, max_wait_ms: int = 0, version_16: Any = None, epoch: int = -1
+) -> FetchRequest:
     """Partition n of topic t from the n-th offset."""
     return FetchRequest(
         max_wait_ms=max_wait_ms,
@@ -175,7 +177,12 @@ def fetch_request(*offsets: int, max_wait_ms: int = 0, version_16: Any = None) -
                 topic="" if version_16 else "t",
                 **({"topic_id": version_16} if version_16 else {}),
                 partitions=tuple(
-                    FetchPartition(partition=n, fetch_offset=offset, partition_max_bytes=10**6)
+                    FetchPartition(
+                        partition=n,
+                        fetch_offset=offset,
+                        current_leader_epoch=epoch,
+                        partition_max_bytes=10**6,
+                    )
                     for n, offset in enumerate(offsets)
                 ),
             ),
@@ -450,7 +457,8 @@ async def test_leaders_and_coordinators_are_spread_and_told() -> None:
             kafka.address(n) for n in (1, 2, 3)
         ]
         assert [p.leader_id for p in metadata.topics[0].partitions] == [1, 2, 3]
-        assert errors(await peer.ask(fetch_request(0, 0, 0), 12)) == [0, 6, 6]
+        assert errors(await peer.ask(fetch_request(0, 0, 0), 10)) == [0, 6, 6]
+        assert errors(await peer.ask(fetch_request(0, 0, 0), 12)) == [0, 0, 0]  # KIP-392
         groups = ("a", "b", "c", "d")
         answer = await peer.ask(FindCoordinatorRequest(coordinator_keys=groups), 4)
         host, _, _ = kafka.address(1).partition(":")
@@ -471,13 +479,13 @@ async def test_a_moved_leader_is_named_with_its_address() -> None:
     async with EmbeddedKafka({"t": 1}, nodes=2) as kafka, connected(kafka) as peer:
         topics = (MetadataRequestTopic(name="t"),)
         topic_id = (await peer.ask(MetadataRequest(topics=topics), 12)).topics[0].topic_id
-        await peer.send(fetch_request(0, max_wait_ms=60_000, version_16=topic_id), 17)
+        await peer.send(fetch_request(0, max_wait_ms=60_000, version_16=topic_id, epoch=0), 17)
         while not kafka.requests(FetchRequest):
             await anyio.lowlevel.checkpoint()
         kafka.move_leader("t", 0, 2)
         answer = await peer.receive()
         (partition,) = answer.responses[0].partitions
-        assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert partition.error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert partition.current_leader == LeaderIdAndEpoch(leader_id=2, leader_epoch=1)
         host, _, port = kafka.address(2).partition(":")
         assert answer.node_endpoints == (NodeEndpoint(node_id=2, host=host, port=int(port)),)

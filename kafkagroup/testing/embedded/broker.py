@@ -161,14 +161,16 @@ def _api_versions(
 def _join(
     cluster: Cluster, node_id: int, request: JoinGroupRequest, caller: Caller, reply: Reply
 ) -> None:
-    if _coordinates(cluster, node_id, request, request.group_id, caller, reply):
+    wrong = cluster.coordinator.wrong_with_join(request)
+    if wrong or _coordinates(cluster, node_id, request, request.group_id, caller, reply):
         cluster.coordinator.join(request, caller, reply)
 
 
 def _sync(
     cluster: Cluster, node_id: int, request: SyncGroupRequest, caller: Caller, reply: Reply
 ) -> None:
-    if _coordinates(cluster, node_id, request, request.group_id, caller, reply):
+    wrong = cluster.coordinator.wrong_with_sync(request, caller)
+    if wrong or _coordinates(cluster, node_id, request, request.group_id, caller, reply):
         cluster.coordinator.sync(request, caller, reply)
 
 

@@ -65,6 +65,15 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ joining
 
+    def wrong_with_join(self, request: JoinGroupRequest) -> ErrorCode:
+        """What any node refuses a JoinGroup for, whoever coordinates the group."""
+        low = self._settings.group_min_session_timeout
+        high = self._settings.group_max_session_timeout
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        fits = low <= request.session_timeout_ms / 1000 <= high
+        return ErrorCode.NONE if fits else ErrorCode.INVALID_SESSION_TIMEOUT
+
     def join(
         self,
         request: JoinGroupRequest,
@@ -72,14 +81,11 @@ class GroupCoordinator:
         reply: Callable[[JoinGroupResponse], None],
     ) -> None:
         """Answer a JoinGroup: at once, or when the rebalance completes."""
-        session_timeout = request.session_timeout_ms / 1000
         known_id = request.member_id
         group = self.groups.get(request.group_id)
-        low = self._settings.group_min_session_timeout
-        if not request.group_id:
-            reply(_join_error(ErrorCode.INVALID_GROUP_ID, known_id))
-        elif not low <= session_timeout <= self._settings.group_max_session_timeout:
-            reply(_join_error(ErrorCode.INVALID_SESSION_TIMEOUT, known_id))
+        wrong = self.wrong_with_join(request)
+        if wrong:
+            reply(_join_error(wrong, known_id))
         elif group is None and known_id:
             reply(_join_error(ErrorCode.UNKNOWN_MEMBER_ID, known_id))
         else:
@@ -376,6 +382,13 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ assignments
 
+    def wrong_with_sync(self, request: SyncGroupRequest, caller: Caller) -> ErrorCode:
+        """What any node refuses a SyncGroup for, whoever coordinates the group."""
+        if caller.version >= 5 and None in (request.protocol_type, request.protocol_name):
+            # KIP-559: from v5 on both are mandatory, whatever else may be wrong.
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE if request.group_id else ErrorCode.INVALID_GROUP_ID
+
     def sync(
         self,
         request: SyncGroupRequest,
@@ -384,12 +397,9 @@ class GroupCoordinator:
     ) -> None:
         """Answer a SyncGroup: at once, or when the leader has brought the assignments."""
         group = self.groups.get(request.group_id)
-        if caller.version >= 5 and None in (request.protocol_type, request.protocol_name):
-            # KIP-559: from v5 on both are mandatory, whatever else may be wrong.
-            reply(_sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-            return
-        if not request.group_id:
-            reply(_sync_error(ErrorCode.INVALID_GROUP_ID))
+        wrong = self.wrong_with_sync(request, caller)
+        if wrong:
+            reply(_sync_error(wrong))
             return
         if group is None:
             reply(_sync_error(ErrorCode.UNKNOWN_MEMBER_ID))

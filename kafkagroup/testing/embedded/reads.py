@@ -62,9 +62,18 @@ _PLACES: dict[int, tuple[int, Callable[[PartitionLog], TimedOffset]]] = {
 
 
 def check_leader(
-    cluster: Cluster, node_id: int, topic: str, index: int, epoch: int
+    cluster: Cluster,
+    node_id: int,
+    topic: str,
+    index: int,
+    epoch: int,
+    *,
+    followers: bool = False,
 ) -> tuple[Partition | None, ErrorCode]:
-    """The partition, and why this node cannot serve it to a client that knows `epoch`."""
+    """The partition, and why this node cannot serve it to a client that knows `epoch`.
+
+    Every node has a copy; with `followers` any of them may serve.
+    """
     partition = cluster.partition(topic, index)
     if partition is None:
         return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -72,7 +81,7 @@ def check_leader(
         return partition, ErrorCode.FENCED_LEADER_EPOCH
     if epoch > partition.leader_epoch:
         return partition, ErrorCode.UNKNOWN_LEADER_EPOCH
-    if partition.leader != node_id:
+    if partition.leader != node_id and not followers:
         return partition, ErrorCode.NOT_LEADER_OR_FOLLOWER
     return partition, ErrorCode.NONE
 
@@ -169,7 +178,13 @@ def _read(
             return _refused(asked.partition, ErrorCode.UNKNOWN_TOPIC_ID)
         name = found.name
     partition, error = check_leader(
-        cluster, node_id, name, asked.partition, asked.current_leader_epoch
+        cluster,
+        node_id,
+        name,
+        asked.partition,
+        asked.current_leader_epoch,
+        # KIP-392: whoever asks in a version that can name its rack may read from a follower.
+        followers=attempt.version >= 11,
     )
     if partition is None:
         return _refused(asked.partition, error)

@@ -28,6 +28,7 @@ from kafkagroup.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["CLUSTER_ID", "create", "delete", "find_coordinator", "metadata"]
 
@@ -43,6 +44,9 @@ def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> Meta
     if asked is None or (caller.version == 0 and not asked):
         topics = [_described(cluster, topic) for topic in cluster.topics.values()]
     else:
+        if any(topic.topic_id != NO_ID for topic in asked):
+            # As Kafka does it: with ids in the request, names are not looked at.
+            asked = tuple(topic for topic in asked if topic.topic_id != NO_ID)
         create_unknown = request.allow_auto_topic_creation and cluster.settings.auto_create_topics
         topics = [_topic(cluster, topic, create_unknown) for topic in asked]
     live = cluster.live
