@@ -4,20 +4,31 @@ Real sockets and real time; polls with deadlines, no fixed sleeps.
 """
 
 import asyncio
+import subprocess
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from assign.java_side import find_java
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing._jars import LocalKafkaUnavailable
 from kafkagroup.testing.embedded import BrokerSettings
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
+
+with warnings.catch_warnings():
+    # It reads its schemas by functions that Python 3.11 and 3.12 call deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaConsumer, KafkaProducer
 
 DEADLINE = 30.0
 EVERYTHING = {f"value {n}".encode() for n in range(40)}
@@ -36,6 +47,14 @@ def produce(kafka: EmbeddedKafka) -> None:
     for n, value in enumerate(sorted(EVERYTHING)):
         producer.produce("t", value, partition=n % 4)
     assert producer.flush(DEADLINE) == 0
+
+
+def wait(until: Callable[[], bool]) -> None:
+    """Until what other threads and processes do has come about."""
+    deadline = time.monotonic() + DEADLINE
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def consumer(kafka: EmbeddedKafka, **options: Any) -> Consumer:
@@ -176,3 +195,131 @@ async def test_aiokafka_shares_a_topic_between_two(kafka: EmbeddedKafka) -> None
         await asyncio.gather(*(one.stop() for one in consumers))
     assert kafka.group_state("g") == "Empty"
     assert len(kafka.requests(OffsetCommitRequest)) == 2
+
+
+class KafkaPython:
+    """A consumer of kafka-python in a thread of its own, until it is told to end."""
+
+    def __init__(self, kafka: EmbeddedKafka, got: set[bytes]) -> None:
+        self.owns: list[int] = []
+        self._over = threading.Event()
+        self._consumer = KafkaConsumer(
+            "t",
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            heartbeat_interval_ms=100,
+            session_timeout_ms=6000,
+            max_poll_interval_ms=30_000,
+        )
+        self._thread = threading.Thread(target=self._run, args=(got,))
+        self._thread.start()
+
+    def _run(self, got: set[bytes]) -> None:
+        while not self._over.is_set():
+            for records in self._consumer.poll(timeout_ms=20).values():
+                got.update(record.value for record in records)
+            self.owns = sorted(tp.partition for tp in self._consumer.assignment())
+        self._consumer.commit()
+        self._consumer.close()
+
+    def end(self) -> None:
+        """Commit what it has read, leave, and wait until that is done."""
+        self._over.set()
+        self._thread.join(DEADLINE)
+        assert not self._thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
+def test_kafka_python_shares_a_topic_between_two(kafka: EmbeddedKafka) -> None:
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, enable_idempotence=False)
+    for n, value in enumerate(sorted(EVERYTHING)):
+        producer.send("t", value, partition=n % 4)
+    producer.close(DEADLINE)
+    assert [kafka.log_end("t", n) for n in range(4)] == [10] * 4
+    got: set[bytes] = set()
+    members = [KafkaPython(kafka, got)]
+    try:
+        wait(lambda: members[0].owns == [0, 1, 2, 3])
+        members.append(KafkaPython(kafka, got))
+        wait(lambda: [len(m.owns) for m in members] == [2, 2] and got == EVERYTHING)
+        assert sorted(members[0].owns + members[1].owns) == [0, 1, 2, 3]
+        members.pop(0).end()
+        wait(lambda: members[0].owns == [0, 1, 2, 3])
+        kafka.produce("t", ["after 0", "after 1", "after 2", "after 3"])
+        wait(lambda: len(got) == 44)
+    finally:
+        for member in members:
+            member.end()
+    assert kafka.committed("g", "t") == dict.fromkeys(range(4), 11)
+    assert kafka.group_state("g") == "Empty"
+
+
+class JavaMember:
+    """A consumer of Kafka's own, a JVM of its own, until its input ends."""
+
+    def __init__(self, kafka: EmbeddedKafka, assignor: str, got: set[bytes]) -> None:
+        java = find_java()
+        program = Path(__file__).parent.parent / "live" / "java" / "Member.java"
+        command = (java.command, "-XX:TieredStopAtLevel=1", "-cp", f"{java.jars}/*")
+        options = ("heartbeat.interval.ms=100", "session.timeout.ms=6000")
+        self.owns: set[int] = set()
+        self.process = subprocess.Popen(
+            [*command, str(program), kafka.bootstrap_servers, "t", assignor, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._thread = threading.Thread(target=self._read, args=(got,))
+        self._thread.start()
+
+    def _read(self, got: set[bytes]) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            _, what, rest = line.rstrip("\n").split(" ", 2)
+            if what == "record":
+                got.add(rest.encode())
+            else:
+                changed = set(map(int, rest.split()))
+                self.owns = self.owns | changed if what == "gained" else self.owns - changed
+
+    def end(self) -> None:
+        """Let it commit and leave, and wait until it has."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(DEADLINE) == 0
+        self._thread.join(DEADLINE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.mark.parametrize("assignor", ["RangeAssignor", "CooperativeStickyAssignor"])
+def test_java_shares_a_topic_between_two(kafka: EmbeddedKafka, assignor: str) -> None:
+    produce(kafka)
+    got: set[bytes] = set()
+    members: list[JavaMember] = []
+
+    def start() -> None:
+        try:
+            name = f"org.apache.kafka.clients.consumer.{assignor}"
+            members.append(JavaMember(kafka, name, got))
+        except LocalKafkaUnavailable as error:
+            pytest.skip(f"no Java consumer on this machine: {error}")
+
+    try:
+        start()
+        wait(lambda: members[0].owns == {0, 1, 2, 3})
+        start()
+        wait(lambda: [len(m.owns) for m in members] == [2, 2] and got == EVERYTHING)
+        assert members[0].owns | members[1].owns == {0, 1, 2, 3}
+        members.pop(0).end()
+        wait(lambda: members[0].owns == {0, 1, 2, 3})
+        kafka.produce("t", ["after 0", "after 1", "after 2", "after 3"])
+        wait(lambda: len(got) == 44)
+    finally:
+        for member in members:
+            member.end()
+    assert kafka.committed("t", "t") == dict.fromkeys(range(4), 11)
+    assert kafka.group_state("t") == "Empty"
