@@ -61,7 +61,7 @@ def _told(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
     defaults = {a.name: a.default for a in attrs.fields(type(part))}
     for name, spec in fields_of(type(part)).items():
         value = getattr(part, name)
-        if version not in spec.versions and version not in spec.tagged or name in _LEFT_OUT:
+        if name in _LEFT_OUT or not (version in spec.versions or version in spec.tagged):
             continue
         if name == "error_code":
             scalars.insert(0, error_name(value) if value else "OK")

@@ -16,7 +16,8 @@ command are what the broker answered.
     > broker option=value ...     the first line, for a broker that is not like the others
 
 A client is one connection to node 1, and its name the client id; `a@2` is one to node 2, `a@other`
-one to a node that does not coordinate the group "g", `a@coordinator` to the one that does. Which requests there are is in `words`.
+one to a node that does not coordinate the group "g", `a@coordinator` to the one that does. Which
+requests there are is in `words`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import attrs
 from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 from model.answers import told
-from model.words import Names, new_records, request
+from model.words import Names, request
 
 from kafkagroup.errors import ErrorCode
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, FindCoordinatorRequest

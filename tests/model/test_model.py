@@ -40,7 +40,9 @@ SETTINGS: dict[str, Callable[[str], tuple[str, Any]]] = {
 }
 """Kafka's option -> the embedded broker's."""
 
-all_traces = pytest.mark.parametrize("trace", TRACES, ids=[path.stem for path in TRACES])
+all_traces = pytest.mark.parametrize(
+    ("path", "recorded"), [pytest.param(path, path.read_text(), id=path.stem) for path in TRACES]
+)
 
 
 class _MemoryStream(anyio.abc.ByteStream):
@@ -87,8 +89,7 @@ async def embedded_broker(options: dict[str, str]) -> AsyncIterator[Broker]:
 
 
 @all_traces
-async def test_embedded(trace: Path) -> None:
-    recorded = trace.read_text()
+async def test_embedded(path: Path, recorded: str) -> None:
     async with embedded_broker(settings_of(recorded)) as broker:
         assert await play(recorded, broker) == recorded
 
@@ -135,19 +136,18 @@ class RealBrokers:
 @pytest.fixture(scope="module")
 def real_brokers() -> Iterator[RealBrokers]:
     with ExitStack() as running:
-        yield RealBrokers(os.environ.get("KAFKAGROUP_TRACE_VERSION", "4.3.1"), running)
+        yield RealBrokers("4.3.1", running)
 
 
 @all_traces
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_kafka(trace: Path, real_brokers: RealBrokers) -> None:
-    recorded = trace.read_text()
+async def test_kafka(path: Path, recorded: str, real_brokers: RealBrokers) -> None:
     try:
         broker = await real_brokers.get(settings_of(recorded))
     except LocalKafkaUnavailable as error:
         pytest.skip(f"no Kafka on this machine: {error}")
     answered = await play(recorded, broker)
     if RECORD:
-        trace.write_text(answered)
+        await anyio.Path(path).write_text(answered)
     else:
         assert answered == recorded

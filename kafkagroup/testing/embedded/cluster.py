@@ -1,7 +1,7 @@
 """What the nodes of the cluster share: who is alive, topics and their leaders, groups and offsets.
 
-All state that outlives a node is here; a node itself has only its fetch sessions. A change of leader or coordinator
-happens only here. No I/O.
+All state that outlives a node is here; a node itself has only its fetch sessions. A change of
+leader or coordinator happens only here. No I/O.
 """
 
 from __future__ import annotations

@@ -1,0 +1,68 @@
+"""What Apache Kafka 3.9.1 answers otherwise than 4.3.1, of all that `tests/model` plays.
+
+2.4.1 is not among them: the traces speak versions that are younger than it. What a member's life
+is there, in every version that it knows, is in `test_old_brokers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from model.replay import play, settings_of
+from model.test_model import RealBrokers, all_traces
+
+from kafkagroup.testing.local import LocalKafkaUnavailable
+
+pytestmark = [pytest.mark.anyio, pytest.mark.brokers]
+
+NEWER = "the trace speaks versions that 3.9.1 does not know"
+SHARES = "3.9.1 shows no assignments of a group that is not stable"
+
+DIFFERENT = {
+    "administration": NEWER,
+    "commit": "in OffsetCommit 9 3.9.1 calls an unknown group's generation illegal",
+    "commit_topics": NEWER,
+    "empty_again": NEWER,
+    "fetch": NEWER,
+    "fetch_epochs": NEWER,
+    "join_old_static": SHARES,
+    "leave": "3.9.1 does not rebalance when an id is given back that was never used",
+    "list_offsets": NEWER,
+    "offset_fetch": NEWER,
+    "other_node": NEWER,
+    "pending": SHARES,
+    "produce": NEWER,
+    "restart": NEWER,
+    "sessions": SHARES,
+    "static_first": SHARES,
+    "topics": NEWER,
+    "versions_of_topics": NEWER,
+}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[RealBrokers]:
+    with ExitStack() as running:
+        yield RealBrokers("3.9.1", running)
+
+
+@all_traces
+async def test_an_older_kafka_answers_alike(
+    path: Path, recorded: str, brokers: RealBrokers
+) -> None:
+    if DIFFERENT.get(path.stem) is NEWER:
+        pytest.skip(NEWER)
+    try:
+        broker = await brokers.get(settings_of(recorded))
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"no Kafka 3.9.1 on this machine: {error}")
+    answered = await play(recorded, broker)
+    assert (answered != recorded) == (path.stem in DIFFERENT), DIFFERENT.get(path.stem)
