@@ -38,6 +38,9 @@ class Listener:
     """Of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER. The last takes unsigned tokens."""
     settings: Mapping[str, str] = attrs.field(factory=dict)
     """Broker settings of this listener, without `listener.name.<name>.`; they win."""
+    advertised_ports: Sequence[int] = ()
+    """What clients are told to connect to, from node 1 on: the ports of a proxy on loopback, which
+    leads to those of the nodes. None given: the nodes' own."""
 
     @property
     def protocol(self) -> str:

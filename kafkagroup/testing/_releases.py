@@ -55,15 +55,20 @@ class Release:
         """Names of the listeners that every node has."""
         return ("CLIENT", "INTERNAL") if self.zookeeper else ("CLIENT", "INTERNAL", "CONTROLLER")
 
-    def check_listeners(self, added: Mapping[str, Listener]) -> None:
-        """Raises: ConfigurationError if a node cannot have these beside its own."""
+    def check_listeners(self, added: Mapping[str, Listener], nodes: int) -> None:
+        """Raises: ConfigurationError if so many nodes cannot have these beside their own."""
         if added and self.zookeeper:
             raise ConfigurationError(f"Kafka {self.version} runs here without more listeners")
-        for name in added:
+        for name, listener in added.items():
             if name in self.listeners or not _LISTENER_NAME.fullmatch(name):
                 raise ConfigurationError(
                     f"listener {name!r}: give a name of capitals, digits and underscores that is"
                     f" none of {', '.join(self.listeners)}"
+                )
+            if listener.advertised_ports and len(listener.advertised_ports) != nodes:
+                raise ConfigurationError(
+                    f"listener {name!r}: {len(listener.advertised_ports)} advertised_ports for"
+                    f" {nodes} nodes; give one for each"
                 )
 
     def format_command(
@@ -101,7 +106,7 @@ class Release:
             "listener.security.protocol.map": ",".join(
                 f"{name}:{added[name].protocol if name in added else 'PLAINTEXT'}" for name in ports
             ),
-            "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items()),
+            "listeners": _addresses(ports),
             # Relative to the node's directory: no path has to survive this file's quoting.
             "log.dirs": "data",
             "auto.create.topics.enable": "false",
@@ -123,10 +128,23 @@ class Release:
             properties |= _with_zookeeper(node, zookeeper_port)
         else:
             properties |= _with_quorum(node, cluster)
+        advertised = {
+            name: listener.advertised_ports[node - 1]
+            for name, listener in added.items()
+            if listener.advertised_ports
+        }
+        if advertised:
+            # Kafka refuses to advertise a controller's, and takes what is left out as not there.
+            public = {name: port for name, port in ports.items() if name != "CONTROLLER"}
+            properties["advertised.listeners"] = _addresses(public | advertised)
         for name, listener in added.items():
             for key, value in listener.properties(users or {}).items():
                 properties[f"listener.name.{name.lower()}.{key}"] = value
         return {**properties, **self.settings}
+
+
+def _addresses(ports: Ports) -> str:
+    return ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items())
 
 
 def _with_quorum(node: int, cluster: Mapping[int, Ports]) -> dict[str, str]:

@@ -290,7 +290,7 @@ class LocalKafka:
         if os.name != "posix":
             raise LocalKafkaUnavailable("a local Kafka needs a POSIX system: signals and sh")
         release = find_release(self.version)
-        release.check_listeners(self.listeners)
+        release.check_listeners(self.listeners, self.nodes)
         java = find_java()
         jars = resolve_jars(self.version, java)
         deadline = time.monotonic() + self.start_timeout

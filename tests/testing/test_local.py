@@ -455,7 +455,27 @@ class TestListeners:
     @pytest.mark.parametrize("name", ["CLIENT", "CONTROLLER", "lower", "A-B", ""])
     def test_names_that_a_listener_cannot_have(self, name: str) -> None:
         with pytest.raises(ConfigurationError, match=f"listener {name!r}"):
-            find_release("4.3.1").check_listeners({name: Listener()})
+            find_release("4.3.1").check_listeners({name: Listener()}, 1)
+
+    def test_what_clients_are_told_may_be_a_proxy(self) -> None:
+        release = find_release("4.3.1")
+        ports = {"CLIENT": 1, "INTERNAL": 2, "CONTROLLER": 3, "PROXIED": 4}
+        cluster = {1: ports, 2: ports}
+        bare = release.server_properties(2, cluster, None, {"PROXIED": Listener()})
+        proxied = release.server_properties(
+            2, cluster, None, {"PROXIED": Listener(advertised_ports=[71, 72])}
+        )
+        assert proxied == bare | {
+            "advertised.listeners": (
+                "CLIENT://127.0.0.1:1,INTERNAL://127.0.0.1:2,PROXIED://127.0.0.1:72"
+            )
+        }
+
+    def test_a_proxy_needs_a_port_for_each_node(self) -> None:
+        proxied = {"PROXIED": Listener(advertised_ports=[71, 72])}
+        find_release("4.3.1").check_listeners(proxied, 2)
+        with pytest.raises(ConfigurationError, match="'PROXIED': 2 advertised_ports for 3 nodes"):
+            find_release("4.3.1").check_listeners(proxied, 3)
 
     def test_an_old_release_has_none(self) -> None:
         kafka = LocalKafka("2.4.1", listeners={"SECURE": Listener()})
