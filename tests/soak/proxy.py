@@ -1,0 +1,260 @@
+"""A TCP proxy that mistreats what passes through it: bytes arrive in order and unchanged, but in
+pieces, late, or not at all, and no connection lives for long.
+
+What a connection meets is its fate, drawn from the proxy's seed and the connection's number. Nothing
+here knows what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from enum import StrEnum
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import anyio
+import attrs
+from anyio.abc import ByteStream, SocketAttribute, TaskStatus
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+HOST = "127.0.0.1"
+
+_PIECE = 7
+"""Most bytes of a fragment: less than the length and the correlation id before an answer."""
+
+_LAST_CHANCE = 0.25
+"""Seconds that a connection which is to end within a message waits for one."""
+
+_RESET = struct.pack("ii", 1, 0)
+"""Of SO_LINGER: closing throws away what is under way, and says so to the other side."""
+
+_LEFT = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
+
+
+class End(StrEnum):
+    """How a connection is cut."""
+
+    CLOSED = "closed"
+    RESET = "reset"
+    TRUNCATED = "truncated"
+    """Reset within a message, of which one half has passed."""
+
+
+@attrs.frozen(kw_only=True)
+class Fate:
+    """What one connection meets."""
+
+    life: float = math.inf
+    """Seconds until it is cut."""
+    end: End = End.CLOSED
+    fragmented: int = 0
+    """How many bytes of each direction pass in pieces of 1 to 7 bytes, before the rest does as it
+    comes."""
+    stall: tuple[float, float] = (math.inf, 0.0)
+    """From when on, and until when, nothing passes; seconds of its life."""
+    seed: int = 0
+    """Of the lengths of the pieces."""
+
+
+@attrs.frozen(kw_only=True)
+class Weather:
+    """Where fates are drawn from."""
+
+    life: tuple[float, float] = (0.5, 1.5)
+    """Shortest and longest life, seconds."""
+    stall: tuple[float, float] = (0.05, 0.5)
+    """Shortest and longest stall, seconds."""
+    stalled: float = 0.2
+    """How many of all connections stall, from 0 to 1; and so on."""
+    silenced: float = 0.05
+    """How many stall for the rest of their life: open, and nobody answers."""
+    fragmented: float = 0.25
+
+    def draw(self, seed: int, number: int) -> Fate:
+        """The fate of a connection."""
+        # A string: seeds that are numbers must not be each other's neighbours.
+        chance = random.Random(f"{seed}/{number}")
+        life = chance.uniform(*self.life)
+        stall = (math.inf, 0.0)
+        if (drawn := chance.random()) < self.stalled + self.silenced:
+            begin = chance.uniform(0.0, life)
+            silent = drawn < self.silenced
+            stall = (begin, math.inf if silent else begin + chance.uniform(*self.stall))
+        return Fate(
+            life=life,
+            end=chance.choice(list(End)),
+            fragmented=chance.randrange(64, 2048) if chance.random() < self.fragmented else 0,
+            stall=stall,
+            seed=chance.getrandbits(32),
+        )
+
+
+class _Calm(Weather):
+    def draw(self, seed: int, number: int) -> Fate:
+        return Fate()
+
+
+CALM = _Calm()
+"""Nothing goes wrong."""
+
+
+class Relay:
+    """One connection on its way through, whose fate is fulfilled."""
+
+    def __init__(self, fate: Fate, client: ByteStream, server: ByteStream) -> None:
+        self.met: set[str] = set()
+        """What has gone wrong, by kind."""
+        self._fate = fate
+        self._streams = (client, server)
+        self._scope = anyio.CancelScope()
+        self._born = 0.0
+        self._truncating = False
+        self._truncated = False
+
+    async def run(self) -> End | None:
+        """Pass bytes on until the connection is to be cut, and how, or a side has left (None)."""
+        client, server = self._streams
+        self._born = anyio.current_time()
+        end: End | None = None
+        with self._scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._pass, client, server, 1)
+                tasks.start_soon(self._pass, server, client, 2)
+                await anyio.sleep(self._fate.life)
+                end = self._fate.end
+                if end is End.TRUNCATED:
+                    self._truncating = True
+                    await anyio.sleep(_LAST_CHANCE)
+                self._scope.cancel()
+        if end is End.TRUNCATED and not self._truncated:
+            end = End.RESET
+        if end is not None:
+            self.met.add(end)
+        return end
+
+    async def _pass(self, source: ByteStream, sink: ByteStream, direction: int) -> None:
+        chance = random.Random(self._fate.seed + direction)
+        fragmented = self._fate.fragmented
+        try:
+            while True:
+                data = await source.receive()
+                await self._wait_while_stalled()
+                if self._truncating:
+                    self._truncated = True
+                    await sink.send(data[: len(data) // 2])
+                    break
+                for piece in _pieces(data[:fragmented], chance):
+                    self.met.add("fragmented")
+                    await sink.send(piece)
+                if rest := data[fragmented:]:
+                    await sink.send(rest)
+                fragmented = max(0, fragmented - len(data))
+        except _LEFT:
+            pass
+        self._scope.cancel()
+
+    async def _wait_while_stalled(self) -> None:
+        begin, end = self._fate.stall
+        if begin <= anyio.current_time() - self._born < end:
+            self.met.add("silenced" if end == math.inf else "stalled")
+            await anyio.sleep_until(self._born + end)
+
+
+def _pieces(data: bytes, chance: random.Random) -> Iterator[bytes]:
+    start = 0
+    while start < len(data):
+        end = start + chance.randint(1, _PIECE)
+        yield data[start:end]
+        start = end
+
+
+class Proxy:
+    """A port on loopback for each node of a cluster, in a thread of its own while it is entered.
+
+    ```python
+    with Proxy(3, seed=1) as proxy:
+        with LocalKafka(nodes=3, listeners={"P": Listener(advertised_ports=proxy.ports)}) as kafka:
+            proxy.lead_to([kafka.address(node, "P") for node in (1, 2, 3)])
+            connect(proxy.addresses)
+    ```
+    """
+
+    def __init__(self, nodes: int, *, seed: int, weather: Weather | None = None) -> None:
+        self.weather = Weather() if weather is None else weather
+        """Of the connections that are still to come."""
+        self.ports: Sequence[int] = ()
+        self.faults: Counter[str] = Counter()
+        """How often what went wrong, by kind; "refused" are those whose node was away."""
+        self.connections = 0
+        self._nodes = nodes
+        self._seed = seed
+        self._targets: Sequence[tuple[str, int]] = ()
+        self._running = ExitStack()
+        self._portal: BlockingPortal
+
+    @property
+    def addresses(self) -> str:
+        """`host:port` of every port, comma-separated."""
+        return ",".join(f"{HOST}:{port}" for port in self.ports)
+
+    @property
+    def cut(self) -> int:
+        """How many connections were cut."""
+        return sum(self.faults[end] for end in End)
+
+    def lead_to(self, addresses: Sequence[str]) -> None:
+        """Say where the nodes are, in the order of `ports`. Until then all are away."""
+        pairs = (address.rpartition(":") for address in addresses)
+        self._targets = [(host, int(port)) for host, _, port in pairs]
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            self._portal = undo.enter_context(start_blocking_portal())
+            task, self.ports = self._portal.start_task(self._run)
+            undo.callback(task.cancel)
+            self._running = undo.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._running.close()
+
+    async def _run(self, *, task_status: TaskStatus[Sequence[int]]) -> None:
+        ports = []
+        async with AsyncExitStack() as listeners, anyio.create_task_group() as tasks:
+            for node in range(self._nodes):
+                listener = await anyio.create_tcp_listener(local_host=HOST)
+                await listeners.enter_async_context(listener)
+                ports.append(listener.extra(SocketAttribute.local_port))
+                tasks.start_soon(listener.serve, partial(self._serve, node))
+            task_status.started(ports)
+
+    async def _serve(self, node: int, client: ByteStream) -> None:
+        self.connections += 1
+        fate = self.weather.draw(self._seed, self.connections)
+        async with client:
+            try:
+                server = await anyio.connect_tcp(*self._targets[node])
+            except (OSError, IndexError):
+                self.faults["refused"] += 1
+                return
+            async with server:
+                relay = Relay(fate, client, server)
+                end = await relay.run()
+                self.faults.update(relay.met)
+                for stream in (client, server):
+                    if end in (End.RESET, End.TRUNCATED):
+                        raw = stream.extra(SocketAttribute.raw_socket)
+                        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                    await anyio.aclose_forcefully(stream)

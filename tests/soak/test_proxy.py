@@ -1,0 +1,237 @@
+"""The proxy does to a connection what its fate says, and nothing else."""
+
+import math
+import random
+import socket
+import threading
+from contextlib import aclosing, asynccontextmanager, suppress
+
+import anyio
+import pytest
+from anyio.streams.stapled import StapledObjectStream
+from proxy import CALM, HOST, End, Fate, Proxy, Relay, Weather
+
+MESSAGE = random.Random(0).randbytes(5_000)
+
+
+def pair():
+    """Two ends of a connection in memory, which keeps what is sent together together."""
+    to_right, right = anyio.create_memory_object_stream[bytes](math.inf)
+    to_left, left = anyio.create_memory_object_stream[bytes](math.inf)
+    return StapledObjectStream(to_right, left), StapledObjectStream(to_left, right)
+
+
+class Passage:
+    """A relay of some fate, and what is at its ends."""
+
+    def __init__(self, **fate):
+        self.client, self._towards_client = pair()
+        self.server, self._towards_server = pair()
+        self.relay = Relay(Fate(**fate), self._towards_client, self._towards_server)
+        self.end = "it runs"
+        self.took = math.nan
+
+    async def run(self):
+        began = anyio.current_time()
+        self.end = await self.relay.run()
+        self.took = anyio.current_time() - began
+
+    async def aclose(self):
+        for stream in (self.client, self._towards_client, self.server, self._towards_server):
+            await stream.aclose()
+
+
+@asynccontextmanager
+async def passing(**fate):
+    """A relay that runs; leaving waits for its end."""
+    passage = Passage(**fate)
+    async with aclosing(passage), anyio.create_task_group() as tasks:
+        tasks.start_soon(passage.run)
+        yield passage
+
+
+async def receive_all(stream, count):
+    pieces = []
+    while sum(map(len, pieces)) < count:
+        pieces.append(await stream.receive())
+    return pieces
+
+
+@pytest.mark.anyio
+async def test_without_a_fate_bytes_pass_as_they_come_until_a_side_leaves():
+    async with passing() as passage:
+        for number in range(3):
+            await passage.client.send(b"%d" % number + MESSAGE)
+            assert await passage.server.receive() == b"%d" % number + MESSAGE
+        await passage.server.send(b"answer")
+        assert await passage.client.receive() == b"answer"
+        await anyio.sleep(3600.0)
+        await passage.server.send_stream.aclose()
+    assert passage.end is None
+    assert passage.relay.met == set()
+
+
+@pytest.mark.anyio
+async def test_fragments_are_the_same_bytes_in_small_pieces_and_then_whole():
+    async with passing(fragmented=1_000) as passage:
+        await passage.client.send(MESSAGE[:300])
+        await passage.client.send(MESSAGE[300:])
+        pieces = await receive_all(passage.server, len(MESSAGE))
+        await passage.client.send_stream.aclose()
+    assert b"".join(pieces) == MESSAGE
+    assert max(map(len, pieces[:-1])) == 7
+    assert pieces[-1] == MESSAGE[1_000:]
+    assert passage.relay.met == {"fragmented"}
+
+
+@pytest.mark.anyio
+async def test_what_comes_in_a_stall_passes_after_it():
+    async with passing(stall=(1.0, 4.0)) as passage:
+        began = anyio.current_time()
+        await passage.client.send(b"before")
+        assert await passage.server.receive() == b"before"
+        await anyio.sleep(2.0)
+        await passage.client.send(b"within")
+        assert await passage.server.receive() == b"within"
+        assert anyio.current_time() - began == pytest.approx(4.0)
+        await passage.client.send_stream.aclose()
+    assert passage.relay.met == {"stalled"}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", [End.CLOSED, End.RESET])
+async def test_a_connection_is_cut_when_its_life_is_over(end):
+    async with passing(life=1.5, end=end) as passage:
+        pass
+    assert (passage.end, passage.took) == (end, pytest.approx(1.5))
+    assert passage.relay.met == {end}
+
+
+@pytest.mark.anyio
+async def test_a_silenced_connection_is_open_until_it_is_cut():
+    async with passing(life=1.5, stall=(0.5, math.inf)) as passage:
+        await anyio.sleep(1.0)
+        await passage.client.send(b"is anybody there?")
+        with anyio.move_on_after(9.0) as patience:
+            await passage.server.receive()
+    assert patience.cancelled_caught
+    assert passage.took == pytest.approx(1.5)
+    assert passage.relay.met == {"silenced", End.CLOSED}
+
+
+@pytest.mark.anyio
+async def test_half_of_the_last_message_passes_where_it_is_truncated():
+    async with passing(life=1.0, end=End.TRUNCATED) as passage:
+        await anyio.sleep(1.1)
+        await passage.client.send(MESSAGE)
+        assert await passage.server.receive() == MESSAGE[:2_500]
+    assert passage.took == pytest.approx(1.1)
+    assert passage.relay.met == {End.TRUNCATED}
+
+
+@pytest.mark.anyio
+async def test_without_a_message_there_is_nothing_to_truncate():
+    async with passing(life=1.0, end=End.TRUNCATED) as passage:
+        pass
+    assert passage.took == pytest.approx(1.25)
+    assert passage.relay.met == {End.RESET}
+
+
+class TestFates:
+    def drawn(self, count=2_000, seed=7, **weather):
+        return [Weather(**weather).draw(seed, number) for number in range(count)]
+
+    def test_a_seed_has_its_fates(self):
+        assert self.drawn() == self.drawn()
+        assert self.drawn(count=1, seed=8) != self.drawn(count=1, seed=7)
+        # Another process, with other hashes, draws the same.
+        assert Weather().draw(1, 4) == Fate(
+            life=1.2406273961482044,
+            end=End.CLOSED,
+            stall=(0.17870052045703974, 0.6466922380639092),
+            seed=2636085135,
+        )
+
+    def test_every_connection_is_cut_within_its_limits_and_in_every_way(self):
+        fates = self.drawn(life=(0.5, 1.5))
+        lives = [fate.life for fate in fates]
+        assert 0.5 <= min(lives) < 0.51
+        assert 1.49 < max(lives) <= 1.5
+        assert {fate.end for fate in fates} == set(End)
+
+    def test_some_stall_and_some_fall_silent(self):
+        fates = self.drawn(stall=(0.05, 0.5), stalled=0.2, silenced=0.05)
+        lengths = [end - begin for begin, end in (f.stall for f in fates) if begin < math.inf]
+        silent = lengths.count(math.inf)
+        assert 60 < silent < 140
+        assert 340 < len(lengths) - silent < 460
+        assert all(0.05 <= length <= 0.5 for length in lengths if length < math.inf)
+        assert all(f.stall[0] <= f.life for f in fates if f.stall[0] < math.inf)
+
+    def test_some_are_fragmented(self):
+        fates = self.drawn(fragmented=0.25)
+        assert 430 < sum(fate.fragmented > 0 for fate in fates) < 570
+
+    def test_when_it_is_calm_nothing_happens(self):
+        assert CALM.draw(1, 1) == Fate()
+
+
+@pytest.fixture
+def echo():
+    """The address of a server that sends back what it gets."""
+
+    def serve(connection):
+        with connection, suppress(ConnectionResetError):
+            while data := connection.recv(65536):
+                connection.sendall(data)
+
+    def accept(listener):
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    with socket.create_server((HOST, 0)) as listener:
+        thread = threading.Thread(target=accept, args=(listener,))
+        thread.start()
+        yield f"{HOST}:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+class TestProxy:
+    def connect(self, proxy, node=0):
+        return socket.create_connection((HOST, proxy.ports[node]), timeout=10.0)
+
+    def test_it_leads_to_the_nodes(self, echo):
+        weather = Weather(life=(60.0, 60.0), fragmented=1.0, stalled=0.0, silenced=0.0)
+        with Proxy(2, seed=1, weather=weather) as proxy:
+            proxy.lead_to([f"{HOST}:1", echo])
+            with self.connect(proxy, 1) as connection, connection.makefile("rb") as answers:
+                connection.sendall(MESSAGE)
+                assert answers.read(len(MESSAGE)) == MESSAGE
+            with self.connect(proxy, 0) as connection:
+                assert connection.recv(1) == b""
+        assert proxy.addresses == ",".join(f"{HOST}:{port}" for port in proxy.ports)
+        assert proxy.faults == {"fragmented": 1, "refused": 1}
+        assert (proxy.connections, proxy.cut) == (2, 0)
+
+    def test_it_cuts_and_goes_on(self, echo):
+        with Proxy(1, seed=2, weather=Weather(life=(0.0, 0.0), stalled=0.0, silenced=0.0)) as proxy:
+            proxy.lead_to([echo])
+            ends = set()
+            for _ in range(20):
+                with self.connect(proxy) as connection:
+                    try:
+                        ends.add(connection.recv(1))
+                    except ConnectionResetError:
+                        ends.add("reset")
+            proxy.weather = CALM
+            with self.connect(proxy) as connection:
+                connection.sendall(b"all well?")
+                assert connection.recv(100) == b"all well?"
+        assert ends == {b"", "reset"}
+        assert proxy.cut == 20
+        assert set(proxy.faults) == {End.CLOSED, End.RESET}
