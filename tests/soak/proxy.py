@@ -1,8 +1,8 @@
 """A TCP proxy that mistreats what passes through it: bytes arrive in order and unchanged, but in
 pieces, late, or not at all, and no connection lives for long.
 
-What a connection meets is its fate, drawn from the proxy's seed and the connection's number. Nothing
-here knows what the bytes mean.
+What a connection meets is its fate, drawn from the proxy's seed and the connection's number.
+Nothing here knows what the bytes mean.
 """
 
 from __future__ import annotations
