@@ -20,9 +20,12 @@ WORKER = Path(__file__).with_name("worker.py")
 class Members:
     """The processes, and their logs."""
 
-    def __init__(self, folder: Path, records: int, arguments: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, records: int, arguments: Sequence[str], worker: Path = WORKER
+    ) -> None:
         """The arguments are a worker's, but for its log."""
         self._folder = folder
+        self._worker = worker
         self._arguments = arguments
         self._seen = bytearray(records)
         """For each sequence number, whether somebody had the record."""
@@ -40,7 +43,8 @@ class Members:
 
     def start(self, *names: str) -> None:
         for name in names:
-            command = [sys.executable, str(WORKER), str(self._folder / name), *self._arguments]
+            log = str(self._folder / name)
+            command = [sys.executable, str(self._worker), log, *self._arguments]
             self.running[name] = subprocess.Popen(command)
 
     def wait_until_up(self, name: str) -> None:
@@ -52,6 +56,13 @@ class Members:
         process.kill()
         process.wait()
         self.killed.add(name)
+
+    def freeze(self, name: str) -> None:
+        """SIGSTOP: its connections stay open, and it does nothing."""
+        self.running[name].send_signal(signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        self.running[name].send_signal(signal.SIGCONT)
 
     def leave(self, *names: str) -> None:
         leaving = {name: self.running.pop(name) for name in names}
@@ -76,20 +87,23 @@ class Members:
         self._wait(lambda: self.active >= set(names))
 
     def _wait(self, enough: Callable[[], bool]) -> None:
-        self._look()
+        self.look()
         while not enough():
-            self._raise_if_ended()
-            if (stall := time.monotonic() - self._progressed) > PATIENCE:
-                raise SystemExit(f"no progress for {stall:.0f} s at {self.count} records")
             time.sleep(0.02)
-            self._look()
+            self.look()
 
-    def _raise_if_ended(self) -> None:
+    def look(self) -> None:
+        """Read what is new in the logs. Raises: SystemExit if a member has ended, or nothing has
+        been new for too long."""
+        self._read_logs()
         for name, process in self.running.items():
             if process.poll() is not None:
                 raise SystemExit(f"member {name} ended with exit code {process.returncode}")
+        stall = time.monotonic() - self._progressed
+        if stall > PATIENCE and self.count < len(self._seen):
+            raise SystemExit(f"no progress for {stall:.0f} s at {self.count} records")
 
-    def _look(self) -> None:
+    def _read_logs(self) -> None:
         before = self.count
         for path in self._folder.iterdir():
             with path.open("rb") as log:

@@ -84,7 +84,7 @@ def _on_a_cluster(
     members.start("fourth", "fifth")
     members.wait_until_active("first", "second", "third", "fourth", "fifth")
     members.wait_for(2 * part)
-    with _coordinator_down(kafka, group):
+    with coordinator_down(kafka, group):
         members.wait_for(3 * part)
         members.kill("second")
         members.wait_for(4 * part)
@@ -93,12 +93,12 @@ def _on_a_cluster(
     members.start("sixth")
     members.wait_until_up("sixth")
     if twice:
-        with _coordinator_down(kafka, group):
+        with coordinator_down(kafka, group):
             members.wait_for(7 * part)
 
 
 @contextmanager
-def _coordinator_down(kafka: LocalKafka, group: str) -> Iterator[None]:
+def coordinator_down(kafka: LocalKafka, group: str) -> Iterator[None]:
     """Kill the node of the group's coordinator; go on once there is another; start it again."""
     servers = kafka.bootstrap_servers
     node = anyio.run(coordinator, servers, group)

@@ -132,6 +132,20 @@ async def committed(bootstrap: str, group: str) -> dict[int, int]:
     }
 
 
+async def ends(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
+    """Partition -> the offset that its next record will get."""
+    async with any_broker(bootstrap) as broker, AsyncExitStack() as stack:
+        leaders = await _leaders(broker, topic, partitions)
+        found: dict[int, int] = {}
+        for node in (await broker.request_metadata([])).brokers:
+            led = [TopicPartition(topic, p) for p, at in leaders.items() if at == node.node_id]
+            if led:
+                leader = await stack.enter_async_context(Broker.open(node.host, node.port))
+                answer = await leader.request_offset_limits(dict.fromkeys(led, -1))
+                found |= {p.partition_index: p.offset for p in answer.topics[0].partitions}
+    return found
+
+
 async def clean_up(bootstrap: str, topic: str) -> None:
     """Delete the topic."""
     async with any_broker(bootstrap) as broker:
