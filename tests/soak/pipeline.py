@@ -6,7 +6,6 @@ python tests/soak/pipeline.py [--records N] [--seed N]
 """
 
 import argparse
-import signal
 import sys
 import tempfile
 import time
@@ -15,12 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import anyio
 import attrs
 from confluent_kafka import Consumer as IndependentConsumer
 from confluent_kafka import KafkaError, TopicPartition
+from deadline import deadline
 from judge import Verdict, judge
 from member_log import Entry, Kind
 from processes import Members
@@ -41,26 +40,6 @@ STAGE = Path(__file__).with_name("stage.py")
 
 Count = Mapping[int, int]
 """Sequence number -> how many records have it."""
-
-
-class TooSlowError(Exception):
-    """A part of the soak was not over at its deadline."""
-
-
-@contextmanager
-def deadline(seconds: float, what: str) -> Iterator[None]:
-    """Raise in the main thread, whatever it waits for, once that much time has passed."""
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise TooSlowError(f"{what} was not over within {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @attrs.frozen(kw_only=True)
@@ -159,6 +138,7 @@ class Pipeline:
         while True:
             for stage in self.stages:
                 stage.look()
+            self.proxy.raise_if_ended()
             if enough():
                 return
             time.sleep(0.05)

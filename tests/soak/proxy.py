@@ -2,7 +2,8 @@
 pieces, late, or not at all, and no connection lives for long.
 
 What a connection meets is its fate, drawn from the proxy's seed and the connection's number.
-Nothing here knows what the bytes mean.
+Nothing here knows what the bytes mean, but for the name of the client in the first request, which
+tells a tap whose connection it hears.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import random
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, ExitStack, suppress
 from enum import StrEnum
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import anyio
 import attrs
 from anyio.abc import ByteStream, SocketAttribute, TaskStatus
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
 
 HOST = "127.0.0.1"
 
@@ -105,14 +107,69 @@ CALM = _Calm()
 """Nothing goes wrong."""
 
 
+class Tap(Protocol):
+    """Who hears what crosses the wire, on the client's side of it: in whole, and in time, whatever
+    the fate of the connection."""
+
+    def connected(self, process: str, connection: int) -> None: ...
+
+    def sent(self, process: str, connection: int, data: bytes) -> None: ...
+
+    def received(self, process: str, connection: int, data: bytes) -> None: ...
+
+
+class Silence:
+    """Hears nothing."""
+
+    def sent(self, data: bytes) -> None: ...
+
+    def received(self, data: bytes) -> None: ...
+
+
+class Hearing(Silence):
+    """Tells a tap of one connection, once its first request says whose it is."""
+
+    def __init__(self, tap: Tap, connection: int) -> None:
+        self._tap = tap
+        self._connection = connection
+        self._name: str | None = None
+        self._head = b""
+
+    def sent(self, data: bytes) -> None:
+        if self._name is None:
+            self._head += data
+            self._name = _client_name(self._head)
+            if self._name is None:
+                return
+            self._tap.connected(self._name, self._connection)
+            data = self._head
+        self._tap.sent(self._name, self._connection, data)
+
+    def received(self, data: bytes) -> None:
+        if self._name is not None:
+            self._tap.received(self._name, self._connection, data)
+
+
+def _client_name(data: bytes) -> str | None:
+    """The client id in the header of a request; None while it is not whole."""
+    # Length, api key, version and correlation id come before it.
+    if len(data) < 14:
+        return None
+    end = 14 + max(0, int.from_bytes(data[12:14], "big", signed=True))
+    return data[14:end].decode() if len(data) >= end else None
+
+
 class Relay:
     """One connection on its way through, whose fate is fulfilled."""
 
-    def __init__(self, fate: Fate, client: ByteStream, server: ByteStream) -> None:
+    def __init__(
+        self, fate: Fate, client: ByteStream, server: ByteStream, hearing: Silence | None = None
+    ) -> None:
         self.met: set[str] = set()
         """What has gone wrong, by kind."""
         self._fate = fate
         self._streams = (client, server)
+        self._hearing = hearing or Silence()
         self._scope = anyio.CancelScope()
         self._born = 0.0
         self._truncating = False
@@ -125,8 +182,9 @@ class Relay:
         end: End | None = None
         with self._scope:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._pass, client, server, 1)
-                tasks.start_soon(self._pass, server, client, 2)
+                heard = self._hearing
+                tasks.start_soon(self._pass, client, server, heard.sent, _deaf)
+                tasks.start_soon(self._pass, server, client, _deaf, heard.received)
                 await anyio.sleep(self._fate.life)
                 end = self._fate.end
                 if end is End.TRUNCATED:
@@ -139,22 +197,32 @@ class Relay:
             self.met.add(end)
         return end
 
-    async def _pass(self, source: ByteStream, sink: ByteStream, direction: int) -> None:
-        chance = random.Random(self._fate.seed + direction)
+    async def _pass(
+        self,
+        source: ByteStream,
+        sink: ByteStream,
+        came: Callable[[bytes], None],
+        goes: Callable[[bytes], None],
+    ) -> None:
+        chance = random.Random(self._fate.seed)
         fragmented = self._fate.fragmented
         try:
             while True:
                 data = await source.receive()
+                came(data)
                 await self._wait_while_stalled()
                 if self._truncating:
                     self._truncated = True
-                    await sink.send(data[: len(data) // 2])
-                    break
+                    data = data[: len(data) // 2]
                 for piece in _pieces(data[:fragmented], chance):
                     self.met.add("fragmented")
+                    goes(piece)
                     await sink.send(piece)
                 if rest := data[fragmented:]:
+                    goes(rest)
                     await sink.send(rest)
+                if self._truncated:
+                    break
                 fragmented = max(0, fragmented - len(data))
         except _LEFT:
             pass
@@ -165,6 +233,9 @@ class Relay:
         if begin <= anyio.current_time() - self._born < end:
             self.met.add("silenced" if end == math.inf else "stalled")
             await anyio.sleep_until(self._born + end)
+
+
+def _deaf(data: bytes) -> None: ...
 
 
 def _pieces(data: bytes, chance: random.Random) -> Iterator[bytes]:
@@ -186,7 +257,9 @@ class Proxy:
     ```
     """
 
-    def __init__(self, nodes: int, *, seed: int, weather: Weather | None = None) -> None:
+    def __init__(
+        self, nodes: int, *, seed: int, weather: Weather | None = None, tap: Tap | None = None
+    ) -> None:
         self.weather = Weather() if weather is None else weather
         """Of the connections that are still to come."""
         self.ports: Sequence[int] = ()
@@ -195,9 +268,10 @@ class Proxy:
         self.connections = 0
         self._nodes = nodes
         self._seed = seed
+        self._tap = tap
         self._targets: Sequence[tuple[str, int]] = ()
         self._running = ExitStack()
-        self._portal: BlockingPortal
+        self._task: Future[None]
 
     @property
     def addresses(self) -> str:
@@ -214,11 +288,16 @@ class Proxy:
         pairs = (address.rpartition(":") for address in addresses)
         self._targets = [(host, int(port)) for host, _, port in pairs]
 
+    def raise_if_ended(self) -> None:
+        """Raises: what ended it, if something did."""
+        if self._task.done():
+            self._task.result()
+
     def __enter__(self) -> Self:
         with ExitStack() as undo:
-            self._portal = undo.enter_context(start_blocking_portal())
-            task, self.ports = self._portal.start_task(self._run)
-            undo.callback(task.cancel)
+            portal = undo.enter_context(start_blocking_portal())
+            self._task, self.ports = portal.start_task(self._run)
+            undo.callback(self._task.cancel)
             self._running = undo.pop_all()
         return self
 
@@ -242,7 +321,8 @@ class Proxy:
 
     async def _serve(self, node: int, client: ByteStream) -> None:
         self.connections += 1
-        fate = self.weather.draw(self._seed, self.connections)
+        number = self.connections
+        fate = self.weather.draw(self._seed, number)
         async with client:
             try:
                 server = await anyio.connect_tcp(*self._targets[node])
@@ -250,11 +330,13 @@ class Proxy:
                 self.faults["refused"] += 1
                 return
             async with server:
-                relay = Relay(fate, client, server)
+                hearing = None if self._tap is None else Hearing(self._tap, number)
+                relay = Relay(fate, client, server, hearing)
                 end = await relay.run()
                 self.faults.update(relay.met)
                 for stream in (client, server):
                     if end in (End.RESET, End.TRUNCATED):
                         raw = stream.extra(SocketAttribute.raw_socket)
-                        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                        with suppress(OSError):  # the other side was faster
+                            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                     await anyio.aclose_forcefully(stream)

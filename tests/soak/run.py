@@ -2,9 +2,9 @@
 killed, and the broker that coordinates them too. Nothing may be lost; only what a killed member had
 not committed may come twice.
 
-python tests/soak/run.py [BOOTSTRAP] [--records N] [--cooperative]
+python tests/soak/run.py [BOOTSTRAP] [--records N] [--cooperative] [--seconds N]
     one broker; without BOOTSTRAP: Apache Kafka on loopback
-python tests/soak/run.py --nodes 3 [--records N] [--cooperative]
+python tests/soak/run.py --nodes 3 [--records N] [--cooperative] [--seconds N]
     a cluster on loopback, whose coordinator is killed too
 """
 
@@ -25,6 +25,7 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).parents[1]))
 
 import anyio
+from deadline import deadline
 from processes import Members
 from sim.events import Finished
 from sim.judge import Verdict, examine
@@ -38,6 +39,9 @@ PARTITIONS = 8
 RATE = 2_500
 """Records a second that a member takes. The group takes its time over a killed member, and brokers
 over a killed broker: until then there have to be records left."""
+
+SECONDS = 170.0
+"""That the whole may take, brokers and all. A million records take 140."""
 
 Story = Callable[[Members, str, int], None]
 """What happens to the members of a group, as so many records come through."""
@@ -145,7 +149,13 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 3))
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--cooperative", action="store_true")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="after which it has failed")
     arguments = parser.parse_args()
+    with deadline(arguments.seconds, f"the soak of {arguments.records} records"):
+        return _soak_as_told(arguments)
+
+
+def _soak_as_told(arguments: argparse.Namespace) -> int:
     records, cooperative = arguments.records, arguments.cooperative
     started = time.monotonic()
     if arguments.nodes == 3:

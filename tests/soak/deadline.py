@@ -1,0 +1,26 @@
+"""The time that a part of the soak may take: what takes longer fails, and says what it was."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class TooSlowError(Exception):
+    """A part of the soak was not over at its deadline."""
+
+
+@contextmanager
+def deadline(seconds: float, what: str) -> Iterator[None]:
+    """Raise TooSlowError in the main thread, whatever it waits for, after so many seconds."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise TooSlowError(f"{what} was not over within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
