@@ -2,8 +2,7 @@
 pieces, late, or not at all, and no connection lives for long.
 
 What a connection meets is its fate, drawn from the proxy's seed and the connection's number.
-Nothing here knows what the bytes mean, but for the name of the client in the first request, which
-tells a tap whose connection it hears.
+Nothing here knows what the bytes mean.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ import random
 import socket
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, ExitStack, suppress
 from enum import StrEnum
 from functools import partial
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import anyio
 import attrs
@@ -107,69 +106,14 @@ CALM = _Calm()
 """Nothing goes wrong."""
 
 
-class Tap(Protocol):
-    """Who hears what crosses the wire, on the client's side of it: in whole, and in time, whatever
-    the fate of the connection."""
-
-    def connected(self, process: str, connection: int) -> None: ...
-
-    def sent(self, process: str, connection: int, data: bytes) -> None: ...
-
-    def received(self, process: str, connection: int, data: bytes) -> None: ...
-
-
-class Silence:
-    """Hears nothing."""
-
-    def sent(self, data: bytes) -> None: ...
-
-    def received(self, data: bytes) -> None: ...
-
-
-class Hearing(Silence):
-    """Tells a tap of one connection, once its first request says whose it is."""
-
-    def __init__(self, tap: Tap, connection: int) -> None:
-        self._tap = tap
-        self._connection = connection
-        self._name: str | None = None
-        self._head = b""
-
-    def sent(self, data: bytes) -> None:
-        if self._name is None:
-            self._head += data
-            self._name = _client_name(self._head)
-            if self._name is None:
-                return
-            self._tap.connected(self._name, self._connection)
-            data = self._head
-        self._tap.sent(self._name, self._connection, data)
-
-    def received(self, data: bytes) -> None:
-        if self._name is not None:
-            self._tap.received(self._name, self._connection, data)
-
-
-def _client_name(data: bytes) -> str | None:
-    """The client id in the header of a request; None while it is not whole."""
-    # Length, api key, version and correlation id come before it.
-    if len(data) < 14:
-        return None
-    end = 14 + max(0, int.from_bytes(data[12:14], "big", signed=True))
-    return data[14:end].decode() if len(data) >= end else None
-
-
 class Relay:
     """One connection on its way through, whose fate is fulfilled."""
 
-    def __init__(
-        self, fate: Fate, client: ByteStream, server: ByteStream, hearing: Silence | None = None
-    ) -> None:
+    def __init__(self, fate: Fate, client: ByteStream, server: ByteStream) -> None:
         self.met: set[str] = set()
         """What has gone wrong, by kind."""
         self._fate = fate
         self._streams = (client, server)
-        self._hearing = hearing or Silence()
         self._scope = anyio.CancelScope()
         self._born = 0.0
         self._truncating = False
@@ -182,9 +126,8 @@ class Relay:
         end: End | None = None
         with self._scope:
             async with anyio.create_task_group() as tasks:
-                heard = self._hearing
-                tasks.start_soon(self._pass, client, server, heard.sent, _deaf)
-                tasks.start_soon(self._pass, server, client, _deaf, heard.received)
+                tasks.start_soon(self._pass, client, server)
+                tasks.start_soon(self._pass, server, client)
                 await anyio.sleep(self._fate.life)
                 end = self._fate.end
                 if end is End.TRUNCATED:
@@ -197,29 +140,20 @@ class Relay:
             self.met.add(end)
         return end
 
-    async def _pass(
-        self,
-        source: ByteStream,
-        sink: ByteStream,
-        came: Callable[[bytes], None],
-        goes: Callable[[bytes], None],
-    ) -> None:
+    async def _pass(self, source: ByteStream, sink: ByteStream) -> None:
         chance = random.Random(self._fate.seed)
         fragmented = self._fate.fragmented
         try:
             while True:
                 data = await source.receive()
-                came(data)
                 await self._wait_while_stalled()
                 if self._truncating:
                     self._truncated = True
                     data = data[: len(data) // 2]
                 for piece in _pieces(data[:fragmented], chance):
                     self.met.add("fragmented")
-                    goes(piece)
                     await sink.send(piece)
                 if rest := data[fragmented:]:
-                    goes(rest)
                     await sink.send(rest)
                 if self._truncated:
                     break
@@ -233,9 +167,6 @@ class Relay:
         if begin <= anyio.current_time() - self._born < end:
             self.met.add("silenced" if end == math.inf else "stalled")
             await anyio.sleep_until(self._born + end)
-
-
-def _deaf(data: bytes) -> None: ...
 
 
 def _pieces(data: bytes, chance: random.Random) -> Iterator[bytes]:
@@ -257,9 +188,7 @@ class Proxy:
     ```
     """
 
-    def __init__(
-        self, nodes: int, *, seed: int, weather: Weather | None = None, tap: Tap | None = None
-    ) -> None:
+    def __init__(self, nodes: int, *, seed: int, weather: Weather | None = None) -> None:
         self.weather = Weather() if weather is None else weather
         """Of the connections that are still to come."""
         self.ports: Sequence[int] = ()
@@ -268,7 +197,6 @@ class Proxy:
         self.connections = 0
         self._nodes = nodes
         self._seed = seed
-        self._tap = tap
         self._targets: Sequence[tuple[str, int]] = ()
         self._running = ExitStack()
         self._task: Future[None]
@@ -320,18 +248,16 @@ class Proxy:
             task_status.started(ports)
 
     async def _serve(self, node: int, client: ByteStream) -> None:
-        self.connections += 1
-        number = self.connections
-        fate = self.weather.draw(self._seed, number)
         async with client:
+            self.connections += 1
+            fate = self.weather.draw(self._seed, self.connections)
             try:
                 server = await anyio.connect_tcp(*self._targets[node])
             except (OSError, IndexError):
                 self.faults["refused"] += 1
                 return
             async with server:
-                hearing = None if self._tap is None else Hearing(self._tap, number)
-                relay = Relay(fate, client, server, hearing)
+                relay = Relay(fate, client, server)
                 end = await relay.run()
                 self.faults.update(relay.met)
                 for stream in (client, server):

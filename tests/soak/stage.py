@@ -26,7 +26,7 @@ from kafkagroup.net.options import ClientOptions, parse_servers
 SESSION = 6.0
 """Seconds; the least that a broker accepts by itself."""
 
-_MOST = 250
+_MOST = 500
 """Records of a batch: what a member that is killed may have appended and not committed."""
 
 

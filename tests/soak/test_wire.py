@@ -1,0 +1,73 @@
+"""What a member's own process hears of the wire."""
+
+import anyio
+import pytest
+from anyio.abc import ByteStream
+from wire import tapped
+
+
+def request(client):
+    """Length, api, version and correlation id do not matter; the name does."""
+    return bytes(12) + len(client).to_bytes(2, "big") + client.encode() + b"body"
+
+
+class Echo(ByteStream):
+    """Somebody who says everything back."""
+
+    def __init__(self):
+        self._said = b""
+
+    async def send(self, item):
+        self._said += item
+
+    async def receive(self, max_bytes=65536):
+        said, self._said = self._said[:max_bytes], self._said[max_bytes:]
+        return said
+
+    async def send_eof(self):
+        raise AssertionError
+
+    async def aclose(self):
+        self._said = b""
+
+
+class Tap:
+    """Remembers what it hears."""
+
+    def __init__(self):
+        self.heard = []
+
+    def connected(self, *what):
+        self.heard.append(("connected", *what))
+
+    def sent(self, *what):
+        self.heard.append(("sent", *what))
+
+    def received(self, *what):
+        self.heard.append(("received", *what))
+
+
+@pytest.mark.anyio
+async def test_the_connections_of_one_client_are_heard(monkeypatch):
+    async def connect(host, port):
+        return Echo()
+
+    monkeypatch.setattr(anyio, "connect_tcp", connect)
+    tap = Tap()
+    with tapped(tap, "m1"):
+        for client in ("m1", "m1-producer", "m1"):
+            async with await anyio.connect_tcp("host", 1) as stream:
+                await stream.send(request(client))
+                assert await stream.receive() == request(client)
+                await stream.send(b"more")
+    assert anyio.connect_tcp is connect
+    assert tap.heard == [
+        (kind, "m1", connection, *data)
+        for connection in (1, 3)
+        for kind, *data in (
+            ("connected",),
+            ("sent", request("m1")),
+            ("received", request("m1")),
+            ("sent", b"more"),
+        )
+    ]
