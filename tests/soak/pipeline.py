@@ -10,24 +10,34 @@ import sys
 import tempfile
 import time
 import uuid
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+
+# As a program this finds its neighbours; the judge is one level up.
+sys.path.insert(1, str(Path(__file__).parents[1]))
 
 import anyio
 import attrs
 from confluent_kafka import Consumer as IndependentConsumer
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError
+from confluent_kafka import TopicPartition as IndependentPartition
 from deadline import deadline
-from judge import Verdict, judge
-from member_log import Entry, Kind
 from processes import Members
 from proxy import CALM, Proxy
 from run import coordinator_down
+from sim.events import Appended, Delivered, Event, Finished, Frozen, Healed, Joined, Killed, Thawed
+from sim.judge import Verdict, examine
+from sim.log import merged
 from stage import SESSION
+from stage_log import delivered
+from stage_log import read as read_log
 from topic import committed, ends, prepare
 
+from kafkagroup import TopicPartition
 from kafkagroup.testing import LocalKafka
 from kafkagroup.testing.local import Listener
 
@@ -38,23 +48,19 @@ RATE = 1_600
 
 STAGE = Path(__file__).with_name("stage.py")
 
-Count = Mapping[int, int]
-"""Sequence number -> how many records have it."""
-
 
 @attrs.frozen(kw_only=True)
 class StageVerdict:
-    """One group, and the topic that it appends to."""
+    """One group, and what it made of the next topic."""
 
     verdict: Verdict
-    """Of the group on its own; its records are those of its topic, duplicates and all."""
     rebalances: int
     missing: int = 0
     """Numbers that are not in the next topic."""
-    surplus: int = 0
-    """Records of the next topic beyond those that the group was given."""
     repeated: int = 0
-    """Records of the next topic beyond the first of each number."""
+    """Records of the next topic beyond the first of their number."""
+    surplus: int = 0
+    """How many more records of a number are there than the group was given."""
 
     @property
     def clean(self) -> bool:
@@ -71,7 +77,7 @@ class Outcome:
     records: int
     connections: int
     cut: int
-    faults: Count | Mapping[str, int]
+    faults: Mapping[str, int]
     """How often what went wrong, by kind."""
 
     @property
@@ -87,17 +93,47 @@ class Outcome:
         faults = ", ".join(f"{count} {kind}" for kind, count in self.faults.items())
         lines = [through, f"faults: {faults}"]
         for number, stage in enumerate(self.stages, 1):
-            verdict = stage.verdict
+            figures = stage.verdict.figures
+            violations = stage.verdict.violations
             lines.append(
-                f"stage {number}: {verdict.produced} records, {verdict.lost} lost,"
-                f" {verdict.duplicated} came again, {verdict.unexplained} of them unexplained;"
-                f" {stage.rebalances} rebalances, {verdict.tenures} tenures,"
-                f" {verdict.fenced} of them fenced; next topic: {stage.missing} missing,"
-                f" {stage.repeated} repeated, {stage.surplus} of them unexplained"
+                f"stage {number}: {figures.records} records, {figures.lost} lost,"
+                f" {figures.duplicated} came again; {stage.rebalances} rebalances,"
+                f" {figures.tenures} tenures, {figures.fenced} of them fenced;"
+                f" {len(violations)} violations"
             )
-            if not verdict.clean:
-                lines.append(f"         {verdict}")
+            lines += [f"    {violation}" for violation in violations[:10]]
+            if number < len(self.stages):
+                lines.append(
+                    f"    in the next topic {stage.missing} missing, {stage.repeated} repeated,"
+                    f" {stage.surplus} of them not by the group"
+                )
         return "\n".join(lines)
+
+
+class StageMembers(Members):
+    """The members of one stage, and what the world has done to them."""
+
+    def __init__(self, folder: Path, records: int, arguments: list[str]) -> None:
+        super().__init__(folder, records, arguments, STAGE)
+        self.befell: list[Event] = []
+
+    delivered = staticmethod(delivered)
+
+    def kill(self, name: str) -> None:
+        super().kill(name)
+        self.befell.append(Killed(time=time.monotonic(), member=name))
+
+    def freeze(self, name: str) -> None:
+        super().freeze(name)
+        self.befell.append(Frozen(time=time.monotonic(), member=name))
+
+    def thaw(self, name: str) -> None:
+        self.befell.append(Thawed(time=time.monotonic(), member=name))
+        super().thaw(name)
+
+    def histories(self) -> list[Iterator[Event]]:
+        """Each member's, and the world's."""
+        return [iter(self.befell), *map(read_log, sorted(self._folder.iterdir()))]
 
 
 class Pipeline:
@@ -118,7 +154,7 @@ class Pipeline:
             logs = folder / group
             logs.mkdir()
             arguments = [proxy.addresses, source, sink, group, "--rate", str(rate)]
-            self.stages.append(Members(logs, records, arguments, STAGE))
+            self.stages.append(StageMembers(logs, records, arguments))
 
     def start(self, *names: str) -> None:
         """Start members of every stage; return when all have had a record."""
@@ -143,7 +179,7 @@ class Pipeline:
                 return
             time.sleep(0.05)
 
-    def stage_of(self, member: str) -> Members:
+    def stage_of(self, member: str) -> StageMembers:
         """Members are named by the number of their stage and a letter."""
         return self.stages[int(member[0]) - 1]
 
@@ -189,9 +225,14 @@ class Pipeline:
             self.wait(0.0)
 
     def drain(self) -> None:
-        """See every record through; stage by stage, commit and leave."""
+        """See every record through in peace; stage by stage, commit and leave."""
+        life = self.proxy.weather.life[1]
+        self.proxy.weather = CALM
+        self.wait(life)
+        healed = Healed(time=time.monotonic())
+        servers = self.kafka.bootstrap_servers
         for stage, topic, group in zip(self.stages, self.topics, self.groups, strict=True):
-            servers = self.kafka.bootstrap_servers
+            stage.befell.append(healed)
             end = anyio.run(ends, servers, topic, PARTITIONS)
             while anyio.run(committed, servers, group) != end:
                 self.wait(0.2)
@@ -203,31 +244,8 @@ class Pipeline:
             stage.end()
 
     def judge(self, seconds: float) -> Outcome:
-        """Judge the logs against what is in the topics, and each topic against the one before."""
-        servers = self.kafka.bootstrap_servers
-        verdicts = []
-        given: list[Counter[int]] = []
-        for stage, topic, group in zip(self.stages, self.topics, self.groups, strict=True):
-            end = anyio.run(ends, servers, topic, PARTITIONS)
-            logs = {name: list(log) for name, log in stage.logs().items()}
-            verdict = judge(
-                sum(end.values()),
-                {name: list(_by_place(log, end)) for name, log in logs.items()},
-                frozenset(stage.killed),
-                anyio.run(committed, servers, group),
-            )
-            every = [entry for log in logs.values() for entry in log]
-            given.append(Counter(e.sequence for e in every if e.kind is Kind.DELIVERED))
-            rebalances = max(e.offset for e in every if e.kind is Kind.ASSIGNED)
-            verdicts.append(StageVerdict(verdict=verdict, rebalances=rebalances))
-        for number, topic in enumerate(self.topics[1:]):
-            there = read(servers, topic)
-            verdicts[number] = attrs.evolve(
-                verdicts[number],
-                missing=len(set(range(self.records)) - there.keys()),
-                surplus=(there - given[number]).total(),
-                repeated=there.total() - len(there),
-            )
+        """Judge each group by its history, and each topic by what the group before was given."""
+        verdicts = [self._judge_stage(number) for number in range(len(self.stages))]
         return Outcome(
             stages=tuple(verdicts),
             seconds=seconds,
@@ -237,21 +255,56 @@ class Pipeline:
             faults=self.faults + self.proxy.faults,
         )
 
+    def _judge_stage(self, number: int) -> StageVerdict:
+        servers, topic = self.kafka.bootstrap_servers, self.topics[number]
+        offsets = anyio.run(committed, servers, self.groups[number])
+        end = anyio.run(ends, servers, topic, PARTITIONS)
+        finished = Finished(
+            time=time.monotonic(),
+            committed={TopicPartition(topic, p): offset for p, offset in offsets.items()},
+            ends={TopicPartition(topic, p): offset for p, offset in end.items()},
+            starts={},
+        )
+        tally = Tally(self.records)
+        history = chain(
+            contents(servers, topic), merged(self.stages[number].histories()), [finished]
+        )
+        verdict = examine(tally.listening(history), virtual=False)
+        stage = StageVerdict(verdict=verdict, rebalances=tally.generation)
+        if number + 1 == len(self.topics):
+            return stage
+        there = Tally(self.records)
+        for record in contents(servers, self.topics[number + 1]):
+            there.given[record.sequence] += 1
+        pairs = list(zip(there.given, tally.given, strict=True))
+        return attrs.evolve(
+            stage,
+            missing=sum(count == 0 for count, _ in pairs),
+            repeated=sum(max(0, count - 1) for count, _ in pairs),
+            surplus=sum(max(0, count - given) for count, given in pairs),
+        )
 
-def _by_place(log: list[Entry], end: Mapping[int, int]) -> Iterator[Entry]:
-    """A log whose numbers are those of the places in the topic: a number of the first topic may be
-    in a later one twice."""
-    base: dict[int, int] = {}
-    total = 0
-    for partition in sorted(end):
-        base[partition] = total
-        total += end[partition]
-    for entry in log:
-        yield entry._replace(sequence=base[entry.partition] + entry.offset)
+
+class Tally:
+    """Counts what passes on its way to the judge."""
+
+    def __init__(self, records: int) -> None:
+        self.given = array("H", bytes(2 * records))
+        """For each sequence number, how many records of it came to somebody."""
+        self.generation = 0
+        """The highest: each rebalance makes one."""
+
+    def listening(self, history: Iterable[Event]) -> Iterator[Event]:
+        for event in history:
+            if isinstance(event, Delivered):
+                self.given[event.sequence] += 1
+            elif isinstance(event, Joined):
+                self.generation = max(self.generation, event.generation)
+            yield event
 
 
-def read(bootstrap: str, topic: str) -> Counter[int]:
-    """How often which number is in a topic, as librdkafka reads it."""
+def contents(bootstrap: str, topic: str) -> Iterator[Appended]:
+    """What is in a topic, as librdkafka reads it. When it was written is not known: before all."""
     consumer = IndependentConsumer(
         {
             "bootstrap.servers": bootstrap,
@@ -260,19 +313,23 @@ def read(bootstrap: str, topic: str) -> Counter[int]:
             "enable.partition.eof": True,
         }
     )
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    found: Counter[int] = Counter()
-    at_end: set[int] = set()
-    while len(at_end) < PARTITIONS:
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    consumer.assign([IndependentPartition(*tp, 0) for tp in partitions])
+    at_end = 0
+    while at_end < PARTITIONS:
         for message in consumer.consume(10_000, timeout=1.0):
             if (error := message.error()) is None:
-                found[int.from_bytes(message.value()[:8], "big")] += 1
+                yield Appended(
+                    time=0.0,
+                    partition=partitions[message.partition()],
+                    offset=message.offset(),
+                    sequence=int.from_bytes(message.value()[:8], "big"),
+                )
             elif error.code() == KafkaError._PARTITION_EOF:
-                at_end.add(message.partition())
+                at_end += 1
             else:
                 raise SystemExit(f"reading {topic}: {error}")
     consumer.close()
-    return found
 
 
 def _tell(what: str) -> None:
@@ -341,7 +398,6 @@ def run(
             began = time.monotonic()
             story(pipeline)
             pipeline.wait_for(1.0)
-            proxy.weather = CALM
             pipeline.drain()
             return pipeline.judge(time.monotonic() - began)
         finally:

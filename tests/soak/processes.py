@@ -109,18 +109,25 @@ class Members:
             with path.open("rb") as log:
                 log.seek(self._read.get(path, 0))
                 data = log.read()
-            data = data[: len(data) - len(data) % ENTRY.size]
-            self._read[path] = self._read.get(path, 0) + len(data)
-            for kind, _, _, sequence, _ in ENTRY.iter_unpack(data):
-                if kind == Kind.DELIVERED:
-                    self.active.add(path.name)
-                    self.count += not self._seen[sequence]
-                    self._seen[sequence] = 1
+            length, delivered = self.delivered(data)
+            self._read[path] = self._read.get(path, 0) + length
+            for sequence in delivered:
+                self.count += not self._seen[sequence]
+                self._seen[sequence] = 1
+            if delivered:
+                self.active.add(path.name)
         if self.count > before:
             now = time.monotonic()
             if before:  # else it is the time that the first process took to start
                 self.longest_stall = max(self.longest_stall, now - self._progressed)
             self._progressed = now
+
+    @staticmethod
+    def delivered(data: bytes) -> tuple[int, list[int]]:
+        """How many bytes of a log are whole, and the numbers of the records delivered there."""
+        whole = data[: len(data) - len(data) % ENTRY.size]
+        found = [s for kind, _, _, s, _ in ENTRY.iter_unpack(whole) if kind == Kind.DELIVERED]
+        return len(whole), found
 
     def logs(self, topic: str) -> list[Iterator[Event]]:
         """Each member's log, read as it is asked for: together they may be large."""

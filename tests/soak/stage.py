@@ -3,28 +3,47 @@ next topic, commits, and writes down each step before it takes the next.
 
 python stage.py LOGFILE BOOTSTRAP SOURCE SINK GROUP --rate N    until SIGTERM; SINK may be ""
 
-See member_log.py for what is written.
+The name of the log is the member's. See stage_log.py for what is written.
 """
 
 import argparse
-import os
 import signal
-import time
+import sys
 from collections.abc import AsyncIterable, Iterable
 from pathlib import Path
 
-import anyio
-from member_log import Kind, pack
-from producer import Producer
-from worker import Held
+# As a program this finds its neighbours; the vocabulary of histories is one level up.
+sys.path.insert(1, str(Path(__file__).parents[1]))
 
-from kafkagroup import Batch, Consumer, KafkaGroupError, TopicPartition
+import anyio
+from producer import Producer
+from sim.events import (
+    Assigned,
+    Closing,
+    Committed,
+    Committing,
+    Ended,
+    Joined,
+    Lost,
+    Opening,
+    Revoked,
+    Revoking,
+)
+from sim.observe import WireTap
+from stage_log import StageLog
+from wire import tapped
+
+from kafkagroup import Consumer, KafkaGroupError, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.options import ClientOptions, parse_servers
 
 SESSION = 6.0
 """Seconds; the least that a broker accepts by itself."""
+_REBALANCE = 30.0
+_HEARTBEAT = 1.0
+_REQUEST = 10.0
+"""Seconds until a request without an answer fails: connections do not live for long."""
 
 _MOST = 500
 """Records of a batch: what a member that is killed may have appended and not committed."""
@@ -34,94 +53,98 @@ class Stage:
     """A consumer, a producer, and their log."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
+        self._name = Path(arguments.log).name
         self._path = arguments.log
-        self._log = -1
+        self._log: StageLog
         self._rate = arguments.rate
+        self._source = arguments.source
         self._sink = arguments.sink
-        self._held: dict[int, Held] = {}
+        self._commits = 0
+        self._membership = ("", -1)
         self._producer: Producer | None = None
-        name = Path(arguments.log).name
-        self._options = ClientOptions(client_id=f"{name}-producer", request_timeout=10.0)
         self._servers = parse_servers(arguments.bootstrap)
         self._consumer = Consumer(
             arguments.source,
             bootstrap_servers=arguments.bootstrap,
             group_id=arguments.group,
-            client_id=name,
+            client_id=self._name,
             assignors=[cooperative_sticky_assignor],
             session_timeout_ms=round(SESSION * 1000),
-            heartbeat_interval_ms=1_000,
+            rebalance_timeout_ms=round(_REBALANCE * 1000),
+            heartbeat_interval_ms=round(_HEARTBEAT * 1000),
             auto_commit_interval_ms=500,
-            request_timeout_ms=10_000,
+            request_timeout_ms=round(_REQUEST * 1000),
             on_partitions_assigned=self._assigned,
-            on_partitions_revoked=lambda gone: self._gone(Kind.REVOKED, gone),
-            on_partitions_lost=lambda gone: self._gone(Kind.LOST, gone),
+            on_partitions_revoked=self._revoked,
+            on_partitions_lost=lambda gone: self._log.tell(Lost, partitions=tuple(gone)),
         )
 
-    def _write(self, *entries: bytes) -> None:
-        os.write(self._log, b"".join(entries))
-
     def _assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        generation = self._consumer.group_metadata().generation_id
-        now = time.monotonic_ns()
-        for tp in partitions:
-            self._held[tp.partition] = Held()
-            self._write(pack(Kind.ASSIGNED, tp.partition, generation, 0, now))
+        now = self._consumer.group_metadata()
+        membership = (now.member_id, now.generation_id)
+        if membership != self._membership:
+            self._membership = membership
+            self._log.tell(Joined, member_id=now.member_id, generation=now.generation_id)
+        self._log.tell(Assigned, partitions=tuple(partitions), generation=now.generation_id)
 
-    def _gone(self, kind: Kind, partitions: Iterable[TopicPartition]) -> None:
-        now = time.monotonic_ns()
-        for tp in partitions:
-            del self._held[tp.partition]
-            self._write(pack(kind, tp.partition, 0, 0, now))
+    def _revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        gone = tuple(partitions)
+        self._log.tell(Revoking, partitions=gone)
+        self._log.tell(Revoked, partitions=gone)
 
     async def run(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-            self._log = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            async with anyio.create_task_group() as tasks:
-                if self._sink:
-                    cluster = Cluster(self._servers, self._options, tasks)
-                    self._producer = Producer(cluster, self._sink)
-                    await self._producer.start()
-                await tasks.start(self._consumer.run)
-                tasks.start_soon(self._stop_on, signals)
-                await self._work()
-                tasks.cancel_scope.cancel()
+            # Whoever finds a log may end its member: before there was a receiver, that would be
+            # by the signal.
+            self._log = StageLog(self._path, self._name)
+            tap = WireTap(self._log, lambda _: self._source)
+            with tapped(tap, self._name):
+                async with anyio.create_task_group() as tasks:
+                    if self._sink:
+                        options = ClientOptions(
+                            client_id=f"{self._name}-producer", request_timeout=_REQUEST
+                        )
+                        cluster = Cluster(self._servers, options, tasks)
+                        self._producer = Producer(cluster, self._sink)
+                        await self._producer.start()
+                    self._log.tell(
+                        Opening,
+                        cooperative=True,
+                        session_timeout=SESSION,
+                        rebalance_timeout=_REBALANCE,
+                        heartbeat_interval=_HEARTBEAT,
+                    )
+                    await tasks.start(self._consumer.run)
+                    tasks.start_soon(self._stop_on, signals)
+                    await self._work()
+                    await self._consumer.stop()
+                    self._log.tell(Ended)
+                    tasks.cancel_scope.cancel()
 
     async def _work(self) -> None:
         async for batch in self._consumer.batches(_MOST):
             due = anyio.current_time() + len(batch) / self._rate
-            self._write(*_delivered(batch))
+            self._log.tell_delivered(batch)
             if self._producer is not None:
                 await self._producer.append(batch.partition, [r.value for r in batch])
-            # A partition that is not held is for the judge to see.
-            if (held := self._held.get(batch.partition)) is not None:
-                held.end = batch.records[-1].offset + 1
+            self._log.tell_processed(batch)
             await self._commit()
             await anyio.sleep_until(due)
 
     async def _commit(self) -> None:
-        """Commit, and write down what was acknowledged: none of that may ever come again."""
-        asked = [(p, held, held.end) for p, held in self._held.items() if held.end >= 0]
+        self._commits += 1
+        self._log.tell(Committing, token=self._commits, offsets=None)
+        outcome = "ok"
         try:
             await self._consumer.commit()
-        except KafkaGroupError:
-            return  # not acknowledged, so there is nothing to hold anybody to
-        now = time.monotonic_ns()
-        for partition, held, end in asked:
-            # Whoever let go of it meanwhile may have taken it out of the commit.
-            if self._held.get(partition) is held:
-                self._write(pack(Kind.COMMITTED, partition, end, 0, now))
+        except KafkaGroupError as error:
+            outcome = type(error).__name__
+        self._log.tell(Committed, token=self._commits, outcome=outcome)
 
     async def _stop_on(self, signals: AsyncIterable[signal.Signals]) -> None:
         async for _ in signals:
+            self._log.tell(Closing)
             await self._consumer.stop()
-
-
-def _delivered(batch: Batch) -> Iterable[bytes]:
-    now = time.monotonic_ns()
-    for record in batch:
-        sequence = int.from_bytes(record.value[:8], "big")
-        yield pack(Kind.DELIVERED, record.partition, record.offset, sequence, now)
 
 
 def main() -> None:
