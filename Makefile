@@ -62,8 +62,9 @@ test-wire-%: | .venv/bin/python
 	  echo "$*: passed" >> .venv/wire.log; \
 	fi
 
-soak: .venv/check.stamp ## a million records, three nodes, members killed; BROKER=host:port for one of yours
+soak: .venv/check.stamp ## a million records, and a pipeline where all fails; SEED=n; BROKER=host:port: the first only
 	$(BIN)/python tests/soak/run.py $(BROKER)
+	$(if $(BROKER),,$(BIN)/python tests/soak/pipeline.py $(if $(SEED),--seed $(SEED)))
 
 test-brokers: .venv/check.stamp ## the promise "from 2.4 on": Apache Kafka 2.4.1 and 3.9.1
 	$(BIN)/python -m pytest tests/old_brokers tests/testing/test_local.py -m brokers

@@ -2,7 +2,7 @@
 nodes, through a proxy that cuts every connection after a second, while members are frozen and
 killed, and brokers too. Nothing may be lost; only what a member had not committed may come twice.
 
-python tests/soak/pipeline.py [--records N] [--seed N]
+python tests/soak/pipeline.py [--records N] [--seed N] [--seconds N] [--logs FOLDER]
 """
 
 import argparse
@@ -13,7 +13,7 @@ import uuid
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 
@@ -46,6 +46,9 @@ NODES = 3
 RATE = 1_600
 """Records a second that a member takes: the faults have to meet a pipeline that is at work."""
 
+SECONDS = 190.0
+"""That the whole may take, brokers and all."""
+
 STAGE = Path(__file__).with_name("stage.py")
 
 
@@ -54,6 +57,10 @@ class StageVerdict:
     """One group, and what it made of the next topic."""
 
     verdict: Verdict
+    events: int
+    """How many it was judged by."""
+    window: int
+    """Longest run of records that came again."""
     rebalances: int
     missing: int = 0
     """Numbers that are not in the next topic."""
@@ -97,9 +104,10 @@ class Outcome:
             violations = stage.verdict.violations
             lines.append(
                 f"stage {number}: {figures.records} records, {figures.lost} lost,"
-                f" {figures.duplicated} came again; {stage.rebalances} rebalances,"
+                f" {figures.duplicated} came again, {stage.window} of them in a row at most;"
+                f" {stage.rebalances} rebalances,"
                 f" {figures.tenures} tenures, {figures.fenced} of them fenced;"
-                f" {len(violations)} violations"
+                f" {len(violations)} violations in {stage.events} events"
             )
             lines += [f"    {violation}" for violation in violations[:10]]
             if number < len(self.stages):
@@ -270,7 +278,12 @@ class Pipeline:
             contents(servers, topic), merged(self.stages[number].histories()), [finished]
         )
         verdict = examine(tally.listening(history), virtual=False)
-        stage = StageVerdict(verdict=verdict, rebalances=tally.generation)
+        stage = StageVerdict(
+            verdict=verdict,
+            events=tally.events,
+            window=tally.window,
+            rebalances=tally.generation,
+        )
         if number + 1 == len(self.topics):
             return stage
         there = Tally(self.records)
@@ -291,16 +304,32 @@ class Tally:
     def __init__(self, records: int) -> None:
         self.given = array("H", bytes(2 * records))
         """For each sequence number, how many records of it came to somebody."""
+        self.events = 0
+        self.window = 0
+        """Longest run of records that had come before."""
+        self._ends: dict[TopicPartition, int] = {}
+        self._again: Counter[TopicPartition] = Counter()
         self.generation = 0
         """The highest: each rebalance makes one."""
 
     def listening(self, history: Iterable[Event]) -> Iterator[Event]:
         for event in history:
+            self.events += 1
             if isinstance(event, Delivered):
-                self.given[event.sequence] += 1
+                self._delivered(event)
             elif isinstance(event, Joined):
                 self.generation = max(self.generation, event.generation)
             yield event
+
+    def _delivered(self, event: Delivered) -> None:
+        self.given[event.sequence] += 1
+        tp, end = event.partition, self._ends.get(event.partition, 0)
+        if event.offset < end:
+            self._again[tp] += 1
+            self.window = max(self.window, self._again[tp])
+        else:
+            self._again[tp] = 0
+            self._ends[tp] = event.offset + 1
 
 
 def contents(bootstrap: str, topic: str) -> Iterator[Appended]:
@@ -375,16 +404,22 @@ def short_story(pipeline: Pipeline) -> None:
 
 
 def run(
-    records: int, *, seed: int, rate: int = RATE, story: Story = whole_story, seconds: float = 180.0
+    records: int,
+    *,
+    seed: int,
+    rate: int = RATE,
+    story: Story = whole_story,
+    seconds: float = SECONDS,
+    logs: str | None = None,
 ) -> Outcome:
-    """Run a story on a cluster of its own.
+    """Run a story on a cluster of its own; keep the members' logs where `logs` says.
 
     Raises: TooSlowError after so many seconds.
     """
     _tell(f"seed {seed}")
     with (
         deadline(seconds, "the pipeline"),
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory() if logs is None else nullcontext(logs) as folder,
         Proxy(NODES, seed=seed) as proxy,
         LocalKafka(
             nodes=NODES, listeners={"PROXIED": Listener(advertised_ports=proxy.ports)}
@@ -409,7 +444,8 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--rate", type=int, default=RATE, help="records a second of a member")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=180.0, help="after which it has failed")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="after which it has failed")
+    parser.add_argument("--logs", help="an empty folder in which the members' histories are kept")
     parser.add_argument("--short", action="store_true", help="the form that the tests run")
     arguments = parser.parse_args()
     outcome = run(
@@ -418,6 +454,7 @@ def main() -> int:
         rate=arguments.rate,
         story=short_story if arguments.short else whole_story,
         seconds=arguments.seconds,
+        logs=arguments.logs,
     )
     print(outcome)
     return 0 if outcome.clean else 1
