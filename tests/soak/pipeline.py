@@ -43,7 +43,7 @@ from kafkagroup.testing.local import Listener
 
 PARTITIONS = 6
 NODES = 3
-RATE = 1_600
+RATE = 2_000
 """Records a second that a member takes: the faults have to meet a pipeline that is at work."""
 
 SECONDS = 190.0
@@ -369,7 +369,7 @@ Story = Callable[[Pipeline], None]
 
 
 def whole_story(pipeline: Pipeline) -> None:
-    """Everything, twice over."""
+    """Everything that can happen, more than once."""
     pipeline.start("a", "b", "c")
     pipeline.wait_for(0.05)
     with pipeline.frozen("1a", SESSION / 2):
@@ -396,11 +396,13 @@ def whole_story(pipeline: Pipeline) -> None:
 
 
 def short_story(pipeline: Pipeline) -> None:
-    """Some of it, once."""
+    """Some of it, at the same time."""
     pipeline.start("a", "b")
-    with pipeline.frozen("1a", SESSION / 2), pipeline.coordinator_down(2):
+    with pipeline.frozen("1a", SESSION * 1.5), pipeline.coordinator_down(2):
         pipeline.kill("3b")
-    pipeline.stages[2].start("3c")
+        pipeline.stages[2].start("3c")
+        with pipeline.frozen("2a", SESSION / 2):
+            pass
 
 
 def run(

@@ -45,7 +45,7 @@ _HEARTBEAT = 1.0
 _REQUEST = 10.0
 """Seconds until a request without an answer fails: connections do not live for long."""
 
-_MOST = 500
+_MOST = 1_000
 """Records of a batch: what a member that is killed may have appended and not committed."""
 
 
