@@ -156,12 +156,13 @@ class Pipeline:
         self.topics = [f"{name}-{letter}" for letter in "abc"]
         self.groups = [f"{name}-{number}" for number in (1, 2, 3)]
         self.stages = []
-        for source, sink, group in zip(
-            self.topics, (*self.topics[1:], ""), self.groups, strict=True
-        ):
+        sinks = (*self.topics[1:], "")
+        for source, sink, group in zip(self.topics, sinks, self.groups, strict=True):
             logs = folder / group
             logs.mkdir()
             arguments = [proxy.addresses, source, sink, group, "--rate", str(rate)]
+            # The second group is the one that rebalances as groups did of old.
+            arguments += ["--eager"] * (len(self.stages) == 1)
             self.stages.append(StageMembers(logs, records, arguments))
 
     def start(self, *names: str) -> None:

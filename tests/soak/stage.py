@@ -1,9 +1,9 @@
 """One member of a stage of the pipeline: reads a topic in a group, appends what it reads to the
 next topic, commits, and writes down each step before it takes the next.
 
-python stage.py LOGFILE BOOTSTRAP SOURCE SINK GROUP --rate N    until SIGTERM; SINK may be ""
+python stage.py LOGFILE BOOTSTRAP SOURCE SINK GROUP --rate N [--eager]    until SIGTERM
 
-The name of the log is the member's. See stage_log.py for what is written.
+SINK may be "". The name of the log is the member's. See stage_log.py for what is written.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from stage_log import StageLog
 from wire import tapped
 
 from kafkagroup import Consumer, KafkaGroupError, TopicPartition
-from kafkagroup.assign import cooperative_sticky_assignor
+from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.options import ClientOptions, parse_servers
 
@@ -59,6 +59,7 @@ class Stage:
         self._rate = arguments.rate
         self._source = arguments.source
         self._sink = arguments.sink
+        self._eager = arguments.eager
         self._commits = 0
         self._membership = ("", -1)
         self._producer: Producer | None = None
@@ -68,7 +69,7 @@ class Stage:
             bootstrap_servers=arguments.bootstrap,
             group_id=arguments.group,
             client_id=self._name,
-            assignors=[cooperative_sticky_assignor],
+            assignors=[range_assignor if self._eager else cooperative_sticky_assignor],
             session_timeout_ms=round(SESSION * 1000),
             rebalance_timeout_ms=round(_REBALANCE * 1000),
             heartbeat_interval_ms=round(_HEARTBEAT * 1000),
@@ -109,7 +110,7 @@ class Stage:
                         await self._producer.start()
                     self._log.tell(
                         Opening,
-                        cooperative=True,
+                        cooperative=not self._eager,
                         session_timeout=SESSION,
                         rebalance_timeout=_REBALANCE,
                         heartbeat_interval=_HEARTBEAT,
@@ -152,6 +153,7 @@ def main() -> None:
     for name in ("log", "bootstrap", "source", "sink", "group"):
         parser.add_argument(name)
     parser.add_argument("--rate", type=int, required=True, help="records a second")
+    parser.add_argument("--eager", action="store_true", help="let go of all in each rebalance")
     anyio.run(Stage(parser.parse_args()).run)
 
 

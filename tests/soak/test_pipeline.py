@@ -8,7 +8,7 @@ from kafkagroup.testing.local import LocalKafkaUnavailable
 
 def test_nothing_is_lost_on_the_way_from_topic_to_topic():
     try:
-        outcome = run(20_000, seed=2, rate=600, story=short_story, seconds=150.0)
+        outcome = run(12_000, seed=2, rate=600, story=short_story, seconds=150.0)
     except LocalKafkaUnavailable as error:
         pytest.skip(f"no real Kafka on this machine: {error}")
     assert outcome.clean, outcome
