@@ -243,6 +243,7 @@ class Pipeline:
         for stage, topic, group in zip(self.stages, self.topics, self.groups, strict=True):
             stage.befell.append(healed)
             end = anyio.run(ends, servers, topic, PARTITIONS)
+            end = {partition: offset for partition, offset in end.items() if offset}
             while anyio.run(committed, servers, group) != end:
                 self.wait(0.2)
             stage.leave(*stage.running)
