@@ -63,9 +63,9 @@ class Standing:
     sync: int = -1
     """The SyncGroup that was sent after it."""
     generation: int = -1
+    """What that JoinGroup was answered with; -1 until then, and once that is over."""
     before: int = -1
     """The generation before the join that is on its way: heartbeats may go past it."""
-    """What that JoinGroup was answered with; -1 until then, and once that is over."""
     assigned: Partitions | None = None
     """What that SyncGroup was answered with; None until then."""
     assigned_by: int = -1

@@ -76,8 +76,10 @@ class Offsets:
     def _delivered(self, number: int, event: Delivered) -> None:
         tp, offset = event.partition, event.offset
         log = self._book.log(tp)
-        if log.known and (offset >= len(log.sequences) or log.sequences[offset] != event.sequence):
-            self._misread(number, event, log)
+        if log.known:
+            written = log.sequences[offset] if offset < len(log.sequences) else -1
+            if written < 0 or written != event.sequence:
+                self._misread(number, event, log)
         log.flag(offset, DELIVERED)
         life = self._book.life(event.member)
         life.came_back = number

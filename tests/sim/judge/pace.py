@@ -13,7 +13,7 @@ _RATE = 20
 """Requests in a second."""
 _ALIKE = 4
 """So many pauses of exactly the same length are no accident."""
-_SHORT = 0.01
+_SHORT = 0.05
 """Seconds: what is shorter is no pause."""
 
 _DRIVEN = frozenset(("Fetch", "OffsetCommit"))

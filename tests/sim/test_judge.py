@@ -1,0 +1,749 @@
+"""The judge sees what it is there to see, and nothing else.
+
+Each story is told by its parts; where no time is given, each event comes a hundredth of a second
+after the one before. Each invariant has a story that keeps it, and the same story with one thing
+that breaks it.
+"""
+
+from collections.abc import Iterable
+from functools import wraps
+from itertools import count
+
+import attrs
+import pytest
+
+from kafkagroup import TopicPartition
+from sim.events import (
+    Answered,
+    Appended,
+    Assigned,
+    Away,
+    Cancelled,
+    Cancelling,
+    Closing,
+    Committed,
+    Committing,
+    Delivered,
+    Ended,
+    Event,
+    Finished,
+    Formed,
+    Frozen,
+    Healed,
+    Killed,
+    Lost,
+    Opening,
+    Paused,
+    Processed,
+    Revoked,
+    Revoking,
+    Sent,
+    Sought,
+    Stored,
+    Thawed,
+)
+from sim.judge import examine, judge
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+_number = count()
+
+
+def told(*parts):
+    """The events of the parts, one after the other in time. A number is a pause in seconds."""
+    events: list[Event] = []
+    now = 0.0
+    for part in _flat(parts):
+        if isinstance(part, float):
+            now += part
+            continue
+        now += 0.01
+        events.append(attrs.evolve(part, time=now))
+    return events
+
+
+def _flat(parts):
+    for part in parts:
+        if isinstance(part, Iterable):
+            yield from _flat(part)
+        else:
+            yield part
+
+
+def _listed(tell):
+    """Parts are used more than once."""
+    return wraps(tell)(lambda *arguments, **options: list(_flat(tell(*arguments, **options))))
+
+
+def broken(*parts, **options):
+    """The invariants that a story breaks, in order, each time it does."""
+    return [violation.invariant for violation in judge(told(*parts), **options)]
+
+
+def of(kind, member="a", **fields):
+    return kind(time=0.0, member=member, **fields)
+
+
+def opening(member="a", **fields):
+    return of(Opening, member, session_timeout=6.0, rebalance_timeout=8.0, **fields)
+
+
+@_listed
+def request(api, member="a", *, error="NONE", connection=1, answer=True, asked=None, told=None):
+    """A request and its answer."""
+    number = next(_number)
+    wire = {"api": api, "connection": connection, "correlation": number}
+    yield of(Sent, member, **wire, **(asked or {}))
+    if answer:
+        yield of(Answered, member, **wire, error=error, **(told or {}))
+
+
+@_listed
+def joins(generation, *partitions, member="a", owned=(), member_id=None):
+    """JoinGroup and SyncGroup, and what they bring."""
+    known = member.upper() if member_id is None else member_id
+    ids = {"member_id": member.upper()}
+    yield request(
+        "JoinGroup",
+        member,
+        asked={"member_id": known, "owned": owned},
+        told={**ids, "generation": generation},
+    )
+    yield request(
+        "SyncGroup",
+        member,
+        asked={**ids, "generation": generation},
+        told={"assigned": partitions},
+    )
+
+
+def is_new(member="a"):
+    """The first join, which is answered with an id."""
+    return request(
+        "JoinGroup", member, error="MEMBER_ID_REQUIRED", told={"member_id": member.upper()}
+    )
+
+
+def assigned(generation, *partitions, member="a"):
+    return of(Assigned, member, partitions=partitions, generation=generation)
+
+
+def looks_up(member="a", error="NONE"):
+    def at(offsets):
+        return request("OffsetFetch", member, error=error, told={"offsets": offsets})
+
+    return at
+
+
+def starts(generation, offsets, member="a", owned=()):
+    """A member joins, for the first time unless it owns something, and finds its offsets."""
+    return [
+        [] if owned else is_new(member),
+        joins(generation, *offsets, *owned, member=member, owned=owned),
+        assigned(generation, *offsets, member=member),
+        looks_up(member)(offsets),
+    ]
+
+
+@_listed
+def delivers(*offsets, tp=T0, member="a", processed=True):
+    for offset in offsets:
+        yield of(Delivered, member, partition=tp, offset=offset, sequence=offset)
+        if processed:
+            yield of(Processed, member, partition=tp, offset=offset)
+
+
+@_listed
+def commits(offset, *, tp=T0, member="a", generation=1, answer=True, stored=True, error="NONE"):
+    asked = {"offsets": {tp: offset}, "member_id": member.upper(), "generation": generation}
+    sent, *answered = request(
+        "OffsetCommit",
+        member,
+        connection=2,
+        error=error,
+        answer=answer,
+        asked=asked,
+        told={"offsets": {} if error != "NONE" else {tp: offset}},
+    )
+    yield sent
+    if stored and error == "NONE":
+        yield Stored(
+            time=0.0, partition=tp, offset=offset, member_id=member.upper(), generation=generation
+        )
+    yield answered
+
+
+def revokes(*partitions, member="a"):
+    return [
+        of(Revoking, member, partitions=partitions),
+        of(Revoked, member, partitions=partitions),
+    ]
+
+
+def beats(error="NONE", *, generation=1, member="a", connection=1):
+    return request(
+        "Heartbeat",
+        member,
+        error=error,
+        connection=connection,
+        asked={"member_id": member.upper(), "generation": generation},
+    )
+
+
+def leaves(member="a"):
+    return request("LeaveGroup", member, asked={"member_id": member.upper()})
+
+
+def closes(*partitions, member="a"):
+    return [
+        of(Closing, member),
+        revokes(*partitions, member=member),
+        leaves(member),
+        of(Ended, member),
+    ]
+
+
+def written(*sequences, tp=T0):
+    return [
+        Appended(time=0.0, partition=tp, offset=offset, sequence=sequence)
+        for offset, sequence in enumerate(sequences)
+    ]
+
+
+def finished(committed=0, end=0):
+    return Finished(time=0.0, committed={T0: committed}, ends={T0: end}, starts={T0: 0})
+
+
+# ------------------------------------------------------------------ a whole life
+
+
+def handover():
+    """One member processes four records and lets go; another takes over, and both close."""
+    return [
+        written(0, 1, 2, 3, 4, 5),
+        opening("a"),
+        starts(1, {T0: -1}),
+        delivers(0, 1),
+        commits(2),
+        delivers(2, 3),
+        beats("REBALANCE_IN_PROGRESS"),
+        commits(4),
+        revokes(T0),
+        joins(2),
+        opening("b"),
+        starts(2, {T0: 4}, member="b"),
+        assigned(2),
+        delivers(4, 5, member="b"),
+        commits(6, member="b", generation=2),
+        closes(),
+        closes(T0, member="b"),
+        finished(6, 6),
+    ]
+
+
+def test_a_life_without_fault_is_clean():
+    verdict = examine(told(handover()))
+    assert verdict.violations == ()
+    figures = verdict.figures
+    assert (figures.records, figures.delivered, figures.lost) == (6, 6, 0)
+    assert (figures.duplicated, figures.tenures, figures.fenced) == (0, 2, 0)
+    assert verdict.clean
+
+
+def test_what_nobody_had_is_counted_even_where_nothing_else_is_wrong():
+    verdict = examine(told(written(0, 1), opening(), starts(1, {T0: -1}), finished(0, 2)))
+    assert verdict.figures.lost == 2
+    assert not verdict.clean
+
+
+def test_a_violation_names_the_member_the_time_and_the_events_that_prove_it():
+    story = told(opening(), starts(1, {T0: 0}), revokes(T0), delivers(0))
+    (violation,) = judge(story)
+    assert (violation.invariant, violation.member) == ("S9", "a")
+    assert [type(story[number]) for number in violation.events] == [Revoked, Delivered]
+    assert violation.time == story[violation.events[-1]].time
+
+
+# ------------------------------------------------------------------ S1: one owner
+
+
+def test_s1_two_owners_in_one_generation():
+    both = [starts(1, {T0: 0}), starts(1, {T0: 0}, member="b")]
+    assert broken(both) == ["S1"]
+    assert broken(starts(1, {T0: 0}), starts(1, {T1: 0}, member="b")) == []
+
+
+def test_s1_a_static_member_that_comes_back_has_what_it_had():
+    twins = [opening(m, instance="i") for m in "ab"]
+    assert broken(twins, starts(1, {T0: 0}), starts(1, {T0: 0}, member="b")) == []
+
+
+def test_s1_who_was_given_up_must_not_deliver():
+    given_up = [opening(), starts(1, {T0: 0}), opening("b"), starts(2, {T0: 0}, member="b")]
+    assert broken(given_up, delivers(0, member="b")) == []
+    assert broken(given_up, delivers(0)) == ["S1"]
+
+
+def test_s1_who_is_fenced_does_nothing_more():
+    fenced = [opening(instance="i"), starts(1, {T0: 0}), beats("FENCED_INSTANCE_ID")]
+    assert broken(fenced, of(Lost, partitions=(T0,)), of(Ended)) == []
+    assert broken(fenced, delivers(0, processed=False)) == ["S1"]
+    assert broken(fenced, of(Lost, partitions=(T0,)), is_new()) == ["S1"]
+
+
+# ------------------------------------------------------------------ S2: revoked, then rejoined
+
+
+def test_s2_a_join_comes_after_the_revocation():
+    start = [opening(), starts(1, {T0: 0})]
+    assert broken(start, revokes(T0), joins(2)) == []
+    assert broken(start, of(Revoking, partitions=(T0,)), joins(2)) == ["S2"]
+    assert broken(start, joins(2)) == ["S2"]
+
+
+def test_s2_a_member_does_not_leave_while_it_revokes():
+    start = [opening(), starts(1, {T0: 0}), of(Closing), of(Revoking, partitions=(T0,))]
+    assert broken(start, of(Revoked, partitions=(T0,)), leaves(), of(Ended)) == []
+    assert broken(start, leaves(), of(Revoked, partitions=(T0,)), of(Ended)) == ["S2"]
+
+
+def test_s2_a_cooperative_join_claims_what_the_member_has():
+    start = [opening(cooperative=True), starts(1, {T0: 0, T1: 0}), revokes(T1)]
+    assert broken(start, joins(2, T0, owned=(T0,))) == []
+    assert broken(start, joins(2, T0)) == ["S2"]
+    assert broken(start, joins(2, T0, owned=(T0, T1))) == ["S2"]
+
+
+def test_s2_nobody_ends_without_a_word():
+    start = [opening(), starts(1, {T0: 0}), of(Closing)]
+    assert broken(start, revokes(T0), of(Ended)) == []
+    assert broken(start, of(Ended)) == ["S2"]
+    assert broken(start, 10.0, of(Ended)) == []  # by force, when its time was over
+
+
+# ------------------------------------------------------------------ S3: the last commit
+
+
+def test_s3_what_is_processed_is_committed_before_it_is_let_go_of():
+    assert broken(handover()) == []
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1, 2)]
+    # The record in hand is another matter: the client may not know yet that it is processed.
+    assert broken(first, commits(2), revokes(T0)) == []
+    assert broken(first, commits(1), revokes(T0)) == ["S3"]
+    assert broken(first, revokes(T0)) == ["S3"]
+
+
+def test_s3_not_where_the_application_commits_itself():
+    first = [opening(auto_commit=False), starts(1, {T0: 0}), delivers(0, 1, 2)]
+    assert broken(first, revokes(T0)) == []
+
+
+def test_s3_the_last_commit_is_answered_or_its_time_is_over():
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
+    assert broken(first, commits(2, answer=False), revokes(T0)) == ["S3"]
+    assert broken(first, commits(2, answer=False), 0.5, revokes(T0)) == []
+
+
+def test_s3_an_error_of_the_coordinator_excuses():
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1, 2)]
+    assert broken(first, beats("NOT_COORDINATOR"), revokes(T0)) == []
+
+
+def test_s3_nothing_is_committed_after_it_was_let_go_of():
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
+    assert broken(first, commits(1), revokes(T0), commits(2)) == ["S3"]
+    # One that was on its way may be tried again.
+    again = [commits(2, answer=False, stored=False), 1.0, revokes(T0), commits(2)]
+    assert broken(first, again) == []
+
+
+# ------------------------------------------------------------------ S4 and S5: commits
+
+
+def test_s4_a_commit_is_of_what_was_processed():
+    first = [opening(), starts(1, {T0: 0}), delivers(0), delivers(1, processed=False)]
+    assert broken(first, commits(1)) == []
+    assert broken(first, commits(2)) == ["S4", "S6"]
+
+
+def test_s4_markers_are_passed_without_being_processed():
+    first = [written(0, -1, 2), opening(), starts(1, {T0: 0}), delivers(0)]
+    assert broken(first, commits(2)) == []
+    assert broken(first, commits(3)) == ["S4", "S6"]
+
+
+def test_s4_the_application_may_name_any_offset():
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1), of(Sought, partition=T0, offset=0)]
+    named = of(Committing, token=1, offsets={T0: 2})
+    assert broken(first, named, commits(2)) == []
+    assert broken(first, commits(2)) == ["S4"]
+
+
+def test_s5_commits_do_not_go_back():
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1), commits(2)]
+    assert broken(first, commits(2)) == []
+    assert broken(first, commits(1)) == ["S5", "S5"]
+    assert broken(first, of(Sought, partition=T0, offset=1), commits(1)) == []
+
+
+def test_s5_nor_those_of_the_next_owner():
+    story = told(handover())
+    assert broken(story) == []
+    back = Stored(time=0.0, partition=T0, offset=3, member_id="Z", generation=2)
+    assert broken(story[:-1], back) == ["S5"]
+
+
+def test_s5_the_group_is_left_at_its_last_commit():
+    story = handover()[:-1]
+    assert broken(story, finished(6, 6)) == []
+    assert broken(story, finished(5, 6)) == ["S5"]
+
+
+# ------------------------------------------------------------------ S6 and S7: once at least
+
+
+def test_s6_all_below_a_commit_was_processed():
+    first = [written(0, 1, 2), opening(), starts(1, {T0: 0})]
+    commit = Stored(time=0.0, partition=T0, offset=2, member_id="A", generation=1)
+    assert broken(first, delivers(0, 1), commit) == []
+    assert broken(first, delivers(0), delivers(1, processed=False), commit) == ["S6"]
+
+
+def test_s6_what_the_application_passes_over_is_its_own_affair():
+    first = [written(0, 1, 2), opening(), starts(1, {T0: 0}), delivers(0)]
+    assert broken(first, of(Sought, partition=T0, offset=2), delivers(2), commits(3)) == []
+
+
+def test_s6_a_commit_that_went_well_has_happened():
+    first = [opening(), starts(1, {T0: 0}), delivers(0)]
+    asked = of(Committing, token=1, offsets=None)
+    well = of(Committed, token=1, outcome="ok")
+    assert broken(first, asked, commits(1), well) == []
+    assert broken(first, asked, commits(1, error="NOT_COORDINATOR"), well) == ["S6"]
+    failed = of(Committed, token=1, outcome="cancelled")
+    assert broken(first, asked, commits(1, error="NOT_COORDINATOR"), failed) == []
+
+
+def test_s7_what_was_committed_does_not_come_again():
+    killed = [opening(), starts(1, {T0: 0}), delivers(0, 1, 2), commits(2), of(Killed)]
+    assert broken(killed, starts(2, {T0: 2}, member="b"), delivers(2, member="b")) == []
+    assert broken(killed, starts(2, {T0: 1}, member="b"), delivers(1, member="b")) == ["S7"]
+
+
+def test_s7_nor_what_was_processed_by_whoever_let_go_in_good_order():
+    """Without the wire and the broker, a revocation is as good as a commit."""
+    first = [of(Assigned, partitions=(T0,), generation=-1), delivers(0, 1)]
+    heir = of(Assigned, "b", partitions=(T0,), generation=-1)
+    assert broken(first, revokes(T0), heir, delivers(2, member="b")) == []
+    assert broken(first, revokes(T0), heir, delivers(1, member="b")) == ["S7"]
+    assert broken(first, of(Lost, partitions=(T0,)), heir, delivers(0, member="b")) == []
+
+
+# ------------------------------------------------------------------ S8 and S9: delivery
+
+
+def test_s8_offsets_grow_one_by_one():
+    first = [opening(), starts(1, {T0: 0})]
+    assert broken(first, delivers(0, 1, 2)) == []
+    assert broken(first, delivers(0, 2)) == ["S8"]
+    assert broken(first, delivers(0, 1, 1)) == ["S8"]
+
+
+def test_s8_what_no_reader_sees_is_passed_over_and_not_delivered():
+    first = [written(0, -1, 2), opening(), starts(1, {T0: 0})]
+    assert broken(first, delivers(0, 2)) == []
+    marker = of(Delivered, partition=T0, offset=1, sequence=-1)
+    assert broken(first, delivers(0), marker) == ["S8"]
+    compacted = [first[0][0], first[0][2], *first[1:]]
+    assert broken(compacted, delivers(0, 2)) == []
+
+
+def test_s8_a_record_is_the_one_that_was_written():
+    first = [written(0, 1), opening(), starts(1, {T0: 0})]
+    assert broken(first, delivers(0), of(Delivered, partition=T0, offset=1, sequence=7)) == ["S8"]
+    assert broken(first, delivers(0, 1, 2)) == ["S8"]
+
+
+def test_s8_a_tenure_starts_where_the_commit_says():
+    first = [written(0, 1, -1, 3), opening()]
+    assert broken(first, starts(1, {T0: 2}), delivers(3)) == []
+    assert broken(first, starts(1, {T0: 1}), delivers(3)) == ["S8"]
+    assert broken(first, starts(1, {T0: -1}), delivers(1)) == ["S8"]
+
+
+def test_s8_an_offset_out_of_range_may_lead_anywhere():
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
+    out = request("Fetch", error="OFFSET_OUT_OF_RANGE", asked={"offsets": {T0: 2}})
+    other = request("Fetch", error="NOT_LEADER_OR_FOLLOWER", asked={"offsets": {T0: 2}})
+    assert broken(first, out, delivers(0)) == []
+    assert broken(first, other, delivers(0)) == ["S8"]
+
+
+def test_s8_the_commit_passes_the_markers_at_the_end_of_a_log():
+    first = [written(0, -1), opening(), starts(1, {T0: 0}), delivers(0)]
+    assert broken(first, commits(2), 9.0, closes(T0), finished(2, 2)) == []
+    assert broken(first, commits(1), 9.0, closes(T0), finished(1, 2)) == ["S8"]
+    # Unless there was no time for it.
+    assert broken(first, commits(1), closes(T0), finished(1, 2)) == []
+
+
+@pytest.mark.parametrize(
+    "end", [of(Revoking, partitions=(T0,)), revokes(T0), of(Lost, partitions=(T0,))]
+)
+def test_s9_nothing_is_delivered_once_revoked_or_lost_is_called(end):
+    first = [opening(), starts(1, {T0: 0, T1: 0}), of(Closing)]
+    assert broken(first, end, delivers(0, tp=T1)) == []
+    assert broken(first, end, delivers(0)) == ["S9"]
+
+
+def test_s9_nor_what_was_never_assigned():
+    assert broken(opening(), starts(1, {T0: 0}), delivers(0, tp=T1)) == ["S9"]
+
+
+# ------------------------------------------------------------------ S10 and S11: answers, ids
+
+
+def test_s10_the_generation_is_that_of_the_last_join():
+    first = [opening(), is_new(), joins(1, T0)]
+    assert broken(first, assigned(1, T0)) == []
+    assert broken(first, assigned(0, T0)) == ["S10"]
+    assert broken(first, joins(2, T0), assigned(1, T0)) == ["S10"]
+    pending = request("JoinGroup", answer=False, asked={"member_id": "A"})
+    assert broken(first, pending, assigned(1, T0)) == ["S10"]
+
+
+def test_s10_the_partitions_are_those_of_the_last_sync():
+    first = [opening(cooperative=True), starts(1, {T0: 0, T1: 0})]
+    assert broken(first, joins(2, T0, owned=(T0, T1)), revokes(T1), assigned(2)) == []
+    assert broken(first, joins(2, T0, owned=(T0, T1)), assigned(2)) == ["S10"]
+
+
+def test_s10_heartbeats_are_of_the_generation_that_stands():
+    assert broken(opening(), starts(1, {T0: 0}), beats(generation=1)) == []
+    assert broken(opening(), starts(2, {T0: 0}), beats(generation=1)) == ["S10"]
+
+
+def test_s10_what_is_lost_was_taken():
+    first = [opening(), starts(1, {T0: 0})]
+    lost = of(Lost, partitions=(T0,))
+    assert broken(first, beats("UNKNOWN_MEMBER_ID"), lost) == []
+    assert broken(first, beats("NOT_COORDINATOR"), lost) == ["S10"]
+    assert broken(first, 300.0, lost) == []  # max_poll_interval
+    assert broken(first, of(Closing), lost) == []
+
+
+def test_s10_a_stale_error_is_no_reason():
+    sent, answer = beats("ILLEGAL_GENERATION")
+    again = [opening(), starts(1, {T0: 0}), sent, revokes(T0), joins(2, T0), assigned(2, T0)]
+    assert broken(again, answer, of(Lost, partitions=(T0,))) == ["S10"]
+
+
+def test_s11_the_member_id_stays():
+    first = [opening(), starts(1, {T0: 0}), revokes(T0)]
+    assert broken(first, joins(2)) == []
+    assert broken(first, is_new()) == ["S11"]
+    assert broken(first, joins(2, member_id="Z")) == ["S11"]
+    assert broken(first, leaves(), is_new()) == []
+
+
+def test_s11_unless_the_coordinator_does_not_know_it():
+    first = [opening(), starts(1, {T0: 0})]
+    lost = of(Lost, partitions=(T0,))
+    assert broken(first, beats("UNKNOWN_MEMBER_ID"), lost, is_new()) == []
+    assert broken(first, beats("ILLEGAL_GENERATION"), lost, is_new()) == ["S11"]
+    assert broken(first, beats("ILLEGAL_GENERATION"), lost, joins(2)) == []
+
+
+# ------------------------------------------------------------------ S12 to S14
+
+
+def test_s12_where_to_start_is_told_by_the_coordinator():
+    first = [opening(), is_new(), joins(1, T0), assigned(1, T0)]
+    assert broken(first, looks_up()({T0: -1}), delivers(0)) == []
+    assert broken(first, delivers(0)) == ["S12"]
+    assert broken(first, looks_up(error="NOT_COORDINATOR")({}), delivers(0)) == ["S12"]
+
+
+def test_s12_an_answer_to_the_tenure_before_tells_nothing():
+    sent, answer = looks_up()({T0: 0})
+    again = [opening(), is_new(), joins(1, T0), assigned(1, T0), sent, revokes(T0), joins(2, T0)]
+    assert broken(again, assigned(2, T0), answer, delivers(0)) == ["S12"]
+
+
+def test_s12_a_negative_offset_is_none():
+    first = [opening(), starts(1, {T0: -1})]
+    assert broken(first, request("Fetch", asked={"offsets": {T0: 0}})) == []
+    assert broken(first, request("Fetch", asked={"offsets": {T0: -1}})) == ["S12"]
+
+
+def test_s13_what_is_lost_is_not_committed():
+    first = [opening(), starts(1, {T0: 0}), delivers(0), beats("UNKNOWN_MEMBER_ID")]
+    lost = of(Lost, partitions=(T0,))
+    assert broken(first, lost) == []
+    assert broken(first, lost, commits(1)) == ["S13"]
+    assert broken(first, commits(1), lost) == ["S13"]
+
+
+def test_s13_a_commit_that_was_under_way_may_be_tried_again():
+    first = [opening(), starts(1, {T0: 0}), delivers(0), commits(1, answer=False, stored=False)]
+    over = [beats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,))]
+    assert broken(first, over, commits(1, answer=False, stored=False)) == []
+
+
+def formed(assignment, protocol="range", **fields):
+    return Formed(
+        time=0.0,
+        generation=1,
+        protocol=protocol,
+        assignment=assignment,
+        subscriptions=dict.fromkeys(assignment, ("t",)),
+        partitions={"t": 2},
+        **fields,
+    )
+
+
+def test_s14_an_assignment_keeps_the_rules_of_its_assignor():
+    assert broken(formed({"A": (T0,), "B": (T1,)})) == []
+    assert broken(formed({"A": (T0,), "B": ()})) == ["S14"]
+    assert broken(formed({"A": (T0, T1), "B": (T1,)})) == ["S14"]
+    assert broken(formed({"A": (T0, T1), "B": ()})) == []
+    assert broken(formed({"A": (T0, T1), "B": ()}, "sticky")) == ["S14"]
+
+
+def test_s14_a_cooperative_round_hands_nothing_over():
+    had = {"claims": {"A": (T0, T1), "B": ()}, "claimed_at": {"A": 1, "B": -1}}
+    assert broken(formed({"A": (T0,), "B": ()}, "cooperative-sticky", **had)) == []
+    assert broken(formed({"A": (T0,), "B": (T1,)}, "cooperative-sticky", **had)) == ["S14"]
+
+
+def test_s14_partitions_that_were_added_may_not_be_known_yet():
+    grown = attrs.evolve(formed({"A": (T0,), "B": (T1,)}), partitions={"t": 5}, generation=2)
+    assert broken(formed({"A": (T0,), "B": (T1,)}), grown) == []
+    assert broken(grown) == ["S14", "S14", "S14"]
+
+
+# ------------------------------------------------------------------ L1 to L6
+
+
+def rejoining(*meanwhile):
+    """A cooperative member with records in its buffer rejoins; something happens meanwhile."""
+    fetched = request("Fetch", asked={"offsets": {T0: 0}}, told={"offsets": {T0: 3}})
+    sent, answer, *sync = joins(2, T0, owned=(T0,))
+    return [
+        written(0, 1, 2),
+        opening(cooperative=True),
+        starts(1, {T0: 0}),
+        fetched,
+        delivers(0),
+        sent,
+        meanwhile,
+        answer,
+        sync,
+        assigned(2),
+    ]
+
+
+def test_l1_what_stays_is_delivered_in_a_cooperative_rebalance():
+    assert broken(rejoining(0.05, delivers(1), 0.05, delivers(2), 0.5)) == []
+    assert broken(rejoining(0.5, delivers(1, 2))) == ["L1"]
+    assert broken(rejoining(0.5)) == ["L1"]
+    assert judge(told(rejoining(0.5)), virtual=False) == []
+    assert examine(told(rejoining(0.5)), virtual=False).figures.delivery_gap > 0.5
+
+
+def test_l1_an_application_that_is_away_or_has_paused_waits_for_nothing():
+    assert broken(rejoining(of(Away), 0.5, delivers(1))) == []
+    assert broken(rejoining(of(Paused, partitions=(T0,)), 0.5)) == []
+    assert broken(rejoining(of(Frozen), 0.5, of(Thawed), delivers(1))) == []
+
+
+def test_l2_who_is_told_to_rejoin_does():
+    first = [opening(), starts(1, {T0: 0}), delivers(0), commits(1)]
+    told_to = [beats("REBALANCE_IN_PROGRESS"), [[0.9, beats()] for _ in range(3)]]
+    assert broken(first, told_to, revokes(T0), joins(2)) == []
+    assert broken(first, told_to, 0.9, beats(), 0.9, beats()) == ["L2"]
+
+
+def test_l2_who_has_no_application_gives_its_partitions_up():
+    first = [opening(max_poll_interval=5.0), starts(1, {T0: 0}), delivers(0, processed=False)]
+    alive = [[0.9, beats()] for _ in range(7)]
+    assert broken(first, alive) == []
+    assert broken(first, alive, 0.9, beats()) == ["L2"]
+
+
+def test_l2_when_all_is_well_the_records_are_processed():
+    first = [written(0, 1), opening(), starts(1, {T0: 0}), delivers(0)]
+    healed = Healed(time=0.0)
+    assert broken(first, healed, delivers(1), commits(2), closes(T0), finished(2, 2)) == []
+    assert broken(first, healed, commits(1), closes(T0), finished(1, 2)) == ["L2"]
+
+
+def test_l2_what_a_dead_member_had_is_taken_over():
+    dead = [opening(), starts(1, {T0: 0}), Healed(time=0.0), of(Killed), opening("b")]
+    heir = starts(2, {T0: 0}, member="b")
+    assert broken(dead, 8.0, heir) == []
+    assert broken(dead, 30.0, heir) == ["L2"]
+    assert 8.0 < examine(told(dead, 8.0, heir)).figures.takeover < 9.0
+
+
+def test_l2_a_member_does_not_stay_out_of_its_group():
+    first = [opening(), starts(1, {T0: 0}), Healed(time=0.0)]
+    in_it = [[0.9, beats()] for _ in range(40)]
+    assert broken(first, in_it, closes(T0)) == []
+    assert broken(first, 36.0, closes(T0)) == ["L2"]
+
+
+def test_l3_heartbeats_go_on():
+    first = [opening(heartbeat_interval=1.0), starts(1, {T0: 0}), beats()]
+    assert broken(first, 1.0, beats()) == []
+    assert broken(first, 3.0, beats()) == ["L3"]
+    assert judge(told(first, 3.0, beats()), virtual=False) == []
+    assert examine(told(first, 3.0, beats())).figures.heartbeat_gap > 3.0
+
+
+def test_l3_not_while_the_process_stands_still_or_the_connection_is_gone():
+    first = [opening(heartbeat_interval=1.0), starts(1, {T0: 0}), beats()]
+    assert broken(first, of(Frozen), 3.0, of(Thawed), beats()) == []
+    assert broken(first, 3.0, beats(connection=3)) == []
+
+
+def test_l4_closing_keeps_its_deadline():
+    first = [opening(close_timeout=5.0), starts(1, {T0: 0}), of(Closing), revokes(T0)]
+    assert broken(first, 5.0, of(Ended)) == []
+    assert broken(first, 7.0, of(Ended)) == ["L4"]
+    assert broken(first, finished()) == ["L4"]
+
+
+def test_l4_closing_leaves_nothing():
+    first = [opening(), of(Closing)]
+    assert broken(first, of(Ended)) == []
+    assert broken(first, of(Ended, leaked=("connection 3",))) == ["L4"]
+
+
+def test_l5_a_call_that_is_cancelled_ends():
+    assert broken(opening(), of(Cancelling), of(Cancelled)) == []
+    assert broken(opening(), of(Cancelling), 0.5, of(Cancelled)) == ["L5"]
+    assert broken(opening(), of(Cancelling), of(Frozen), 0.5, of(Thawed), of(Cancelled)) == []
+    assert broken(opening(), of(Cancelling), 0.5, finished()) == ["L5"]
+
+
+def refused(times, pause, api="OffsetFetch"):
+    return [[pause, request(api, error="NOT_COORDINATOR")] for _ in range(times)]
+
+
+def test_l6_what_is_refused_is_not_asked_for_in_a_hot_loop():
+    paused = [refused(1, 0.05 + 0.001 * n) for n in range(30)]
+    assert broken(opening(), paused) == []
+    assert broken(opening(), refused(25, 0.0)) == ["L6", "L6"]  # what is sent, what is refused
+
+
+def test_l6_nor_what_is_answered():
+    assert broken(opening(), [request("Metadata") for _ in range(25)]) == ["L6"]
+    assert broken(opening(), [[0.05, request("Metadata")] for _ in range(25)]) == []
+    assert broken(opening(), [request("Fetch") for _ in range(25)]) == []
+
+
+def test_l6_pauses_have_jitter():
+    assert broken(opening(), refused(6, 0.09)) == ["L6"]
+    assert broken(opening(), [refused(1, 0.09 + 0.01 * n) for n in range(6)]) == []
+    assert judge(told(opening(), refused(6, 0.09)), virtual=False) == []
