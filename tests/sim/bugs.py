@@ -908,9 +908,7 @@ def takes_a_negative_offset_for_one(stack: ExitStack) -> None:
         stack,
         group_offsets,
         "_committed",
-        lambda data: OffsetAndMetadata(
-            data.committed_offset if data.committed_offset >= 0 else -2
-        ),
+        lambda data: OffsetAndMetadata(data.committed_offset if data.committed_offset >= 0 else -2),
     )
 
 
