@@ -2,10 +2,12 @@
 
     python -m tests.sim [--histories 10000] [--start 0] [--jobs 2] [--resume FILE]
     python -m tests.sim --seed N [--without d3,d7,m2] [--shrink] [--story]
+    python -m tests.sim --bugs [NAME ...] [--jobs 2]
 
 The first form prints progress, and figures at the end. The second replays one seed, prints what is
 wrong with it and, with --story, all that happened; --shrink looks for the least that goes wrong in
-the same way. Both exit with 1 when anything is wrong.
+the same way. Both exit with 1 when anything is wrong. The third plants bugs, and looks for
+the first histories that show each, and keeps their seeds for the tests; 1 when one survives.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
+from .hunt import hunt
 from .judge import examine
 from .many import run_many
 from .plan import Plan, make_plan
@@ -38,9 +41,12 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true", help="find out what else does not matter")
     parser.add_argument("--story", action="store_true", help="tell what happened")
     parser.add_argument("--digest", action="store_true", help="print only the history's digest")
+    parser.add_argument("--bugs", nargs="*", metavar="NAME", help="plant these bugs, or all")
     options = parser.parse_args()
     # What the client logs is part of what is wanted here: faults are all that happens.
     logging.disable(logging.CRITICAL)
+    if options.bugs is not None:
+        return hunt(options.bugs, options.jobs)
     if options.seed is not None:
         return _one(options)
     return run_many(

@@ -7,9 +7,10 @@ alone. Each must be seen in a history, by one of the invariants that it breaks.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -17,7 +18,6 @@ import anyio
 import attrs
 
 from kafkagroup import assign as assignors
-from kafkagroup.assign.spec import named
 from kafkagroup.consume import plan as remedies
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
@@ -117,34 +117,14 @@ def rejoins_while_revoking(stack: ExitStack) -> None:
     def make(call: Any) -> Any:
         async def called(self: Any, callback: Any, partitions: Any) -> None:
             if callback is self._callbacks.revoked and partitions:
-                tell = self._session.driver._early
-                tell()
-            await call(self, callback, partitions)
+                self._cluster._tasks.start_soon(call, self, callback, partitions)
+                await anyio.sleep(0.001)
+            else:
+                await call(self, callback, partitions)
 
         return called
 
-    def serve(before: Any) -> Any:
-        async def revoke(self: Any, deadline: float) -> Any:
-            driver = self._session.driver
-            work = driver.member.pending
-
-            def early() -> None:
-                driver._post(
-                    drivers.Revoked(
-                        now=anyio.current_time(), token=work, protocols=self.protocols()
-                    )
-                )
-
-            driver._early = early
-            return await before(self, deadline)
-
-        return revoke
-
-    _replace(stack, drivers.Driver, "_early", lambda: None) if hasattr(
-        drivers.Driver, "_early"
-    ) else None
     _around(stack, subscribers.Subscriber, "_call", make)
-    _around(stack, subscribers.Subscriber, "revoke", serve)
 
 
 @_bug("S2")
@@ -186,13 +166,11 @@ def commits_when_lost(stack: ExitStack) -> None:
     def make(lose: Any) -> Any:
         async def losing(self: Any, reason: str) -> Any:
             session = self._session
-            pending = session.delivery.to_commit()
-            if pending:
-                with anyio.move_on_after(0.5):
-                    try:
-                        await session.offsets._commit_once(session.identity, pending)
-                    except Exception:
-                        pass
+            if pending := session.delivery.to_commit():
+                try:
+                    await session.offsets.commit(session.identity, pending, timeout=0.5)
+                except KafkaGroupError:
+                    pass
             return await lose(self, reason)
 
         return losing
@@ -363,7 +341,6 @@ def takes_up_a_stale_generation(stack: ExitStack) -> None:
 
     def make(synced: Any) -> Any:
         def stale(self: Any, answer: Any) -> None:
-            last = getattr(self.member.config, "group_id", "")
             synced(self, answer)
             self.effects[:] = [
                 attrs.evolve(
@@ -372,7 +349,7 @@ def takes_up_a_stale_generation(stack: ExitStack) -> None:
                         effect.generation, generation_id=effect.generation.generation_id - 1
                     ),
                 )
-                if last and isinstance(effect, drivers.Assign)
+                if isinstance(effect, drivers.Assign)
                 else effect
                 for effect in self.effects
             ]
@@ -440,16 +417,19 @@ def forgets_heartbeats_while_draining(stack: ExitStack) -> None:
 def beats_when_polled(stack: ExitStack) -> None:
     """Heartbeats leave only while the application waits in the client."""
 
+    waits = True
+
     def make(step: Any) -> Any:
         def stepping(self: Any, event: Any, tasks: Any) -> None:
-            _STATE["waiting"] = self._application._session.waiting
+            nonlocal waits
+            waits = self._application._session.waiting
             step(self, event, tasks)
 
         return stepping
 
     def quiet(beat: Any) -> Any:
         def beats(self: Any) -> None:
-            if _STATE.get("waiting", True):
+            if waits:
                 beat(self)
             elif self.member.next_beat <= self.now:
                 self._set(next_beat=self.now + 0.1)
@@ -458,10 +438,6 @@ def beats_when_polled(stack: ExitStack) -> None:
 
     _around(stack, drivers.Driver, "_step", make)
     _around(stack, _Step, "_beat_when_due", quiet)
-
-
-_STATE: dict[str, Any] = {}
-"""What some bugs carry from one call to the next."""
 
 
 @_bug("L2")
@@ -585,9 +561,11 @@ def claims_what_it_lost(stack: ExitStack) -> None:
 def keeps_what_a_rebalance_takes(stack: ExitStack) -> None:
     """What a cooperative rebalance takes away is not let go of."""
 
+    keeps: set[int] = set()
+
     def make(release: Any) -> Any:
         def keeping(self: Any, partitions: Any) -> None:
-            if not _STATE.get("assigning"):
+            if id(self) not in keeps:
                 release(self, partitions)
                 return
             for tp in partitions:
@@ -601,11 +579,11 @@ def keeps_what_a_rebalance_takes(stack: ExitStack) -> None:
             callbacks = self._callbacks
             if self.cooperative:
                 self._callbacks = attrs.evolve(callbacks, revoked=None)
-            _STATE["assigning"] = self.cooperative
+                keeps.add(id(self._session.delivery))
             try:
                 await assign(self, generation)
             finally:
-                _STATE["assigning"] = False
+                keeps.discard(id(self._session.delivery))
                 self._callbacks = callbacks
 
         return assigned
@@ -1029,18 +1007,12 @@ def closes_as_long_as_it_takes(stack: ExitStack) -> None:
 @_bug("L2")
 def goes_by_the_wall_clock(stack: ExitStack) -> None:
     """The clock on the wall says whether a membership is sure."""
-    began = time.time
+    wall = SimpleNamespace(**vars(anyio))
 
     def clock() -> Callable[[], float]:
-        start = began()
-        return lambda: anyio.current_time() + time.time() - start
+        start = time.time()
+        wall.current_time = lambda: anyio.current_time() + time.time() - start
+        return wall.current_time
 
+    _replace(stack, readers, "anyio", wall)
     _replace(stack, engines, "loop_clock", clock)
-
-
-def expected() -> Mapping[str, frozenset[str]]:
-    """Name of a bug -> the invariants of which one shows it."""
-    return {name: bug.breaks for name, bug in BUGS.items()}
-
-
-_ = named

@@ -79,7 +79,9 @@ def _events(seed: int, planted: AbstractContextManager[object] | None) -> Sequen
     return _Bounded.last.events
 
 
-def hunt(names: Iterable[str], jobs: int, *, most: int = MOST, enough: int = 2) -> int:
+def hunt(
+    names: Iterable[str], jobs: int, *, seeds: Sequence[int] = range(MOST), enough: int = 2
+) -> int:
     """Find the first seeds that show each bug; print them, and keep them. 1 if one is not found."""
     began = time.monotonic()
     wanted = sorted(names) or sorted(BUGS)
@@ -87,40 +89,42 @@ def hunt(names: Iterable[str], jobs: int, *, most: int = MOST, enough: int = 2) 
     survivors = []
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs, initializer=_quiet, maxtasksperchild=1) as pool:
-        work = ((name, most, enough) for name in wanted)
-        for name, seeds in pool.imap_unordered(_hunt_one, work):
-            if seeds:
-                found[name] = seeds
-                print(f"{name}: {', '.join(_said(seed) for seed in seeds)}", flush=True)
+        work = ((name, seeds, enough) for name in wanted)
+        for name, caught_by in pool.imap_unordered(_hunt_one, work):
+            if caught_by:
+                found[name] = caught_by
+                _keep(found)
+                print(f"{name}: {', '.join(_said(seed) for seed in caught_by)}", flush=True)
             else:
-                found.pop(name, None)
                 survivors.append(name)
-                print(f"{name}: SURVIVES {most} histories", flush=True)
-    known = {name: found[name] for name in sorted(found) if name in BUGS}
-    lines = (f'  "{name}": {json.dumps(seeds)}' for name, seeds in known.items())
-    KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+                print(f"{name}: SURVIVES {len(seeds)} histories", flush=True)
     caught = len(wanted) - len(survivors)
     print(f"{caught} of {len(wanted)} bugs caught in {time.monotonic() - began:.0f} s")
     return 1 if survivors else 0
+
+
+def _keep(found: Mapping[str, Any]) -> None:
+    lines = (f'  "{name}": {json.dumps(found[name])}' for name in sorted(found) if name in BUGS)
+    KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def _said(seed: Mapping[str, Any]) -> str:
     return f"seed {seed['seed']} by {' '.join(seed['by'])}"
 
 
-def _hunt_one(work: tuple[str, int, int]) -> tuple[str, list[dict[str, Any]]]:
-    name, most, enough = work
+def _hunt_one(work: tuple[str, Sequence[int], int]) -> tuple[str, list[dict[str, Any]]]:
+    name, seeds, enough = work
     bug = BUGS[name]
-    seeds: list[dict[str, Any]] = []
-    for seed in range(most):
+    found: list[dict[str, Any]] = []
+    for seed in seeds:
         broken = bug.breaks & set(shown(seed, bug.plant()))
         # What the history shows without the bug does not count.
         by = sorted(broken - set(shown(seed))) if broken else []
         if by:
-            seeds.append({"seed": seed, "by": by})
-            if len(seeds) == enough:
+            found.append({"seed": seed, "by": by})
+            if len(found) == enough:
                 break
-    return name, seeds
+    return name, found
 
 
 def _quiet() -> None:

@@ -664,6 +664,14 @@ def test_l2_who_is_told_to_rejoin_does():
     assert broken(first, told_to, 0.9, beats(), 0.9, beats()) == ["L2"]
 
 
+def test_l2_who_has_let_go_of_something_rejoins():
+    first = [opening(cooperative=True), starts(1, {T0: 0, T1: 0})]
+    round_one = [joins(2, T0, owned=(T0, T1)), revokes(T1), assigned(2)]
+    later = [[0.9, beats(generation=2)] for _ in range(3)]
+    assert broken(first, round_one, joins(3, T0, owned=(T0,)), assigned(3)) == []
+    assert broken(first, round_one, later) == ["L2"]
+
+
 def test_l2_who_has_no_application_gives_its_partitions_up():
     first = [opening(max_poll_interval=5.0), starts(1, {T0: 0}), delivers(0, processed=False)]
     alive = [[0.9, beats()] for _ in range(7)]

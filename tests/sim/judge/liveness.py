@@ -28,6 +28,7 @@ from ..events import (
     Killed,
     Lost,
     Processed,
+    Revoked,
     Sent,
 )
 from .book import Book, Handlers, Life
@@ -69,6 +70,8 @@ class Pulse:
     told_at: float | None = None
     """Since when the member knows that the group rebalances, and has not rejoined."""
     told_by: int = -1
+    free: tuple[float, int] | None = None
+    """When it let go of something that nobody else gets before it has rejoined."""
     cancelling: tuple[float, int] | None = None
     """When a call was cancelled that has not ended."""
 
@@ -87,6 +90,7 @@ class Liveness:
             Sent: self._sent,
             Answered: self._answered,
             Assigned: self._assigned,
+            Revoked: self._revoked,
             Lost: self._lost,
             Delivered: self._delivered,
             Processed: self._processed,
@@ -112,14 +116,15 @@ class Liveness:
         life = self._book.life(event.member)
         pulse = self._pulse(life)
         if event.api == "FindCoordinator":
-            pulse.beaten_at = pulse.told_at = None  # there is nobody to send anything to
+            pulse.beaten_at = pulse.told_at = pulse.free = None  # there is nobody to send anything to
         elif event.api in _MEMBERSHIP or event.api == "LeaveGroup":
             self._beat(number, event, life, pulse)
         if event.api in ("JoinGroup", "LeaveGroup"):
-            pulse.parked, pulse.told_at = True, None
+            pulse.parked, pulse.told_at, pulse.free = True, None, None
         elif event.api == "Heartbeat":
             self._check_away(number, event, life, pulse)
             self._check_told(number, event, life, pulse)
+            self._check_free(number, event, life, pulse)
 
     def _beat(self, number: int, event: Sent, life: Life, pulse: Pulse) -> None:
         """L3: on the connection that the last one was answered on nothing was in the way."""
@@ -152,6 +157,22 @@ class Liveness:
             self._book.report("L2", event, text, pulse.told_by, number)
             pulse.told_at = None
 
+    def _check_free(self, number: int, event: Sent, life: Life, pulse: Pulse) -> None:
+        """L2: what a cooperative member has let go of is given away in a second round (KIP-429)."""
+        if pulse.free is None:
+            return
+        at, by = pulse.free
+        late = event.time - max(at, life.thawed_at)
+        if late > _REJOIN:
+            text = f"{life.name} let go of something and has not rejoined for {late:.1f} s"
+            self._book.report("L2", event, text, by, number)
+            pulse.free = None
+
+    def _revoked(self, number: int, event: Revoked) -> None:
+        life = self._book.life(event.member)
+        if event.partitions and life.told.cooperative and life.closing is None:
+            self._pulse(life).free = (event.time, number)
+
     def _answered(self, number: int, event: Answered) -> None:
         if event.api not in _MEMBERSHIP:
             return
@@ -174,7 +195,7 @@ class Liveness:
 
     def _lost(self, number: int, event: Lost) -> None:
         pulse = self._pulse(self._book.life(event.member))
-        pulse.beaten_at = pulse.told_at = None
+        pulse.beaten_at = pulse.told_at = pulse.free = None
 
     # ------------------------------------------------------------ the application
 

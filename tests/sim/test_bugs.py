@@ -1,0 +1,29 @@
+"""Each planted bug is seen, in histories whose seeds `python -m tests.sim --bugs` has found."""
+
+import json
+
+import pytest
+
+from sim.bugs import BUGS
+from sim.hunt import KEPT, shown
+
+FOUND = json.loads(KEPT.read_text())
+
+INVARIANTS = {f"S{n}" for n in range(1, 15)} | {f"L{n}" for n in range(1, 7)}
+
+
+def test_every_bug_has_been_found():
+    assert FOUND.keys() == BUGS.keys()
+    assert len(BUGS) >= 40
+
+
+def test_every_invariant_has_a_bug_that_it_shows():
+    assert {by for seeds in FOUND.values() for seed in seeds for by in seed["by"]} == INVARIANTS
+
+
+@pytest.mark.parametrize("name", sorted(FOUND))
+def test_the_judge_sees(name):
+    bug = BUGS[name]
+    for found in FOUND[name]:
+        broken = set(shown(found["seed"], bug.plant()))
+        assert broken & bug.breaks >= set(found["by"]), found
