@@ -10,8 +10,8 @@ from random import Random
 
 __all__ = ["MANGLERS", "Mangler"]
 
-Mangler = Callable[[bytes], bytes | None]
-"""Frame, with its length -> what arrives; None for the first half and then the end."""
+Mangler = Callable[[bytes], list[bytes] | None]
+"""Frame, with its length -> what arrives, piece by piece; None for its first half and the end."""
 
 _HEAD = 8
 """Length and correlation id."""
@@ -20,9 +20,9 @@ _HEAD = 8
 def _garbage(random: Random) -> Mangler:
     """A frame of noise in its place, its id that of no request."""
 
-    def mangle(frame: bytes) -> bytes:
+    def mangle(frame: bytes) -> list[bytes]:
         noise = b"\x7f" + random.randbytes(max(7, len(frame) - 5))
-        return len(noise).to_bytes(4, "big") + noise
+        return [len(noise).to_bytes(4, "big") + noise]
 
     return mangle
 
@@ -30,15 +30,15 @@ def _garbage(random: Random) -> Mangler:
 def _truncate(random: Random) -> Mangler:
     """A shorter frame, whole by its length, whose message ends too early."""
 
-    def mangle(frame: bytes) -> bytes:
+    def mangle(frame: bytes) -> list[bytes]:
         keep = max(_HEAD, len(frame) - random.randint(1, 8))
-        return (keep - 4).to_bytes(4, "big") + frame[4:keep]
+        return [(keep - 4).to_bytes(4, "big") + frame[4:keep]]
 
     return mangle
 
 
 def _duplicate(_: Random) -> Mangler:
-    return lambda frame: frame + frame
+    return lambda frame: [frame, frame]
 
 
 def _cut(_: Random) -> Mangler:

@@ -23,6 +23,7 @@ from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
 
 from .loop import PROCESS
+from .mangle import Mangler
 
 __all__ = ["Agenda", "Listener", "Network", "Socket", "Weather"]
 
@@ -90,7 +91,7 @@ class Weather:
     bytes_per_second: float = float("inf")
     shredded: int = 0
     """How many messages to the process still come byte by byte."""
-    mangle: deque[Callable[[bytes], bytes | None]] = attrs.field(factory=deque)
+    mangle: deque[Mangler] = attrs.field(factory=deque)
     """What happens to the next answers: other bytes, or None for an end in the middle of it."""
     dark: bool = False
     """Nothing arrives, nobody connects."""
@@ -266,10 +267,10 @@ class Network:
         if sender.at_broker and weather.mangle and len(data) > 4:
             mangled = weather.mangle.popleft()(data)
             cut = mangled is None
-            chunks = [data[: len(data) // 2] if mangled is None else mangled]
+            chunks = [data[: len(data) // 2]] if mangled is None else mangled
         if sender.at_broker and weather.shredded:
             weather.shredded -= 1
-            (data,) = chunks
+            data = b"".join(chunks)
             chunks = [data[i : i + 1] for i in range(min(_SHREDDED, len(data)))]
             chunks += [data[_SHREDDED:]] if len(data) > _SHREDDED else []
         if sender.lost or weather.dark:

@@ -143,7 +143,8 @@ class Liveness:
         if pulse.away_since is None or not life.held:
             return
         gone = event.time - max(pulse.away_since, life.thawed_at)
-        if gone > life.told.max_poll_interval + _REJOIN:
+        owned = event.time - min(tenure.began_at for tenure in life.held.values())
+        if gone > life.told.max_poll_interval + _REJOIN and owned > _REJOIN:
             text = f"{life.name} beats on, {gone:.1f} s after its application left"
             self._book.report("L2", event, text, pulse.away_by, number)
 
