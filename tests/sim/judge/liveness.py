@@ -7,6 +7,7 @@ own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import attrs
@@ -116,7 +117,9 @@ class Liveness:
         life = self._book.life(event.member)
         pulse = self._pulse(life)
         if event.api == "FindCoordinator":
-            pulse.beaten_at = pulse.told_at = pulse.free = None  # there is nobody to send anything to
+            pulse.beaten_at = pulse.told_at = pulse.free = (
+                None  # there is nobody to send anything to
+            )
         elif event.api in _MEMBERSHIP or event.api == "LeaveGroup":
             self._beat(number, event, life, pulse)
         if event.api in ("JoinGroup", "LeaveGroup"):
@@ -144,7 +147,10 @@ class Liveness:
             return
         gone = event.time - max(pulse.away_since, life.thawed_at)
         owned = event.time - min(tenure.began_at for tenure in life.held.values())
-        if gone > life.told.max_poll_interval + _REJOIN and owned > _REJOIN:
+        # A revocation that is under way waits for it, at most as long as the group does.
+        told = event.time - pulse.told_at if pulse.told_at is not None else math.inf
+        patience = life.told.max_poll_interval + _REJOIN
+        if gone > patience and owned > _REJOIN and told > life.told.rebalance_timeout:
             text = f"{life.name} beats on, {gone:.1f} s after its application left"
             self._book.report("L2", event, text, pulse.away_by, number)
 
