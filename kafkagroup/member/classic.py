@@ -247,7 +247,8 @@ class _Step:
                     f" not {config.protocol_type!r}",
                 )
             )
-        # The session began when the coordinator completed the join, not when it was sent.
+        # The session began when the coordinator completed the join. But nobody knows when that was,
+        # if this process has stood still since: what is sure is that it was after it was sent.
         self._set(
             member_id=answer.member_id,
             generation_id=answer.generation_id,
@@ -261,7 +262,8 @@ class _Step:
             },
             beating=None,  # of the generation before: it would be refused
             next_beat=self.now + config.heartbeat_interval,
-            acknowledged=self.now,
+            acknowledged=max(self.member.acknowledged, self.member.join_sent),
+            joined_at=self.now,
             session_ends=self.now + config.session_timeout,
         )
         # KIP-814: when a static leader comes back, the assignment stands.
@@ -300,8 +302,8 @@ class _Step:
                     f" joined as {member.config.protocol_type!r}/{member.protocol_name!r}",
                 )
             )
-        # `acknowledged` stays where JoinGroup was answered: if this process stood still since, the
-        # session may be over already, and nothing is ours before a heartbeat says so.
+        # `acknowledged` stays: if that was long ago, the session may be over already, and nothing is
+        # ours before a heartbeat says so.
         self._move(
             Phase.STABLE,
             pending=None,
@@ -327,7 +329,7 @@ class _Step:
     def _settle(self) -> None:
         """Beat faster for a while: where one member joins or lets go, others follow, and who hears
         of it soon is soon done."""
-        config, joined_at = self.member.config, self.member.acknowledged
+        config, joined_at = self.member.config, self.member.joined_at
         # Where each first beat ends its generation it sets the pace of all requests: slowing down
         # by less than this, they are more than 20 in the first second.
         pause = max(config.settling_interval, 4 * self.member.first_beat)
@@ -524,7 +526,7 @@ class _Step:
             return
         timeout = max(config.request_timeout, config.rebalance_timeout + _JOIN_GRACE)
         token = self._send(join_request(member), timeout=timeout)
-        self._move(Phase.JOINING, pending=token, rejoin=False)
+        self._move(Phase.JOINING, pending=token, rejoin=False, join_sent=self.now)
         if member.holding:
             # Not at once: most joins are answered soon, and that is a better sign of life.
             self._set(next_beat=self.now + config.heartbeat_interval)

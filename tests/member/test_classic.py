@@ -106,7 +106,9 @@ class Like(Exception):
 
 IDLE = Member(config=CONFIG, protocols=(("range", b"r"), ("roundrobin", b"rr")))
 FINDING = evolve(IDLE, phase=Phase.UNJOINED, finding=1, last_token=1)
-JOINING = evolve(IDLE, phase=Phase.JOINING, coordinator=NODE, pending=2, last_token=2)
+JOINING = evolve(
+    IDLE, phase=Phase.JOINING, coordinator=NODE, pending=2, last_token=2, join_sent=10.0
+)
 REJOINING = evolve(JOINING, member_id="m1", pending=3, last_token=3)
 MEMBERS = {"m1": b"r", "m2": b"s"}
 COMPUTING = evolve(
@@ -116,6 +118,7 @@ COMPUTING = evolve(
     protocol_name="range",
     leader_id="m1",
     members=MEMBERS,
+    joined_at=10.0,
     next_beat=13.0,
     acknowledged=10.0,
     session_ends=20.0,
@@ -435,6 +438,16 @@ def test_line_14_an_assignment_of_another_protocol_is_refused(
     )
 
 
+def test_line_7_a_join_answer_read_late_does_not_make_ownership_sure() -> None:
+    """A member stood still while its join was answered and its session ran out; it read the answer
+    and delivered what it had kept, which by then was another's."""
+    kept = evolve(PARKED, acknowledged=9.0, join_sent=10.0)
+    syncing = step(kept, reply(7, joined(), now=25.0))[0]
+    assert (syncing.phase, syncing.owning_until) == (Phase.SYNCING, 20.0)
+    beaten_since = evolve(kept, acknowledged=18.0)
+    assert step(beaten_since, reply(7, joined(), now=25.0))[0].owning_until == 28.0
+
+
 def test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure() -> None:
     """The process stood still for an hour while SyncGroup was answered: the session is over.
 
@@ -618,8 +631,9 @@ class TestLine10TheGenerationIsReset:
 
 def test_what_is_lost_is_rejoined_only_once_the_application_knows() -> None:
     assert step(LOSING, Woke(now=14.0)) == (LOSING, ())
+    joining = evolve(LOSING, phase=Phase.JOINING, generation_id=-1, pending=7, last_token=7)
     assert step(LOSING, Revoked(now=14.0, token=6)) == (
-        evolve(LOSING, phase=Phase.JOINING, generation_id=-1, pending=7, last_token=7),
+        evolve(joining, join_sent=14.0),
         (join(7, "m1", "gone"),),
     )
 
@@ -866,8 +880,9 @@ def test_line_18_what_is_held_is_let_go_before_joining() -> None:
         evolve(REVOKING, protocols=offered),
         (Revoke(token=6, deadline=55.0), WakeAt(time=13.0)),
     )
+    joining = evolve(REVOKING, phase=Phase.JOINING, pending=7, last_token=7, holding=False)
     assert step(REVOKING, Revoked(now=12.0, token=6)) == (
-        evolve(REVOKING, phase=Phase.JOINING, pending=7, last_token=7, holding=False),
+        evolve(joining, join_sent=12.0),
         (join(7, "m1", "changed"),),
     )
 
@@ -1067,6 +1082,7 @@ def test_what_is_kept_stays_held_while_the_group_rebalances() -> None:
         pending=7,
         last_token=7,
         protocols=(("range", b"owns"),),
+        join_sent=12.0,
         next_beat=15.0,
     )
     assert [type(effect) for effect in effects] == [Send, WakeAt]
