@@ -20,12 +20,16 @@ if TYPE_CHECKING:
         ConfigurationError,
         ConsumerClosedError,
         FencedError,
+        JoinFailedError,
         KafkaGroupError,
         TlsError,
     )
     from kafkagroup.group import Generation, GroupMember, GroupProtocol
     from kafkagroup.net.broker import Broker
     from kafkagroup.net.loads_file import LoadsFile
+    from kafkagroup.net.metadata import Node
+    from kafkagroup.net.metrics import GroupMetrics, RequestMetrics
+    from kafkagroup.net.options import ClientOptions
     from kafkagroup.net.sasl.oauthbearer import Token
     from kafkagroup.net.security import InsecureConnectionWarning, Security
     from kafkagroup.recipes import (
@@ -45,6 +49,15 @@ if TYPE_CHECKING:
         TimestampType,
         TopicPartition,
     )
+    from kafkagroup.wire.compression import Codec
+    from kafkagroup.wire.group_log import (
+        Subscription,
+        decode_assignment,
+        decode_subscription,
+        encode_assignment,
+        encode_subscription,
+    )
+    from kafkagroup.wire.records import NewRecord, encode_batch
 
 __all__ = [
     "Admin",
@@ -53,6 +66,8 @@ __all__ = [
     "Batch",
     "Broker",
     "BrokerError",
+    "ClientOptions",
+    "Codec",
     "CommitFailedError",
     "ConfigurationError",
     "Consumer",
@@ -62,34 +77,48 @@ __all__ = [
     "Generation",
     "GroupMember",
     "GroupMetadata",
+    "GroupMetrics",
     "GroupProtocol",
     "InsecureConnectionWarning",
+    "JoinFailedError",
     "KafkaGroupError",
     "Leader",
     "Leaders",
     "Leadership",
     "LoadsFile",
     "MemberOptions",
+    "NewRecord",
+    "Node",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Record",
+    "RequestMetrics",
     "Security",
     "Shards",
     "Share",
+    "Subscription",
     "TimestampType",
     "TlsError",
     "Token",
     "TopicPartition",
+    "decode_assignment",
+    "decode_subscription",
+    "encode_assignment",
+    "encode_batch",
+    "encode_subscription",
 ]
 
 _HOMES = {
     "Admin": "admin",
     "Batch": "consume.delivery",
     "Broker": "net.broker",
+    "ClientOptions": "net.options",
+    "Codec": "wire.compression",
     "Consumer": "consumer",
     "Generation": "group",
     "GroupMember": "group",
     "GroupMetadata": "types",
+    "GroupMetrics": "net.metrics",
     "GroupProtocol": "group",
     "Election": "recipes",
     "Leader": "recipes",
@@ -97,16 +126,25 @@ _HOMES = {
     "Leadership": "recipes",
     "LoadsFile": "net.loads_file",
     "MemberOptions": "recipes",
+    "NewRecord": "wire.records",
+    "Node": "net.metadata",
     "OffsetAndMetadata": "types",
     "OffsetAndTimestamp": "types",
     "InsecureConnectionWarning": "net.security",
     "Record": "types",
+    "RequestMetrics": "net.metrics",
     "Security": "net.security",
     "Shards": "recipes",
     "Share": "recipes",
+    "Subscription": "wire.group_log",
     "TimestampType": "types",
     "Token": "net.sasl.oauthbearer",
     "TopicPartition": "types",
+    "decode_assignment": "wire.group_log",
+    "decode_subscription": "wire.group_log",
+    "encode_assignment": "wire.group_log",
+    "encode_batch": "wire.records",
+    "encode_subscription": "wire.group_log",
 }
 
 

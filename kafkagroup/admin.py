@@ -191,6 +191,16 @@ class Admin(Service):
             coordinator=coordinator,
         )
 
+    async def find_coordinator(self, group_id: str) -> Node:
+        """The broker that coordinates a group, or would if there were one.
+
+        Raises: BrokerError GROUP_AUTHORIZATION_FAILED; TransportError, or the last retriable
+        BrokerError, when the time is up.
+        """
+        if not group_id:
+            raise ConfigurationError("group_id is empty")
+        return await self._retried(lambda cluster: cluster.find_coordinator(group_id))
+
     async def group_spec(self, group: str | GroupDescription) -> GroupSpec:
         """A live group of consumers, as an assignor would be told of it at its next rebalance: what
         is assigned now counts as owned.

@@ -35,12 +35,14 @@ from kafkagroup.errors import (
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.engine import Engine
 from kafkagroup.net.log_offsets import EARLIEST, LATEST
+from kafkagroup.net.metadata import Node
+from kafkagroup.net.metrics import GroupMetrics
 from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.reader import Reader
 from kafkagroup.net.security import Security
 from kafkagroup.net.service import Service
 from kafkagroup.net.session import Session
-from kafkagroup.net.subscriber import Callbacks, PartitionsCallback
+from kafkagroup.net.subscriber import AssignedCallback, Callbacks, PartitionsCallback
 from kafkagroup.types import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -80,6 +82,8 @@ class Consumer(Service):
         auto_offset_reset: OffsetReset = "earliest",
         enable_auto_commit: bool = True,
         auto_commit_interval_ms: int = 5_000,
+        offsets_commit_max_retries: int | None = None,
+        offsets_channel_backoff_ms: int | None = None,
         group_protocol: Literal["classic"] = "classic",
         security: Security | None = None,
         leave_group_on_close: bool = True,
@@ -87,11 +91,15 @@ class Consumer(Service):
         heartbeat_interval_ms: int | None = None,
         heartbeat_thread: bool = False,
         rebalance_timeout_ms: int | None = None,
+        rebalance_max_retries: int | None = None,
+        rebalance_backoff_ms: int | None = None,
         max_poll_interval_ms: int = 300_000,
         fetch_min_bytes: int = 1,
         fetch_max_bytes: int = 52_428_800,
         max_partition_fetch_bytes: int = 1_048_576,
         fetch_max_wait_ms: int = 500,
+        num_consumer_fetchers: int = 1,
+        queued_max_records: int | None = None,
         isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
         check_crcs: bool = True,
         max_batch_bytes: int = 134_217_728,
@@ -103,7 +111,7 @@ class Consumer(Service):
         request_timeout_ms: int = 30_000,
         close_timeout: float = 10.0,
         exclude_internal_topics: bool = True,
-        on_partitions_assigned: PartitionsCallback | None = None,
+        on_partitions_assigned: AssignedCallback | None = None,
         on_partitions_revoked: PartitionsCallback | None = None,
         on_partitions_lost: PartitionsCallback | None = None,
         key_deserializer: Deserializer | None = None,
@@ -125,16 +133,22 @@ class Consumer(Service):
             auto_offset_reset=auto_offset_reset,
             enable_auto_commit=enable_auto_commit,
             auto_commit_interval_ms=auto_commit_interval_ms,
+            offsets_commit_max_retries=offsets_commit_max_retries,
+            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
             leave_group_on_close=leave_group_on_close,
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
             heartbeat_thread=heartbeat_thread,
             rebalance_timeout_ms=rebalance_timeout_ms,
+            rebalance_max_retries=rebalance_max_retries,
+            rebalance_backoff_ms=rebalance_backoff_ms,
             max_poll_interval_ms=max_poll_interval_ms,
             fetch_min_bytes=fetch_min_bytes,
             fetch_max_bytes=fetch_max_bytes,
             max_partition_fetch_bytes=max_partition_fetch_bytes,
             fetch_max_wait_ms=fetch_max_wait_ms,
+            num_consumer_fetchers=num_consumer_fetchers,
+            queued_max_records=queued_max_records,
             isolation_level=isolation_level,
             check_crcs=check_crcs,
             max_batch_bytes=max_batch_bytes,
@@ -351,28 +365,31 @@ class Consumer(Service):
 
         Raises: NotAssignedError.
         """
-        if offset < 0:
-            raise ConfigurationError(f"seek to {offset}; expected an offset of 0 or more")
-        if partition not in self.assignment():
-            raise NotAssignedError(f"{partition} is not assigned to this consumer")
-        self._delivery.seek(partition, offset)
+        self._session.seek(TopicPartition(*partition), offset)
         if self._engine is not None:
             self._engine.wake()
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        *,
+        note: str = "",
     ) -> None:
         """Commit what was delivered, the record or batch in hand included; or the given offsets,
         each the next one to read.
 
+        The note is kept beside offsets that come without metadata of their own, for whoever looks
+        at the group. One that the broker finds too long is left out: the offsets matter more.
+
         Raises: CommitFailedError when the partitions are no longer this consumer's, FencedError,
-        BrokerError, TransportError after trying for `request_timeout_ms`.
+        BrokerError, TransportError after trying for `request_timeout_ms`, or as often as
+        `offsets_commit_max_retries` says.
         """
         self._raise_if_closed()
         timeout = self._options.request_timeout
         if offsets is None:
             self._session.count_processed()
-            await self._session.commit_processed(timeout)
+            await self._session.commit_processed(timeout, note)
             return
         given = {
             TopicPartition(*tp): o if isinstance(o, OffsetAndMetadata) else OffsetAndMetadata(o)
@@ -382,7 +399,13 @@ class Consumer(Service):
         if negative:
             raise ConfigurationError(f"the offset for {negative[0]} is negative")
         if given:
-            await self._session.commit(given, timeout)
+            await self._session.commit(given, timeout, note)
+
+    def processed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Up to where each assigned partition is processed: what an auto-commit would commit now,
+        committed already or not. For offsets that are kept elsewhere, in a transaction say; a
+        partition whose start is still being looked up is missing."""
+        return self._delivery.processed()
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None = None
@@ -409,6 +432,33 @@ class Consumer(Service):
             identity.generation_id,
             identity.member_id,
             self._options.group_instance_id,
+        )
+
+    @property
+    def coordinator(self) -> Node | None:
+        """The broker that coordinates the group; None while it is not known."""
+        driver, offsets = self._session.driver, self._session.offsets
+        if driver is not None:
+            return driver.coordinator
+        return None if offsets is None else offsets.coordinator
+
+    def forget_coordinator(self, reason: str = "the application asked for it") -> None:
+        """Look for the coordinator again. The membership goes on: a member of the group stays one
+        wherever the group is coordinated."""
+        self._raise_if_closed()
+        if self._session.driver is not None:
+            self._session.driver.forget_coordinator(reason)
+        if self._session.offsets is not None:
+            self._session.offsets.coordinator = None
+
+    def metrics(self) -> GroupMetrics:
+        """Heartbeats, joins, syncs and commits of the last minute."""
+        self._raise_if_not_started()
+        driver = self._session.driver
+        return self._session.meters.read(
+            anyio.current_time(),
+            last_heartbeat=float("-inf") if driver is None else driver.last_heartbeat,
+            assigned_partitions=len(self.assignment()),
         )
 
     # ------------------------------------------------------------ pausing
@@ -516,12 +566,17 @@ class Consumer(Service):
 
     # ------------------------------------------------------------ opening and closing
 
-    async def stop(self) -> None:
+    async def stop(self, *, commit: bool = True, leave_group: bool | None = None) -> None:
         """Close: finish the record in hand, commit what was processed, leave the group.
 
-        Called by the task that iterates it does not wait for that task's own record, and in a
-        callback it only asks for the end. All of it takes at most `close_timeout`.
+        With `commit=False` nothing more is committed; `leave_group` overrules
+        `leave_group_on_close`. Called by the task that iterates it does not wait for that task's
+        own record, and in a callback it only asks for the end. All of it takes at most
+        `close_timeout`.
         """
+        self._session.auto_commit &= commit
+        if leave_group is not None:
+            self._session.leave_group = leave_group
         self._forget_own_hand()
         if anyio.get_current_task().id == self._session.callback_task:
             self._request_stop()

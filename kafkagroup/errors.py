@@ -21,6 +21,7 @@ KafkaGroupError
 ├── BrokerError                             an error code in an answer: code, name, retriable
 │   └── AuthorizationError                  not allowed: resource, operation
 ├── FencedError                             another member took this member's identity; fatal
+├── JoinFailedError                         joining failed more often than you allow; fatal
 ├── CommitFailedError                       offsets of an assignment that is over
 ├── OffsetOutOfRangeError                   the position is not in the log, and no reset policy
 ├── NoOffsetError                           no committed offset, and auto_offset_reset is "none"
@@ -51,6 +52,7 @@ __all__ = [
     "ErrorCode",
     "FencedError",
     "IllegalStateError",
+    "JoinFailedError",
     "KafkaGroupError",
     "LimitExceededError",
     "LocalProtocolError",
@@ -448,6 +450,11 @@ def error_name(code: int) -> str:
 
 class FencedError(KafkaGroupError):
     """Another member has taken this member's `group_instance_id`. Fatal: it must not rejoin."""
+
+
+class JoinFailedError(KafkaGroupError):
+    """Joining the group has failed more often in a row than `rebalance_max_retries` allows. Says
+    what failed last. Fatal: without that option a member goes on trying."""
 
 
 class CommitFailedError(KafkaGroupError):

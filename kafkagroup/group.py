@@ -20,6 +20,8 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver, Offer
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.metadata import Node
+from kafkagroup.net.metrics import GroupMeters, GroupMetrics
 from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.security import Security
 from kafkagroup.net.service import Service
@@ -257,6 +259,7 @@ class GroupMember(Service):
         heartbeat_interval_ms: int = 1_000,
         heartbeat_thread: bool = False,
         rebalance_timeout_ms: int = 300_000,
+        rebalance_max_retries: int | None = None,
         request_timeout_ms: int = 30_000,
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
@@ -290,6 +293,7 @@ class GroupMember(Service):
                 request_timeout=request_timeout_ms / 1000,
                 retry_backoff=retry_backoff_ms / 1000,
                 retry_backoff_max=retry_backoff_max_ms / 1000,
+                max_retries=rebalance_max_retries,
             ),
             protocols=_offer(offered),
         )
@@ -302,6 +306,7 @@ class GroupMember(Service):
             most_blocked=rebalance_timeout_ms / 1000,
             timed=not heartbeat_thread,
         )
+        self._meters = GroupMeters()
         self._driver: Driver | None = None
         self._cluster: Cluster | None = None
 
@@ -378,6 +383,21 @@ class GroupMember(Service):
         """This member, as the coordinator calls it; "" before it has joined."""
         return self._running_driver().member.member_id
 
+    @property
+    def coordinator(self) -> Node | None:
+        """The broker that coordinates the group; None while it is not known."""
+        return None if self._driver is None else self._driver.coordinator
+
+    def forget_coordinator(self, reason: str = "the application asked for it") -> None:
+        """Look for the coordinator again. The membership goes on: a member of the group stays one
+        wherever the group is coordinated."""
+        self._running_driver().forget_coordinator(reason)
+
+    def metrics(self) -> GroupMetrics:
+        """Heartbeats, joins and syncs of the last minute."""
+        driver = self._running_driver()
+        return self._meters.read(anyio.current_time(), last_heartbeat=driver.last_heartbeat)
+
     def rejoin(self, reason: str = "the application asked for it") -> None:
         """Ask the group for a new generation."""
         self._running_driver().rejoin(reason)
@@ -403,19 +423,29 @@ class GroupMember(Service):
             raise _not_running()
         return self._driver
 
+    async def stop(self, *, leave_group: bool | None = None) -> None:
+        """Close in good order, within the close timeout. `leave_group` overrules
+        `leave_group_on_close`. Stopping twice does nothing more."""
+        if leave_group is not None:
+            self._leave_group = leave_group
+        await super().stop()
+
     async def _open(self, tasks: TaskGroup) -> None:
         self._cluster = Cluster(self._servers, self._options, tasks)
         await self._cluster.refresh()
-        self._driver = self._kind(self._cluster, self._member, self._desk, self._lag)
+        self._driver = self._make(self._cluster, self._member)
         self._spawn(tasks, partial(self._be_member, self._cluster, self._driver), "membership")
         tasks.start_soon(self._keep_time)
+
+    def _make(self, cluster: Cluster, member: Member) -> Driver:
+        return self._kind(cluster, member, self._desk, self._lag, self._meters)
 
     async def _be_member(self, cluster: Cluster, driver: Driver) -> None:
         await driver.run()
         while not self._desk.closed and (leaving := driver.member.leaving) and leaving.lost:
             # The loop was blocked for too long; it runs again, and nobody asks to join again.
             member = attrs.evolve(self._member, protocols=driver.member.protocols)
-            driver = self._driver = self._kind(cluster, member, self._desk, self._lag)
+            driver = self._driver = self._make(cluster, member)
             await driver.run()
 
     async def _keep_time(self) -> None:

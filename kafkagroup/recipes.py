@@ -84,6 +84,7 @@ class MemberOptions(TypedDict, total=False):
     heartbeat_interval_ms: int
     heartbeat_thread: bool
     rebalance_timeout_ms: int
+    rebalance_max_retries: int | None
     request_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int

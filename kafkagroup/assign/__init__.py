@@ -4,6 +4,7 @@ No clock, no randomness, no I/O: the same answer for the same input on every mem
 """
 
 from kafkagroup.assign.cooperative_sticky import cooperative_sticky_assignor
+from kafkagroup.assign.functions import allocating, deciding, naive_allocator
 from kafkagroup.assign.naive import naive_assignor
 from kafkagroup.assign.participants import decide_partitions_range, decide_partitions_roundrobin
 from kafkagroup.assign.range import range_assignor
@@ -16,9 +17,12 @@ __all__ = [
     "Assignor",
     "GroupSpec",
     "MemberSpec",
+    "allocating",
     "cooperative_sticky_assignor",
     "decide_partitions_range",
     "decide_partitions_roundrobin",
+    "deciding",
+    "naive_allocator",
     "naive_assignor",
     "protocol_name",
     "range_assignor",

@@ -12,7 +12,7 @@ from itertools import islice
 
 import attrs
 
-from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import DecodeError, DeserializationError
 from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
 from kafkagroup.wire.records import RecordBatch
@@ -138,6 +138,14 @@ class Delivery:
         """What is processed and not committed."""
         pending = {tp: owned.to_commit() for tp, owned in self.owned.items()}
         return {tp: offset for tp, offset in pending.items() if offset is not None}
+
+    def processed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Up to where each partition is processed, committed or not."""
+        return {
+            tp: OffsetAndMetadata(owned.processed, leader_epoch=owned.leader_epoch)
+            for tp, owned in self.owned.items()
+            if owned.processed != UNKNOWN
+        }
 
     @property
     def buffered_bytes(self) -> int:

@@ -28,6 +28,9 @@ DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
 """One of these each other client offers by default: Java range and cooperative-sticky, librdkafka
 range and roundrobin, aiokafka roundrobin. As range is among them, members rebalance eagerly."""
 
+MOST = 2**31 - 1
+"""What no option may exceed: it would not fit into the field of a request."""
+
 _ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 
 Deserializer = Callable[[bytes], object]
@@ -54,15 +57,21 @@ class ConsumerOptions:
     auto_offset_reset: OffsetReset
     enable_auto_commit: bool
     auto_commit_interval: float
+    offsets_commit_max_retries: int | None
+    offsets_channel_backoff: float
     leave_group_on_close: bool
     session_timeout: float
     heartbeat_interval: float
     rebalance_timeout: float
+    rebalance_max_retries: int | None
+    rebalance_backoff: float
     max_poll_interval: float
     fetch_min_bytes: int
     fetch_max_bytes: int
     max_partition_fetch_bytes: int
     fetch_max_wait: float
+    num_consumer_fetchers: int
+    queued_max_records: int
     isolation_level: int
     """0 for read_uncommitted, 1 for read_committed, as on the wire."""
     check_crcs: bool
@@ -89,15 +98,21 @@ class ConsumerOptions:
         auto_offset_reset: OffsetReset,
         enable_auto_commit: bool,
         auto_commit_interval_ms: int,
+        offsets_commit_max_retries: int | None,
+        offsets_channel_backoff_ms: int | None,
         leave_group_on_close: bool,
         session_timeout_ms: int | None,
         heartbeat_interval_ms: int | None,
         rebalance_timeout_ms: int | None,
+        rebalance_max_retries: int | None,
+        rebalance_backoff_ms: int | None,
         max_poll_interval_ms: int,
         fetch_min_bytes: int,
         fetch_max_bytes: int,
         max_partition_fetch_bytes: int,
         fetch_max_wait_ms: int,
+        num_consumer_fetchers: int,
+        queued_max_records: int | None,
         isolation_level: str,
         check_crcs: bool,
         max_batch_bytes: int,
@@ -115,6 +130,11 @@ class ConsumerOptions:
         heartbeat_interval_ms = 1_000 if heartbeat_interval_ms is None else heartbeat_interval_ms
         if rebalance_timeout_ms is None:
             rebalance_timeout_ms = max_poll_interval_ms
+        if offsets_channel_backoff_ms is None:
+            offsets_channel_backoff_ms = retry_backoff_ms
+        if rebalance_backoff_ms is None:
+            rebalance_backoff_ms = retry_backoff_ms
+        queued_max_records = MOST if queued_max_records is None else queued_max_records
         if group_id is not None and not group_id:
             raise ConfigurationError("group_id is empty; give a name, or None for no group")
         if group_instance_id is not None and (not group_instance_id or group_id is None):
@@ -134,24 +154,30 @@ class ConsumerOptions:
             )
         for name, value, least in (
             ("auto_commit_interval_ms", auto_commit_interval_ms, 1),
+            ("offsets_commit_max_retries", offsets_commit_max_retries or 0, 0),
             ("session_timeout_ms", session_timeout_ms, 1),
             ("heartbeat_interval_ms", heartbeat_interval_ms, 1),
             ("max_poll_interval_ms", max_poll_interval_ms, 1),
             ("rebalance_timeout_ms", rebalance_timeout_ms, 1),
+            ("rebalance_max_retries", rebalance_max_retries or 0, 0),
             ("fetch_min_bytes", fetch_min_bytes, 0),
             ("fetch_max_bytes", fetch_max_bytes, 1),
             ("max_partition_fetch_bytes", max_partition_fetch_bytes, 1),
             ("fetch_max_wait_ms", fetch_max_wait_ms, 0),
+            ("num_consumer_fetchers", num_consumer_fetchers, 1),
+            ("queued_max_records", queued_max_records, 1),
             ("max_batch_bytes", max_batch_bytes, 1),
             ("max_frame_bytes", max_frame_bytes, fetch_max_bytes),
             ("metadata_max_age_ms", metadata_max_age_ms, 1),
             ("retry_backoff_ms", retry_backoff_ms, 1),
             ("retry_backoff_max_ms", retry_backoff_max_ms, retry_backoff_ms),
+            ("offsets_channel_backoff_ms", offsets_channel_backoff_ms, 1),
+            ("rebalance_backoff_ms", rebalance_backoff_ms, 1),
             ("request_timeout_ms", request_timeout_ms, 1),
             ("close_timeout", close_timeout, 0),
         ):
-            if not isinstance(value, int | float) or not least <= value < 2**31:
-                raise ConfigurationError(f"{name}={value}; expected {least} to {2**31 - 1}")
+            if not isinstance(value, int | float) or not least <= value <= MOST:
+                raise ConfigurationError(f"{name}={value}; expected {least} to {MOST}")
         if heartbeat_interval_ms >= session_timeout_ms:
             raise ConfigurationError(
                 f"heartbeat_interval_ms={heartbeat_interval_ms} must be less than"
@@ -170,15 +196,21 @@ class ConsumerOptions:
             auto_offset_reset=auto_offset_reset,
             enable_auto_commit=enable_auto_commit,
             auto_commit_interval=auto_commit_interval_ms / 1000,
+            offsets_commit_max_retries=offsets_commit_max_retries,
+            offsets_channel_backoff=offsets_channel_backoff_ms / 1000,
             leave_group_on_close=leave_group_on_close,
             session_timeout=session_timeout_ms / 1000,
             heartbeat_interval=heartbeat_interval_ms / 1000,
             rebalance_timeout=rebalance_timeout_ms / 1000,
+            rebalance_max_retries=rebalance_max_retries,
+            rebalance_backoff=rebalance_backoff_ms / 1000,
             max_poll_interval=max_poll_interval_ms / 1000,
             fetch_min_bytes=fetch_min_bytes,
             fetch_max_bytes=fetch_max_bytes,
             max_partition_fetch_bytes=max_partition_fetch_bytes,
             fetch_max_wait=fetch_max_wait_ms / 1000,
+            num_consumer_fetchers=num_consumer_fetchers,
+            queued_max_records=queued_max_records,
             isolation_level=_ISOLATION_LEVELS[isolation_level],
             check_crcs=check_crcs,
             max_batch_bytes=max_batch_bytes,

@@ -44,6 +44,7 @@ class OwnedPartition:
     """The topic that the offsets are of; NO_ID until one is known. See `is_made_anew`."""
     buffered: deque[RecordBatch] = attrs.field(factory=deque)
     buffered_bytes: int = 0
+    buffered_records: int = 0
     revoked: bool = False
     """Nothing more is handed out; the positions stay for the last commit."""
     replica: int = -1
@@ -74,7 +75,7 @@ class OwnedPartition:
     def drop_buffer(self) -> None:
         """Forget what was fetched and not handed out."""
         self.buffered.clear()
-        self.buffered_bytes = 0
+        self.buffered_bytes = self.buffered_records = 0
         self.fetch_offset = self.position
         self.fetch_epoch = self.leader_epoch
 
@@ -92,6 +93,7 @@ class OwnedPartition:
             if batch.next_offset > self.fetch_offset:
                 self.buffered.append(batch)
                 self.buffered_bytes += batch.size
+                self.buffered_records += batch.count
                 self.fetch_offset = batch.next_offset
                 self.fetch_epoch = batch.leader_epoch
 
@@ -99,12 +101,14 @@ class OwnedPartition:
         """The next batch to read records from."""
         batch = self.buffered.popleft()
         self.buffered_bytes -= batch.size
+        self.buffered_records -= batch.count
         return batch
 
     def put_back(self, batch: RecordBatch) -> None:
         """Take back a batch that was not read to its end; the position says where it is resumed."""
         self.buffered.appendleft(batch)
         self.buffered_bytes += batch.size
+        self.buffered_records += batch.count
 
     def to_commit(self) -> OffsetAndMetadata | None:
         """What to commit; None when the coordinator knows it already."""

@@ -12,12 +12,18 @@ __all__ = ["Remedy", "remedy", "wanted"]
 
 
 def wanted(
-    owned: Iterable[OwnedPartition], now: float, *, per_partition: int, room: int
+    owned: Iterable[OwnedPartition],
+    now: float,
+    *,
+    per_partition: int,
+    room: int,
+    records_per_partition: int,
 ) -> list[OwnedPartition]:
     """The partitions to ask for, those with the least buffered first.
 
     A partition is left out while its position is unknown, it is paused, revoked, failed, backing
-    off, or has `per_partition` bytes waiting; all are when `room` bytes are used up.
+    off, or has `per_partition` bytes or `records_per_partition` records waiting; all are when
+    `room` bytes are used up.
     """
     if room <= 0:
         return []
@@ -27,6 +33,7 @@ def wanted(
         if o.fetch_offset != UNKNOWN
         and not (o.revoked or o.paused or o.failed or o.reset)
         and o.buffered_bytes < per_partition
+        and o.buffered_records < records_per_partition
         and o.retry_at <= now
     ]
     return sorted(ready, key=lambda o: o.buffered_bytes)

@@ -18,6 +18,7 @@ from kafkagroup.errors import (
     BrokerError,
     ErrorCode,
     FencedError,
+    JoinFailedError,
     LocalProtocolError,
     RemoteProtocolError,
     TransportError,
@@ -38,6 +39,7 @@ from kafkagroup.member.vocabulary import (
     Computed,
     ComputeFailed,
     Coordinator,
+    CoordinatorDoubted,
     Effect,
     Event,
     Fail,
@@ -119,6 +121,8 @@ class _Step:
                 pass
             case RejoinRequested(reason=reason, protocols=protocols):
                 self._take_rejoin(reason, protocols)
+            case CoordinatorDoubted():
+                self._lose_coordinator()
             case Leaving():
                 self._take_leaving(event)
             case _:
@@ -156,15 +160,15 @@ class _Step:
             self._fail(error)
         elif token == member.finding:
             self._set(finding=None)
-            self._back_off()
+            self._back_off(error)
         elif token == member.beating and member.phase is Phase.JOINING:
             self._set(beating=None)  # the join tells what has become of the coordinator
         elif token == member.beating:
             self._lose_coordinator()
-            self._back_off()
+            self._back_off(error)
         else:
             self._lose_coordinator()
-            self._back_off()
+            self._back_off(error)
             self._restart("the coordinator did not answer")
 
     def _take_revoked(self, token: int, protocols: tuple[tuple[str, bytes], ...] | None) -> None:
@@ -225,7 +229,7 @@ class _Step:
             group=self.member.config.group_id,
         )
         if error.retriable:
-            return self._back_off()
+            return self._back_off(error)
         return self._fail(error)
 
     def _joined(self, answer: JoinGroupResponse) -> None:
@@ -308,6 +312,7 @@ class _Step:
             Phase.STABLE,
             pending=None,
             attempts=0,
+            failures=0,
             holding=True,
             session_ends=self.now + member.config.session_timeout,
         )
@@ -380,14 +385,14 @@ class _Step:
                 instance = self.member.config.group_instance_id
                 self._fail(FencedError(f"group_instance_id {instance!r} is another member's now"))
             case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                self._back_off()
+                self._back_off(error)
                 self._retry_phase("the coordinator was loading")
             case _ if code in COORDINATOR_MOVED:
                 self._lose_coordinator()
-                self._back_off()
+                self._back_off(error)
                 self._retry_phase("the coordinator moved")
             case _ if error.retriable or code == ErrorCode.REBALANCE_IN_PROGRESS:
-                self._back_off()
+                self._back_off(error)
                 self._retry_phase(error.name)
             case _:
                 self._fail(error)
@@ -480,15 +485,29 @@ class _Step:
     def _lose_coordinator(self) -> None:
         self._set(coordinator=None, beating=None)
 
-    def _back_off(self) -> None:
+    def _back_off(self, error: Exception | None = None) -> None:
         config, attempts = self.member.config, self.member.attempts + 1
         pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
         self._set(attempts=attempts, retry_at=self.now + pause, next_beat=self.now + pause)
+        if config.max_retries is not None and self.member.phase not in COMMITTING:
+            trouble = self.member.trouble if error is None else str(error)
+            self._set(failures=self.member.failures + 1, trouble=trouble)
+
+    def _give_up_when_due(self) -> None:
+        member, most = self.member, self.member.config.max_retries
+        if most is not None and member.phase is Phase.UNJOINED and member.failures > most:
+            self._fail(
+                JoinFailedError(
+                    f"joining group {member.config.group_id!r} failed {member.failures} times in a"
+                    f" row: {member.trouble or member.reason}"
+                )
+            )
 
     # ------------------------------------------------------------ what is due
 
     def advance(self) -> None:
         """Send what is due; ask to be woken for what is not yet."""
+        self._give_up_when_due()
         member = self.member
         if member.phase in OVER or member.phase is Phase.IDLE:
             return

@@ -89,6 +89,8 @@ class Config:
     request_timeout: float = 30.0
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
+    max_retries: int | None = None
+    """How often in a row joining may fail and be tried again; None: for ever."""
 
 
 @attrs.frozen(kw_only=True)
@@ -136,6 +138,10 @@ class Member:
     """Neither find nor join before this."""
     attempts: int = 0
     """Failures in a row, for back-off."""
+    failures: int = 0
+    """How often joining has failed since a generation stood; counted where there is a limit."""
+    trouble: str = ""
+    """What failed last, in words."""
     reason: str = ""
     """Why the next JoinGroup is sent."""
     rejoin: bool = False

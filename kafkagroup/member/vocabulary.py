@@ -23,6 +23,7 @@ __all__ = [
     "ComputeFailed",
     "Computed",
     "Coordinator",
+    "CoordinatorDoubted",
     "Effect",
     "Event",
     "Fail",
@@ -150,6 +151,13 @@ class RejoinRequested(_Event):
 
 
 @attrs.frozen(kw_only=True)
+class CoordinatorDoubted(_Event):
+    """Somebody knows, or fears, that the coordinator is not to be reached where it was."""
+
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
 class Leaving(_Event):
     """The application is done with the group."""
 
@@ -170,6 +178,7 @@ Event = (
     | AssignFailed
     | Woke
     | RejoinRequested
+    | CoordinatorDoubted
     | Leaving
 )
 

@@ -252,11 +252,14 @@ class Broker:
         max_wait: float = 0.5,
         min_bytes: int = 1,
         max_bytes: int = 52_428_800,
-        partition_max_bytes: int = 1_048_576,
+        partition_max_bytes: int | Mapping[TopicPartition, int] = 1_048_576,
         connection_id: str = "fetch",
     ) -> FetchResponse:
         """Records from each partition's position on. The broker waits `max_wait` seconds at most
-        for `min_bytes` bytes."""
+        for `min_bytes` bytes. `partition_max_bytes` is one limit for all, or one for each."""
+        limits = partition_max_bytes
+        if isinstance(limits, int):
+            limits = dict.fromkeys(positions, limits)
         request = FetchRequest(
             max_wait_ms=round(max_wait * 1000),
             min_bytes=min_bytes,
@@ -268,7 +271,7 @@ class Broker:
                         FetchPartition(
                             partition=partition,
                             fetch_offset=positions[TopicPartition(topic, partition)],
-                            partition_max_bytes=partition_max_bytes,
+                            partition_max_bytes=limits[TopicPartition(topic, partition)],
                         )
                         for partition in partitions
                     ),

@@ -45,9 +45,6 @@ R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
-_CHUNK = 256 * 1024
-"""Bytes asked of the socket at a time; a fetch answer takes few system calls."""
-
 _BROKEN = (
     anyio.BrokenResourceError,
     anyio.ClosedResourceError,
@@ -332,7 +329,7 @@ class BrokerConnection:
         heard = False
         while True:
             try:
-                data = await self._stream.receive(_CHUNK)
+                data = await self._stream.receive(self._options.receive_bytes)
                 heard = heard or bool(self._protocol.broker_versions)
                 answers = self._protocol.receive_data(data)
             except anyio.EndOfStream:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -26,6 +26,7 @@ from kafkagroup.member.vocabulary import (
     Computed,
     ComputeFailed,
     Coordinator,
+    CoordinatorDoubted,
     Event,
     Fail,
     GenerationInfo,
@@ -47,6 +48,8 @@ from kafkagroup.net.broker import OFFSETS
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.metadata import Node
+from kafkagroup.net.metrics import GroupMeters
+from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 __all__ = ["Application", "Driver", "Offer"]
 
@@ -99,7 +102,12 @@ class Driver:
     """One member of one group, running."""
 
     def __init__(
-        self, cluster: Cluster, member: Member, application: Application, lag: LoopLag
+        self,
+        cluster: Cluster,
+        member: Member,
+        application: Application,
+        lag: LoopLag,
+        meters: GroupMeters | None = None,
     ) -> None:
         self.member = member
         """The state, readable at any time; only `run` changes it."""
@@ -108,6 +116,7 @@ class Driver:
         clock; zero while there is no generation. Asked for each record, so made at each step."""
         self.out = anyio.Event()
         """Set once the member has left or failed."""
+        self._meters = meters or GroupMeters()
         self._cluster = cluster
         self._application = application
         self._lag = lag
@@ -138,9 +147,18 @@ class Driver:
         found = self.member.coordinator
         return None if found is None else _node(found)
 
+    @property
+    def last_heartbeat(self) -> float:
+        """When the last heartbeat was sent, on the loop's clock; -inf before the first."""
+        return self.member.beat_sent or float("-inf")
+
     def rejoin(self, reason: str, protocols: Offer | None = None) -> None:
         """Ask for a new generation, perhaps with other metadata."""
         self._ask(RejoinRequested(now=anyio.current_time(), reason=reason, protocols=protocols))
+
+    def forget_coordinator(self, reason: str) -> None:
+        """Look for the coordinator again: the one that is known is not to be trusted."""
+        self._ask(CoordinatorDoubted(now=anyio.current_time(), reason=reason))
 
     def leave(self, reason: str, *, leave_group: bool = True, lost: bool = False) -> None:
         """Leave the group; `out` tells when it is done."""
@@ -231,6 +249,7 @@ class Driver:
 
     async def _send(self, send: Send) -> None:
         event: Event
+        sent = anyio.current_time()
         try:
             if send.coordinator is None:
                 with anyio.fail_after(send.timeout):
@@ -250,6 +269,7 @@ class Driver:
                 now=anyio.current_time(), jitter=random.random(), token=send.token, error=error
             )
         else:
+            self._measure(send.request, answer, sent)
             event = Replied(
                 now=anyio.current_time(), jitter=random.random(), token=send.token, message=answer
             )
@@ -275,6 +295,20 @@ class Driver:
     def _ran(self) -> float:
         """When the application's loop last ran."""
         return anyio.current_time()
+
+    def _measure(self, request: object, answer: Any, sent: float) -> None:
+        meters = self._meters
+        match request:
+            case HeartbeatRequest():
+                meter = meters.heartbeat
+            case JoinGroupRequest() if not answer.error_code:
+                meter = meters.join
+            case SyncGroupRequest() if not answer.error_code:
+                meter = meters.sync
+            case _:
+                return
+        now = anyio.current_time()
+        meter.record(now, now - sent)
 
     async def _serve_application(self, done: anyio.Event) -> None:
         application = self._application

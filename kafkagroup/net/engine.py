@@ -69,7 +69,13 @@ class Engine:
         self._denied: frozenset[str] = frozenset()
         """Topics of which the application was told that it must not see them."""
         group_id = self._options.group_id
-        session.offsets = None if group_id is None else GroupOffsets(cluster, group_id)
+        if group_id is not None:
+            session.offsets = GroupOffsets(
+                cluster,
+                group_id,
+                max_retries=self._options.offsets_commit_max_retries,
+                backoff=self._options.offsets_channel_backoff,
+            )
         self.log_offsets = LogOffsets(cluster, self._options.isolation_level)
         """Asks the partitions' leaders."""
         self._positions = Positions(
@@ -187,7 +193,7 @@ class Engine:
             await self._give_back(list(self._delivery.owned))
             return
         session.give_up_at = anyio.current_time() + self._options.close_timeout * _SHARE
-        driver.leave(reason, leave_group=self._options.leave_group_on_close)
+        driver.leave(reason, leave_group=session.leave_group)
         self._leaving = driver
         await self._left()
 
@@ -213,14 +219,15 @@ class Engine:
             rebalance_timeout=options.rebalance_timeout,
             heartbeat_interval=options.heartbeat_interval,
             request_timeout=options.request_timeout,
-            retry_backoff=options.retry_backoff,
-            retry_backoff_max=options.retry_backoff_max,
+            retry_backoff=options.rebalance_backoff,
+            retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
+            max_retries=options.rebalance_max_retries,
         )
         member = Member(config=config, protocols=self._subscriber.protocols())
         session.expired = False
         session.joined_at = anyio.current_time()
         kind = ThreadedDriver if options.heartbeat_thread else Driver
-        session.driver = kind(self._cluster, member, self._subscriber, session.lag)
+        session.driver = kind(self._cluster, member, self._subscriber, session.lag, session.meters)
         self._spawn(partial(self._be_member, session.driver), "membership")
 
     async def _be_member(self, driver: Driver) -> None:
@@ -243,7 +250,7 @@ class Engine:
         session, share = self._session, self._options.close_timeout * _SHARE
         self._delivery.revoke(partitions)
         await session.drain(partitions, anyio.current_time() + share)
-        if session.offsets is not None and self._options.enable_auto_commit:
+        if session.offsets is not None and session.auto_commit:
             try:
                 await session.commit_processed(share)
             except KafkaGroupError as error:
@@ -294,7 +301,7 @@ class Engine:
     async def _auto_commit(self) -> None:
         while True:
             await anyio.sleep(self._options.auto_commit_interval)
-            if not self._session.may_commit:
+            if not (self._session.may_commit and self._session.auto_commit):
                 continue  # as often as members of a cooperative group rebalance: nothing is amiss
             try:
                 await self._session.commit_processed(self._options.request_timeout)

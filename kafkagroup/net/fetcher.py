@@ -49,6 +49,7 @@ __all__ = ["Fetcher"]
 logger = logging.getLogger(__name__)
 
 _CONNECTION = "fetch"
+"""Connection id of the first lane to a broker; those of others have their number behind it."""
 _BY_NAME = 12
 """Highest version of Fetch that names topics; later ones go by topic id."""
 
@@ -81,19 +82,27 @@ class Fetcher:
 
     async def run(self) -> None:
         """Start a task for each broker that leads something, as they come to be needed."""
-        running: set[int] = set()
+        running: set[tuple[int, int]] = set()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._find_leaders)
             while True:
                 wake = self._wake
-                for node_id in self._sources() - running:
-                    running.add(node_id)
-                    tasks.start_soon(self._fetch_from, node_id)
+                for node_id, lane in self._lanes() - running:
+                    running.add((node_id, lane))
+                    tasks.start_soon(self._fetch_from, node_id, lane)
                 await wake.wait()
 
-    def _sources(self) -> set[int]:
-        sources = {self._source_of(owned) for owned in self._delivery.owned.values()}
-        return sources & set(self._cluster.metadata.nodes)
+    def _lanes(self) -> set[tuple[int, int]]:
+        """Brokers to fetch from, and over which of the connections to each."""
+        nodes = self._cluster.metadata.nodes
+        owned = self._delivery.owned.values()
+        return {
+            (self._source_of(o), self._lane_of(o)) for o in owned if self._source_of(o) in nodes
+        }
+
+    def _lane_of(self, owned: OwnedPartition) -> int:
+        """A partition keeps to one connection: two fetches of it at once would bring it twice."""
+        return owned.tp.partition % self._options.num_consumer_fetchers
 
     def _source_of(self, owned: OwnedPartition) -> int:
         """The broker to fetch from: the replica that the leader has named, else the leader."""
@@ -123,13 +132,17 @@ class Fetcher:
         nodes = self._cluster.metadata.nodes
         return all(self._leader_of(tp) in nodes for tp in self._delivery.owned)
 
-    async def _fetch_from(self, node_id: int) -> None:
+    async def _fetch_from(self, node_id: int, lane: int) -> None:
         pauses, early = Pauses(self._cluster.options), Pauses(self._cluster.options)
         session = FetchSession()
         while True:
             self._ask_leaders_again(node_id)
             wake = self._wake
-            led = [o for o in self._delivery.owned.values() if self._source_of(o) == node_id]
+            led = [
+                o
+                for o in self._delivery.owned.values()
+                if self._source_of(o) == node_id and self._lane_of(o) == lane
+            ]
             now = anyio.current_time()
             sound = [o for o in led if not is_doubtful(self._cluster.metadata, o)]
             if len(sound) < len(led):
@@ -139,6 +152,7 @@ class Fetcher:
                 now,
                 per_partition=self._options.max_partition_fetch_bytes,
                 room=self._options.fetch_max_bytes - self._delivery.buffered_bytes,
+                records_per_partition=self._options.queued_max_records,
             )
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None or not ready:
@@ -147,7 +161,7 @@ class Fetcher:
                     await wake.wait()
                 continue
             try:
-                stale, empty = await self._fetch(node, ready, session)
+                stale, empty = await self._fetch(node, lane, ready, session)
                 if stale:
                     await self._cluster.refresh()
                 pauses.reset()
@@ -186,7 +200,7 @@ class Fetcher:
             logger.info("metadata: %s", error)
 
     async def _fetch(
-        self, node: Node, ready: list[OwnedPartition], session: FetchSession
+        self, node: Node, lane: int, ready: list[OwnedPartition], session: FetchSession
     ) -> tuple[bool, bool]:
         """One fetch; answer whether metadata has turned out to be stale, and whether nothing came
         at all, no error either."""
@@ -195,7 +209,7 @@ class Fetcher:
         broker = self._cluster.broker(node)
         answer = await broker.request(
             self._request(part),
-            connection_id=_CONNECTION,
+            connection_id=_CONNECTION if lane == 0 else f"{_CONNECTION}-{lane}",
             timeout=self._cluster.options.request_timeout + self._options.fetch_max_wait,
             highest=None if part.by_id else _BY_NAME,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from itertools import count
 
 import anyio
 import attrs
@@ -28,6 +29,7 @@ from kafkagroup.errors import (
 from kafkagroup.net.broker import Broker
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import Node
+from kafkagroup.net.metrics import Meter
 from kafkagroup.net.retry import Pauses
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.offsets import (
@@ -96,10 +98,26 @@ class _Retry(Exception):
 class GroupOffsets:
     """The committed offsets of one group."""
 
-    def __init__(self, cluster: Cluster, group_id: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        group_id: str,
+        *,
+        max_retries: int | None = None,
+        backoff: float | None = None,
+    ) -> None:
+        """A failed commit is tried again `max_retries` times, None: as long as there is time. The
+        first pause is of `backoff` seconds, None: that of the cluster's options."""
+        self.coordinator: Node | None = None
+        """The broker that was last known to keep them; set it to None to have it looked for."""
         self._cluster = cluster
         self._group_id = group_id
-        self._coordinator: Node | None = None
+        self._max_retries = max_retries
+        self._backoff = backoff
+
+    def pauses(self) -> Pauses:
+        """Between tries of something that is asked of the coordinator."""
+        return Pauses(self._cluster.options, self._backoff)
 
     async def commit(
         self,
@@ -108,26 +126,30 @@ class GroupOffsets:
         *,
         timeout: float,
         stands: Callable[[], bool] = lambda: True,
+        meter: Meter | None = None,
     ) -> None:
-        """Commit, trying again until `timeout` seconds have passed, and as long as `stands` says
-        that the identity is still a member of its generation.
+        """Commit, trying again until `timeout` seconds have passed or the retries are used up, and
+        as long as `stands` says that the identity is still a member of its generation.
 
         Raises: CommitFailedError when the identity is no longer a member of the generation,
         FencedError, BrokerError, TransportError.
         """
         last: Exception | None = None
-        pauses = Pauses(self._cluster.options)
+        pauses = self.pauses()
         with anyio.move_on_after(timeout):
-            while True:
+            for retry in count():
+                if retry:
+                    if self._max_retries is not None and retry > self._max_retries:
+                        break
+                    logger.info("group %s: commit is tried again: %s", self._group_id, last)
+                    await pauses.wait()
                 try:
-                    return await self._commit_once(identity, offsets, stands)
-                except _Retry as retry:
-                    last = retry.error
+                    return await self._commit_once(identity, offsets, stands, meter or Meter())
+                except _Retry as again:
+                    last = again.error
                 except (TransportError, RemoteProtocolError) as error:
-                    self._coordinator = None
+                    self.coordinator = None
                     last = error
-                logger.info("group %s: commit is tried again: %s", self._group_id, last)
-                await pauses.wait()
         raise last or RequestTimeoutError(f"the commit was not answered within {timeout:g} s")
 
     async def _commit_once(
@@ -135,6 +157,7 @@ class GroupOffsets:
         identity: Identity,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         stands: Callable[[], bool],
+        meter: Meter,
     ) -> None:
         broker = await self._broker()
         await broker.connect_offsets_channel()
@@ -142,6 +165,7 @@ class GroupOffsets:
             # Meanwhile the group has gone on without us. The coordinator would refuse it too; but
             # to a static member that has joined again as if another had taken its place.
             raise CommitFailedError(f"the group has rebalanced before {min(offsets)} was committed")
+        sent = anyio.current_time()
         answer = await broker.commit_consumer_group_offsets(
             self._group_id,
             identity.generation_id,
@@ -149,6 +173,7 @@ class GroupOffsets:
             offsets,
             group_instance_id=identity.group_instance_id,
         )
+        meter.record(anyio.current_time(), anyio.current_time() - sent)
         try:
             self._check_commit(answer, offsets)
         except FencedError as error:
@@ -190,7 +215,7 @@ class GroupOffsets:
     def _is_passing(self, code: int) -> bool:
         """Whether the next try may go better; a coordinator that has moved is looked for then."""
         if code in COORDINATOR_MOVED:
-            self._coordinator = None
+            self.coordinator = None
         return code in COORDINATOR_MOVED or code in _SAME_COORDINATOR
 
     async def committed(
@@ -204,7 +229,7 @@ class GroupOffsets:
         wanted = tuple(dict.fromkeys(partitions))
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         unknown: dict[TopicPartition, int] = {}
-        pauses = Pauses(self._cluster.options)
+        pauses = self.pauses()
         while missing := [tp for tp in wanted if tp not in found]:
             once = await self.once(missing, unknown)
             if once.errors:
@@ -232,7 +257,7 @@ class GroupOffsets:
         except _Retry as retry:
             logger.info("group %s: committed offsets: %s", self._group_id, retry.error)
         except (TransportError, RemoteProtocolError) as error:
-            self._coordinator = None
+            self.coordinator = None
             logger.info("group %s: committed offsets: %s", self._group_id, error)
         except BrokerError as error:
             return CommittedOffsets(errors=dict.fromkeys(partitions, error))
@@ -270,14 +295,14 @@ class GroupOffsets:
         return found
 
     async def _broker(self) -> Broker:
-        if self._coordinator is None:
+        if self.coordinator is None:
             try:
-                self._coordinator = await self._cluster.find_coordinator(self._group_id)
+                self.coordinator = await self._cluster.find_coordinator(self._group_id)
             except BrokerError as error:
                 if error.retriable:
                     raise _Retry(error) from None
                 raise
-        return self._cluster.broker(self._coordinator)
+        return self._cluster.broker(self.coordinator)
 
 
 def _partitions(

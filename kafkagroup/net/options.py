@@ -51,6 +51,8 @@ class ClientOptions:
     """Seconds that a back-off grows to at most."""
     max_frame_bytes: int = MAX_FRAME_BYTES
     """Largest answer that is accepted."""
+    receive_bytes: int = 262_144
+    """Bytes asked of a socket at a time; a fetch answer takes few system calls."""
     security: Security | None = attrs.field(default=None, validator=_is_security)
     """TLS and SASL, the same towards every broker; None for neither."""
     run_in_thread: RunInThread = attrs.field(default=_run_in_thread, repr=False)

@@ -76,7 +76,8 @@ class Positions:
             await self._keep_looking_up()
 
     async def _keep_looking_up(self) -> None:
-        pauses = Pauses(self._cluster.options)
+        offsets = self._offsets
+        pauses = Pauses(self._cluster.options) if offsets is None else offsets.pauses()
         while True:
             self._wake = anyio.Event()
             lost = [o for o in self._delivery.owned.values() if _is_lost(o)]

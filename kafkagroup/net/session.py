@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
+import attrs
 
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.options import ConsumerOptions
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.errors import CommitFailedError, ConfigurationError, RequestTimeoutError
+from kafkagroup.errors import (
+    BrokerError,
+    CommitFailedError,
+    ConfigurationError,
+    ErrorCode,
+    NotAssignedError,
+    RequestTimeoutError,
+)
 from kafkagroup.member.state import COMMITTING
 from kafkagroup.net.driver import Driver
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 __all__ = ["Session"]
+
+logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -38,6 +50,10 @@ class Session:
         """Raised by every call from here on."""
         self.clock: Callable[[], float] = anyio.current_time
         """The loop's clock, bound to the loop once it runs: it is asked for each record."""
+        self.auto_commit = options.enable_auto_commit
+        """Whether what is processed is committed without being asked for."""
+        self.leave_group = options.leave_group_on_close
+        """Whether the group is told when this consumer goes."""
         self.closing = False
         self.draining = False
         """Somebody waits for the record in hand to be processed."""
@@ -59,6 +75,7 @@ class Session:
             options.group_id or "", options.session_timeout, threaded=options.heartbeat_thread
         )
         """How late the loop ran."""
+        self.meters = GroupMeters()
         self._committing = anyio.Lock()
 
     def notify(self) -> None:
@@ -104,6 +121,15 @@ class Session:
 
     # ------------------------------------------------------------ ownership
 
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Go on at `offset`. Raises: ConfigurationError, NotAssignedError."""
+        if offset < 0:
+            raise ConfigurationError(f"seek to {offset}; expected an offset of 0 or more")
+        owned = self.delivery.owned.get(tp)
+        if owned is None or owned.revoked:
+            raise NotAssignedError(f"{tp} is not assigned to this consumer")
+        self.delivery.seek(tp, offset)
+
     async def drain(self, partitions: Collection[TopicPartition], deadline: float) -> None:
         """Wait until what is in hand of these is processed, at most until `deadline`."""
         self.draining = True
@@ -119,23 +145,43 @@ class Session:
         """Whether the coordinator takes commits: not from JoinGroup until SyncGroup is answered."""
         return self.driver is None or self.driver.member.phase in COMMITTING
 
-    async def commit_processed(self, timeout: float) -> None:
+    async def commit_processed(self, timeout: float, note: str = "") -> None:
         """Commit what is processed and not yet committed. As `commit`."""
         async with self._turn(timeout) as left:
             # Read now: the commit before this one may have been that of a revocation.
             if offsets := self.delivery.to_commit():
-                await self._commit(offsets, left)
+                await self._commit_noted(offsets, left, note)
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout: float,
+        note: str = "",
     ) -> None:
-        """Commit on behalf of the assignment that stands now, within `timeout` seconds.
+        """Commit on behalf of the assignment that stands now, within `timeout` seconds, with a
+        note beside offsets without metadata; without it, if the broker finds it too long.
 
         Raises: RequestTimeoutError when its turn has not come by then, CommitFailedError for
         partitions that are not held; what GroupOffsets raises.
         """
         async with self._turn(timeout) as left:
-            await self._commit(offsets, left)
+            await self._commit_noted(offsets, left, note)
+
+    async def _commit_noted(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float, note: str
+    ) -> None:
+        deadline = anyio.current_time() + timeout
+        if note:
+            noted = {
+                tp: o if o.metadata else attrs.evolve(o, metadata=note) for tp, o in offsets.items()
+            }
+            try:
+                return await self._commit(noted, timeout)
+            except BrokerError as error:
+                if error.code != ErrorCode.OFFSET_METADATA_TOO_LARGE:
+                    raise
+                logger.warning("committing without the note: %s", error)
+        return await self._commit(offsets, deadline - anyio.current_time())
 
     async def commits_answered(self, timeout: float) -> None:
         """Wait for the commits that were asked for before, at most so many seconds."""
@@ -184,6 +230,7 @@ class Session:
             offsets,
             timeout=timeout,
             stands=lambda: self.identity is identity and self.may_commit,
+            meter=self.meters.commit,
         )
         for tp, offset in offsets.items():
             if (owner := owned[tp]) is not None:

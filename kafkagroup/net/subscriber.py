@@ -25,7 +25,7 @@ from kafkagroup.net.metadata import Racks
 from kafkagroup.net.offsets import Identity
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.session import Session
-from kafkagroup.types import Assignment, TopicPartition
+from kafkagroup.types import Assignment, OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.group_log import (
     Subscription,
     decode_assignment,
@@ -34,12 +34,16 @@ from kafkagroup.wire.group_log import (
     encode_subscription,
 )
 
-__all__ = ["Callbacks", "PartitionsCallback", "Subscriber"]
+__all__ = ["AssignedCallback", "Callbacks", "PartitionsCallback", "Subscriber"]
 
 logger = logging.getLogger(__name__)
 
 PartitionsCallback = Callable[[Sequence[TopicPartition]], Awaitable[object] | object]
 """Called with partitions, sorted; a plain function or a coroutine function."""
+
+AssignedCallback = PartitionsCallback
+"""The same; where it answers with a mapping of partitions to offsets, each starts there (None: as
+it would anyway)."""
 
 _DRAIN_SHARE = 0.75
 """How much of the rebalance timeout what a cooperative rebalance takes away may drain."""
@@ -55,7 +59,7 @@ _COMMIT_SHARE = 0.5
 class Callbacks:
     """What the application wants to be told."""
 
-    assigned: PartitionsCallback | None = None
+    assigned: AssignedCallback | None = None
     revoked: PartitionsCallback | None = None
     lost: PartitionsCallback | None = None
 
@@ -221,7 +225,7 @@ class Subscriber:
             await self._call(self._callbacks.revoked, revoked)
             session.delivery.release(revoked)
         added = sorted(owned.tp for owned in session.delivery.own(assigned))
-        await self._call(self._callbacks.assigned, added)
+        self._start_at(await self._call(self._callbacks.assigned, added))
         self._taken_up()
         if revoked and session.driver is not None:
             # KIP-429: now that they are free, a second round gives them away.
@@ -280,7 +284,7 @@ class Subscriber:
         """Let the record in hand be processed, and commit."""
         await self._session.drain(going, deadline)
         left = max(deadline - anyio.current_time(), 1.0) * _COMMIT_SHARE
-        if self._session.options.enable_auto_commit:
+        if self._session.auto_commit:
             await self._last_commit(left)
         else:
             # The application's own, which would be refused once the next generation begins.
@@ -295,20 +299,37 @@ class Subscriber:
 
     async def _call(
         self, callback: PartitionsCallback | None, partitions: Sequence[TopicPartition]
-    ) -> None:
+    ) -> object:
+        """Call the application; answers what it answered."""
         if callback is None:
-            return
+            return None
         session = self._session
         session.callback_task = anyio.get_current_task().id
         try:
             result = callback(tuple(partitions))
-            if inspect.isawaitable(result):
-                await result
+            return await result if inspect.isawaitable(result) else result
         except Exception as error:
             # A callback has no veto: the rebalance completes, then its error surfaces.
             session.tell(error)
+            return None
         finally:
             session.callback_task = None
+
+    def _start_at(self, offsets: object) -> None:
+        """Start where the application's answer says, if it says anything."""
+        if not isinstance(offsets, Mapping):
+            return
+        session = self._session
+        for partition, given in offsets.items():
+            tp = TopicPartition(*partition)
+            offset = given.offset if isinstance(given, OffsetAndMetadata) else given
+            owned = session.delivery.owned.get(tp)
+            if offset is None or (owned is not None and owned.revoked):
+                continue  # taken away while the callback ran: the next owner decides
+            try:
+                session.seek(tp, offset)
+            except KafkaGroupError as error:
+                session.tell(error)
 
 
 def _subscriptions(members: Mapping[str, bytes]) -> dict[str, Subscription]:

@@ -30,6 +30,7 @@ from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Application, Driver, Offer
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.wire.schema import Request
 
 __all__ = ["ThreadedDriver"]
@@ -50,9 +51,14 @@ class ThreadedDriver(Driver):
     """One member of one group, running in a thread."""
 
     def __init__(
-        self, cluster: Cluster, member: Member, application: Application, lag: LoopLag
+        self,
+        cluster: Cluster,
+        member: Member,
+        application: Application,
+        lag: LoopLag,
+        meters: GroupMeters | None = None,
     ) -> None:
-        super().__init__(cluster, member, _Border(self, application), lag)
+        super().__init__(cluster, member, _Border(self, application), lag, meters)
         self._scope: anyio.CancelScope
         """Around all that the thread does."""
         self._post_here: Post

@@ -20,16 +20,22 @@ DEFAULTS: dict[str, Any] = {
     "auto_offset_reset": "earliest",
     "enable_auto_commit": True,
     "auto_commit_interval_ms": 5_000,
+    "offsets_commit_max_retries": None,
+    "offsets_channel_backoff_ms": None,
     "leave_group_on_close": True,
     "session_timeout_ms": None,
     "heartbeat_interval_ms": None,
     "heartbeat_thread": False,
     "rebalance_timeout_ms": None,
+    "rebalance_max_retries": None,
+    "rebalance_backoff_ms": None,
     "max_poll_interval_ms": 300_000,
     "fetch_min_bytes": 1,
     "fetch_max_bytes": 52_428_800,
     "max_partition_fetch_bytes": 1_048_576,
     "fetch_max_wait_ms": 500,
+    "num_consumer_fetchers": 1,
+    "queued_max_records": None,
     "isolation_level": "read_uncommitted",
     "check_crcs": True,
     "max_batch_bytes": 134_217_728,
@@ -58,16 +64,22 @@ def test_the_defaults_in_seconds() -> None:
         auto_offset_reset="earliest",
         enable_auto_commit=True,
         auto_commit_interval=5.0,
+        offsets_commit_max_retries=None,
+        offsets_channel_backoff=0.1,
         leave_group_on_close=True,
         session_timeout=45.0,
         heartbeat_interval=1.0,
         heartbeat_thread=False,
         rebalance_timeout=300.0,
+        rebalance_max_retries=None,
+        rebalance_backoff=0.1,
         max_poll_interval=300.0,
         fetch_min_bytes=1,
         fetch_max_bytes=52_428_800,
         max_partition_fetch_bytes=1_048_576,
         fetch_max_wait=0.5,
+        num_consumer_fetchers=1,
+        queued_max_records=MOST,
         isolation_level=0,
         check_crcs=True,
         max_batch_bytes=134_217_728,
@@ -108,6 +120,14 @@ def test_what_is_given_is_taken() -> None:
     ) == (None, (roundrobin_assignor,), timedelta(hours=1), 6.0, 2.0, 7.0, 0, 0.0, 1.0, 0)
 
 
+def test_back_offs_of_their_own_are_those_of_everything_else_unless_given() -> None:
+    same = checked(retry_backoff_ms=250)
+    assert (same.rebalance_backoff, same.offsets_channel_backoff) == (0.25, 0.25)
+    own = checked(rebalance_backoff_ms=2_000, offsets_channel_backoff_ms=500)
+    assert (own.rebalance_backoff, own.offsets_channel_backoff) == (2.0, 0.5)
+    assert own.retry_backoff == 0.1
+
+
 def test_the_rebalance_timeout_follows_max_poll_interval() -> None:
     assert checked(max_poll_interval_ms=9_000).rebalance_timeout == 9.0
 
@@ -116,6 +136,12 @@ def test_the_rebalance_timeout_follows_max_poll_interval() -> None:
     ("name", "least"),
     [
         ("auto_commit_interval_ms", 1),
+        ("offsets_commit_max_retries", 0),
+        ("offsets_channel_backoff_ms", 1),
+        ("rebalance_max_retries", 0),
+        ("rebalance_backoff_ms", 1),
+        ("num_consumer_fetchers", 1),
+        ("queued_max_records", 1),
         ("session_timeout_ms", 1),
         ("heartbeat_interval_ms", 1),
         ("rebalance_timeout_ms", 1),

@@ -1,10 +1,12 @@
 """Several consumers of one group: who owns what, and that nothing is lost on the way."""
 
 import anyio
+import anyio.lowlevel
 import pytest
 from brokers import FAST, Worker, numbered, until
 
-from kafkagroup import Consumer, TopicPartition
+from kafkagroup import ConfigurationError, Consumer, OffsetAndMetadata, TopicPartition
+from kafkagroup.errors import NotAssignedError
 
 pytestmark = pytest.mark.anyio
 
@@ -137,3 +139,71 @@ async def test_heartbeats_go_on_while_the_application_awaits(bootstrap, name, fi
         with anyio.fail_after(5):
             await slow.consumer.getone()
     assert [what for what, _ in slow.story] == ["assigned", "revoked"]
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+async def test_partitions_start_where_the_callback_says(bootstrap, name, fill, awaits):
+    """For offsets that are kept elsewhere: beside the results, say. None: as it would anyway."""
+    await fill(4, 10)
+    first, second, third, _ = (TopicPartition(name, p) for p in range(4))
+
+    def assigned(partitions):
+        assert len(partitions) == 4
+        return {first: 7, second: OffsetAndMetadata(9, "from my table"), third: None}
+
+    async def assigned_later(partitions):
+        await anyio.lowlevel.checkpoint()
+        return assigned(partitions)
+
+    consumer = Consumer(
+        name,
+        bootstrap_servers=bootstrap,
+        group_id=name,
+        on_partitions_assigned=assigned_later if awaits else assigned,
+        **FAST,
+    )
+    async with consumer:
+        with anyio.fail_after(20):
+            records = [await consumer.getone() for _ in range(3 + 1 + 10 + 10)]
+    found = {p: [r.offset for r in records if r.partition == p] for p in range(4)}
+    assert found == {0: [7, 8, 9], 1: [9], 2: [*range(10)], 3: [*range(10)]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [({("other", 0): 1}, NotAssignedError), ({0: -1}, ConfigurationError)],
+)
+async def test_an_answer_of_the_callback_that_cannot_be_is_told(
+    bootstrap, name, fill, answer, error
+):
+    await fill(1, 10)
+    offsets = {(name, 0) if at == 0 else at: offset for at, offset in answer.items()}
+    consumer = Consumer(
+        name,
+        bootstrap_servers=bootstrap,
+        group_id=name,
+        on_partitions_assigned=lambda partitions: offsets,
+        **FAST,
+    )
+    async with consumer:
+        with anyio.fail_after(20):
+            with pytest.raises(error):
+                await consumer.getone()
+            assert (await consumer.getone()).offset == 0
+
+
+async def test_what_another_kind_of_callback_answers_is_of_no_interest(bootstrap, name, fill):
+    await fill(1, 10)
+    told = []
+    consumer = Consumer(
+        name,
+        bootstrap_servers=bootstrap,
+        group_id=name,
+        on_partitions_assigned=lambda partitions: told.append(partitions) or [5],
+        on_partitions_revoked=lambda partitions: {TopicPartition(name, 0): 5},
+        **FAST,
+    )
+    async with consumer:
+        with anyio.fail_after(20):
+            assert (await consumer.getone()).offset == 0
+    assert told == [(TopicPartition(name, 0),)]

@@ -21,6 +21,7 @@ from kafkagroup.errors import (
     DecodeError,
     ErrorCode,
     FencedError,
+    JoinFailedError,
     LocalProtocolError,
     RequestTimeoutError,
     UnsupportedVersionError,
@@ -35,6 +36,7 @@ from kafkagroup.member.vocabulary import (
     Computed,
     ComputeFailed,
     Coordinator,
+    CoordinatorDoubted,
     Effect,
     Event,
     Fail,
@@ -1533,3 +1535,45 @@ def test_random_lives_make_every_move_that_one_event_can_make() -> None:
         "losing -> unjoined",  # goes on to joining in the same step
         "losing -> failed",  # too rare; the test of a fatal answer while losing has it
     }
+
+
+# ---------------------------------------------------------------- giving up, and doubts
+
+
+LIMITED = evolve(CONFIG, max_retries=1)
+
+
+def test_a_member_with_a_limit_gives_up_when_joining_has_failed_too_often() -> None:
+    loading = reply(2, joined(E.COORDINATOR_LOAD_IN_PROGRESS))
+    once, _ = step(evolve(JOINING, config=LIMITED), loading)
+    assert (once.phase, once.failures) == (Phase.UNJOINED, 1)
+    again, _ = step(once, Woke(now=11.0))
+    assert again.phase is Phase.JOINING
+    twice = Replied(now=11.0, token=again.pending or 0, message=joined(E.NOT_COORDINATOR))
+    failed, effects = step(again, twice)
+    assert failed.phase is Phase.FAILED
+    words = (
+        "joining group 'g' failed 2 times in a row: NOT_COORDINATOR (16): JoinGroup of group 'g'"
+    )
+    assert effects == (Fail(error=Like(JoinFailedError, words)),)
+
+
+def test_what_failed_before_a_generation_stood_is_forgotten_and_heartbeats_do_not_count() -> None:
+    member, _ = step(evolve(SYNCING, config=LIMITED, failures=1), reply(5, synced()))
+    assert (member.phase, member.failures) == (Phase.STABLE, 0)
+    beating = evolve(BEATEN, config=LIMITED)
+    for _ in range(3):
+        beating, _ = step(evolve(beating, beating=6), reply(6, beaten(E.NOT_COORDINATOR)))
+    assert (beating.phase, beating.failures) == (Phase.STABLE, 0)
+
+
+def test_without_a_limit_nothing_is_counted() -> None:
+    member, _ = step(JOINING, reply(2, joined(E.COORDINATOR_LOAD_IN_PROGRESS)))
+    assert (member.failures, member.trouble) == (0, "")
+
+
+def test_a_doubted_coordinator_is_looked_for_at_once_and_the_generation_stands() -> None:
+    assert step(STABLE, CoordinatorDoubted(now=11.0, reason="drained")) == (
+        evolve(STABLE, coordinator=None, finding=6, last_token=6),
+        (find(6), WakeAt(time=20.0)),
+    )

@@ -268,3 +268,39 @@ async def test_the_client_says_who_it_is(kafka: EmbeddedKafka) -> None:
     async with Broker.open(*address(kafka), options=ClientOptions(client_id="me")) as broker:
         await broker.request_metadata()
     assert kafka.requests(MetadataRequest) == [Seen(1, "me", MetadataRequest, 13)]
+
+
+async def test_a_limit_for_each_partition(kafka: EmbeddedKafka) -> None:
+    for partition in (0, 1):
+        for value in (b"a", b"b"):
+            kafka.append("t", partition, batch(value))
+    one = len(batch(b"a"))
+    async with Broker.open(*address(kafka)) as broker:
+        fetched = await broker.fetch_messages(
+            {ZERO: 0, ONE: 0}, max_wait=0.1, partition_max_bytes={ZERO: one, ONE: 2 * one}
+        )
+        found = [values(p.records) for p in fetched.responses[0].partitions]
+        assert found == [[b"a"], [b"a", b"b"]]
+
+
+async def test_as_much_is_asked_of_the_socket_as_it_is_told(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[int] = set()
+    connect = anyio.connect_tcp
+
+    async def connect_tcp(*arguments: Any, **options: Any) -> Any:
+        stream = await connect(*arguments, **options)
+        receive = stream.receive
+
+        async def noted(max_bytes: int = 65536) -> bytes:
+            asked.add(max_bytes)
+            return await receive(max_bytes)
+
+        stream.receive = noted
+        return stream
+
+    monkeypatch.setattr(anyio, "connect_tcp", connect_tcp)
+    async with Broker.open(*address(kafka), options=ClientOptions(receive_bytes=100)) as broker:
+        assert len((await broker.request_metadata()).topics) == 1
+    assert asked == {100}

@@ -428,3 +428,71 @@ async def test_an_answer_that_leaves_a_partition_out_is_asked_for_again(network:
         for stream in network.streams:
             await stream.aclose()
         assert await group.offsets.committed([TP]) == {TP: OffsetAndMetadata(3)}
+
+
+# ---------------------------------------------------------------- retries, and notes
+
+
+async def test_a_commit_is_tried_again_as_often_as_allowed_after_pauses_of_its_own(
+    network: Any,
+) -> None:
+    async with grouped(network) as group:
+        group.session.offsets = GroupOffsets(
+            group.offsets._cluster, "g", max_retries=2, backoff=2.0
+        )
+        group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+        start = anyio.current_time()
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7)
+        assert caught.value.code == E.COORDINATOR_LOAD_IN_PROGRESS
+        assert group.count(OffsetCommitRequest) == 3
+        # Two pauses of 2 s, give or take a fifth; they do not grow beyond the most of all others,
+        # or themselves if that is less.
+        assert 3.2 <= anyio.current_time() - start <= 4.8
+
+
+async def test_no_retry_at_all(network: Any) -> None:
+    async with grouped(network) as group:
+        group.session.offsets = GroupOffsets(group.offsets._cluster, "g", max_retries=0)
+        group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS)
+        with pytest.raises(BrokerError):
+            await group.commit(7)
+        assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
+
+
+async def test_a_note_goes_beside_offsets_without_metadata(network: Any) -> None:
+    async with grouped(network) as group:
+        other = TopicPartition("t", 1)
+        group.session.delivery.own([other])
+        given = {TP: OffsetAndMetadata(7, leader_epoch=3), other: OffsetAndMetadata(8, "mine")}
+        await group.session.commit(given, 5, note="by me")
+        assert group.kafka.committed_offsets("g") == {
+            TP: OffsetAndMetadata(7, "by me", 3),
+            other: OffsetAndMetadata(8, "mine"),
+        }
+
+
+async def test_a_note_that_is_too_long_is_left_out(network: Any) -> None:
+    async with grouped(network) as group:
+        group.owned.start_at(0)
+        group.owned.processed = 8
+        await group.session.commit_processed(5, note="x" * 5_000)
+        assert group.kafka.committed_offsets("g") == {TP: OffsetAndMetadata(8)}
+        assert group.count(OffsetCommitRequest) == 2
+
+
+async def test_metadata_of_the_applications_own_is_never_left_out(network: Any) -> None:
+    async with grouped(network) as group:
+        with pytest.raises(BrokerError) as caught:
+            await group.session.commit({TP: OffsetAndMetadata(7, "x" * 5_000)}, 5, note="by me")
+        assert caught.value.code == E.OFFSET_METADATA_TOO_LARGE
+        assert group.committed is None
+
+
+async def test_commits_are_measured(network: Any) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, Delay(0.5))
+        for offset in (7, 8):
+            await group.commit(offset)
+        measured = group.session.meters.read(anyio.current_time()).commit
+        assert (measured.maximum, measured.average) == (0.5, 0.25)

@@ -61,10 +61,11 @@ def reading(network: Any) -> Any:
                 stamped = NewRecord(None, b"%d" % number, 1_000 * number)
                 kafka.produce("t", [stamped], partition=0)
 
-            def consumer(**options: Any) -> Consumer:
+            def consumer(*topics: str, **options: Any) -> Consumer:
                 servers = [f"kafka-{n}" for n in range(1, nodes + 1)]
                 return Consumer(
-                    **{"bootstrap_servers": servers, "enable_auto_commit": False, **options}
+                    *topics,
+                    **{"bootstrap_servers": servers, "enable_auto_commit": False, **options},
                 )
 
             with anyio.fail_after(500):
@@ -575,3 +576,40 @@ async def test_a_lost_commit_is_not_lost(reading: Any) -> None:
         kafka.fail(OffsetCommitRequest, Close())
         await c.commit()
         assert kafka.committed("g", "t") == {0: 3}
+
+
+# ---------------------------------------------------------------- how much is fetched, and by whom
+
+
+async def test_a_partition_with_enough_records_waiting_is_not_fetched(reading: Any) -> None:
+    """Ten batches of one record lie there; each fetch brings what fits into so many bytes."""
+    async with reading() as (kafka, consumer):
+        one = len(encode_batch([NewRecord(None, b"0", 0)]))
+        options = {"max_partition_fetch_bytes": 2 * one, "fetch_max_wait_ms": 100}
+        async with consumer(queued_max_records=1, **options) as c:
+            await c.assign([TP])
+            await anyio.sleep(5)
+            assert len(kafka.requests(FetchRequest)) == 1
+            assert await offsets_of(c, 10) == [*range(10)]
+
+
+async def test_several_fetchers_share_the_partitions_of_a_broker(reading: Any) -> None:
+    async with reading() as (kafka, consumer):
+        kafka.add_partitions("t", 5)
+        for partition in range(1, 5):
+            kafka.produce("t", ["a", "b"], partition=partition)
+        async with consumer("t", num_consumer_fetchers=2, fetch_max_wait_ms=100) as c:
+            records = [await c.getone() for _ in range(10 + 8)]
+        per_partition = {p: [r.offset for r in records if r.partition == p] for p in range(5)}
+        assert per_partition == {0: [*range(10)], **{p: [0, 1] for p in range(1, 5)}}
+
+
+@pytest.mark.parametrize("fetchers", [1, 3])
+async def test_each_fetcher_has_its_connection(reading: Any, network: Any, fetchers: int) -> None:
+    async with reading() as (kafka, consumer):
+        kafka.add_partitions("t", 3)
+        async with consumer("t", num_consumer_fetchers=fetchers) as c:
+            await offsets_of(c, 10)
+            await anyio.sleep(5)
+            # One for metadata and the offsets of logs.
+            assert network.open == fetchers + 1

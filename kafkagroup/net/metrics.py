@@ -1,0 +1,109 @@
+"""What membership costs: how often, how long, over the last minute. Counted here, told as values.
+
+Whoever measures says the time; nothing here asks a clock or keeps more than a few sums.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+
+__all__ = ["GroupMeters", "GroupMetrics", "Meter", "RequestMetrics"]
+
+_SLOT = 10.0
+"""Seconds that are summed up together."""
+_SLOTS = 6
+"""How many of these make the window: the last one is still being filled."""
+
+
+@attrs.frozen
+class RequestMetrics:
+    """The requests of one kind that were answered in the last minute."""
+
+    rate: float = 0.0
+    """How many a second."""
+    average: float = float("nan")
+    """Seconds that an answer took; nan when there was none."""
+    maximum: float = float("nan")
+    """Seconds that the slowest one took."""
+
+
+@attrs.frozen(kw_only=True)
+class GroupMetrics:
+    """One member of a group, at one moment."""
+
+    heartbeat: RequestMetrics = RequestMetrics()
+    join: RequestMetrics = RequestMetrics()
+    """JoinGroup: what it takes is mostly the other members' time."""
+    sync: RequestMetrics = RequestMetrics()
+    commit: RequestMetrics = RequestMetrics()
+    last_heartbeat_seconds_ago: float = float("inf")
+    """Since the last heartbeat was sent; inf before the first."""
+    assigned_partitions: int = 0
+    """Of a consumer: how many partitions it owns."""
+
+
+@attrs.define
+class _Sum:
+    slot: int
+    count: int = 0
+    total: float = 0.0
+    maximum: float = 0.0
+
+
+class Meter:
+    """Durations of the last minute."""
+
+    def __init__(self) -> None:
+        self._sums: deque[_Sum] = deque(maxlen=_SLOTS)
+        self._since = float("inf")
+
+    def record(self, now: float, seconds: float) -> None:
+        """Something has taken this long, and ended now."""
+        self._since = min(self._since, now - seconds)
+        slot = int(now // _SLOT)
+        if not self._sums or self._sums[-1].slot != slot:
+            self._sums.append(_Sum(slot))
+        last = self._sums[-1]
+        last.count += 1
+        last.total += seconds
+        last.maximum = max(last.maximum, seconds)
+
+    def read(self, now: float) -> RequestMetrics:
+        """What there is to tell now."""
+        first = int(now // _SLOT) - _SLOTS + 1
+        sums = [s for s in tuple(self._sums) if s.slot >= first]
+        if not sums:
+            return RequestMetrics()
+        count = sum(s.count for s in sums)
+        # Of a meter that is young, or just begins to count, one second counts at least.
+        elapsed = max(now - max(first * _SLOT, self._since), 1.0)
+        return RequestMetrics(
+            rate=count / elapsed,
+            average=sum(s.total for s in sums) / count,
+            maximum=max(s.maximum for s in sums),
+        )
+
+
+@attrs.frozen
+class GroupMeters:
+    """The meters of one member."""
+
+    heartbeat: Meter = attrs.field(factory=Meter)
+    join: Meter = attrs.field(factory=Meter)
+    sync: Meter = attrs.field(factory=Meter)
+    commit: Meter = attrs.field(factory=Meter)
+
+    def read(
+        self, now: float, *, last_heartbeat: float = float("-inf"), assigned_partitions: int = 0
+    ) -> GroupMetrics:
+        """`last_heartbeat`: when the last one was sent."""
+        return GroupMetrics(
+            heartbeat=self.heartbeat.read(now),
+            join=self.join.read(now),
+            sync=self.sync.read(now),
+            commit=self.commit.read(now),
+            last_heartbeat_seconds_ago=now - last_heartbeat,
+            assigned_partitions=assigned_partitions,
+        )

@@ -1,0 +1,110 @@
+"""Assignors made of functions: what these are asked, and what becomes of a wrong answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kafkagroup import TopicPartition
+from kafkagroup.assign import (
+    GroupSpec,
+    MemberSpec,
+    allocating,
+    decide_partitions_range,
+    decide_partitions_roundrobin,
+    deciding,
+    naive_allocator,
+    naive_assignor,
+    protocol_name,
+    range_assignor,
+    roundrobin_assignor,
+)
+from kafkagroup.errors import ConfigurationError
+
+ALL = frozenset(("a", "b"))
+SPEC = GroupSpec(
+    members={m: MemberSpec(topics=ALL) for m in ("m2", "m1")}, partitions={"a": 3, "b": 2}
+)
+
+
+def tps(*names: str) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(n[0], int(n[1:])) for n in names)
+
+
+def test_a_function_that_allocates() -> None:
+    asked = []
+
+    def allocate(
+        members: list[str], partitions: list[TopicPartition]
+    ) -> Mapping[str, Mapping[str, list[int]]]:
+        asked.append((members, partitions))
+        return {"m1": {"b": [1, 0], "a": [2]}, "m2": {"a": [1, 0]}}
+
+    assignor = allocating("mine", allocate)
+    assert protocol_name(assignor) == "mine"
+    assert assignor(SPEC) == {"m1": tps("a2", "b0", "b1"), "m2": tps("a0", "a1")}
+    assert asked == [(["m1", "m2"], [*tps("a0", "a1", "a2", "b0", "b1")])]
+
+
+def test_who_is_left_out_has_nothing() -> None:
+    assignor = allocating("one", lambda members, tps: {"m1": {"a": range(3), "b": range(2)}})
+    assert assignor(SPEC)["m2"] == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"m1": {"a": [0, 1, 2], "b": [0]}}, "incomplete"),
+        ({"m1": {"a": [0, 1, 2], "b": [0, 1]}, "m2": {"a": [0]}}, "doubled"),
+        ({"m1": {"a": [0, 1, 2], "b": [0, 1, 2]}}, "no-such-partition"),
+        ({"m3": {"a": [0, 1, 2], "b": [0, 1]}}, "stranger"),
+    ],
+)
+def test_a_wrong_answer_is_an_error_that_says_what_is_wrong(answer: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^assignor 'mine': {words}: "):
+        allocating("mine", lambda members, partitions: answer)(SPEC)
+
+
+@pytest.mark.parametrize(
+    ("decide", "same"),
+    [
+        (decide_partitions_range, range_assignor),
+        (decide_partitions_roundrobin, None),
+    ],
+)
+def test_a_function_that_decides_for_each_topic(decide: Any, same: Any) -> None:
+    """Two topics: pykafka knows one for each group, and its leader gives it to everybody."""
+    spec = GroupSpec(
+        members={
+            "m1": MemberSpec(topics=frozenset("a")),
+            "m2": MemberSpec(topics=ALL),
+            "m3": MemberSpec(topics=frozenset("b")),
+        },
+        partitions={"a": 3, "b": 12},
+    )
+    assignment = deciding("mine", decide)(spec)
+    assert {m: len(got) for m, got in assignment.items()} == {"m1": 2, "m2": 7, "m3": 6}
+    if same is not None:
+        assert assignment == same(spec)
+    one = GroupSpec(members={"m1": MemberSpec(topics=frozenset("a"))}, partitions={"a": 3})
+    assert deciding("mine", decide)(one) == roundrobin_assignor(one)
+
+
+def test_kiels_allocator() -> None:
+    partitions = ["a:0", "a:1", "a:10", "a:2", "b:0"]
+    assert naive_allocator(["m1", "m2"], partitions) == {
+        "m1": {"a": [0, 10], "b": [0]},
+        "m2": {"a": [1, 2]},
+    }
+    assert naive_allocator([], partitions) == {}
+
+
+def test_kiels_allocator_does_what_the_naive_assignor_does() -> None:
+    assignor = allocating(
+        "naive",
+        lambda members, tps: naive_allocator(members, sorted(f"{t}:{p}" for t, p in tps)),
+    )
+    spec = GroupSpec(members=SPEC.members, partitions={"a": 12, "b": 3})
+    assert assignor(spec) == naive_assignor(spec)
