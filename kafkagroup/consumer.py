@@ -223,6 +223,8 @@ class Consumer(Service):
             raise ConfigurationError(f"max_records={max_records}; expected at least 1")
         found: dict[TopicPartition, list[Record]] = {}
         batch: Batch | None = None
+        self._raise_if_not_started()
+        await self._reader.breathe()
         with anyio.move_on_after(timeout):
             batch = await self._next(lambda: self._delivery.next_batch(max_records))
         count = 0

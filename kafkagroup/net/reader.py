@@ -40,8 +40,7 @@ class Reader:
         when another task is waiting here.
         """
         session = self._session
-        if self._reading:
-            raise anyio.BusyResourceError("iterating over")
+        self._refuse_two()
         session.count_processed()
         now = session.clock()
         if now - self._checkpointed > _BUDGET:
@@ -59,6 +58,20 @@ class Reader:
                 session.last_poll = now
                 return taken
             now = await self._wait()
+
+    async def breathe(self) -> None:
+        """Let others run, if the loop was kept for long.
+
+        For whoever comes with hardly any time: inside of its deadline this could never end, and
+        nothing would ever be handed out. Raises: anyio.BusyResourceError as `next` does.
+        """
+        self._refuse_two()
+        if self._session.clock() - self._checkpointed > _BUDGET:
+            await self._checkpoint()
+
+    def _refuse_two(self) -> None:
+        if self._reading:
+            raise anyio.BusyResourceError("iterating over")
 
     async def _checkpoint(self) -> float:
         """Let others run."""

@@ -613,3 +613,18 @@ async def test_each_fetcher_has_its_connection(reading: Any, network: Any, fetch
             await anyio.sleep(5)
             # One for metadata and the offsets of logs.
             assert network.open == fetchers + 1
+
+
+async def test_getmany_without_a_timeout_hands_out_what_has_arrived(reading: Any) -> None:
+    """Each call let others run first, within a timeout that was over by then: whoever came less
+    often than every few milliseconds was never given anything."""
+    async with reading() as (_, consumer), consumer() as c:
+        await c.assign([TP])
+        await anyio.sleep(5)
+        found = []
+        for _ in range(4):
+            answer = await c.getmany(3)
+            found.append([r.offset for r in answer.get(TP, [])])
+            await anyio.sleep(1)
+        assert found == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+        assert await c.getmany() == {}
