@@ -460,6 +460,7 @@ class Consumer(Service):
         return self._session.meters.read(
             anyio.current_time(),
             last_heartbeat=float("-inf") if driver is None else driver.last_heartbeat,
+            owning_until=0.0 if driver is None else driver.owning_until,
             assigned_partitions=len(self.assignment()),
         )
 

@@ -396,7 +396,11 @@ class GroupMember(Service):
     def metrics(self) -> GroupMetrics:
         """Heartbeats, joins and syncs of the last minute."""
         driver = self._running_driver()
-        return self._meters.read(anyio.current_time(), last_heartbeat=driver.last_heartbeat)
+        return self._meters.read(
+            anyio.current_time(),
+            last_heartbeat=driver.last_heartbeat,
+            owning_until=driver.owning_until,
+        )
 
     def rejoin(self, reason: str = "the application asked for it") -> None:
         """Ask the group for a new generation."""

@@ -27,20 +27,22 @@ Decide = Callable[[list[str], list[TopicPartition], str], Iterable[TopicPartitio
 def allocating(name: str, allocate: Allocate) -> Assignor:
     """An assignor that asks one function for everything.
 
-    All members must subscribe to the same topics: the function is not told who wants what.
+    Where members subscribe to different topics, it is asked once for each set of subscribers, as it
+    is not told who wants what.
     Raises, when asked: ConfigurationError that says what is wrong with the answer.
     """
 
     @named(name)
     def assignor(spec: GroupSpec) -> Assignment:
-        partitions = [tp for topic in spec.topics() for tp in _of(spec, topic)]
-        allocation = allocate(spec.order(), partitions)
-        given = {
-            member: tuple(
-                sorted(TopicPartition(topic, n) for topic, numbers in row.items() for n in numbers)
-            )
-            for member, row in allocation.items()
-        }
+        wanted: dict[tuple[str, ...], list[TopicPartition]] = {}
+        for topic, takers in spec.subscribers().items():
+            wanted.setdefault(tuple(takers), []).extend(_of(spec, topic))
+        given: dict[str, list[TopicPartition]] = {}
+        for members, partitions in wanted.items():
+            for member, row in allocate(list(members), partitions).items():
+                mine = given.setdefault(member, [])
+                for topic, numbers in row.items():
+                    mine += (TopicPartition(topic, number) for number in numbers)
         return _checked(spec, name, given)
 
     return assignor
@@ -60,7 +62,7 @@ def deciding(name: str, decide: Decide) -> Assignor:
             partitions = list(_of(spec, topic))
             for member in members:
                 given.setdefault(member, []).extend(decide(members, partitions, member))
-        return _checked(spec, name, {m: tuple(sorted(tps)) for m, tps in given.items()})
+        return _checked(spec, name, given)
 
     return assignor
 
@@ -84,7 +86,7 @@ def _of(spec: GroupSpec, topic: str) -> Iterator[TopicPartition]:
 def _checked(
     spec: GroupSpec, name: str, given: Mapping[str, Sequence[TopicPartition]]
 ) -> Assignment:
-    assignment = {m: tuple(given.get(m, ())) for m in (*spec.members, *given)}
+    assignment = {m: tuple(sorted(given.get(m, ()))) for m in (*spec.members, *given)}
     if wrong := violations(spec, assignment, VALID):
         raise ConfigurationError(f"assignor {name!r}: {wrong[0]}")
     return assignment

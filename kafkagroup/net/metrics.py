@@ -40,6 +40,8 @@ class GroupMetrics:
     commit: RequestMetrics = RequestMetrics()
     last_heartbeat_seconds_ago: float = float("inf")
     """Since the last heartbeat was sent; inf before the first."""
+    session_seconds_left: float = 0.0
+    """For how long the membership is sure without another answer; 0 while no generation stands."""
     assigned_partitions: int = 0
     """Of a consumer: how many partitions it owns."""
 
@@ -96,14 +98,21 @@ class GroupMeters:
     commit: Meter = attrs.field(factory=Meter)
 
     def read(
-        self, now: float, *, last_heartbeat: float = float("-inf"), assigned_partitions: int = 0
+        self,
+        now: float,
+        *,
+        last_heartbeat: float = float("-inf"),
+        owning_until: float = 0.0,
+        assigned_partitions: int = 0,
     ) -> GroupMetrics:
-        """`last_heartbeat`: when the last one was sent."""
+        """`last_heartbeat`: when the last one was sent; `owning_until`: when the session ends
+        without another answer."""
         return GroupMetrics(
             heartbeat=self.heartbeat.read(now),
             join=self.join.read(now),
             sync=self.sync.read(now),
             commit=self.commit.read(now),
             last_heartbeat_seconds_ago=now - last_heartbeat,
+            session_seconds_left=max(owning_until - now, 0.0),
             assigned_partitions=assigned_partitions,
         )

@@ -48,6 +48,18 @@ def test_a_function_that_allocates() -> None:
     assert asked == [(["m1", "m2"], [*tps("a0", "a1", "a2", "b0", "b1")])]
 
 
+def test_it_is_asked_for_each_set_of_subscribers() -> None:
+    """Patterns match new topics for one member before the other."""
+    spec = GroupSpec(
+        members={"m1": MemberSpec(topics=frozenset("a")), "m2": MemberSpec(topics=ALL)},
+        partitions={"a": 4, "b": 2},
+    )
+    assignor = allocating(
+        "mine", lambda members, tps: naive_allocator(members, [f"{t}:{p}" for t, p in tps])
+    )
+    assert assignor(spec) == {"m1": tps("a0", "a2"), "m2": tps("a1", "a3", "b0", "b1")}
+
+
 def test_who_is_left_out_has_nothing() -> None:
     assignor = allocating("one", lambda members, tps: {"m1": {"a": range(3), "b": range(2)}})
     assert assignor(SPEC)["m2"] == ()

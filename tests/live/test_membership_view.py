@@ -129,6 +129,7 @@ async def test_metrics(bootstrap, name, fill):
         await worker.consumer.stop()
     assert found.assigned_partitions == 3
     assert 0 <= found.last_heartbeat_seconds_ago < 20
+    assert 0 < found.session_seconds_left <= 6
     for one in (found.heartbeat, found.join, found.sync, found.commit):
         assert one.rate > 0
         assert 0 < one.average <= one.maximum < 20
