@@ -346,6 +346,18 @@ class Consumer(Service):
         """
         return self._session.lag.longest
 
+    async def wait_assignment(self) -> frozenset[TopicPartition]:
+        """Wait until the group has given this consumer its share, be it nothing; answers it.
+
+        Without membership it is known at once. Raises: the error that ended the membership;
+        ConsumerClosedError.
+        """
+        while True:
+            self._raise_if_closed()
+            if self._session.settled or self._options.group_id is None or self._manual:
+                return self.assignment()
+            await self._session.changed.wait()
+
     # ------------------------------------------------------------ positions and commits
 
     async def position(self, partition: TopicPartition) -> int:

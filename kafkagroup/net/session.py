@@ -54,6 +54,8 @@ class Session:
         """Whether what is processed is committed without being asked for."""
         self.leave_group = options.leave_group_on_close
         """Whether the group is told when this consumer goes."""
+        self.settled = False
+        """Whether a generation stands and has been taken up."""
         self.closing = False
         self.draining = False
         """Somebody waits for the record in hand to be processed."""

@@ -140,6 +140,7 @@ class Subscriber:
 
     def ending(self, *, lost: bool) -> None:
         """Stop handing out what goes at once, even while a callback runs."""
+        self._session.settled = False
         self._session.delivery.revoke(self._going(lost=lost))
         self._session.notify()
 
@@ -226,10 +227,18 @@ class Subscriber:
             session.delivery.release(revoked)
         added = sorted(owned.tp for owned in session.delivery.own(assigned))
         self._start_at(await self._call(self._callbacks.assigned, added))
+        session.settled = self._stands(generation)
         self._taken_up()
         if revoked and session.driver is not None:
             # KIP-429: now that they are free, a second round gives them away.
             session.driver.rejoin(f"let go of {len(revoked)} partitions")
+
+    def _stands(self, generation: GenerationInfo) -> bool:
+        """Whether this is the generation still: it may have ended while the application heard."""
+        driver = self._session.driver
+        if driver is None or driver.member.phase is not Phase.STABLE:
+            return False
+        return driver.member.generation_id == generation.generation_id
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
         """As leader: assign the partitions of every topic that any member subscribes to."""

@@ -1,0 +1,63 @@
+"""Where things live that are started on first use.
+
+Inside `async with` they run in a task group of their own, on asyncio and on trio. Outside of it
+they are started and stopped as the main API's are: on asyncio, from any task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+__all__ = ["Host", "Hosted"]
+
+
+class Hosted(Protocol):
+    """What the main API starts and stops."""
+
+    async def run(self, *, task_status: TaskStatus[None] = ...) -> None:
+        """Run until stopped."""
+
+    async def start(self) -> None:
+        """The same in a task of its own, on asyncio."""
+
+
+class Host:
+    """The tasks of one object."""
+
+    def __init__(self) -> None:
+        self._group: TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def enter(self) -> None:
+        """From here on, and until `leave`, everything runs in a task group."""
+        self._group = await anyio.create_task_group().__aenter__()
+
+    async def leave(self) -> None:
+        """End what is spawned; what was started must have been stopped by now."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.cancel_scope.cancel()
+            # Without the user's exception: the group would wrap it.
+            await group.__aexit__(None, None, None)
+
+    async def start(self, hosted: Hosted) -> None:
+        """Start, and raise what starting raises."""
+        if self._group is None:
+            await hosted.start()
+        else:
+            await self._group.start(hosted.run)
+
+    def spawn(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine function beside everything else. It must not raise."""
+        if self._group is not None:
+            self._group.start_soon(function)
+            return
+        task = asyncio.get_running_loop().create_task(function())
+        # The loop alone would forget it.
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,270 @@
+"""kafka-python's `BaseCoordinator`: a `kafkagroup.GroupMember` for subclassing.
+
+A subclass says what it offers the group, how the leader assigns, and what it does before and after
+a join. Heartbeats go out by themselves, between calls too; nobody has to poll for them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, Self
+
+from kafkagroup import (
+    ConfigurationError,
+    ConsumerClosedError,
+    Generation,
+    GroupMember,
+    GroupMetrics,
+    GroupProtocol,
+    Node,
+)
+from kafkagroup.compat._host import Host
+from kafkagroup.compat.kafka_python.client import KafkaClient
+from kafkagroup.compat.kafka_python.heartbeat import Heartbeat
+from kafkagroup.compat.kafka_python.metrics import GroupCoordinatorMetrics, Metrics
+
+__all__ = ["BaseCoordinator", "HeartbeatTask"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Membership(Protocol):
+    """What a member and a consumer have in common."""
+
+    @property
+    def coordinator(self) -> Node | None: ...
+
+    def forget_coordinator(self, reason: str) -> None: ...
+
+    def metrics(self) -> GroupMetrics: ...
+
+
+class HeartbeatTask:
+    """The heartbeats of a coordinator: they begin with the first join."""
+
+    def __init__(self, coordinator: BaseCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def disable(self) -> None:
+        """Send no more. The member is not told to leave: its place is given away when its session
+        has timed out. The next `ensure_active_group` joins anew."""
+        await self._coordinator._end(leave_group=False)
+
+    def reset(self) -> None:
+        """The session begins anew."""
+        self._coordinator.heartbeat.reset_session_timeout()
+
+
+class BaseCoordinator:
+    """Membership of one group.
+
+    ```python
+    async with Workers(KafkaClient(), Metrics(), group_id="workers") as coordinator:
+        while True:
+            await coordinator.ensure_active_group()
+            with coordinator.current.scope():  # until the group rebalances
+                await work()
+    ```
+    """
+
+    DEFAULT_CONFIG: ClassVar[Mapping[str, Any]] = {
+        "group_id": "kafka-python-default-group",
+        "session_timeout_ms": 30000,
+        "heartbeat_interval_ms": 3000,
+        "retry_backoff_ms": 100,
+        "api_version": (0, 9),
+        "metric_group_prefix": "",
+    }
+    """`api_version` is not looked at: each broker is asked what it speaks."""
+
+    def __init__(self, client: KafkaClient, metrics: Metrics, **configs: Any) -> None:
+        """Raises: ConfigurationError, also for a config that is not in DEFAULT_CONFIG."""
+        if unknown := sorted(configs.keys() - self.DEFAULT_CONFIG.keys()):
+            raise ConfigurationError(f"no such config: {', '.join(unknown)}")
+        self.config = {**self.DEFAULT_CONFIG, **configs}
+        self.group_id = self.config["group_id"]
+        self.generation = -1
+        """The id of the generation that was joined last; -1 without one."""
+        self.member_id = ""
+        self.rejoining = False
+        self.current: Generation | None = None
+        """That generation as the main API has it: `over` tells its end, `scope()` runs work."""
+        self.heartbeat = Heartbeat(observed=self._observe, **self.config)
+        self.heartbeat_task = HeartbeatTask(self)
+        self.sensors = GroupCoordinatorMetrics(
+            self.heartbeat, metrics, self.config["metric_group_prefix"]
+        )
+        self._client = client
+        self._host = Host()
+        self._member: GroupMember | None = None
+        self._offered: tuple[tuple[str, bytes], ...] = ()
+        self._coordinator: Node | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._host.enter()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        finally:
+            await self._host.leave()
+
+    # ------------------------------------------------------------ for subclasses
+
+    def protocol_type(self) -> str:
+        """The kind of group, such as "consumer" or "connect"."""
+        raise NotImplementedError
+
+    def group_protocols(self) -> Sequence[tuple[str, Any]]:
+        """What this member offers, the preferred first: protocol and metadata, which is bytes or
+        has `encode()`. Asked before each join."""
+        raise NotImplementedError
+
+    def _on_join_prepare(self, generation: int, member_id: str) -> Any:
+        """Clean up after this generation; may be a coroutine function."""
+
+    def _perform_assignment(
+        self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
+    ) -> Mapping[str, Any]:
+        """As leader: member id -> assignment, which is bytes or has `encode()`, from the members'
+        metadata. Must not wait."""
+        raise NotImplementedError
+
+    def _on_join_complete(
+        self, generation: int, member_id: str, protocol: str, member_assignment_bytes: bytes
+    ) -> Any:
+        """Take up the assignment; may be a coroutine function."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ the coordinator
+
+    def _membership(self) -> _Membership | None:
+        return self._member
+
+    def _observe(self) -> GroupMetrics:
+        membership = self._membership()
+        try:
+            return GroupMetrics() if membership is None else membership.metrics()
+        except ConsumerClosedError:
+            return GroupMetrics()  # not joined yet
+
+    @property
+    def coordinator_id(self) -> int | None:
+        """The broker that coordinates the group; None while it is not known."""
+        return None if self._coordinator is None else self._coordinator.node_id
+
+    def coordinator_unknown(self) -> bool:
+        """Whether it is not known which broker coordinates the group, or not any more."""
+        membership = self._membership()
+        if self._coordinator is not None and membership is not None:
+            self._coordinator = membership.coordinator
+        return self._coordinator is None
+
+    async def ensure_coordinator_known(self) -> None:
+        """Ask until it is known. Raises: what `Admin.find_coordinator` does, after a minute."""
+        if self.coordinator_unknown():
+            async with self._client.admin() as admin:
+                self._coordinator = await admin.find_coordinator(self.group_id)
+
+    def coordinator_dead(self, error: object = None) -> None:
+        """Look for the coordinator again."""
+        if self._coordinator is not None:
+            logger.warning("group %s: its coordinator counts as dead: %s", self.group_id, error)
+            self._coordinator = None
+        if (membership := self._membership()) is not None:
+            membership.forget_coordinator(str(error))
+
+    # ------------------------------------------------------------ membership
+
+    def need_rejoin(self) -> bool:
+        """Whether the group is to be joined, again or for the first time."""
+        return self.current is None or self.current.over.is_set()
+
+    async def ensure_active_group(self) -> None:
+        """Join, if need be, and wait for the assignment. Until it is called again after the end of
+        a generation, or until the session timeout, the group waits for this member.
+
+        Raises: the error that ended the membership.
+        """
+        while self.need_rejoin():
+            await self.ensure_coordinator_known()
+            if not self.rejoining:
+                await _done(self._on_join_prepare(self.generation, self.member_id))
+                self.rejoining = True
+            member = await self._offer()
+            joined = self.current = await anext(member)
+            self.generation, self.member_id = joined.generation_id, joined.member_id
+            self._coordinator = member.coordinator
+            self.heartbeat_task.reset()
+            self.rejoining = False
+            await _done(
+                self._on_join_complete(
+                    joined.generation_id, joined.member_id, joined.protocol_name, joined.assignment
+                )
+            )
+
+    async def _offer(self) -> GroupMember:
+        """The member, which offers what the subclass says now."""
+        protocols = [self._protocol(name, _encoded(data)) for name, data in self.group_protocols()]
+        offered = tuple((p.name, p.metadata) for p in protocols)
+        if self._member is None:
+            self._member = GroupMember(
+                self.group_id,
+                protocols,
+                **self._client.options,
+                session_timeout_ms=self.config["session_timeout_ms"],
+                heartbeat_interval_ms=self.config["heartbeat_interval_ms"],
+                # The protocol of old had no timeout of its own for this.
+                rebalance_timeout_ms=self.config["session_timeout_ms"],
+                retry_backoff_ms=self.config["retry_backoff_ms"],
+                retry_backoff_max_ms=max(1_000, self.config["retry_backoff_ms"]),
+            )
+            try:
+                await self._host.start(self._member)
+            except BaseException:
+                self._member = None
+                raise
+        elif offered != self._offered:
+            self._member.update(protocols)
+        elif self.current is not None and not self.current.over.is_set():
+            self._member.rejoin("need_rejoin() says so")
+        self._offered = offered
+        return self._member
+
+    def _protocol(self, name: str, metadata: bytes) -> GroupProtocol:
+        def assign(members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+            leader_id = "" if self._member is None else self._member.member_id
+            given = self._perform_assignment(leader_id, name, list(members.items()))
+            return {member: _encoded(assignment) for member, assignment in given.items()}
+
+        return GroupProtocol(self.protocol_type(), name, metadata, assign)
+
+    async def close(self) -> None:
+        """Leave the group. `ensure_active_group` may join it again."""
+        await self._end(leave_group=True)
+
+    async def _end(self, *, leave_group: bool) -> None:
+        member, self._member = self._member, None
+        if member is not None:
+            await member.stop(leave_group=leave_group)
+        self.current = None
+        self.generation, self.member_id = -1, ""
+        self._offered = ()
+
+
+async def _done(answer: Any) -> None:
+    if inspect.isawaitable(answer):
+        await answer
+
+
+def _encoded(value: Any) -> bytes:
+    return bytes(value) if isinstance(value, bytes | bytearray) else bytes(value.encode())

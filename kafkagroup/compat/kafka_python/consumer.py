@@ -1,0 +1,279 @@
+"""kafka-python's `ConsumerCoordinator`: a `kafkagroup.Consumer` by its names.
+
+Its records are those of `coordinator.consumer`, which is iterated over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import anyio
+
+from kafkagroup import (
+    Consumer,
+    ConsumerClosedError,
+    KafkaGroupError,
+    OffsetAndMetadata,
+    Subscription,
+    TopicPartition,
+    encode_subscription,
+)
+from kafkagroup.assign import protocol_name, range_assignor, roundrobin_assignor
+from kafkagroup.compat.kafka_python.base import BaseCoordinator, _done, _Membership
+from kafkagroup.compat.kafka_python.client import KafkaClient, SubscriptionState
+from kafkagroup.compat.kafka_python.future import Future
+from kafkagroup.compat.kafka_python.metrics import ConsumerCoordinatorMetrics, Metrics
+from kafkagroup.errors import IllegalStateError
+
+__all__ = ["AutoCommitTask", "ConsumerCoordinator"]
+
+logger = logging.getLogger(__name__)
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+_FOREVER = 2**31 - 1
+"""Milliseconds."""
+
+
+class AutoCommitTask:
+    """Commits what is processed, every now and then."""
+
+    def __init__(self, coordinator: ConsumerCoordinator, interval: float) -> None:
+        self._coordinator = coordinator
+        self._interval = interval
+        self._scope: anyio.CancelScope | None = None
+
+    def reschedule(self, at: float | None = None) -> None:
+        """Commit at this time, in seconds on the loop's clock, or an interval from now; then again
+        each interval."""
+        self.cancel()
+        scope = self._scope = anyio.CancelScope()
+        when = anyio.current_time() + self._interval if at is None else at
+
+        async def commit_again_and_again() -> None:
+            with scope:
+                await anyio.sleep_until(when)
+                while True:
+                    await self._commit()
+                    await anyio.sleep(self._interval)
+
+        self._coordinator._host.spawn(commit_again_and_again)
+
+    def cancel(self) -> None:
+        """Commit no more."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _commit(self) -> None:
+        consumer = self._coordinator.consumer
+        try:
+            await consumer.commit(consumer.processed())
+        except KafkaGroupError as error:
+            logger.warning("auto-commit: %s", error)
+
+
+class ConsumerCoordinator(BaseCoordinator):
+    """Membership of a group of consumers, and its offsets.
+
+    ```python
+    await coordinator.ensure_active_group()
+    async for record in coordinator.consumer: ...
+    ```
+    """
+
+    DEFAULT_CONFIG: ClassVar[Mapping[str, Any]] = {
+        "group_id": "kafka-python-default-group",
+        "enable_auto_commit": True,
+        "auto_commit_interval_ms": 5000,
+        "default_offset_commit_callback": lambda offsets, response: True,
+        "assignors": (range_assignor, roundrobin_assignor),
+        "session_timeout_ms": 30000,
+        "heartbeat_interval_ms": 3000,
+        "retry_backoff_ms": 100,
+        "api_version": (0, 9),
+        "exclude_internal_topics": True,
+        "metric_group_prefix": "consumer",
+    }
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        subscription: SubscriptionState,
+        metrics: Metrics,
+        **configs: Any,
+    ) -> None:
+        """`assignors` are those of `kafkagroup.assign`. Raises: ConfigurationError."""
+        super().__init__(client, metrics, **configs)
+        self._subscription = subscription
+        self._commits = Future().success(True)
+        """The last commit that nobody waited for: the next one goes behind it."""
+        self._began = self._subscribed = self._standing = False
+        self.consumer = self._make()
+        """The main API's: iterate over it."""
+        interval = self.config["auto_commit_interval_ms"] / 1000
+        commits = self.config["enable_auto_commit"] and self.group_id is not None
+        self._auto_commit_task = AutoCommitTask(self, interval) if commits else None
+        subscription.assignment = lambda: self.consumer.assignment()
+        subscription.observed = self._observe
+        self.consumer_sensors = ConsumerCoordinatorMetrics(
+            metrics, self.config["metric_group_prefix"], subscription
+        )
+
+    def _make(self) -> Consumer:
+        config = self.config
+        return Consumer(
+            **self._client.options,
+            group_id=self.group_id,
+            assignors=config["assignors"],
+            auto_offset_reset=self._subscription.offset_reset_strategy,  # type: ignore[arg-type]
+            enable_auto_commit=config["enable_auto_commit"],
+            # The task commits in between; the consumer before partitions go, and at the close.
+            auto_commit_interval_ms=_FOREVER,
+            session_timeout_ms=config["session_timeout_ms"],
+            heartbeat_interval_ms=config["heartbeat_interval_ms"],
+            rebalance_timeout_ms=config["session_timeout_ms"],
+            retry_backoff_ms=config["retry_backoff_ms"],
+            retry_backoff_max_ms=max(1_000, config["retry_backoff_ms"]),
+            exclude_internal_topics=config["exclude_internal_topics"],
+            on_partitions_assigned=self._assigned,
+            on_partitions_revoked=self._revoked,
+            on_partitions_lost=self._revoked,
+        )
+
+    def _membership(self) -> _Membership | None:
+        return self.consumer if self._began else None
+
+    async def _begin(self) -> None:
+        """Start the consumer; it joins nothing yet."""
+        if self._began:
+            return
+        await self._host.start(self.consumer)
+        self._began = True
+        if self._subscription.assigned_by_user is not None:
+            await self.consumer.assign(self._subscription.assigned_by_user)
+        if self._auto_commit_task is not None:
+            self._auto_commit_task.reschedule()
+
+    # ------------------------------------------------------------ membership
+
+    def protocol_type(self) -> str:
+        """ "consumer"."""
+        return "consumer"
+
+    def group_protocols(self) -> list[tuple[str, bytes]]:
+        """Each assignor's name, and the subscription as the leader is told of it."""
+        topics = self._subscription.subscription
+        if topics is None:
+            raise IllegalStateError("nothing is subscribed to")
+        metadata = encode_subscription(Subscription(topics=tuple(topics)))
+        return [(protocol_name(assignor), metadata) for assignor in self.config["assignors"]]
+
+    def need_rejoin(self) -> bool:
+        """Whether topics are subscribed to and no generation stands."""
+        return self._subscription.partitions_auto_assigned() and not self._standing
+
+    async def ensure_active_group(self) -> None:
+        """Join, if need be, and wait for partitions.
+
+        Raises: the error that ended the membership.
+        """
+        while self.need_rejoin():
+            await self.ensure_coordinator_known()
+            await self._begin()
+            await self._subscribe()
+            await self.consumer.wait_assignment()
+            self._coordinator = self.consumer.coordinator
+
+    async def _subscribe(self) -> None:
+        if self._subscribed:
+            return
+        self._subscribed = True  # from here on the consumer rejoins by itself
+        pattern = self._subscription.subscribed_pattern
+        topics = () if pattern is not None else sorted(self._subscription.subscription or ())
+        await self.consumer.subscribe(*topics, pattern=pattern)
+
+    async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        who = self.consumer.group_metadata()
+        self.generation, self.member_id = who.generation_id, who.member_id
+        self._standing = True
+        self._subscription.needs_fetch_committed_offsets = True
+        self.heartbeat_task.reset()
+        await self._tell("on_partitions_assigned", partitions)
+
+    async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self._standing = False
+        await self._tell("on_partitions_revoked", partitions)
+
+    async def _tell(self, what: str, partitions: Iterable[TopicPartition]) -> None:
+        if (listener := self._subscription.listener) is not None:
+            await _done(getattr(listener, what)(set(partitions)))
+
+    async def close(self, autocommit: bool = True) -> None:
+        """Commit what is processed, if auto-commit is on and `autocommit`, and leave the group."""
+        await self._end(leave_group=True, commit=autocommit)
+
+    async def _end(self, *, leave_group: bool, commit: bool = True) -> None:
+        if self._auto_commit_task is not None:
+            self._auto_commit_task.cancel()
+        if self._began:
+            await self.consumer.stop(commit=commit, leave_group=leave_group)
+            self.consumer = self._make()
+        self._began = self._subscribed = self._standing = False
+        await super()._end(leave_group=leave_group)
+
+    # ------------------------------------------------------------ offsets
+
+    def commit_offsets_async(
+        self, offsets: Offsets, callback: Callable[[Offsets, Any], object] | None = None
+    ) -> Future:
+        """Commit without waiting, behind the commits before. `callback(offsets, response)` is
+        called with True or the error; without one, `default_offset_commit_callback`."""
+        before, future = self._commits, Future()
+        self._commits = future
+        told = callback or self.config["default_offset_commit_callback"]
+
+        async def commit() -> None:
+            try:
+                await before.wait()
+                await self.commit_offsets_sync(offsets)
+                future.success(True)
+            except Exception as error:
+                future.failure(error)
+            finally:
+                if not future.is_done:
+                    future.failure(ConsumerClosedError("closed before the commit was answered"))
+            try:
+                told(offsets, future.exception or True)
+            except Exception:
+                logger.exception("the callback of a commit failed")
+
+        self._host.spawn(commit)
+        return future
+
+    async def commit_offsets_sync(self, offsets: Offsets) -> None:
+        """Commit, trying again until it has worked, it cannot, or `request_timeout_ms` is over.
+
+        Raises: CommitFailedError, BrokerError, TransportError.
+        """
+        await self._begin()
+        await self.consumer.commit(offsets)
+
+    async def fetch_committed_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed, for those of the partitions that it has."""
+        wanted = list(partitions)
+        if not wanted:
+            return {}
+        await self._begin()
+        found = await self.consumer.committed(wanted)
+        return {tp: offset for tp, offset in found.items() if offset is not None}
+
+    async def refresh_committed_offsets_if_needed(self) -> None:
+        """After a rebalance: ask for what is committed, into `subscription.committed`."""
+        if self._subscription.needs_fetch_committed_offsets:
+            self._subscription.needs_fetch_committed_offsets = False
+            assigned = self._subscription.assigned_partitions()
+            self._subscription.committed = await self.fetch_committed_offsets(assigned)

@@ -1,0 +1,90 @@
+"""kafka-python's `Heartbeat`: a clock of heartbeats and of the session. It sends nothing.
+
+A coordinator's own shows what its member does; one by itself shows what it is told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from kafkagroup import ConfigurationError, GroupMetrics
+
+__all__ = ["Heartbeat"]
+
+
+class Heartbeat:
+    """When the last heartbeat was sent and answered, and when the next one is due.
+
+    Times are seconds on the monotonic clock: the wall clock may jump.
+    """
+
+    DEFAULT_CONFIG: ClassVar[Mapping[str, Any]] = {
+        "heartbeat_interval_ms": 3000,
+        "session_timeout_ms": 30000,
+    }
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        observed: Callable[[], GroupMetrics] | None = None,
+        **configs: Any,
+    ) -> None:
+        """Other configs than those of DEFAULT_CONFIG are not looked at. `observed` asks the member
+        whose heartbeats these are. Raises: ConfigurationError."""
+        self.config = {k: configs.get(k, default) for k, default in self.DEFAULT_CONFIG.items()}
+        self.interval: float = self.config["heartbeat_interval_ms"] / 1000
+        self.timeout: float = self.config["session_timeout_ms"] / 1000
+        if self.interval > self.timeout:
+            raise ConfigurationError(
+                f"heartbeat_interval_ms={self.config['heartbeat_interval_ms']} must not be more"
+                f" than session_timeout_ms={self.config['session_timeout_ms']}"
+            )
+        self._clock = clock
+        self._observed = observed
+        self.last_send = float("-inf")
+        self.last_receive = float("-inf")
+        self.last_reset = clock()
+
+    def metrics(self) -> GroupMetrics:
+        """The member's, if there is one."""
+        return GroupMetrics() if self._observed is None else self._observed()
+
+    def _look(self) -> float:
+        """Now; and what the member has sent and heard until now."""
+        now = self._clock()
+        if self._observed is not None:
+            found = self._observed()
+            self.last_send = max(self.last_send, now - found.last_heartbeat_seconds_ago)
+            if found.session_seconds_left > 0:
+                heard = now + found.session_seconds_left - self.timeout
+                self.last_receive = max(self.last_receive, heard)
+        return now
+
+    def sent_heartbeat(self) -> None:
+        """A heartbeat has been sent."""
+        self.last_send = self._clock()
+
+    def received_heartbeat(self) -> None:
+        """A heartbeat has been answered."""
+        self.last_receive = self._clock()
+
+    def reset_session_timeout(self) -> None:
+        """The session begins anew."""
+        self.last_reset = self._clock()
+
+    def ttl(self) -> float:
+        """Seconds until the next heartbeat is due."""
+        now = self._look()
+        return max(0.0, max(self.last_send, self.last_reset) + self.interval - now)
+
+    def should_heartbeat(self) -> bool:
+        """Whether one is due."""
+        return self.ttl() == 0
+
+    def session_expired(self) -> bool:
+        """Whether no heartbeat was answered for a whole session."""
+        now = self._look()
+        return now - max(self.last_receive, self.last_reset) > self.timeout

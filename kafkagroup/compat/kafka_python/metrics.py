@@ -1,0 +1,156 @@
+"""kafka-python's metrics, by its names: each is read from the main API when it is asked for.
+
+Durations are milliseconds, and NaN where nothing was measured in the last minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import attrs
+
+from kafkagroup import GroupMetrics, RequestMetrics
+from kafkagroup.compat.kafka_python.client import SubscriptionState
+from kafkagroup.compat.kafka_python.heartbeat import Heartbeat
+
+__all__ = [
+    "ConsumerCoordinatorMetrics",
+    "GroupCoordinatorMetrics",
+    "KafkaMetric",
+    "MetricName",
+    "Metrics",
+]
+
+
+class MetricName(NamedTuple):
+    """What a metric is called."""
+
+    name: str
+    group: str
+    description: str = ""
+    tags: tuple[tuple[str, str], ...] = ()
+
+
+@attrs.frozen
+class KafkaMetric:
+    """One metric."""
+
+    metric_name: MetricName
+    _measure: Callable[[], float]
+
+    def value(self) -> float:
+        """What it is now."""
+        return self._measure()
+
+
+class Metrics:
+    """All metrics of one or several coordinators."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[MetricName, KafkaMetric] = {}
+
+    @property
+    def metrics(self) -> Mapping[MetricName, KafkaMetric]:
+        """Every metric by its name."""
+        return MappingProxyType(self._metrics)
+
+    def metric_name(
+        self, name: str, group: str, description: str = "", tags: Mapping[str, str] | None = None
+    ) -> MetricName:
+        """A name for `add_metric`."""
+        return MetricName(name, group, description, tuple(sorted((tags or {}).items())))
+
+    def add_metric(self, metric_name: MetricName, measurable: Callable[[], float]) -> None:
+        """Ask this function from now on."""
+        self._metrics[metric_name] = KafkaMetric(metric_name, measurable)
+
+
+class GroupCoordinatorMetrics:
+    """The metrics of a member of any group."""
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        metrics: Metrics,
+        prefix: str,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        self.heartbeat = heartbeat
+        self.metrics = metrics
+        self.metric_group_name = f"{prefix}-coordinator-metrics"
+        self._tags = tags
+        observed = heartbeat.metrics
+        for name, what, measure in (
+            (
+                "heartbeat-response-time-max",
+                "The longest wait for the answer to a heartbeat",
+                lambda: observed().heartbeat.maximum * 1000,
+            ),
+            ("heartbeat-rate", "Heartbeats a second", lambda: observed().heartbeat.rate),
+            ("join-time-avg", "The mean of joins", lambda: observed().join.average * 1000),
+            ("join-time-max", "The longest join", lambda: observed().join.maximum * 1000),
+            ("join-rate", "Joins a second", lambda: observed().join.rate),
+            ("sync-time-avg", "The mean of syncs", lambda: observed().sync.average * 1000),
+            ("sync-time-max", "The longest sync", lambda: observed().sync.maximum * 1000),
+            ("sync-rate", "Syncs a second", lambda: observed().sync.rate),
+            (
+                "last-heartbeat-seconds-ago",
+                "Since the last heartbeat was sent",
+                lambda: observed().last_heartbeat_seconds_ago,
+            ),
+        ):
+            metrics.add_metric(
+                metrics.metric_name(name, self.metric_group_name, what, tags), measure
+            )
+
+    @property
+    def heartbeat_latency(self) -> RequestMetrics:
+        """Heartbeats, in seconds."""
+        return self.heartbeat.metrics().heartbeat
+
+    @property
+    def join_latency(self) -> RequestMetrics:
+        """Joins, in seconds."""
+        return self.heartbeat.metrics().join
+
+    @property
+    def sync_latency(self) -> RequestMetrics:
+        """Syncs, in seconds."""
+        return self.heartbeat.metrics().sync
+
+
+class ConsumerCoordinatorMetrics:
+    """The metrics that a consumer has beside those of a member."""
+
+    def __init__(
+        self, metrics: Metrics, metric_group_prefix: str, subscription: SubscriptionState
+    ) -> None:
+        self.metrics = metrics
+        self.metric_group_name = f"{metric_group_prefix}-coordinator-metrics"
+        self._subscription = subscription
+
+        def observed() -> GroupMetrics:
+            return subscription.observed()
+
+        for name, what, measure in (
+            (
+                "commit-latency-avg",
+                "The mean of commits",
+                lambda: observed().commit.average * 1000,
+            ),
+            ("commit-latency-max", "The longest commit", lambda: observed().commit.maximum * 1000),
+            ("commit-rate", "Commits a second", lambda: observed().commit.rate),
+            (
+                "assigned-partitions",
+                "The partitions that this consumer owns",
+                lambda: float(len(subscription.assigned_partitions())),
+            ),
+        ):
+            metrics.add_metric(metrics.metric_name(name, self.metric_group_name, what), measure)
+
+    @property
+    def commit_latency(self) -> RequestMetrics:
+        """Commits, in seconds."""
+        return self._subscription.observed().commit

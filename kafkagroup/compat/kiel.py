@@ -1,0 +1,252 @@
+"""kiel's names: a grouped consumer of any topics, and its allocator.
+
+```python
+from kafkagroup.compat.kiel import GroupedConsumer
+
+consumer = GroupedConsumer(["localhost:9092"], group="billing", zk_hosts=["localhost:2181"])
+await consumer.connect()
+while True:
+    for value in await consumer.consume("orders"):
+        await bill(value)
+```
+
+Members know of each other through Kafka; `zk_hosts` is not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from kafkagroup import (
+    Admin,
+    BrokerError,
+    CommitFailedError,
+    Consumer,
+    KafkaGroupError,
+    Node,
+    OffsetAndMetadata,
+    Record,
+    Security,
+    TopicPartition,
+)
+from kafkagroup.assign import Assignor, allocating, naive_allocator, naive_assignor
+from kafkagroup.compat._host import Host
+
+__all__ = ["GroupedConsumer", "NoOffsetsError", "PartitionAllocator", "naive_allocator"]
+
+logger = logging.getLogger(__name__)
+
+PartitionAllocator = Callable[[list[str], list[str]], Mapping[str, Mapping[str, Iterable[int]]]]
+"""Members and partitions, written "topic:number" and sorted so, in; member -> topic -> ids out."""
+
+_FOREVER = 2**31 - 1
+"""Milliseconds. kiel sets no limit to how long an application may stay away."""
+
+_MOST = 100_000
+"""Messages that one call hands out at most; `max_bytes` is the limit that counts."""
+
+
+class NoOffsetsError(KafkaGroupError):
+    """The group's offsets cannot be read, and no retry would change that."""
+
+
+class GroupedConsumer:
+    """A consumer that shares the partitions of all topics with the other members of its group.
+
+    Inside `async with` on asyncio and trio; on asyncio also by `connect()` and `close()`.
+    """
+
+    def __init__(
+        self,
+        brokers: str | Sequence[str],
+        group: str,
+        zk_hosts: str | Sequence[str],
+        deserializer: Callable[[Any], object] | None = None,
+        partition_allocator: PartitionAllocator | None = None,
+        autocommit: bool = True,
+        max_wait_time: int = 1000,
+        min_bytes: int = 1,
+        max_bytes: int = 1024 * 1024,
+        *,
+        topics: Sequence[str] = (),
+        security: Security | None = None,
+    ) -> None:
+        """`max_wait_time` is in milliseconds. All members share the partitions of `topics`; of all
+        topics there are, if none are named. Messages are JSON unless a deserializer says otherwise.
+        """
+        self.group_name = group
+        self.name = f"{socket.gethostname()}:{id(self)}"
+        self.autocommit = autocommit
+        self.offsets: dict[str, dict[int, int]] = defaultdict(dict)
+        """Topic -> partition id -> offset of the next message, as it was last asked for."""
+        self.coordinator_id: int | None = None
+        self.closing = False
+        self._deserializer: Callable[[Any], object] = deserializer or json.loads
+        self._wait = max_wait_time / 1000
+        self._brokers, self._security = brokers, security
+        self._current = ""
+        self._host = Host()
+        self._consumer = Consumer(
+            *topics,
+            pattern=None if topics else ".*",
+            bootstrap_servers=brokers,
+            security=security,
+            group_id=group,
+            assignors=[_assignor(partition_allocator)],
+            enable_auto_commit=autocommit,
+            max_poll_interval_ms=_FOREVER,
+            fetch_max_wait_ms=max_wait_time,
+            fetch_min_bytes=min_bytes,
+            fetch_max_bytes=max_bytes,
+            max_partition_fetch_bytes=max_bytes,
+            on_partitions_assigned=self._assigned,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._host.enter()
+        try:
+            await self.connect()
+        except BaseException:
+            await self._host.leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        finally:
+            await self._host.leave()
+
+    async def connect(self) -> None:
+        """Join the group, and find its coordinator."""
+        await self._host.start(self._consumer)
+        await self.determine_coordinator()
+
+    async def close(self) -> None:
+        """Commit what was consumed, if `autocommit`, and leave."""
+        self.closing = True
+        await self.wind_down()
+
+    async def wind_down(self) -> None:
+        """Leave the group, so that the others share what this member had."""
+        await self._consumer.stop()
+
+    @property
+    def allocation(self) -> dict[str, list[int]]:
+        """Topic -> partition ids, of what is this member's now."""
+        found: dict[str, list[int]] = {}
+        for topic, partition in sorted(self._consumer.assignment()):
+            found.setdefault(topic, []).append(partition)
+        return found
+
+    # ------------------------------------------------------------ messages
+
+    async def consume(self, topic: str, start: object = None) -> list[object]:
+        """The values of messages of a topic that have come, waiting `max_wait_time` for the first.
+
+        With `autocommit`, what the call before handed out is committed first: coming back says that
+        it is done. A message that the deserializer refuses is logged and passed over. `start` is
+        not looked at: reading goes on where the group has committed.
+        """
+        if self.closing:
+            return []
+        if self.autocommit:
+            with suppress(CommitFailedError):  # the next owner hands out the same again
+                await self.commit_offsets()
+        self._turn_to(topic)
+        found = await self._consumer.getmany(_MOST, timeout=self._wait)
+        return [value for records in found.values() for value in self._values(records)]
+
+    def _values(self, records: Iterable[Record]) -> Iterable[object]:
+        for record in records:
+            try:
+                yield self._deserializer(record.value)
+            except Exception:
+                logger.exception("passed over: %s/%d at offset %d", *record[:3])
+
+    def _turn_to(self, topic: str) -> None:
+        """Let only this topic's messages come."""
+        self._current = topic
+        self._assigned(tuple(self._consumer.assignment()))
+
+    def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        mine = [tp for tp in partitions if tp.topic == self._current]
+        self._consumer.pause(*(tp for tp in partitions if tp.topic != self._current))
+        self._consumer.resume(*mine)
+
+    # ------------------------------------------------------------ offsets
+
+    async def determine_offsets(self, topic: str, start: object = None) -> None:
+        """Ask for the group's offsets of a topic, into `offsets`. Raises: NoOffsetsError."""
+        mine = [tp for tp in self._consumer.assignment() if tp.topic == topic]
+        try:
+            found = await self._consumer.committed(mine)
+        except BrokerError as error:
+            raise NoOffsetsError(str(error)) from error
+        self.handle_offset_fetch_response(found)
+
+    def handle_offset_fetch_response(
+        self, response: Mapping[TopicPartition, OffsetAndMetadata | None]
+    ) -> bool:
+        """Called with the committed offsets. Answers whether to ask again: retries are over by
+        then."""
+        for tp, committed in response.items():
+            if committed is not None:
+                self.offsets[tp.topic][tp.partition] = committed.offset
+        return False
+
+    async def commit_offsets(self, metadata: str | None = None) -> None:
+        """Commit what was handed out, with a note beside it: left out if it is too long.
+
+        Raises: CommitFailedError when partitions are no longer this member's; BrokerError and
+        TransportError after trying for a while, with pauses.
+        """
+        try:
+            await self._consumer.commit(note=metadata or f"committed by {self.name}")
+        except KafkaGroupError as error:
+            self.handle_offset_commit_response(error)
+            raise
+        self.handle_offset_commit_response(None)
+
+    def handle_offset_commit_response(self, response: KafkaGroupError | None) -> tuple[bool, bool]:
+        """Called with what came of a commit: None, or its error. Answers whether to try again, and
+        whether with a blank note: both were done by then."""
+        if response is not None:
+            logger.error("group %s: %s", self.group_name, response)
+        return (False, False)
+
+    # ------------------------------------------------------------ coordinator
+
+    async def determine_coordinator(self) -> None:
+        """Ask which broker coordinates the group, until one answers. Raises: what `Admin` does."""
+        async with Admin(bootstrap_servers=self._brokers, security=self._security) as admin:
+            self.handle_group_coordinator_response(await admin.find_coordinator(self.group_name))
+
+    def handle_group_coordinator_response(self, response: Node) -> bool:
+        """Called with the coordinator. Answers whether it is determined."""
+        self.coordinator_id = response.node_id
+        return True
+
+
+def _assignor(allocator: PartitionAllocator | None) -> Assignor:
+    if allocator is None:
+        return naive_assignor
+
+    def allocate(
+        members: list[str], partitions: list[TopicPartition]
+    ) -> Mapping[str, Mapping[str, Iterable[int]]]:
+        return allocator(members, sorted(f"{topic}:{number}" for topic, number in partitions))
+
+    return allocating(getattr(allocator, "__name__", "allocator"), allocate)

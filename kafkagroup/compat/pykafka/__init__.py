@@ -1,0 +1,52 @@
+"""pykafka's names: group membership, its broker, its managed balanced consumer.
+
+```python
+from kafkagroup.compat.pykafka import ManagedBalancedConsumer
+
+async with ManagedBalancedConsumer("orders", "localhost:9092", b"billing") as consumer:
+    async for message in consumer:
+        await bill(message.value)
+```
+"""
+
+from kafkagroup.compat.pykafka.broker import Broker
+from kafkagroup.compat.pykafka.consumer import ManagedBalancedConsumer
+from kafkagroup.compat.pykafka.membership import (
+    GroupMembershipProtocol,
+    RangeProtocol,
+    RoundRobinProtocol,
+    decide_partitions_range,
+    decide_partitions_roundrobin,
+)
+from kafkagroup.compat.pykafka.protocol import (
+    BrokerMetadata,
+    Cluster,
+    MemberAssignment,
+    Message,
+    OffsetType,
+    PartitionFetchRequest,
+    PartitionOffsetCommitRequest,
+    PartitionOffsetFetchRequest,
+    PartitionOffsetRequest,
+    ProduceRequest,
+)
+
+__all__ = [
+    "Broker",
+    "BrokerMetadata",
+    "Cluster",
+    "GroupMembershipProtocol",
+    "ManagedBalancedConsumer",
+    "MemberAssignment",
+    "Message",
+    "OffsetType",
+    "PartitionFetchRequest",
+    "PartitionOffsetCommitRequest",
+    "PartitionOffsetFetchRequest",
+    "PartitionOffsetRequest",
+    "ProduceRequest",
+    "RangeProtocol",
+    "RoundRobinProtocol",
+    "decide_partitions_range",
+    "decide_partitions_roundrobin",
+]

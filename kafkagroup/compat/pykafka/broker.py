@@ -1,0 +1,333 @@
+"""pykafka's `Broker`: requests to one broker, one coroutine each.
+
+Answers are the main API's: `answer.error_code`, `answer.member_id`, `answer.topics`, by the names
+of Kafka's protocol. Every connection speaks TLS if any does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import kafkagroup
+from kafkagroup import (
+    ClientOptions,
+    OffsetAndMetadata,
+    Security,
+    TopicPartition,
+    encode_assignment,
+)
+from kafkagroup.compat.pykafka.membership import (
+    GroupMembershipProtocol,
+    RangeProtocol,
+    metadata_of,
+)
+from kafkagroup.compat.pykafka.protocol import (
+    BrokerMetadata,
+    MemberAssignment,
+    PartitionFetchRequest,
+    PartitionOffsetCommitRequest,
+    PartitionOffsetFetchRequest,
+    PartitionOffsetRequest,
+    ProduceRequest,
+    text,
+)
+from kafkagroup.errors import ConsumerClosedError
+
+if TYPE_CHECKING:
+    from kafkagroup.wire.messages.fetch import FetchResponse
+    from kafkagroup.wire.messages.group import (
+        HeartbeatResponse,
+        JoinGroupResponse,
+        LeaveGroupResponse,
+        SyncGroupResponse,
+    )
+    from kafkagroup.wire.messages.metadata import MetadataResponse
+    from kafkagroup.wire.messages.offsets import (
+        ListOffsetsResponse,
+        OffsetCommitResponse,
+        OffsetFetchResponse,
+    )
+    from kafkagroup.wire.messages.produce import ProduceResponse
+
+__all__ = ["Broker"]
+
+_SESSION = 30.0
+"""Seconds: the session that pykafka asks for, and so how long others wait for this member."""
+
+
+class Broker:
+    """One broker.
+
+    ```python
+    async with Broker(1, "localhost", 9092, None, 30_000, 10_000) as broker:
+        answer = await broker.request_metadata([b"orders"])
+    ```
+    """
+
+    def __init__(
+        self,
+        id_: int,
+        host: str | bytes,
+        port: int,
+        handler: object,
+        socket_timeout_ms: int,
+        offsets_channel_socket_timeout_ms: int,
+        buffer_size: int = 1024 * 1024,
+        source_host: str = "",
+        source_port: int = 0,
+        *,
+        security: Security | None = None,
+    ) -> None:
+        """`handler` is not looked at: there are no threads to make."""
+        self._id, self._host, self._port = int(id_), text(host), port
+        self._offsets_timeout = offsets_channel_socket_timeout_ms / 1000
+        self._options = ClientOptions(
+            request_timeout=socket_timeout_ms / 1000,
+            receive_bytes=buffer_size,
+            source_host=source_host or None,
+            source_port=source_port or None,
+            security=security,
+        )
+        self._broker: kafkagroup.Broker | None = None
+        self._stack = AsyncExitStack()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} (host={self._host}, port={self._port}, id={self._id})>"
+
+    @classmethod
+    def from_metadata(
+        cls,
+        metadata: BrokerMetadata,
+        handler: object,
+        socket_timeout_ms: int,
+        offsets_channel_socket_timeout_ms: int,
+        buffer_size: int = 64 * 1024,
+        source_host: str = "",
+        source_port: int = 0,
+        *,
+        security: Security | None = None,
+    ) -> Self:
+        """The broker that an entry of metadata describes."""
+        return cls(
+            metadata.id,
+            metadata.host,
+            metadata.port,
+            handler,
+            socket_timeout_ms,
+            offsets_channel_socket_timeout_ms,
+            buffer_size,
+            source_host,
+            source_port,
+            security=security,
+        )
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises: ConnectionLostError, RequestTimeoutError, AuthenticationError."""
+        opened = kafkagroup.Broker.open(
+            self._host,
+            self._port,
+            node_id=self._id,
+            options=self._options,
+            offsets_channel_timeout=self._offsets_timeout,
+        )
+        self._broker = await self._stack.enter_async_context(opened)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._broker = None
+        await self._stack.__aexit__(exc_type, exc_value, traceback)
+
+    # ------------------------------------------------------------ connections
+
+    @property
+    def id(self) -> int:
+        """The broker's id in the cluster."""
+        return self._id
+
+    @property
+    def host(self) -> str:
+        """Where it is."""
+        return self._host
+
+    @property
+    def port(self) -> int:
+        """And on which port."""
+        return self._port
+
+    @property
+    def connected(self) -> bool:
+        """Whether the main connection is open."""
+        return self._broker is not None and self._broker.connected
+
+    @property
+    def offsets_channel_connected(self) -> bool:
+        """Whether the connection for committed offsets is open."""
+        return self._broker is not None and self._broker.offsets_channel_connected
+
+    @property
+    def handler(self) -> kafkagroup.Broker | None:
+        """What sends requests: the main API's broker; None while not connected."""
+        return self._broker if self.connected else None
+
+    @property
+    def offsets_channel_handler(self) -> kafkagroup.Broker | None:
+        """What sends requests about committed offsets: the same, over another connection."""
+        return self._broker if self.offsets_channel_connected else None
+
+    async def connect(self) -> None:
+        """Open the main connection again if it has broken."""
+        await self._open.connect()
+
+    async def connect_offsets_channel(self) -> None:
+        """Open the connection for committed offsets, if it is not open."""
+        await self._open.connect_offsets_channel()
+
+    @property
+    def _open(self) -> kafkagroup.Broker:
+        if self._broker is None:
+            raise ConsumerClosedError("the broker is not connected; use `async with`")
+        return self._broker
+
+    # ------------------------------------------------------------ records
+
+    async def fetch_messages(
+        self,
+        partition_requests: Iterable[PartitionFetchRequest],
+        timeout: int = 30_000,
+        min_bytes: int = 1,
+    ) -> FetchResponse:
+        """Messages of some partitions; the broker waits `timeout` ms at most for `min_bytes`."""
+        wanted = {_tp(r.topic, r.partition): r for r in partition_requests}
+        return await self._open.fetch_messages(
+            {tp: r.offset for tp, r in wanted.items()},
+            max_wait=timeout / 1000,
+            min_bytes=min_bytes,
+            partition_max_bytes={tp: r.max_bytes for tp, r in wanted.items()},
+        )
+
+    async def produce_messages(self, produce_request: ProduceRequest) -> ProduceResponse | None:
+        """Append messages. The answer is None where none is wanted: `required_acks=0`."""
+        return await self._open.produce_messages(
+            produce_request.batches,
+            acks=produce_request.required_acks,
+            timeout=produce_request.timeout / 1000,
+        )
+
+    async def request_offset_limits(
+        self, partition_requests: Iterable[PartitionOffsetRequest]
+    ) -> ListOffsetsResponse:
+        """The first offset at or after each time."""
+        return await self._open.request_offset_limits(
+            {_tp(r.topic_name, r.partition_id): r.offsets_before for r in partition_requests}
+        )
+
+    async def request_metadata(
+        self, topics: Iterable[str | bytes] | None = None
+    ) -> MetadataResponse:
+        """Brokers and topics; None for all topics."""
+        return await self._open.request_metadata(
+            None if topics is None else [text(topic) for topic in topics]
+        )
+
+    # ------------------------------------------------------------ committed offsets
+
+    async def commit_consumer_group_offsets(
+        self,
+        consumer_group: str | bytes,
+        consumer_group_generation_id: int,
+        consumer_id: str | bytes,
+        preqs: Iterable[PartitionOffsetCommitRequest],
+    ) -> OffsetCommitResponse:
+        """Commit offsets; generation -1 and id b"" for no membership."""
+        offsets = {
+            _tp(r.topic_name, r.partition_id): OffsetAndMetadata(r.offset, text(r.metadata))
+            for r in preqs
+        }
+        return await self._open.commit_consumer_group_offsets(
+            text(consumer_group), consumer_group_generation_id, text(consumer_id), offsets
+        )
+
+    async def fetch_consumer_group_offsets(
+        self, consumer_group: str | bytes, preqs: Iterable[PartitionOffsetFetchRequest]
+    ) -> OffsetFetchResponse:
+        """What the group has committed."""
+        return await self._open.fetch_consumer_group_offsets(
+            text(consumer_group), [_tp(r.topic_name, r.partition_id) for r in preqs]
+        )
+
+    # ------------------------------------------------------------ membership
+
+    async def join_group(
+        self,
+        connection_id: object,
+        consumer_group: str | bytes,
+        member_id: str | bytes,
+        topic_name: str | bytes | None = None,
+        membership_protocol: GroupMembershipProtocol = RangeProtocol,
+    ) -> JoinGroupResponse:
+        """Join. A broker of today answers a first join with an id and error code 79: join again
+        with that id (KIP-394)."""
+        metadata = metadata_of(membership_protocol, topic_name)
+        return await self._open.join_group(
+            text(consumer_group),
+            text(member_id),
+            protocol_type=membership_protocol.protocol_type.decode(),
+            protocols=[(membership_protocol.protocol_name.decode(), metadata)],
+            session_timeout=_SESSION,
+            rebalance_timeout=_SESSION,
+            connection_id=str(connection_id),
+        )
+
+    async def sync_group(
+        self,
+        connection_id: object,
+        consumer_group: str | bytes,
+        generation_id: int,
+        member_id: str | bytes,
+        group_assignment: Iterable[MemberAssignment],
+    ) -> SyncGroupResponse:
+        """Hand in every member's assignment (the leader; others give none); receive one's own, as
+        bytes for `kafkagroup.decode_assignment`."""
+        assignments: Mapping[str, bytes] = {
+            text(a.member_id): encode_assignment(a.partitions, version=a.version)
+            for a in group_assignment
+        }
+        return await self._open.sync_group(
+            text(consumer_group),
+            generation_id,
+            text(member_id),
+            assignments,
+            connection_id=str(connection_id),
+        )
+
+    async def heartbeat(
+        self,
+        connection_id: object,
+        consumer_group: str | bytes,
+        generation_id: int,
+        member_id: str | bytes,
+    ) -> HeartbeatResponse:
+        """Say that the member lives."""
+        return await self._open.heartbeat(
+            text(consumer_group), generation_id, text(member_id), connection_id=str(connection_id)
+        )
+
+    async def leave_group(
+        self, connection_id: object, consumer_group: str | bytes, member_id: str | bytes
+    ) -> LeaveGroupResponse:
+        """Leave."""
+        return await self._open.leave_group(
+            text(consumer_group), text(member_id), connection_id=str(connection_id)
+        )
+
+
+def _tp(topic: str | bytes, partition: int) -> TopicPartition:
+    return TopicPartition(text(topic), partition)
