@@ -1,0 +1,477 @@
+"""pykafka's managed balanced consumer: its options, its offsets, its callback."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import anyio.lowlevel
+import pytest
+from brokers import numbered, until
+
+from kafkagroup import Admin, Broker, BrokerError, Consumer, TopicPartition
+from kafkagroup.compat.pykafka import (
+    Cluster,
+    GroupMembershipProtocol,
+    ManagedBalancedConsumer,
+    Message,
+    OffsetType,
+    RangeProtocol,
+    RoundRobinProtocol,
+    decide_partitions_range,
+)
+from kafkagroup.errors import (
+    ConfigurationError,
+    ConsumerClosedError,
+    ErrorCode,
+    JoinFailedError,
+)
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest
+from kafkagroup.wire.records import NewRecord, encode_batch
+
+pytestmark = pytest.mark.anyio
+
+FAST = {"heartbeat_interval_ms": 50, "session_timeout_ms": 6_000}
+
+
+class Topic:
+    """As pykafka's, as far as it is looked at."""
+
+    def __init__(self, name):
+        self.name = name.encode()
+
+
+def consumer_of(bootstrap, name, **options):
+    return ManagedBalancedConsumer(Topic(name), bootstrap, name.encode(), **FAST, **options)
+
+
+async def take(consumer, count):
+    with anyio.fail_after(20):
+        return [await consumer.consume() for _ in range(count)]
+
+
+async def committed(bootstrap, name):
+    async with Consumer(bootstrap_servers=bootstrap, group_id=name) as consumer:
+        found = await consumer.committed([TopicPartition(name, p) for p in range(2)])
+    return {tp.partition: at.offset for tp, at in found.items() if at is not None}
+
+
+# ---------------------------------------------------------------- messages
+
+
+async def test_messages_are_pykafkas(bootstrap, name, fill):
+    await fill(1, {0: [NewRecord(b"k", b"v", 1234)]})
+    async with consumer_of(bootstrap, name) as consumer:
+        assert await take(consumer, 1) == [Message(b"v", b"k", 0, 0, 1234)]
+        assert consumer.topic == name
+        assert consumer.partitions == {0: TopicPartition(name, 0)}
+
+
+async def test_the_members_of_a_group_share_the_partitions(bootstrap, name, fill):
+    await fill(2, 5)
+    one, other = consumer_of(bootstrap, name), consumer_of(bootstrap, name)
+    seen = []
+
+    async def read(consumer):
+        async for message in consumer:
+            seen.append((message.partition_id, message.offset))
+            await anyio.lowlevel.checkpoint()
+
+    async with one, other, anyio.create_task_group() as tasks:
+        for consumer in (one, other):
+            tasks.start_soon(read, consumer)
+        await until(lambda: len(one.partitions) == len(other.partitions) == 1)
+        await until(lambda: {*seen} == {(p, n) for p in range(2) for n in range(5)})
+        await one.stop()
+        await until(lambda: len(other.partitions) == 2)
+        await other.stop()
+
+
+@pytest.mark.parametrize("block", [True, False])
+async def test_no_message_in_time_is_none(bootstrap, name, fill, block):
+    await fill(1)
+    timeout = 100 if block else -1
+    async with consumer_of(bootstrap, name, consumer_timeout_ms=timeout) as consumer:
+        with anyio.fail_after(10):
+            assert await consumer.consume(block=block) is None
+
+
+async def test_iteration_ends_when_there_is_no_message_in_time(bootstrap, name, fill):
+    await fill(1, 3)
+    async with consumer_of(bootstrap, name, consumer_timeout_ms=3_000) as consumer:
+        with anyio.fail_after(20):
+            assert [message.offset async for message in consumer] == [0, 1, 2]
+
+
+async def test_what_has_arrived_is_handed_out_without_blocking(bootstrap, name, fill):
+    await fill(1, 3)
+    async with consumer_of(bootstrap, name) as consumer:
+        (first,) = await take(consumer, 1)
+        await anyio.sleep(0.05)
+        second = await consumer.consume(block=False)
+        assert (first.offset, second.offset) == (0, 1)
+
+
+# ---------------------------------------------------------------- starting
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_it_starts_when_it_is_first_used_and_stops_outside_of_with(bootstrap, name, fill):
+    await fill(1, 3)
+    consumer = consumer_of(bootstrap, name)
+    assert len(await take(consumer, 2)) == 2
+    await consumer.stop()
+    with pytest.raises(ConsumerClosedError):
+        await consumer.consume()
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        assert (await admin.describe_group(name)).members == ()
+
+
+async def test_without_auto_start_it_waits_for_start(bootstrap, name, fill):
+    await fill(1, 3)
+    async with consumer_of(bootstrap, name, auto_start=False) as consumer:
+        with pytest.raises(ConsumerClosedError, match="auto_start"):
+            await consumer.consume()
+        await consumer.start()
+        await consumer.start()
+        assert [m.offset for m in await take(consumer, 2)] == [0, 1]
+
+
+async def test_a_start_that_fails_says_why_and_leaves_nothing_behind():
+    with pytest.raises(Exception, match="no broker answered"):
+        async with ManagedBalancedConsumer("t", "127.0.0.1:1", b"g"):
+            pass
+
+
+async def test_the_users_exception_leaves_bare(bootstrap, name, fill):
+    await fill(1)
+    with pytest.raises(ZeroDivisionError):
+        async with consumer_of(bootstrap, name):
+            _ = 1 / 0
+
+
+# ---------------------------------------------------------------- offsets
+
+
+async def test_nothing_is_committed_unless_asked_for(bootstrap, name, fill):
+    await fill(1, 3)
+    async with consumer_of(bootstrap, name) as consumer:
+        await take(consumer, 3)
+    assert await committed(bootstrap, name) == {}
+
+
+async def test_auto_commit(bootstrap, name, fill):
+    """Every interval what the application came back for, and at the stop."""
+    await fill(1, 5)
+    options = {"auto_commit_enable": True, "auto_commit_interval_ms": 50}
+    async with consumer_of(bootstrap, name, **options) as consumer:
+        await take(consumer, 3)
+        with anyio.fail_after(10):
+            while await committed(bootstrap, name) != {0: 2}:
+                await anyio.sleep(0.05)
+        await take(consumer, 1)
+    assert await committed(bootstrap, name) == {0: 3}
+
+
+async def test_committing_what_was_consumed_or_what_is_given(bootstrap, name, fill):
+    await fill(2, 3)
+    async with consumer_of(bootstrap, name) as consumer:
+        await take(consumer, 6)
+        await consumer.commit_offsets()
+        assert await committed(bootstrap, name) == {0: 3, 1: 3}
+        await consumer.commit_offsets([(0, 1), (consumer.partitions[1], 2)])
+        assert await committed(bootstrap, name) == {0: 1, 1: 2}
+
+
+async def test_held_offsets_are_those_of_the_last_messages(bootstrap, name, fill):
+    await fill(2, {0: numbered(0, 3)})
+    async with consumer_of(bootstrap, name) as consumer:
+        assert consumer.held_offsets == {}
+        await take(consumer, 2)
+        assert consumer.held_offsets == {0: 1, 1: -2}
+        await consumer.commit_offsets([(0, 2), (1, 0)])
+    async with consumer_of(bootstrap, name) as consumer:
+        await until(lambda: consumer.partitions)
+        await until(lambda: consumer.held_offsets == {0: 1, 1: -2})
+
+
+@pytest.mark.parametrize(
+    ("reset", "first"), [(OffsetType.EARLIEST, 0), (OffsetType.LATEST, 3), (-2, 0), (-1, 3)]
+)
+async def test_where_to_start_without_a_commit(bootstrap, name, fill, produce, reset, first):
+    await fill(1, 3)
+    async with consumer_of(bootstrap, name, auto_offset_reset=reset) as consumer:
+        await consumer.start()
+        await until(lambda: consumer.partitions)
+        await consumer.reset_offsets()
+        await produce(0, numbered(0, 4, 3))
+        assert [m.offset for m in await take(consumer, 1)] == [first]
+
+
+@pytest.mark.parametrize(("reset", "first"), [(-2, 0), (-1, 3)])
+async def test_resetting_on_start(bootstrap, name, fill, produce, reset, first):
+    """Once, over what is committed, and committed at once."""
+    await fill(1, 3)
+    async with consumer_of(bootstrap, name) as consumer:
+        await take(consumer, 2)
+        await consumer.commit_offsets()
+    options = {"reset_offset_on_start": True, "auto_offset_reset": reset}
+    async with consumer_of(bootstrap, name, **options) as consumer:
+        await until(lambda: consumer.held_offsets)
+        assert await committed(bootstrap, name) == {0: first}
+        await produce(0, numbered(0, 6, 3))
+        assert [m.offset for m in await take(consumer, 2)] == [first, first + 1]
+        await consumer.commit_offsets()
+        async with consumer_of(bootstrap, name) as other:
+            await until(lambda: consumer.partitions or other.partitions)
+            await until(lambda: len(consumer.partitions) + len(other.partitions) == 1)
+        await until(lambda: consumer.partitions)
+        # After a rebalance it goes on where the group has committed.
+        assert [m.offset for m in await take(consumer, 1)] == [first + 2]
+
+
+async def test_resetting_offsets_to_places_in_the_log(bootstrap, name, fill):
+    stamps = [1_700_000_000_000 + 1_000 * n for n in range(5)]
+    await fill(2, {p: [NewRecord(None, b"v", at) for at in stamps] for p in (0, 1)})
+    second = datetime.fromtimestamp(1_700_000_000, UTC) + timedelta(seconds=3)
+    async with consumer_of(bootstrap, name) as consumer:
+        await take(consumer, 10)
+        for places, starts in (
+            ([(0, 1), (1, OffsetType.EARLIEST)], {0: 2, 1: 0}),
+            ([(0, second), (1, second.replace(tzinfo=None))], {0: 3, 1: 3}),
+            ([(0, second + timedelta(days=1)), (1, OffsetType.LATEST)], {0: 5, 1: 5}),
+        ):
+            await consumer.reset_offsets(places)
+            assert await committed(bootstrap, name) == starts
+        await consumer.reset_offsets([(0, 2)])
+        assert [(m.partition_id, m.offset) for m in await take(consumer, 2)] == [(0, 3), (0, 4)]
+
+
+# ---------------------------------------------------------------- the callback
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+async def test_the_callback_hears_of_offsets_before_and_after_and_may_change_them(
+    bootstrap, name, fill, awaits
+):
+    await fill(2, 5)
+    told = []
+
+    def callback(consumer, before, after):
+        told.append((consumer, before, after))
+        return {0: 2} if len(told) == 1 else None
+
+    async def callback_later(*arguments):
+        await anyio.lowlevel.checkpoint()
+        return callback(*arguments)
+
+    used = callback_later if awaits else callback
+    async with consumer_of(bootstrap, name, post_rebalance_callback=used) as consumer:
+        first = await take(consumer, 7)
+        assert {(m.partition_id, m.offset) for m in first} == {
+            *((0, n) for n in (3, 4)),
+            *((1, n) for n in range(5)),
+        }
+        await consumer.commit_offsets()
+        async with consumer_of(bootstrap, name):
+            await until(lambda: len(consumer.partitions) == 1)
+        await until(lambda: len(consumer.partitions) == 2)
+        await until(lambda: len(told) == 3)
+    assert told[0] == (consumer, {}, {0: -2, 1: -2})
+    (mine,) = told[1][2]
+    assert told[1] == (consumer, {0: 4, 1: 4}, {mine: 4})
+    assert told[2] == (consumer, {mine: 4}, {0: 4, 1: 4})
+
+
+async def test_what_the_callback_is_given_may_be_given_back(bootstrap, name, fill):
+    await fill(1, 3)
+    options = {"post_rebalance_callback": lambda consumer, before, after: after}
+    for first in (0, 2):
+        async with consumer_of(bootstrap, name, **options) as consumer:
+            assert [m.offset for m in await take(consumer, 1)] == [first]
+            await consumer.commit_offsets([(0, 2)])
+
+
+async def test_a_callback_that_raises_surfaces(bootstrap, name, fill):
+    await fill(1, 3)
+
+    def callback(*_):
+        raise ZeroDivisionError
+
+    async with consumer_of(bootstrap, name, post_rebalance_callback=callback) as consumer:
+        with pytest.raises(ZeroDivisionError):
+            await take(consumer, 1)
+        assert [m.offset for m in await take(consumer, 1)] == [0]
+
+
+# ---------------------------------------------------------------- who gets what
+
+
+async def test_round_robin_and_a_protocol_of_ones_own(bootstrap, name, fill):
+    """Asked for each member, on the leader alone; not for all topics of the group at once."""
+    await fill(4)
+    asked = []
+
+    def decide(participants, partitions, consumer_id):
+        asked.append((participants, consumer_id))
+        assert isinstance(partitions, Mapping)
+        return decide_partitions_range(participants, partitions, consumer_id)
+
+    mine = GroupMembershipProtocol(b"consumer", b"mine", b"", decide)
+    for group, protocol in ((name, RoundRobinProtocol), (f"{name}-2", mine)):
+        made = [
+            ManagedBalancedConsumer(name, bootstrap, group, **FAST, membership_protocol=protocol)
+            for _ in range(2)
+        ]
+        async with made[0], made[1]:
+            await until(lambda m=made: len(m[0].partitions) == len(m[1].partitions) == 2)
+            shares = sorted(sorted(one.partitions) for one in made)
+            assert shares == ([[0, 2], [1, 3]] if group == name else [[0, 1], [2, 3]])
+    assert all(isinstance(p, bytes) for participants, me in asked for p in (*participants, me))
+    assert (RangeProtocol.metadata, RoundRobinProtocol.metadata) == (b"", b"")
+
+
+async def test_two_topics_in_one_group(bootstrap, name, fill):
+    """pykafka keeps the topic in a global, and its leader gives its own topic to everybody."""
+    await fill(2, 2)
+    topic = f"{name}-2"
+    await fill(2, {0: [NewRecord(None, b"other")]}, topic)
+    one = ManagedBalancedConsumer(name, bootstrap, name, **FAST)
+    other = ManagedBalancedConsumer(topic, bootstrap, name, **FAST)
+    async with one, other:
+        await until(lambda: len(one.partitions) == len(other.partitions) == 2)
+        assert {m.value for m in await take(one, 4)} == {b"0/0", b"0/1", b"1/0", b"1/1"}
+        assert [m.value for m in await take(other, 1)] == [b"other"]
+        assert {tp.topic for tp in other.partitions.values()} == {topic}
+
+
+def test_a_protocol_of_another_type_is_refused():
+    workers = GroupMembershipProtocol(b"workers", b"x", b"", decide_partitions_range)
+    with pytest.raises(ConfigurationError, match="GroupMember"):
+        ManagedBalancedConsumer("t", "x", b"g", membership_protocol=workers)
+
+
+# ---------------------------------------------------------------- options that need faults
+
+
+@pytest.fixture
+def near():
+    with EmbeddedKafka({"t": 1}) as running:
+        yield running
+
+
+async def test_rebalances_are_retried_so_often_and_with_these_pauses(near):
+    """pykafka waits 0, 1, 2 times the back-off; here it doubles, at most a second or itself."""
+    near.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+    options = {"rebalance_max_retries": 2, "rebalance_backoff_ms": 300}
+    async with consumer_of(near.bootstrap_servers, "t", **options) as consumer:
+        start = anyio.current_time()
+        with pytest.raises(JoinFailedError, match=r"failed 3 times in a row: COORDINATOR_LOAD"):
+            await take(consumer, 1)
+        assert anyio.current_time() - start > 0.8 * (0.3 + 0.6) - 0.1
+    assert len(near.requests(JoinGroupRequest)) == 3
+
+
+async def test_commits_are_retried_so_often_and_with_these_pauses(near):
+    near.produce("t", ["a"])
+    options = {"offsets_commit_max_retries": 2, "offsets_channel_backoff_ms": 300}
+    async with consumer_of(near.bootstrap_servers, "t", **options) as consumer:
+        await take(consumer, 1)
+        near.fail(OffsetCommitRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+        start = anyio.current_time()
+        with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+            await consumer.commit_offsets()
+        assert anyio.current_time() - start > 0.8 * (0.3 + 0.6)
+    assert len(near.requests(OffsetCommitRequest)) == 3
+
+
+async def test_a_member_that_the_coordinator_does_not_know_joins_again(near):
+    """pykafka's heartbeat thread dies of it, and the consumer is stuck."""
+    near.produce("t", ["a", "b"])
+    async with consumer_of(near.bootstrap_servers, "t") as consumer:
+        await take(consumer, 1)
+        joins = len(near.requests(JoinGroupRequest))
+        near.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+        await until(lambda: len(near.requests(JoinGroupRequest)) > joins)
+        assert [m.offset for m in await take(consumer, 2)] == [0, 1]
+
+
+async def test_heartbeats_go_out_while_the_application_is_busy(near):
+    async with consumer_of(near.bootstrap_servers, "t") as consumer:
+        await until(lambda: consumer.partitions)
+        before = len(near.requests(HeartbeatRequest))
+        await until(lambda: len(near.requests(HeartbeatRequest)) > before + 5)
+
+
+async def test_a_full_queue_is_not_fetched_for(near):
+    for n in range(10):
+        near.produce("t", [str(n)])
+    one = len(encode_batch([NewRecord(None, b"0", 0)]))
+    options = {"queued_max_messages": 1, "fetch_message_max_bytes": one}
+    async with consumer_of(near.bootstrap_servers, "t", **options) as consumer:
+        await until(lambda: near.requests(FetchRequest))
+        await anyio.sleep(0.3)
+        assert len(near.requests(FetchRequest)) == 1
+        assert [m.offset for m in await take(consumer, 10)] == [*range(10)]
+
+
+@pytest.mark.parametrize("fetchers", [1, 3])
+async def test_so_many_fetchers_are_at_work(fetchers, monkeypatch):
+    opened = []
+    connect = Broker._connection
+
+    async def connection(self, connection_id):
+        opened.append(connection_id)
+        return await connect(self, connection_id)
+
+    monkeypatch.setattr(Broker, "_connection", connection)
+    with EmbeddedKafka({"t": 6}) as near:
+        near.produce("t", map(str, range(12)))
+        options = {"num_consumer_fetchers": fetchers}
+        async with consumer_of(near.bootstrap_servers, "t", **options) as consumer:
+            await take(consumer, 12)
+    fetching = {one for one in opened if one.startswith("fetch")}
+    assert fetching == {"fetch", "fetch-1", "fetch-2"} if fetchers == 3 else {"fetch"}
+
+
+async def test_how_long_and_for_how_much_a_fetch_waits(near):
+    options = {"fetch_min_bytes": 100, "fetch_wait_max_ms": 700}
+    async with consumer_of(near.bootstrap_servers, "t", **options) as consumer:
+        await until(lambda: consumer.partitions)
+        await anyio.sleep(0.2)
+        near.produce("t", ["a"])
+        start = anyio.current_time()
+        await take(consumer, 1)
+        assert anyio.current_time() - start > 0.3
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+async def test_gaps_between_offsets_are_no_trouble(near, compacted):
+    """pykafka's consumer stands still at the first gap unless it is told of compaction."""
+    for offset in (0, 5, 17):
+        near.append("t", 0, encode_batch([NewRecord(None, b"v")], base_offset=offset))
+    async with consumer_of(near.bootstrap_servers, "t", compacted_topic=compacted) as consumer:
+        offsets = [m.offset for m in await take(consumer, 3)]
+        assert offsets == sorted(set(offsets))
+
+
+async def test_a_cluster_is_where_the_brokers_are(near):
+    near.produce("t", ["a"])
+    cluster = Cluster(near.bootstrap_servers)
+    async with ManagedBalancedConsumer("t", cluster, "g") as consumer:
+        assert [m.value for m in await take(consumer, 1)] == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"use_rdkafka": True}, "use_rdkafka=True is not available"),
+        ({"auto_offset_reset": 5}, "auto_offset_reset=5; expected OffsetType"),
+        ({"fetch_wait_max_ms": -1}, "fetch_max_wait_ms=-1"),
+    ],
+)
+def test_what_cannot_be(option, words):
+    with pytest.raises(ConfigurationError, match=words):
+        ManagedBalancedConsumer("t", "localhost", b"g", **option)

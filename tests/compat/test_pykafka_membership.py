@@ -1,0 +1,104 @@
+"""pykafka's `GroupMembershipProtocol`: a named tuple as any other."""
+
+import copy
+import pickle
+
+import pytest
+
+from kafkagroup import TopicPartition, decode_subscription
+from kafkagroup.compat import pykafka
+from kafkagroup.compat.pykafka import (
+    GroupMembershipProtocol,
+    RangeProtocol,
+    RoundRobinProtocol,
+    decide_partitions_range,
+    decide_partitions_roundrobin,
+)
+from kafkagroup.compat.pykafka.membership import assignor_of, metadata_of
+
+MINE = GroupMembershipProtocol(b"consumer", b"mine", b"m", decide_partitions_range)
+
+
+def test_its_fields():
+    assert (b"consumer", b"mine", b"m", decide_partitions_range) == MINE
+    assert GroupMembershipProtocol._fields == (
+        "protocol_type",
+        "protocol_name",
+        "metadata",
+        "decide_partitions",
+    )
+    assert [MINE.protocol_type, MINE.protocol_name, MINE.metadata, MINE.decide_partitions] == [
+        MINE[0],
+        MINE[1],
+        MINE[2],
+        MINE[3],
+    ]
+    assert isinstance(MINE, tuple)
+
+
+def test_what_a_named_tuple_can():
+    assert GroupMembershipProtocol._make(iter(MINE)) == MINE
+    assert MINE._replace(metadata=b"n") == (b"consumer", b"mine", b"n", decide_partitions_range)
+    assert MINE._asdict() == dict(zip(MINE._fields, MINE, strict=True))
+    assert repr(MINE).startswith("GroupMembershipProtocol(protocol_type=b'consumer', ")
+    assert MINE.__getnewargs__() == tuple(MINE)
+    assert GroupMembershipProtocol.__new__(GroupMembershipProtocol, *MINE) == MINE
+
+
+def test_copies_and_pickles():
+    """As a plain tuple: there is no state beside it."""
+    assert copy.copy(MINE) == copy.deepcopy(MINE) == pickle.loads(pickle.dumps(MINE)) == MINE
+    assert MINE.__getstate__() is None
+
+
+def test_the_two_that_come_along():
+    assert RangeProtocol == (b"consumer", b"range", b"", decide_partitions_range)
+    assert RoundRobinProtocol == (b"consumer", b"roundrobin", b"", decide_partitions_roundrobin)
+
+
+def test_metadata_is_made_for_each_topic_and_kept_nowhere():
+    """In pykafka the metadata of `RangeProtocol` is of the topic that was consumed last."""
+    for topic in ("a", b"b"):
+        found = decode_subscription(metadata_of(RangeProtocol, topic))
+        assert found.topics == (topic if isinstance(topic, str) else topic.decode(),)
+    assert RangeProtocol.metadata == b""
+    assert metadata_of(MINE, "a") == b"m"
+    assert metadata_of(RangeProtocol, None) == b""
+
+
+@pytest.mark.parametrize(
+    ("decide", "first"),
+    [(decide_partitions_range, {0, 1, 2, 3}), (decide_partitions_roundrobin, {0, 3, 6, 9})],
+)
+def test_decide_partitions(decide, first):
+    """Ten partitions: as strings, "10" would come before "2", and a new leader would move them."""
+    partitions = {n: TopicPartition("t", n) for n in range(10)}
+    ids = [b"c", b"a", b"b"]
+    shares = [decide(ids, partitions, one) for one in sorted(ids)]
+    assert {tp.partition for tp in shares[0]} == first
+    assert sorted(tp for share in shares for tp in share) == sorted(partitions.values())
+    # Whatever the order in which a participant hears of the others.
+    assert decide(sorted(ids), partitions, b"b") == shares[1]
+
+
+def test_an_assignor_asks_the_function_in_pykafkas_words():
+    asked = []
+
+    def decide(participants, partitions, consumer_id):
+        asked.append((participants, partitions, consumer_id))
+        return [partitions[n] for n in partitions if (n % 2 == 0) == (consumer_id == b"m1")]
+
+    from kafkagroup.assign import GroupSpec, MemberSpec
+
+    member = MemberSpec(topics=frozenset("t"))
+    spec = GroupSpec(members={"m1": member, "m2": member}, partitions={"t": 3})
+    by_id = {n: TopicPartition("t", n) for n in range(3)}
+    assert assignor_of(MINE._replace(decide_partitions=decide))(spec) == {
+        "m1": (by_id[0], by_id[2]),
+        "m2": (by_id[1],),
+    }
+    assert asked == [([b"m1", b"m2"], by_id, b"m1"), ([b"m1", b"m2"], by_id, b"m2")]
+
+
+def test_every_public_name_is_there():
+    assert all(hasattr(pykafka, name) for name in pykafka.__all__)
