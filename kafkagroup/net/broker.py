@@ -447,7 +447,8 @@ class Broker:
         group_instance_id: str | None = None,
         connection_id: str = "group",
     ) -> SyncGroupResponse:
-        """Hand in every member's assignment (the leader; others give none); receive one's own."""
+        """Hand in every member's assignment (the leader; others give none); receive one's own.
+        The protocol that was joined is checked where it is given (KIP-559)."""
         request = SyncGroupRequest(
             group_id=group,
             generation_id=generation,
@@ -460,7 +461,9 @@ class Broker:
                 for member, assignment in sorted((assignments or {}).items())
             ),
         )
-        return await self.request(request, connection_id=connection_id)
+        # From version 5 the coordinator refuses whoever names no protocol.
+        highest = 4 if protocol_type is None or protocol_name is None else None
+        return await self.request(request, connection_id=connection_id, highest=highest)
 
     async def heartbeat(
         self,

@@ -32,7 +32,7 @@ from kafkagroup.compat.pykafka import (
 from kafkagroup.errors import ConsumerClosedError, RequestTimeoutError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Swallow
-from kafkagroup.wire.messages.metadata import MetadataRequest
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from kafkagroup.wire.messages.offsets import OffsetFetchRequest
 from kafkagroup.wire.records import read_batches
 
@@ -58,13 +58,25 @@ def values(answer):
 
 async def until_joined(broker, connection_id, group, member_id=b"", **options):
     """Join as brokers of today want it: with the id that they give at the first attempt."""
-    answer = await broker.join_group(connection_id, group, member_id, **options)
-    while answer.error_code in (14, 15, 16, 79):
-        member_id = answer.member_id or member_id
-        await anyio.sleep(0.02)
+    await found_coordinator(broker, group)
+    with anyio.fail_after(20):
         answer = await broker.join_group(connection_id, group, member_id, **options)
+        while answer.error_code in (14, 15, 16, 79):
+            member_id = answer.member_id or member_id
+            await anyio.sleep(0.02)
+            answer = await broker.join_group(connection_id, group, member_id, **options)
     assert answer.error_code == 0
     return answer
+
+
+async def found_coordinator(broker, group):
+    """The first group of a broker that is new has its coordinator made when it is asked for."""
+    key = group.decode() if isinstance(group, bytes) else group
+    code = -1
+    while code != 0:
+        found = await broker.handler.request(FindCoordinatorRequest(coordinator_keys=(key,)))
+        code = found.coordinators[0].error_code
+        assert code in (0, 15)
 
 
 # ---------------------------------------------------------------- connections
@@ -235,6 +247,7 @@ async def test_metadata_and_offset_limits(bootstrap, name, fill):
 async def test_committed_offsets(bootstrap, name, fill):
     await fill(2, 3)
     async with broker_at(bootstrap) as broker:
+        await found_coordinator(broker, name)
         commit = PartitionOffsetCommitRequest(name.encode(), 0, 2, 0, b"note")
         code = -1
         while code != 0:  # the group's coordinator is being made
