@@ -1,0 +1,302 @@
+"""kafka-python's `BaseCoordinator`: a group of one's own kind, by subclassing."""
+
+from typing import ClassVar
+
+import anyio
+import anyio.lowlevel
+import pytest
+from brokers import until
+
+from kafkagroup import Admin
+from kafkagroup.compat.kafka_python import BaseCoordinator, KafkaClient, Metrics
+from kafkagroup.errors import BrokerError, ConfigurationError, ErrorCode
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
+
+pytestmark = pytest.mark.anyio
+
+FAST = {"heartbeat_interval_ms": 50, "session_timeout_ms": 6_000}
+
+
+class Workers(BaseCoordinator):
+    """Shares three jobs; notes what it is asked."""
+
+    DEFAULT_CONFIG: ClassVar = {**BaseCoordinator.DEFAULT_CONFIG, "host": "me"}
+
+    def __init__(self, client, metrics, **configs):
+        super().__init__(client, metrics, **configs)
+        self.story = []
+        self.jobs = b""
+        self.rejoins = False
+        self.protocols = [("spread", self.config["host"].encode()), ("old", self.config["host"])]
+
+    def protocol_type(self):
+        return "workers"
+
+    def group_protocols(self):
+        return self.protocols
+
+    def need_rejoin(self):
+        return self.rejoins or super().need_rejoin()
+
+    def _on_join_prepare(self, generation, member_id):
+        self.story.append(("prepare", generation, member_id))
+
+    def _perform_assignment(self, leader_id, protocol, members):
+        self.story.append(("perform", leader_id, protocol, members))
+        names = sorted(member for member, _ in members)
+        return {name: "".join("abc"[i :: len(names)]) for i, name in enumerate(names)}
+
+    async def _on_join_complete(self, generation, member_id, protocol, member_assignment_bytes):
+        await anyio.lowlevel.checkpoint()
+        self.rejoins = False
+        self.jobs = member_assignment_bytes
+        self.story.append(("complete", generation, member_id, protocol, member_assignment_bytes))
+
+
+def workers(bootstrap, name, **configs):
+    client = KafkaClient(bootstrap_servers=bootstrap)
+    return Workers(client, Metrics(), group_id=name, **{**FAST, **configs})
+
+
+async def active(*coordinators):
+    """As applications do: whoever has lost its generation joins again."""
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            for coordinator in coordinators:
+                tasks.start_soon(coordinator.ensure_active_group)
+
+
+async def test_registration_leader_assignment_stabilization(bootstrap, name):
+    """Metadata is bytes or has `encode()`, and so is an assignment."""
+    async with workers(bootstrap, name) as one:
+        assert (one.generation, one.member_id, one.need_rejoin()) == (-1, "", True)
+        await active(one)
+        me, generation = one.member_id, one.generation
+        assert one.story == [
+            ("prepare", -1, ""),
+            ("perform", me, "spread", [(me, b"me")]),
+            ("complete", generation, me, "spread", b"abc"),
+        ]
+        assert not one.need_rejoin()
+        await one.ensure_active_group()
+        assert len(one.story) == 3
+
+
+async def test_members_share_and_take_over(bootstrap, name):
+    one, other = workers(bootstrap, name), workers(bootstrap, name)
+    async with one:
+        await active(one)
+        before = (one.generation, one.member_id)
+        async with other:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(other.ensure_active_group)
+                await until(one.need_rejoin)
+                await active(one)
+            while one.generation != other.generation:
+                await active(one, other)
+            assert sorted(one.jobs + other.jobs) == sorted(b"abc")
+            assert ("prepare", *before) in one.story
+            assert {one.coordinator_id} == {other.coordinator_id} != {None}
+            performed = [told for told in one.story + other.story if told[0] == "perform"]
+            assert {len(told[3]) for told in performed} == {1, 2}
+        await until(one.need_rejoin)
+        await active(one)
+        assert one.jobs == b"abc"
+
+
+async def test_the_preferred_protocol_that_all_offer_is_used(bootstrap, name):
+    one, other = workers(bootstrap, name), workers(bootstrap, name)
+    other.protocols = [("old", b"other"), ("new", b"other")]
+    async with one, other:
+        with anyio.fail_after(20):
+            while one.generation != other.generation or one.generation < 0:
+                await active(one, other)
+        assert {story[-1][3] for story in (one.story, other.story)} == {"old"}
+
+
+async def test_what_is_offered_is_asked_before_each_join(bootstrap, name):
+    async with workers(bootstrap, name) as one:
+        await active(one)
+        one.protocols = [("spread", b"changed")]
+        one.rejoins = True
+        await active(one)
+        assert [told for told in one.story if told[0] == "perform"][-1][3] == [
+            (one.member_id, b"changed")
+        ]
+        one.rejoins = True
+        before = one.generation
+        await active(one)
+        assert one.generation > before
+
+
+async def test_closing_leaves_and_resets_and_the_group_may_be_joined_again(bootstrap, name):
+    async with workers(bootstrap, name) as one, Admin(bootstrap_servers=bootstrap) as admin:
+        await active(one)
+        await one.close()
+        assert (one.generation, one.member_id, one.need_rejoin()) == (-1, "", True)
+        assert (await admin.describe_group(name)).members == ()
+        await active(one)
+        assert one.jobs == b"abc"
+        await one.close()
+        await one.close()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_outside_of_with_it_starts_when_it_is_used(bootstrap, name):
+    one = workers(bootstrap, name)
+    await active(one)
+    assert one.jobs == b"abc"
+    await one.close()
+
+
+async def test_work_that_ends_with_the_generation(bootstrap, name):
+    async with workers(bootstrap, name) as one:
+        await active(one)
+        async with anyio.create_task_group() as tasks:
+
+            async def come_too():
+                async with workers(bootstrap, name) as other:
+                    await other.ensure_active_group()
+
+            tasks.start_soon(come_too)
+            with anyio.fail_after(20), one.current.scope():
+                await anyio.sleep_forever()
+            assert one.need_rejoin()
+            await active(one)
+
+
+# ---------------------------------------------------------------- the coordinator
+
+
+async def test_who_coordinates(bootstrap, name):
+    async with workers(bootstrap, name) as one, Admin(bootstrap_servers=bootstrap) as admin:
+        assert (one.coordinator_unknown(), one.coordinator_id) == (True, None)
+        await one.ensure_coordinator_known()
+        node = await admin.find_coordinator(name)
+        assert (one.coordinator_unknown(), one.coordinator_id) == (False, node.node_id)
+        one.coordinator_dead("tired")
+        assert (one.coordinator_unknown(), one.coordinator_id) == (True, None)
+        await active(one)
+        assert one.coordinator_id == node.node_id
+        one.coordinator_dead(ValueError())
+        assert one.coordinator_unknown()
+        await one.ensure_coordinator_known()
+        assert one.coordinator_id == node.node_id
+        assert not one.need_rejoin()
+
+
+async def test_a_coordinator_that_fails_is_unknown_and_is_found_again():
+    with EmbeddedKafka(nodes=3) as near:
+        async with workers(near.bootstrap_servers, "g") as one:
+            await active(one)
+            near.kill(before := near.coordinator("g"))
+            await until(lambda: one.coordinator_unknown() or one.coordinator_id != before)
+            with anyio.fail_after(20):
+                while one.coordinator_id in (None, before):
+                    await one.ensure_coordinator_known()
+                    await active(one)
+            assert one.coordinator_id == near.coordinator("g")
+
+
+async def test_the_coordinator_is_asked_for_until_it_is_there():
+    with EmbeddedKafka() as near:
+        near.fail(FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=2)
+        async with workers(near.bootstrap_servers, "g") as one:
+            await one.ensure_coordinator_known()
+            assert one.coordinator_id == 1
+        near.fail(FindCoordinatorRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        async with workers(near.bootstrap_servers, "g") as one:
+            with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+                await one.ensure_coordinator_known()
+
+
+async def test_what_ends_the_membership_is_raised():
+    with EmbeddedKafka() as near:
+        near.fail(JoinGroupRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
+        async with workers(near.bootstrap_servers, "g") as one:
+            with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+                await one.ensure_active_group()
+
+
+# ---------------------------------------------------------------- heartbeats
+
+
+async def test_heartbeats_go_out_by_themselves():
+    with EmbeddedKafka() as near:
+        async with workers(near.bootstrap_servers, "g") as one:
+            assert (one.heartbeat.should_heartbeat(), one.heartbeat.session_expired()) == (
+                False,
+                False,
+            )
+            await active(one)
+            before = len(near.requests(HeartbeatRequest))
+            await until(lambda: len(near.requests(HeartbeatRequest)) > before + 5)
+            assert 0 <= one.heartbeat.ttl() <= 0.05
+            assert one.heartbeat.last_send > one.heartbeat.last_reset - 6
+            assert not one.heartbeat.session_expired()
+            assert -6 < one.heartbeat.last_receive - one.heartbeat.last_send <= 0.5
+
+
+async def test_disabled_heartbeats_give_the_place_away_and_a_join_begins_anew():
+    with EmbeddedKafka() as near:
+        async with workers(near.bootstrap_servers, "g") as one:
+            await active(one)
+            me = one.member_id
+            await one.heartbeat_task.disable()
+            sent = len(near.requests(HeartbeatRequest))
+            await anyio.sleep(0.3)
+            assert len(near.requests(HeartbeatRequest)) == sent
+            # Not told to leave: the place is kept until the session has timed out.
+            assert [m.member_id for m in near.describe_group("g").members] == [me]
+            one.heartbeat_task.reset()
+            assert one.need_rejoin()
+
+
+# ---------------------------------------------------------------- configuration
+
+
+def test_the_defaults_are_the_originals():
+    assert BaseCoordinator.DEFAULT_CONFIG == {
+        "group_id": "kafka-python-default-group",
+        "session_timeout_ms": 30000,
+        "heartbeat_interval_ms": 3000,
+        "retry_backoff_ms": 100,
+        "api_version": (0, 9),
+        "metric_group_prefix": "",
+    }
+    one = Workers(KafkaClient(), Metrics())
+    assert one.group_id == "kafka-python-default-group"
+    assert (one.heartbeat.interval, one.heartbeat.timeout) == (3.0, 30.0)
+
+
+async def test_the_configuration_is_the_members():
+    with EmbeddedKafka() as near:
+        configs = {"session_timeout_ms": 7_000, "retry_backoff_ms": 50, "api_version": (0, 10)}
+        near.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        async with workers(near.bootstrap_servers, "mine", **configs) as one:
+            await active(one)
+            assert near.group_state("mine") == "Stable"
+            assert one._member._member.config.session_timeout == 7.0
+            assert one._member._member.config.rebalance_timeout == 7.0
+            assert one._member._member.config.retry_backoff == 0.05
+            assert one._member._member.config.heartbeat_interval == 0.05
+
+
+def test_a_config_that_there_is_not():
+    with pytest.raises(ConfigurationError, match="no such config: sesion_timeout_ms"):
+        Workers(KafkaClient(), Metrics(), sesion_timeout_ms=1)
+
+
+def test_what_a_subclass_has_to_say():
+    base = BaseCoordinator(KafkaClient(), Metrics())
+    for call in (
+        base.protocol_type,
+        base.group_protocols,
+        lambda: base._perform_assignment("", "", []),
+        lambda: base._on_join_complete(1, "", "", b""),
+    ):
+        with pytest.raises(NotImplementedError):
+            call()
+    assert base._on_join_prepare(-1, "") is None

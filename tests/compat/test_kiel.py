@@ -1,0 +1,366 @@
+"""kiel's grouped consumer: any topic on demand, and commits when what was handed out is done."""
+
+import json
+import logging
+
+import anyio
+import pytest
+from brokers import until
+
+from kafkagroup import Consumer, TopicPartition
+from kafkagroup.assign import naive_allocator as the_main_apis
+from kafkagroup.compat.kiel import GroupedConsumer, NoOffsetsError, naive_allocator
+from kafkagroup.errors import BrokerError, CommitFailedError, ErrorCode
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.types import OffsetAndMetadata
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kafkagroup.wire.records import NewRecord
+
+pytestmark = pytest.mark.anyio
+
+
+def values(*given):
+    return [NewRecord(None, json.dumps(value).encode()) for value in given]
+
+
+def grouped(bootstrap, name, **options):
+    # Of one topic: on a broker that all tests share, there are too many.
+    options = {"max_wait_time": 200, "topics": [name], **options}
+    return GroupedConsumer([bootstrap], name, ["zookeeper:2181"], **options)
+
+
+async def consumed(consumer, topic, count):
+    found = []
+    with anyio.fail_after(20):
+        while len(found) < count:
+            found += await consumer.consume(topic)
+    return found
+
+
+async def committed(bootstrap, name):
+    async with Consumer(bootstrap_servers=bootstrap, group_id=name) as consumer:
+        found = await consumer.committed([TopicPartition(name, p) for p in range(2)])
+    return {tp.partition: at.offset for tp, at in found.items() if at is not None}
+
+
+# ---------------------------------------------------------------- consuming
+
+
+async def test_values_are_json_unless_told_otherwise(bootstrap, name, fill):
+    await fill(1, {0: values({"a": 1}, [2])})
+    async with grouped(bootstrap, name) as consumer:
+        assert await consumed(consumer, name, 2) == [{"a": 1}, [2]]
+    async with grouped(bootstrap, f"{name}-2", topics=[name], deserializer=len) as consumer:
+        assert await consumed(consumer, name, 2) == [8, 3]
+
+
+async def test_what_is_handed_out_is_committed_when_the_application_comes_back(
+    bootstrap, name, fill
+):
+    """kiel commits before the caller has seen anything."""
+    await fill(1, {0: values(1, 2, 3)})
+    async with grouped(bootstrap, name) as consumer:
+        await consumed(consumer, name, 3)
+        assert await committed(bootstrap, name) == {}
+        assert await consumer.consume(name) == []
+        assert await committed(bootstrap, name) == {0: 3}
+
+
+async def test_what_the_application_did_not_come_back_for_comes_again(bootstrap, name, fill):
+    await fill(1, {0: values(1, 2, 3)})
+    for _ in range(2):
+        async with grouped(bootstrap, name) as consumer:
+            assert await consumed(consumer, name, 3) == [1, 2, 3]
+
+
+async def test_without_autocommit_the_application_commits(bootstrap, name, fill):
+    await fill(1, {0: values(1, 2, 3)})
+    async with grouped(bootstrap, name, autocommit=False) as consumer:
+        await consumed(consumer, name, 3)
+        await consumer.consume(name)
+        assert await committed(bootstrap, name) == {}
+        await consumer.commit_offsets()
+        assert await committed(bootstrap, name) == {0: 3}
+
+
+async def test_a_value_that_cannot_be_read_is_passed_over(bootstrap, name, fill, caplog):
+    await fill(1, {0: [*values(1), NewRecord(None, b"{"), NewRecord(None, None), *values(2)]})
+    async with grouped(bootstrap, name) as consumer:
+        with caplog.at_level(logging.ERROR, "kafkagroup.compat.kiel"):
+            assert await consumed(consumer, name, 2) == [1, 2]
+        assert [record.getMessage() for record in caplog.records] == [
+            f"passed over: {name}/0 at offset {n}" for n in (1, 2)
+        ]
+        await consumer.consume(name)
+        assert await committed(bootstrap, name) == {0: 4}
+
+
+async def test_a_topic_that_there_is_not(bootstrap, name, fill):
+    await fill(1)
+    async with grouped(bootstrap, name) as consumer:
+        with anyio.fail_after(20):
+            assert await consumer.consume(f"{name}-other") == []
+
+
+async def test_each_call_is_for_one_topic():
+    """Of all topics that there are, as in kiel, if none are named."""
+    with EmbeddedKafka({"a": 1, "b": 2}) as near:
+        for topic in ("a", "b"):
+            near.append(topic, 0, encode(*[f"{topic}{n}" for n in range(3)]))
+        async with grouped(near.bootstrap_servers, "g", topics=()) as consumer:
+            await until(lambda: consumer.allocation == {"a": [0], "b": [0, 1]})
+            assert await consumed(consumer, "a", 3) == ["a0", "a1", "a2"]
+            assert await consumer.consume("a") == []
+            assert await consumed(consumer, "b", 3) == ["b0", "b1", "b2"]
+            near.append("a", 0, encode("a3"))
+            near.append("b", 1, encode("b3"))
+            assert await consumed(consumer, "b", 1) == ["b3"]
+            assert await consumed(consumer, "a", 1) == ["a3"]
+            await consumer.commit_offsets()
+            assert near.committed("g", "a") == {0: 4}
+            assert near.committed("g", "b")[0] == 3
+
+
+def encode(*given):
+    from kafkagroup import encode_batch
+
+    return encode_batch(values(*given))
+
+
+async def test_start_is_not_looked_at(bootstrap, name, fill):
+    await fill(1, {0: values(1, 2)})
+    async with grouped(bootstrap, name) as consumer:
+        with anyio.fail_after(20):
+            assert await consumer.consume(name, start=-1) in ([], [1, 2])
+            await consumer.determine_offsets(name, start=-1)
+    assert consumer.offsets == {}
+
+
+async def test_how_long_and_for_how_much_a_call_waits():
+    with EmbeddedKafka({"t": 1}) as near:
+        options = {"max_wait_time": 600, "min_bytes": 10_000}
+        async with grouped(near.bootstrap_servers, "t", **options) as consumer:
+            await until(lambda: consumer.allocation)
+            start = anyio.current_time()
+            assert await consumer.consume("t") == []
+            assert 0.5 < anyio.current_time() - start < 5
+            await until(lambda: near.requests(FetchRequest))
+            assert consumer._consumer._options.fetch_min_bytes == 10_000
+
+
+async def test_how_much_one_call_brings(bootstrap, name, fill):
+    await fill(2, {p: values(*["x" * 1_000] * 3) for p in (0, 1)})
+    async with grouped(bootstrap, name, max_bytes=2_000) as consumer:
+        with anyio.fail_after(20):
+            assert len(await consumed(consumer, name, 6)) == 6
+        assert consumer._consumer._options.fetch_max_bytes == 2_000
+
+
+# ---------------------------------------------------------------- sharing
+
+
+async def test_members_share_and_take_over(bootstrap, name, fill):
+    await fill(3)
+    async with grouped(bootstrap, name) as one:
+        await until(lambda: one.allocation == {name: [0, 1, 2]})
+        async with grouped(bootstrap, name) as other:
+            await until(lambda: {len(m.allocation.get(name, [])) for m in (one, other)} == {1, 2})
+            assert sorted(one.allocation[name] + other.allocation[name]) == [0, 1, 2]
+        await until(lambda: one.allocation == {name: [0, 1, 2]})
+
+
+async def test_an_allocator_of_ones_own(bootstrap, name, fill):
+    await fill(12)
+    asked = []
+
+    def to_the_last(members, partitions):
+        asked.append((members, partitions))
+        return {members[-1]: {name: [int(p.split(":")[1]) for p in partitions]}}
+
+    options = {"partition_allocator": to_the_last}
+    async with grouped(bootstrap, name, **options) as one:
+        await until(lambda: one.allocation)
+        async with grouped(bootstrap, name, **options) as other:
+            await until(lambda: any(len(members) == 2 for members, _ in asked))
+            await until(lambda: one.allocation or other.allocation)
+            assert {name: [*range(12)]} in (one.allocation, other.allocation)
+    # As strings: "10" comes before "2".
+    assert asked[0][1][:4] == [f"{name}:{n}" for n in (0, 1, 10, 11)]
+    assert all(members == sorted(members) for members, _ in asked)
+
+
+async def test_after_a_rebalance_offsets_are_those_committed(bootstrap, name, fill):
+    await fill(1, {0: values(1, 2, 3)})
+    async with grouped(bootstrap, name) as one:
+        await consumed(one, name, 3)
+        await one.consume(name)
+        async with grouped(bootstrap, name) as other:
+            await until(lambda: not (one.allocation and other.allocation))
+        await until(lambda: one.allocation)
+        with anyio.fail_after(20):
+            assert await one.consume(name) == []
+        await one.determine_offsets(name)
+        assert one.offsets[name] == {0: 3}
+
+
+def test_naive_allocator():
+    assert naive_allocator is the_main_apis
+    partitions = ["a:0", "a:1", "b:0", "b:1", "b:10"]
+    assert naive_allocator(["m", "n"], partitions) == {
+        "m": {"a": [0], "b": [0, 10]},
+        "n": {"a": [1], "b": [1]},
+    }
+
+
+# ---------------------------------------------------------------- offsets
+
+
+async def test_offsets_of_a_topic(bootstrap, name, fill):
+    await fill(2, {0: values(1, 2)})
+    async with grouped(bootstrap, name) as consumer:
+        await consumed(consumer, name, 2)
+        await consumer.commit_offsets("a note")
+        await consumer.determine_offsets(name)
+        assert consumer.offsets == {name: {0: 2}}
+        found = await consumer._consumer.committed([TopicPartition(name, 0)])
+        assert found[TopicPartition(name, 0)] == OffsetAndMetadata(2, "a note", 0)
+
+
+async def test_offsets_that_cannot_be_read():
+    with EmbeddedKafka({"t": 1}) as near:
+        async with grouped(near.bootstrap_servers, "t") as consumer:
+            await until(lambda: consumer.allocation)
+            near.fail(OffsetFetchRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=2)
+            await consumer.determine_offsets("t")
+            near.fail(OffsetFetchRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            with pytest.raises(NoOffsetsError, match="GROUP_AUTHORIZATION_FAILED"):
+                await consumer.determine_offsets("t")
+
+
+async def test_who_has_committed_is_noted_and_a_note_that_is_too_long_is_left_out():
+    with EmbeddedKafka({"t": 1}) as near:
+        near.append("t", 0, encode(1, 2))
+        async with grouped(near.bootstrap_servers, "t", autocommit=False) as consumer:
+            await consumed(consumer, "t", 2)
+            await consumer.commit_offsets()
+            noted = near.committed_offsets("t")[TopicPartition("t", 0)]
+            assert (noted.offset, noted.metadata) == (2, f"committed by {consumer.name}")
+            near.append("t", 0, encode(3))
+            await consumed(consumer, "t", 1)
+            await consumer.commit_offsets("x" * 5_000)
+            blank = near.committed_offsets("t")[TopicPartition("t", 0)]
+            assert (blank.offset, blank.metadata) == (3, "")
+
+
+async def test_a_commit_that_fails_is_tried_again_with_pauses_and_not_for_ever():
+    """kiel calls itself again, at once, until there is no stack left."""
+    with EmbeddedKafka({"t": 1}) as near:
+        near.append("t", 0, encode(1))
+        async with grouped(near.bootstrap_servers, "t", autocommit=False) as consumer:
+            await consumed(consumer, "t", 1)
+            near.fail(OffsetCommitRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=2)
+            start = anyio.current_time()
+            await consumer.commit_offsets()
+            assert anyio.current_time() - start > 0.2
+            assert near.committed("t", "t") == {0: 1}
+            near.append("t", 0, encode(2))
+            await consumed(consumer, "t", 1)
+            near.fail(OffsetCommitRequest, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+            with pytest.raises(BrokerError, match="INVALID_COMMIT_OFFSET_SIZE"):
+                await consumer.commit_offsets()
+
+
+async def test_a_commit_that_comes_too_late_is_no_reason_to_stop():
+    with EmbeddedKafka({"t": 1}) as near:
+        near.append("t", 0, encode(1))
+        async with grouped(near.bootstrap_servers, "t") as consumer:
+            await consumed(consumer, "t", 1)
+            near.fail(OffsetCommitRequest, ErrorCode.ILLEGAL_GENERATION)
+            assert await consumer.consume("t") == []
+            near.fail(OffsetCommitRequest, ErrorCode.ILLEGAL_GENERATION)
+            with pytest.raises(CommitFailedError):
+                await consumer.commit_offsets()
+
+
+# ---------------------------------------------------------------- the coordinator, and the end
+
+
+async def test_the_coordinator_is_asked_for_until_one_answers():
+    with EmbeddedKafka({"t": 1}) as near:
+        near.fail(FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=2)
+        consumer = grouped(f"127.0.0.1:1,{near.bootstrap_servers}", "t")
+        assert consumer.coordinator_id is None
+        async with consumer:
+            assert consumer.coordinator_id == near.coordinator("t")
+        near.fail(FindCoordinatorRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
+        with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+            async with grouped(near.bootstrap_servers, "t"):
+                pass
+
+
+async def test_handlers_are_called_with_what_came_of_it():
+    """By their old names, for subclasses; their answers say that nothing is left to be tried."""
+    told = []
+
+    class Mine(GroupedConsumer):
+        def handle_group_coordinator_response(self, response):
+            told.append(("coordinator", response.node_id))
+            return super().handle_group_coordinator_response(response)
+
+        def handle_offset_fetch_response(self, response):
+            told.append(("fetched", response))
+            return super().handle_offset_fetch_response(response)
+
+        def handle_offset_commit_response(self, response):
+            told.append(("committed", response))
+            return super().handle_offset_commit_response(response)
+
+    with EmbeddedKafka({"t": 1}) as near:
+        near.append("t", 0, encode(1))
+        consumer = Mine([near.bootstrap_servers], "t", [], max_wait_time=200, autocommit=False)
+        async with consumer:
+            await consumed(consumer, "t", 1)
+            await consumer.commit_offsets()
+            await consumer.determine_offsets("t")
+            near.fail(OffsetCommitRequest, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+            near.append("t", 0, encode(2))
+            await consumed(consumer, "t", 1)
+            with pytest.raises(BrokerError) as caught:
+                await consumer.commit_offsets()
+        note = f"committed by {consumer.name}"
+        assert told == [
+            ("coordinator", 1),
+            ("committed", None),
+            ("fetched", {TopicPartition("t", 0): OffsetAndMetadata(1, note, 0)}),
+            ("committed", caught.value),
+        ]
+        assert consumer.handle_group_coordinator_response(consumer_node(near)) is True
+        assert consumer.handle_offset_fetch_response({}) is False
+        assert consumer.handle_offset_commit_response(None) == (False, False)
+
+
+def consumer_node(near):
+    from kafkagroup import Node
+
+    host, port = near.bootstrap_servers.split(":")
+    return Node(1, host, int(port))
+
+
+async def test_the_end(bootstrap, name, fill):
+    await fill(1)
+    async with grouped(bootstrap, name) as consumer:
+        await until(lambda: consumer.allocation)
+        await consumer.close()
+        assert (consumer.closing, consumer.allocation) == (True, {})
+        assert await consumer.consume(name) == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_outside_of_with(bootstrap, name, fill):
+    await fill(1, {0: values(1)})
+    consumer = grouped(bootstrap, name)
+    await consumer.connect()
+    assert await consumed(consumer, name, 1) == [1]
+    await consumer.wind_down()
