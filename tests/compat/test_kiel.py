@@ -28,7 +28,7 @@ def values(*given):
 def grouped(bootstrap, name, **options):
     # Of one topic: on a broker that all tests share, there are too many.
     options = {"max_wait_time": 200, "topics": [name], **options}
-    return GroupedConsumer([bootstrap], name, ["zookeeper:2181"], **options)
+    return GroupedConsumer(bootstrap.split(","), name, ["zookeeper:2181"], **options)
 
 
 async def consumed(consumer, topic, count):
@@ -223,7 +223,7 @@ async def test_offsets_of_a_topic(bootstrap, name, fill):
         await consumed(consumer, name, 2)
         await consumer.commit_offsets("a note")
         await consumer.determine_offsets(name)
-        assert consumer.offsets == {name: {0: 2}}
+        assert consumer.offsets == {name: {0: 2, 1: 0}}
         found = await consumer._consumer.committed([TopicPartition(name, 0)])
         assert found[TopicPartition(name, 0)] == OffsetAndMetadata(2, "a note", 0)
 

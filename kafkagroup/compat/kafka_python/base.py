@@ -175,7 +175,7 @@ class BaseCoordinator:
             async with self._client.admin() as admin:
                 self._coordinator = await admin.find_coordinator(self.group_id)
 
-    def coordinator_dead(self, error: object = None) -> None:
+    def coordinator_dead(self, error: object) -> None:
         """Look for the coordinator again."""
         if self._coordinator is not None:
             logger.warning("group %s: its coordinator counts as dead: %s", self.group_id, error)

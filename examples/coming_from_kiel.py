@@ -1,0 +1,43 @@
+"""A grouped consumer by kiel's names, moved to asyncio: `coming_from_kiel.py BROKER TOPIC GROUP`.
+
+`yield` becomes `await`, and Tornado's loop asyncio's. Values are JSON unless a deserializer says
+otherwise. What one call handed out is committed by the next one, when it is done; kiel commits it
+before it has been seen. Ctrl-C ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+
+import anyio
+
+from kafkagroup.compat.kiel import GroupedConsumer
+
+
+async def main(bootstrap: str, topic: str, group: str) -> None:
+    stopping = anyio.Event()
+
+    async def stop_on_signal() -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                stopping.set()
+
+    consumer = GroupedConsumer([bootstrap], group, zk_hosts=[], max_wait_time=200)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop_on_signal)
+        async with consumer:
+            while not stopping.is_set():
+                for value in await consumer.consume(topic):
+                    print(value, flush=True)
+            await consumer.commit_offsets()
+        tasks.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bootstrap", help="host:port")
+    parser.add_argument("topic")
+    parser.add_argument("group")
+    options = parser.parse_args()
+    anyio.run(main, options.bootstrap, options.topic, options.group)
