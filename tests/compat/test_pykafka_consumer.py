@@ -1,5 +1,6 @@
 """pykafka's managed balanced consumer: its options, its offsets, its callback."""
 
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -26,6 +27,7 @@ from kafkagroup.errors import (
     JoinFailedError,
 )
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
@@ -407,6 +409,20 @@ async def test_heartbeats_go_out_while_the_application_is_busy(near):
         await until(lambda: consumer.partitions)
         before = len(near.requests(HeartbeatRequest))
         await until(lambda: len(near.requests(HeartbeatRequest)) > before + 5)
+
+
+async def test_heartbeats_go_out_while_the_application_blocks_its_loop():
+    settings = BrokerSettings(group_min_session_timeout=0.1)
+    with EmbeddedKafka({"t": 1}, settings=settings) as near:
+        options = {"heartbeat_interval_ms": 50, "session_timeout_ms": 1_000}
+        consumer = ManagedBalancedConsumer("t", near.bootstrap_servers, "g", **options)
+        async with consumer:
+            await until(lambda: consumer.partitions)
+            joins = len(near.requests(JoinGroupRequest))
+            time.sleep(2.0)  # noqa: ASYNC251 - it is the blocking that is tested
+            assert near.group_state("g") == "Stable"
+            await anyio.sleep(0.2)
+            assert len(near.requests(JoinGroupRequest)) == joins
 
 
 async def test_a_full_queue_is_not_fetched_for(near):

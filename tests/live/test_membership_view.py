@@ -13,8 +13,9 @@ from kafkagroup import (
     OffsetAndMetadata,
     TopicPartition,
 )
-from kafkagroup.errors import ConfigurationError
+from kafkagroup.errors import ConfigurationError, ErrorCode, JoinFailedError
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.messages.group import JoinGroupRequest
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
 
 pytestmark = pytest.mark.anyio
@@ -161,3 +162,40 @@ async def test_a_coordinator_that_is_doubted_is_asked_for_again_and_nothing_else
             await worker.consumer.commit({TopicPartition("t", 0): 0})
             assert worker.story == [("assigned", [0])]
             assert not generation.over.is_set()
+
+
+async def test_waiting_for_an_assignment(bootstrap, name, fill):
+    """Also for none at all: a member without partitions has joined as well."""
+    await fill(1, 2)
+    one = Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST)
+    other = Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST)
+    alone = Consumer(name, bootstrap_servers=bootstrap)
+    with pytest.raises(ConsumerClosedError):
+        await one.wait_assignment()
+    async with one, alone:
+        with anyio.fail_after(20):
+            assert await alone.wait_assignment() == alone.assignment()
+            assert await one.wait_assignment() == {TopicPartition(name, 0)}
+            async with other:
+                shares = [await other.wait_assignment(), await one.wait_assignment()]
+                assert len(shares[0] | shares[1]) == 1
+        await one.stop()
+        with pytest.raises(ConsumerClosedError):
+            await one.wait_assignment()
+
+
+@pytest.mark.parametrize("kind", ["consumer", "member"])
+async def test_giving_up_on_a_group_that_cannot_be_joined(kind):
+    with EmbeddedKafka({"t": 1}) as kafka:
+        kafka.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+        options = {"bootstrap_servers": kafka.bootstrap_servers, "rebalance_max_retries": 1}
+        with anyio.fail_after(20):
+            if kind == "consumer":
+                async with Consumer("t", group_id="g", **options) as one:
+                    with pytest.raises(JoinFailedError, match="failed 2 times in a row"):
+                        await one.wait_assignment()
+            else:
+                async with GroupMember("g", PROTOCOL, **options) as one:
+                    with pytest.raises(JoinFailedError, match="failed 2 times in a row"):
+                        await anext(one)
+        assert len(kafka.requests(JoinGroupRequest)) == 2

@@ -75,9 +75,12 @@ class ManagedBalancedConsumer:
         *,
         membership_protocol: GroupMembershipProtocol = RangeProtocol,
         session_timeout_ms: int = 30_000,
+        heartbeat_thread: bool = True,
     ) -> None:
         """`topic` is a name, or has one as its `name`; `cluster` may be addresses alone.
 
+        Heartbeats come from a thread, as pykafka's do: an application that blocks its loop keeps
+        its partitions. One that never blocks it may do without: `heartbeat_thread=False`.
         `fetch_error_backoff_ms` and `compacted_topic` change nothing: the one is of no use in
         pykafka either, and gaps between offsets are no trouble here. Raises: ConfigurationError.
         """
@@ -119,6 +122,7 @@ class ManagedBalancedConsumer:
             rebalance_timeout_ms=session_timeout_ms,
             max_poll_interval_ms=_FOREVER,
             heartbeat_interval_ms=heartbeat_interval_ms,
+            heartbeat_thread=heartbeat_thread,
             on_partitions_assigned=self._assigned,
         )
 
