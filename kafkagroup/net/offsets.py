@@ -144,7 +144,7 @@ class GroupOffsets:
                     logger.info("group %s: commit is tried again: %s", self._group_id, last)
                     await pauses.wait()
                 try:
-                    return await self._commit_once(identity, offsets, stands, meter or Meter())
+                    return await self._commit_once(identity, offsets, stands, meter)
                 except _Retry as again:
                     last = again.error
                 except (TransportError, RemoteProtocolError) as error:
@@ -156,8 +156,8 @@ class GroupOffsets:
         self,
         identity: Identity,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        stands: Callable[[], bool],
-        meter: Meter,
+        stands: Callable[[], bool] = lambda: True,
+        meter: Meter | None = None,
     ) -> None:
         broker = await self._broker()
         await broker.connect_offsets_channel()
@@ -173,7 +173,8 @@ class GroupOffsets:
             offsets,
             group_instance_id=identity.group_instance_id,
         )
-        meter.record(anyio.current_time(), anyio.current_time() - sent)
+        if meter is not None:
+            meter.record(anyio.current_time(), anyio.current_time() - sent)
         try:
             self._check_commit(answer, offsets)
         except FencedError as error:

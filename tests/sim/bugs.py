@@ -197,13 +197,13 @@ def commits_what_it_let_go_of(stack: ExitStack) -> None:
     """An auto-commit reads what to commit, dawdles, and does not look again whose it is."""
 
     def make(commit: Any) -> Any:
-        async def late(self: Any, timeout: float) -> None:
+        async def late(self: Any, timeout: float, note: str = "") -> None:
             pending = self.delivery.to_commit()
             if pending and self.offsets is not None and not self.draining:
                 await anyio.sleep(0.5)
                 await self.offsets.commit(self.identity, pending, timeout=timeout)
                 return
-            await commit(self, timeout)
+            await commit(self, timeout, note)
 
         return late
 
