@@ -232,6 +232,8 @@ async def test_offsets_that_cannot_be_read():
     with EmbeddedKafka({"t": 1}) as near:
         async with grouped(near.bootstrap_servers, "t") as consumer:
             await until(lambda: consumer.allocation)
+            # Its own look-up is over: the faults are for what follows.
+            await consumer._consumer.position(TopicPartition("t", 0))
             near.fail(OffsetFetchRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=2)
             await consumer.determine_offsets("t")
             near.fail(OffsetFetchRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED)
