@@ -306,8 +306,8 @@ class _Step:
                     f" joined as {member.config.protocol_type!r}/{member.protocol_name!r}",
                 )
             )
-        # `acknowledged` stays: if that was long ago, the session may be over already, and nothing is
-        # ours before a heartbeat says so.
+        # `acknowledged` stays: if that was long ago, the session may be over already, and nothing
+        # is ours before a heartbeat says so.
         self._move(
             Phase.STABLE,
             pending=None,
