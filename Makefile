@@ -80,6 +80,7 @@ fuzz-assign: .venv/check.stamp ## a million generated groups through every assig
 
 sim: .venv/check.stamp ## 10,000 simulated lives of groups, judged; HISTORIES=n, START=seed, KEEP=file to resume
 	$(BIN)/python -m tests.sim --histories $(or $(HISTORIES),10000) --start $(or $(START),0) $(if $(KEEP),--resume $(KEEP))
+	$(BIN)/python -m tests.sim --bugs
 
 bench: .venv/bench.stamp ## everything beside aiokafka, librdkafka and Java; PRESET=large for the long form
 	$(BIN)/python -m tests.bench --preset $(or $(PRESET),small)

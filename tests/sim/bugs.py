@@ -24,6 +24,7 @@ from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic
 from kafkagroup.member.state import Phase
+from kafkagroup.net import connection as connections
 from kafkagroup.net import driver as drivers
 from kafkagroup.net import engine as engines
 from kafkagroup.net import fetcher as fetchers
@@ -34,7 +35,6 @@ from kafkagroup.net import retry
 from kafkagroup.net import service as services
 from kafkagroup.net import session as sessions
 from kafkagroup.net import subscriber as subscribers
-from kafkagroup.net.connection import BrokerConnection
 from kafkagroup.types import OffsetAndMetadata
 from kafkagroup.wire.messages.group import HeartbeatResponse
 
@@ -988,7 +988,8 @@ def swallows_a_cancellation(stack: ExitStack) -> None:
 @_bug("L4")
 def leaves_connections_open(stack: ExitStack) -> None:
     """Closing forgets the connections."""
-    _replace(stack, BrokerConnection, "aclose", _nothing)
+    careless = SimpleNamespace(**{**vars(anyio), "aclose_forcefully": _nothing})
+    _replace(stack, connections, "anyio", careless)
 
 
 @_bug("L4")

@@ -587,7 +587,10 @@ def test_s13_what_is_lost_is_not_committed():
 def test_s13_a_commit_that_was_under_way_may_be_tried_again():
     first = [opening(), starts(1, {T0: 0}), delivers(0), commits(1, answer=False, stored=False)]
     over = [beats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,))]
-    assert broken(first, over, commits(1, answer=False, stored=False)) == []
+    again = commits(1, answer=False, stored=False)
+    assert broken(first, over, again) == []
+    refused = [opening(), starts(1, {T0: 0}), delivers(0), commits(1, error="UNKNOWN_MEMBER_ID")]
+    assert broken(refused, over, again) == ["S13"]
 
 
 def formed(assignment, protocol="range", **fields):

@@ -117,9 +117,8 @@ class Liveness:
         life = self._book.life(event.member)
         pulse = self._pulse(life)
         if event.api == "FindCoordinator":
-            pulse.beaten_at = pulse.told_at = pulse.free = (
-                None  # there is nobody to send anything to
-            )
+            # There is nobody to send anything to.
+            pulse.beaten_at = pulse.told_at = pulse.free = None
         elif event.api in _MEMBERSHIP or event.api == "LeaveGroup":
             self._beat(number, event, life, pulse)
         if event.api in ("JoinGroup", "LeaveGroup"):

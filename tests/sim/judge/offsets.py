@@ -32,6 +32,18 @@ from .book import DELIVERED, HIDDEN, PROCESSED, Book, Event, Handlers, Life, Log
 _PATIENCE = 0.45
 """Seconds that the last commit is given at least: half of a second, or of what is left."""
 
+_TRIED_AGAIN = frozenset(
+    (
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "REQUEST_TIMED_OUT",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "UNSTABLE_OFFSET_COMMIT",
+    )
+)
+"""Errors after which the same commit is sent again."""
+
 _QUIET = 5.0
 """Seconds after which a member in good health has fetched, and passed over, what was written."""
 
@@ -286,6 +298,8 @@ class Offsets:
                 if not tenure.flying:
                     tenure.identities.clear()
                 self._happened(tp, offset, number)
+            elif event.error not in _TRIED_AGAIN:
+                tenure.identities.discard((sent.member_id, sent.generation, offset))
 
     def _stored(self, number: int, event: Stored) -> None:
         tp, offset = event.partition, event.offset
