@@ -5,6 +5,7 @@ The public names; each is imported on first use (PEP 562), so that `import kafka
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,9 @@ if TYPE_CHECKING:
         encode_subscription,
     )
     from kafkagroup.wire.records import NewRecord, encode_batch
+
+    __compiled__: bool
+    """Whether the hot path runs compiled; slower, but the same, where not."""
 
 __all__ = [
     "Admin",
@@ -148,7 +152,33 @@ _HOMES = {
 }
 
 
+def _check_compiled() -> None:
+    """Refuse modules that were compiled in place from other sources than those beside them.
+
+    Python takes a compiled module before its source, however old: edits would be without effect,
+    and without a word. Only source trees have the list; see setup.py.
+    """
+    here = os.path.dirname(__file__)
+    try:
+        with open(os.path.join(here, "_in_place.txt"), encoding="utf-8") as lines:
+            made = [line.split() for line in lines]
+    except FileNotFoundError:
+        return
+    from importlib.machinery import EXTENSION_SUFFIXES
+    from zlib import crc32
+
+    for ending, name, crc in made:
+        with open(os.path.join(os.path.dirname(here), name), "rb") as source:
+            if ending == EXTENSION_SUFFIXES[0] and crc32(source.read()) != int(crc):
+                raise ImportError(f"{name} has changed since it was compiled; run `make compile`")
+
+
+_check_compiled()
+
+
 def __getattr__(name: str) -> object:
+    if name == "__compiled__":
+        return import_module("kafkagroup.wire.records").COMPILED
     if name not in __all__:
         raise AttributeError(f"module 'kafkagroup' has no attribute {name!r}")
     module = import_module(f"kafkagroup.{_HOMES.get(name, 'errors')}")

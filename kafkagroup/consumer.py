@@ -8,7 +8,7 @@ nothing: whatever can be cancelled comes before the record is taken, and taking 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Literal, TypeVar
 
@@ -38,7 +38,7 @@ from kafkagroup.net.log_offsets import EARLIEST, LATEST
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import GroupMetrics
 from kafkagroup.net.options import ClientOptions, parse_servers
-from kafkagroup.net.reader import Reader
+from kafkagroup.net.reader import Reader, Records
 from kafkagroup.net.security import Security
 from kafkagroup.net.service import Service
 from kafkagroup.net.session import Session
@@ -186,8 +186,8 @@ class Consumer(Service):
 
     # ------------------------------------------------------------ iteration
 
-    def __aiter__(self) -> Consumer:
-        return self
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return Records(self._reader, self.getone)
 
     async def __anext__(self) -> Record:
         """The next record. The one before it counts as processed from here on.
@@ -197,7 +197,7 @@ class Consumer(Service):
         is waiting here. Ends after `stop`.
         """
         try:
-            return await self._next(self._delivery.next_record)
+            return await self.getone()
         except ConsumerClosedError:
             raise StopAsyncIteration from None
 
@@ -209,6 +209,8 @@ class Consumer(Service):
 
     async def getone(self) -> Record:
         """The next record; as iteration, but raises ConsumerClosedError after `stop`."""
+        if (record := self._reader.ready()) is not None:
+            return record
         return await self._next(self._delivery.next_record)
 
     async def getmany(

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 
 __all__ = [
     "Assignment",
     "GroupMetadata",
+    "Headers",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Record",
     "TimestampType",
     "TopicPartition",
 ]
+
+
+Headers = tuple[tuple[str, bytes | None], ...]
+"""Of a record: names and values, in the order they were written."""
 
 
 class TopicPartition(NamedTuple):
@@ -76,22 +81,154 @@ class GroupMetadata:
     group_instance_id: str | None
 
 
-class Record(NamedTuple):
-    """One record as the application sees it."""
+class _Unread(Protocol):
+    """Headers that are still as they came."""
 
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    """Milliseconds since the epoch; -1 when the record has none."""
-    timestamp_type: TimestampType
-    key: object
-    """Bytes or None, or what `key_deserializer` made of them."""
-    value: object
-    """Bytes or None (a tombstone), or what `value_deserializer` made of them."""
-    headers: tuple[tuple[str, bytes | None], ...]
-    leader_epoch: int
-    """Epoch of the leader that wrote the batch; -1 when unknown."""
+    def read(self) -> Headers: ...
+
+
+class Record:
+    """One record as the application sees it: frozen, and compared by its values."""
+
+    # Read through properties, so that it is frozen and still made by plain assignments, which
+    # `wire.records` does for each record. Compiled, these are fields of C.
+    __slots__ = (
+        "_headers",
+        "_key",
+        "_leader_epoch",
+        "_offset",
+        "_partition",
+        "_timestamp",
+        "_timestamp_type",
+        "_topic",
+        "_value",
+    )
+    __match_args__ = (
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestamp_type",
+        "key",
+        "value",
+        "headers",
+        "leader_epoch",
+    )
+
+    _topic: str
+    _partition: int
+    _offset: int
+    _timestamp: int
+    _timestamp_type: TimestampType
+    _key: object
+    _value: object
+    _headers: Headers | _Unread
+    _leader_epoch: int
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: int,
+        timestamp_type: TimestampType,
+        key: object,
+        value: object,
+        headers: Headers,
+        leader_epoch: int,
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._offset = offset
+        self._timestamp = timestamp
+        self._timestamp_type = timestamp_type
+        self._key = key
+        self._value = value
+        self._headers = headers
+        self._leader_epoch = leader_epoch
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self._partition
+
+    @property
+    def offset(self) -> int:
+        """Its place in the log of the partition."""
+        return self._offset
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch; -1 when the record has none."""
+        return self._timestamp
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Who stamped it."""
+        return self._timestamp_type
+
+    @property
+    def key(self) -> object:
+        """Bytes or None, or what `key_deserializer` made of them."""
+        return self._key
+
+    @property
+    def value(self) -> object:
+        """Bytes or None (a tombstone), or what `value_deserializer` made of them."""
+        return self._value
+
+    @property
+    def headers(self) -> Headers:
+        """Names and values, in the order they were written; made when they are first read."""
+        headers = self._headers
+        if isinstance(headers, tuple):
+            return headers
+        made = self._headers = headers.read()
+        return made
+
+    @property
+    def leader_epoch(self) -> int:
+        """Epoch of the leader that wrote the batch; -1 when unknown."""
+        return self._leader_epoch
+
+    def _replace(self, **changes: object) -> Record:
+        """A copy in which some values are others, as a named tuple makes it."""
+        values = dict(zip(self.__match_args__, self._values(), strict=True))
+        return type(self)(**values | changes)
+
+    __replace__ = _replace
+
+    def _values(self) -> tuple[Any, ...]:
+        return (
+            self._topic,
+            self._partition,
+            self._offset,
+            self._timestamp,
+            self._timestamp_type,
+            self._key,
+            self._value,
+            self.headers,
+            self._leader_epoch,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Record) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        values = zip(self.__match_args__, self._values(), strict=True)
+        return f"Record({', '.join(f'{name}={value!r}' for name, value in values)})"
+
+    def __reduce__(self) -> tuple[type[Record], tuple[Any, ...]]:
+        # The same where it is compiled and where not: the two read each other's pickles.
+        return Record, self._values()
 
 
 Assignment = Mapping[str, tuple[TopicPartition, ...]]

@@ -1,30 +1,28 @@
 """Hands out records in order and keeps the account: delivered, in hand, processed.
 
 A record in hand becomes processed when the next one is asked for. Everything here is synchronous,
-so a cancellation falls before a record is taken or after it is the caller's, never between.
+so a cancellation falls before a record is taken or after it is the caller's, never between. This
+file is compiled where a compiler is at hand, by the types in `delivery.pxd`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
-
-import attrs
 
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import DecodeError, DeserializationError
 from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
-from kafkagroup.wire.records import RecordBatch
+from kafkagroup.wire.records import COMPILED, RecordBatch, RecordReader
 
 __all__ = ["Batch", "Delivery"]
 
 Convert = Callable[[Record], Record]
 
 
-@attrs.frozen
 class Batch:
-    """Consecutive records of one partition, which are processed together.
+    """Consecutive records of one partition, which are processed together: frozen, and compared by
+    its records.
 
     ```python
     async for batch in consumer.batches():
@@ -32,16 +30,69 @@ class Batch:
     ```
     """
 
-    topic: str
-    partition: int
-    records: tuple[Record, ...]
-    """At least one; offsets grow, with gaps where the log has them."""
+    # Compiled, and without deserializers, the records are still bytes: counted and checked, and
+    # made one at a time while they are gone over.
+    __slots__ = ("_count", "_made", "_partition", "_topic", "_unread")
+    __match_args__ = ("topic", "partition", "records")
+
+    def __init__(self, topic: str, partition: int, records: tuple[Record, ...]) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._made: tuple[Record, ...] | None = records
+        self._unread: RecordReader | None = None
+        self._count = len(records)
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self._partition
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """At least one; offsets grow, with gaps where the log has them."""
+        if self._made is None:
+            self._made = tuple(self)
+        return self._made
 
     def __iter__(self) -> Iterator[Record]:
+        if self._unread is not None and self._made is None:
+            return self._unread.fork()
         return iter(self.records)
 
     def __len__(self) -> int:
-        return len(self.records)
+        return self._count
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Batch):
+            return NotImplemented
+        return (self._topic, self._partition, self.records) == (
+            other._topic,
+            other._partition,
+            other.records,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._topic, self._partition, self.records))
+
+    def __repr__(self) -> str:
+        return f"Batch({self._topic!r}, {self._partition}, {self.records!r})"
+
+    def __reduce__(self) -> tuple[type[Batch], tuple[str, int, tuple[Record, ...]]]:
+        return Batch, (self._topic, self._partition, self.records)
+
+
+def _lazy_batch(owned: OwnedPartition, records: RecordReader, count: int) -> Batch:
+    """Of `count` records that were checked, and are not made yet."""
+    batch = Batch(owned.tp.topic, owned.tp.partition, ())
+    batch._made = None
+    batch._unread = records
+    batch._count = count
+    return batch
 
 
 class Delivery:
@@ -52,12 +103,16 @@ class Delivery:
     ) -> None:
         self.owned: dict[TopicPartition, OwnedPartition] = {}
         self._convert = convert
+        self._lazy = COMPILED and convert is None
+        """Whether batches stay bytes. Going over them twice costs more than it saves where nothing
+        is compiled."""
         self._took = took
         self._turn: deque[OwnedPartition] = deque()
         self._current: OwnedPartition | None = None
         self._batch: RecordBatch | None = None
         """The batch that is open, of the current partition."""
-        self._records: Iterator[Record] = iter(())
+        self._records: RecordReader | None = None
+        """Reads that batch; None for one that no application sees."""
         self._stuck: Record | None = None
         """A record that the deserializer refused: met again until the application seeks."""
         self._kept: tuple[OwnedPartition, Exception] | None = None
@@ -113,8 +168,7 @@ class Delivery:
     def _leave(self, owned: OwnedPartition) -> None:
         if self._current is owned:
             self._current = self._batch = None
-            self._stuck = None
-            self._records = iter(())
+            self._stuck = self._records = None
         if self._kept is not None and self._kept[0] is owned:
             self._kept = None
         if owned in self._turn:
@@ -174,7 +228,8 @@ class Delivery:
         Raises: CorruptRecordError, once, and DeserializationError, until the application seeks;
         the position stays before the record.
         """
-        self._raise_kept()
+        if self._kept is not None:
+            self._raise_kept()
         while (owned := self._current or self._open_batch()) is not None:
             if (record := self._read(owned)) is not None:
                 self._hand = (owned,)
@@ -187,18 +242,13 @@ class Delivery:
 
         A record that raises ends the batch before it; the next call raises.
         """
-        self._raise_kept()
+        if self._kept is not None:
+            self._raise_kept()
         while (owned := self._current or self._open_batch()) is not None:
-            records: list[Record] = []
-            try:
-                self._read_many(owned, records, most)
-            except (DecodeError, DeserializationError) as error:
-                if not records:
-                    raise
-                self._kept = (owned, error)
-            if records:
+            batch = self._skip(owned, most) if self._lazy else self._read_many(owned, most)
+            if batch is not None:
                 self._hand = (*(o for o in self._hand if o is not owned), owned)
-                return Batch(owned.tp.topic, owned.tp.partition, tuple(records))
+                return batch
             self._close_batch(owned)
         return None
 
@@ -211,13 +261,15 @@ class Delivery:
         """The next record of the open batch, and the position past it; None at its end."""
         record = self._stuck
         if record is None:
+            if self._records is None:
+                return None
             try:
-                record = next(self._records, None)
+                record = self._records.next()
             except DecodeError:
                 self._give_up(owned)
                 raise
-        if record is None:
-            return None
+            if record is None:
+                return None
         if self._convert is not None:
             self._stuck = record
             record = self._convert(record)
@@ -226,21 +278,35 @@ class Delivery:
         owned.leader_epoch = record.leader_epoch
         return record
 
-    def _read_many(self, owned: OwnedPartition, records: list[Record], most: int) -> None:
-        """Append up to `most` records of the open batch, as `_read` would one by one."""
-        if self._convert is not None:
+    def _read_many(self, owned: OwnedPartition, most: int) -> Batch | None:
+        """Up to `most` records of the open batch, as `_read` makes them one by one."""
+        records: list[Record] = []
+        try:
             while len(records) < most and (record := self._read(owned)) is not None:
                 records.append(record)
-            return
+        except (DecodeError, DeserializationError) as error:
+            if not records:
+                raise
+            self._kept = (owned, error)
+        return Batch(owned.tp.topic, owned.tp.partition, tuple(records)) if records else None
+
+    def _skip(self, owned: OwnedPartition, most: int) -> Batch | None:
+        """As many, checked and not made."""
+        records, raw = self._records, self._batch
+        if records is None or raw is None:
+            return None
         try:
-            # One by one into the list: what comes before a damaged record counts.
-            for record in islice(self._records, most):
-                records.append(record)  # noqa: PERF402
+            unread = records.fork()
+            count = records.skip(most)
         except DecodeError:
-            _move_past(owned, records)
             self._give_up(owned)
             raise
-        _move_past(owned, records)
+        if not count:
+            return None
+        unread.stop_after(count)
+        owned.position = records.offset + 1
+        owned.leader_epoch = raw.leader_epoch
+        return _lazy_batch(owned, unread, count)
 
     def _give_up(self, owned: OwnedPartition) -> None:
         """The iterator is dead: going on would skip the rest of the batch in silence."""
@@ -256,7 +322,7 @@ class Delivery:
         self._took()  # there is room: the next fetch can leave while these are handed out
         # Control batches are the broker's markers of transactions: passed over, offsets and all.
         passed_over = batch.is_control or batch.hidden
-        self._records = iter(()) if passed_over else batch.records(owned.position)
+        self._records = None if passed_over else batch.records(owned.position)
         return owned
 
     def _close_batch(self, owned: OwnedPartition) -> None:
@@ -266,11 +332,5 @@ class Delivery:
             owned.position = max(owned.position, self._batch.next_offset)
         if owned not in self._hand:
             owned.processed = owned.position
-        self._current = self._batch = None
+        self._current = self._batch = self._records = None
         self._queue(owned)
-
-
-def _move_past(owned: OwnedPartition, records: list[Record]) -> None:
-    if records:
-        owned.position = records[-1].offset + 1
-        owned.leader_epoch = records[-1].leader_epoch

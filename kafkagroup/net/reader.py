@@ -1,12 +1,13 @@
 """The application's side of a consumer: one task at a time comes for records, and waits for them.
 
 Coming for the next one says that what is in hand is processed. Every await lies before a record is
-taken, and taking it is synchronous: a cancellation loses nothing.
+taken, and taking it is synchronous: a cancellation loses nothing. This file is compiled where a
+compiler is at hand, by the types in `reader.pxd`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
@@ -14,8 +15,9 @@ import anyio.lowlevel
 
 from kafkagroup.errors import ConsumerClosedError
 from kafkagroup.net.session import Session
+from kafkagroup.types import Record
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "Records"]
 
 T = TypeVar("T")
 
@@ -30,8 +32,25 @@ class Reader:
         self.task: int | None = None
         """Id of the task that came last, as far as it has ever waited."""
         self._session = session
+        self._lease = session.lease
+        self._delivery = session.delivery
+        self._clock = session.clock
         self._reading = False
         self._checkpointed = float("-inf")
+
+    def ready(self) -> Record | None:
+        """The next record, while the lease lasts; None when one must come by `next`.
+
+        Raises: what taking a record raises.
+        """
+        now = self._clock()
+        if now >= self._lease.until:
+            return None
+        self._delivery.count_processed()
+        record = self._delivery.next_record()
+        if record is not None:
+            self._lease.last_poll = now
+        return record
 
     async def next(self, take: Callable[[], T | None]) -> T:
         """Come for the next `T`, and wait until there is one.
@@ -56,6 +75,7 @@ class Reader:
             owns = driver is None or now < driver.owning_until
             if owns and (taken := take()) is not None:
                 session.last_poll = now
+                self._grant(now)
                 return taken
             now = await self._wait()
 
@@ -73,9 +93,22 @@ class Reader:
         if self._reading:
             raise anyio.BusyResourceError("iterating over")
 
+    def _grant(self, now: float) -> None:
+        """What was looked at may be taken for granted, until others need the loop or the group may
+        think us gone; whatever changes before ends the lease."""
+        session = self._session
+        if session.draining:
+            return
+        self._clock = session.clock
+        until = self._checkpointed + _BUDGET
+        if session.driver is not None:
+            until = min(until, session.driver.owning_until)
+        self._lease.until = until
+
     async def _checkpoint(self) -> float:
         """Let others run."""
         self._reading = True
+        self._lease.end()
         try:
             await anyio.lowlevel.checkpoint()
         finally:
@@ -87,6 +120,7 @@ class Reader:
     async def _wait(self) -> float:
         session = self._session
         self._reading = session.waiting = True
+        self._lease.end()
         try:
             if session.expired:
                 session.rejoin()
@@ -96,3 +130,25 @@ class Reader:
             self._checkpointed = session.last_poll = anyio.current_time()
             self._reading = session.waiting = False
         return self._checkpointed
+
+
+class Records:
+    """What `async for` goes over a consumer by: a coroutine for each record, which is compiled and
+    asks for nothing while the lease lasts."""
+
+    def __init__(self, reader: Reader, wait: Callable[[], Awaitable[Record]]) -> None:
+        self._reader = reader
+        self._wait = wait
+
+    def __aiter__(self) -> Records:
+        return self
+
+    async def __anext__(self) -> Record:
+        """As `Consumer.__anext__`."""
+        record = self._reader.ready()
+        if record is not None:
+            return record
+        try:
+            return await self._wait()
+        except ConsumerClosedError:
+            raise StopAsyncIteration from None

@@ -11,6 +11,7 @@ import anyio
 import attrs
 
 from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.lease import Lease
 from kafkagroup.consume.options import ConsumerOptions
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import (
@@ -63,10 +64,10 @@ class Session:
         """When closing: how long the record in hand is waited for."""
         self.waiting = False
         """The application waits in the client."""
-        self.last_poll = 0.0
-        """When the application last came to the client or left it."""
         self.joined_at = 0.0
         """When it became a member, for the first time or again."""
+        self.lease = Lease()
+        """Ended by all that `Reader.next` looks at."""
         self.expired = False
         """The application stayed away for `max_poll_interval_ms`; its next poll rejoins."""
         self.rejoin: Callable[[], None] = lambda: None
@@ -80,8 +81,18 @@ class Session:
         self.meters = GroupMeters()
         self._committing = anyio.Lock()
 
+    @property
+    def last_poll(self) -> float:
+        """When the application last came to the client or left it."""
+        return self.lease.last_poll
+
+    @last_poll.setter
+    def last_poll(self, now: float) -> None:
+        self.lease.last_poll = now
+
     def notify(self) -> None:
-        """Wake everybody who waits."""
+        """Wake everybody who waits, and have the next record look around."""
+        self.lease.end()
         self.changed.set()
         self.changed = anyio.Event()
 
@@ -135,6 +146,7 @@ class Session:
     async def drain(self, partitions: Collection[TopicPartition], deadline: float) -> None:
         """Wait until what is in hand of these is processed, at most until `deadline`."""
         self.draining = True
+        self.lease.end()
         with anyio.move_on_at(min(deadline, self.give_up_at)):
             while self.delivery.in_hand(partitions):
                 await self.changed.wait()

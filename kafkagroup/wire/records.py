@@ -2,7 +2,7 @@
 
 The reader trusts nothing: a batch's length, count and CRC-32C are checked before the batch is
 handed out, each length inside it before it is used. The loops are plain on purpose: this file is
-compiled where a compiler is at hand, and must be fast where none is.
+compiled where a compiler is at hand, by the types in `records.pxd`, and must be fast where none is.
 
 Layout of a batch, big-endian. The length counts what follows it; the CRC covers what follows it:
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from crc32c import crc32c
 
@@ -29,21 +29,31 @@ from kafkagroup.errors import (
     LimitExceededError,
     LocalProtocolError,
 )
-from kafkagroup.types import Record, TimestampType
+from kafkagroup.types import Headers, Record, TimestampType
 from kafkagroup.wire.compression import MAX_BATCH_BYTES, Codec, compress, decompress
-from kafkagroup.wire.primitives import UVARINT_1, encode_varint, read_uvarint, read_varint
+from kafkagroup.wire.primitives import read_uvarint
+
+try:
+    import cython
+except ImportError:  # as for users: it is there to compile, not to run
+    from kafkagroup.wire import _uncompiled as cython
 
 __all__ = [
+    "COMPILED",
     "ControlType",
     "NewRecord",
     "RecordBatch",
+    "RecordReader",
     "encode_batch",
     "read_batches",
     "with_base_offset",
     "with_log_append_time",
 ]
 
-Headers = tuple[tuple[str, bytes | None], ...]
+COMPILED: bool = cython.compiled
+"""Whether this is the compiled form of the file."""
+
+Buffer = bytes | memoryview
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _HEADER_SIZE = 61
@@ -62,6 +72,9 @@ _CONTROL_KEY = Struct(">hh")
 # Length, attributes, two deltas, two lengths and a header count, of one byte each.
 _MIN_RECORD = 7
 _MAX_OFFSET = 2**63 - 1
+_MAX_INT64 = 0x7FFFFFFFFFFFFFFF
+_MIN_INT64 = -_MAX_INT64 - 1
+_NULL = -1  # where a null key or value begins
 
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
@@ -217,144 +230,26 @@ class RecordBatch:
             return ControlType(kind) if kind in (0, 1) else None
         return None
 
-    def records(self, start_offset: int = 0) -> Iterator[Record]:
+    def records(self, start_offset: int = 0, *, views: bool = False) -> RecordReader:
         """Decode the records from `start_offset` on; what lies below is skipped in silence.
 
-        Keys and values are bytes or None. A control batch yields its markers: ask `is_control`
-        first. What is wrong in the middle is raised there, after the records before it.
+        Keys and values are bytes or None; with `views` they are memoryviews of the batch instead,
+        which keep it and the answer that it came in alive. A control batch yields its markers: ask
+        `is_control` first. What is wrong in the middle is raised there, after the records before
+        it, and ends the iteration.
 
-        Raises: CorruptRecordError, with the base offset; LimitExceededError when the batch
-        inflates beyond `max_batch_bytes`.
+        Raises, but only once it is iterated: CorruptRecordError, with the base offset;
+        LimitExceededError when the batch inflates beyond `max_batch_bytes`.
         """
-        if self.count == 0 or start_offset > self.last_offset:
-            return
-        buf = self._inflate()
-        end = len(buf)
-        self._check_count(end)
-        topic = self.topic
-        partition = self.partition
-        leader_epoch = self.leader_epoch
-        base_offset = self.base_offset
-        max_delta = self.last_offset - base_offset
-        timestamp_type = self.timestamp_type
-        timestamp = self.max_timestamp
-        create_time = timestamp_type is TimestampType.CREATE_TIME
-        base_timestamp = self.base_timestamp
-        new_record = tuple.__new__  # half the cost of calling Record
-        previous = -1
-        pos = 0
+        return RecordReader(self, start_offset, views)
+
+    def _inflate(self) -> Buffer:
+        """The records; of a batch without compression a view of what came, where views are fast."""
+        data = self.raw[_HEADER_SIZE:]
         try:
-            # Every varint is read in place while it has one byte, or the usual two: a call each
-            # would double the time. Lengths stay in zigzag form: even is >= 0, 1 is -1 (null).
-            for _ in range(self.count):
-                n = buf[pos]
-                pos += 1
-                if n > 127:
-                    byte = buf[pos]
-                    if byte < 128:
-                        n += (byte << 7) - 128
-                        pos += 1
-                    else:
-                        n, pos = read_uvarint(buf, pos - 1)
-                record_end = pos + (n >> 1)
-                if n & 1 or record_end > end:
-                    raise DecodeError("a record's length is beyond the batch")
-
-                pos += 1  # the record's attributes, all unused
-
-                n = buf[pos]
-                pos += 1
-                if n > 127:
-                    byte = buf[pos]
-                    if byte < 128:
-                        n += (byte << 7) - 128
-                        n = (n >> 1) ^ -(n & 1)
-                        pos += 1
-                    else:
-                        n, pos = read_varint(buf, pos - 1)
-                else:
-                    n = (n >> 1) ^ -(n & 1)
-                if create_time:
-                    timestamp = base_timestamp + n
-
-                n = buf[pos]
-                pos += 1
-                if n > 127:
-                    byte = buf[pos]
-                    if byte < 128:
-                        n += (byte << 7) - 128
-                        pos += 1
-                    else:
-                        n, pos = read_uvarint(buf, pos - 1)
-                delta = n >> 1
-                if n & 1 or delta <= previous or delta > max_delta:
-                    raise DecodeError("a record's offset is out of order or outside the batch")
-                previous = delta
-
-                n = buf[pos]
-                pos += 1
-                if n == 1:
-                    key = None
-                else:
-                    if n > 127:
-                        n, pos = read_uvarint(buf, pos - 1)
-                    start = pos
-                    pos += n >> 1
-                    if n & 1 or pos > record_end:
-                        raise DecodeError("a key's length is beyond its record")
-                    key = buf[start:pos]
-
-                n = buf[pos]
-                pos += 1
-                if n == 1:
-                    value = None
-                else:
-                    if n > 127:
-                        byte = buf[pos]
-                        if byte < 128:
-                            n += (byte << 7) - 128
-                            pos += 1
-                        else:
-                            n, pos = read_uvarint(buf, pos - 1)
-                    start = pos
-                    pos += n >> 1
-                    if n & 1 or pos > record_end:
-                        raise DecodeError("a value's length is beyond its record")
-                    value = buf[start:pos]
-
-                headers = _NO_HEADERS
-                if buf[pos]:
-                    headers, pos = _read_headers(buf, pos, record_end)
-                else:
-                    pos += 1
-
-                if pos != record_end:
-                    raise DecodeError("a record does not end where its length says")
-                if base_offset + delta >= start_offset:
-                    yield new_record(
-                        Record,
-                        (
-                            topic,
-                            partition,
-                            base_offset + delta,
-                            timestamp,
-                            timestamp_type,
-                            key,
-                            value,
-                            headers,
-                            leader_epoch,
-                        ),
-                    )
-            if pos != end:
-                raise DecodeError(f"{end - pos} bytes behind the last record")
-        except IndexError:
-            raise self._corrupt("input ends inside a record") from None
-        except DecodeError as error:
-            raise self._corrupt(str(error)) from None
-
-    def _inflate(self) -> bytes:
-        try:
-            return decompress(self.codec, self.raw[_HEADER_SIZE:], self._max_batch_bytes)
+            if COMPILED and self.codec is Codec.NONE:
+                return data
+            return decompress(self.codec, data, self._max_batch_bytes)
         except LimitExceededError as error:
             raise LimitExceededError(
                 f"{self.topic}/{self.partition} at offset {self.base_offset}: {error}"
@@ -370,6 +265,383 @@ class RecordBatch:
         return CorruptRecordError(
             reason, topic=self.topic, partition=self.partition, offset=self.base_offset
         )
+
+
+class RecordReader:
+    """An iterator over the records of one batch, which makes one at a time.
+
+    It goes over the bytes once and remembers where the parts of the record at hand lie; `next`
+    makes that record, `skip` makes nothing.
+    """
+
+    __slots__ = (
+        "_base_offset",
+        "_base_timestamp",
+        "_batch",
+        "_buf",
+        "_create_time",
+        "_data",
+        "_end",
+        "_headers_at",
+        "_key_at",
+        "_key_end",
+        "_leader_epoch",
+        "_left",
+        "_max_delta",
+        "_most",
+        "_offset",
+        "_partition",
+        "_pos",
+        "_previous",
+        "_start_offset",
+        "_timestamp",
+        "_timestamp_type",
+        "_topic",
+        "_value_at",
+        "_value_end",
+        "_views",
+    )
+
+    def __init__(self, batch: RecordBatch, start_offset: int, views: bool) -> None:
+        self._batch = batch
+        self._data: Buffer | None = None
+        self._views = views
+        self._start_offset = start_offset
+        self._topic = batch.topic
+        self._partition = batch.partition
+        self._leader_epoch = batch.leader_epoch
+        self._base_offset = batch.base_offset
+        self._max_delta = batch.last_offset - batch.base_offset
+        self._timestamp_type = batch.timestamp_type
+        self._create_time = self._timestamp_type is TimestampType.CREATE_TIME
+        self._base_timestamp = batch.base_timestamp
+        self._most = _MAX_INT64
+        self._left = batch.count if start_offset <= batch.last_offset else 0
+        self._previous = -1
+        self._pos = self._end = 0
+        self._offset = -1
+        self._timestamp = batch.max_timestamp
+        self._key_at = self._key_end = self._value_at = self._value_end = self._headers_at = 0
+
+    @property
+    def offset(self) -> int:
+        """Of the last record that was made or skipped; -1 before the first."""
+        return self._offset
+
+    def __iter__(self) -> RecordReader:
+        return self
+
+    def __next__(self) -> Record:
+        record = self.next()
+        if record is None:
+            raise StopIteration
+        return record
+
+    def next(self) -> Record | None:
+        """The next record; None at the end. Raises as `RecordBatch.records` says."""
+        if not self._most:
+            return None
+        self._most -= 1
+        return self._make(self._buf) if self._step() else None
+
+    def skip(self, most: int) -> int:
+        """Go past up to `most` records, checking them as `next` does; answer how many.
+
+        What is damaged behind the first of them is left for the next call to raise.
+        """
+        skipped = 0
+        while skipped < most:
+            left, previous, pos, offset = self._left, self._previous, self._pos, self._offset
+            try:
+                if not self._step():
+                    break
+            except DecodeError:
+                if not skipped:
+                    raise
+                self._left, self._previous, self._pos, self._offset = left, previous, pos, offset
+                break
+            skipped += 1
+        return skipped
+
+    def fork(self) -> RecordReader:
+        """Another reader of the same records, at the same place."""
+        if self._left and self._data is None:
+            self._open()
+        other = RecordReader(self._batch, self._start_offset, self._views)
+        if self._data is not None:
+            other._data = self._data
+            other._buf = self._buf
+        other._end, other._most = self._end, self._most
+        other._left, other._previous = self._left, self._previous
+        other._pos, other._offset = self._pos, self._offset
+        return other
+
+    def stop_after(self, most: int) -> None:
+        """End after `most` records, which were gone past by another reader before."""
+        self._most = most
+
+    def _open(self) -> None:
+        try:
+            data = self._data = self._batch._inflate()
+            self._batch._check_count(len(data))
+        except DecodeError:
+            self._left = 0
+            raise
+        self._buf = data
+        self._end = len(data)
+
+    def _step(self) -> bool:
+        """Find the next record at or above the start; answer whether there is one."""
+        if not self._left:
+            return self._ended()
+        if self._data is None:
+            self._open()
+        try:
+            while self._left:
+                self._left -= 1
+                self._find(self._buf)
+                if self._offset >= self._start_offset:
+                    return True
+            return self._ended()
+        except IndexError:
+            self._give_up()
+            raise self._batch._corrupt("input ends inside a record") from None
+        except CorruptRecordError:
+            raise
+        except DecodeError as error:
+            self._give_up()
+            raise self._batch._corrupt(str(error)) from None
+
+    def _ended(self) -> bool:
+        extra = self._end - self._pos
+        if extra:
+            self._give_up()
+            raise self._batch._corrupt(f"{extra} bytes behind the last record")
+        return False
+
+    def _give_up(self) -> None:
+        self._left = 0
+        self._pos = self._end
+
+    def _find(self, buf: Buffer) -> None:
+        """Read one record's lengths, each against the bytes that are there, and go past it."""
+        # Every varint is read in place while it has one byte, or the usual two: a call each would
+        # double the time where this is not compiled. Lengths stay in zigzag form: even is >= 0, 1
+        # is -1 (null).
+        pos = self._pos
+        n = buf[pos]
+        pos += 1
+        if n > 127:
+            byte = buf[pos]
+            if byte < 128:
+                n += (byte << 7) - 128
+                pos += 1
+            else:
+                self._pos = pos - 1
+                n = self._long(buf, 32)
+                pos = self._pos
+        record_end = pos + (n >> 1)
+        if n & 1 or record_end > self._end:
+            raise DecodeError("a record's length is beyond the batch")
+
+        pos += 1  # the record's attributes, all unused
+
+        n = buf[pos]
+        pos += 1
+        if n > 127:
+            byte = buf[pos]
+            if byte < 128:
+                n += (byte << 7) - 128
+                pos += 1
+            else:
+                self._pos = pos - 1
+                n = self._long(buf, 64)
+                pos = self._pos
+        if self._create_time:
+            delta = (n >> 1) ^ -(n & 1)
+            timestamp = self._base_timestamp
+            if timestamp > _MAX_INT64 - delta if delta > 0 else timestamp < _MIN_INT64 - delta:
+                raise DecodeError("a record's timestamp exceeds 64 bits")
+            self._timestamp = timestamp + delta
+
+        n = buf[pos]
+        pos += 1
+        if n > 127:
+            byte = buf[pos]
+            if byte < 128:
+                n += (byte << 7) - 128
+                pos += 1
+            else:
+                self._pos = pos - 1
+                n = self._long(buf, 32)
+                pos = self._pos
+        delta = n >> 1
+        if n & 1 or delta <= self._previous or delta > self._max_delta:
+            raise DecodeError("a record's offset is out of order or outside the batch")
+        self._previous = delta
+        self._offset = self._base_offset + delta
+
+        n = buf[pos]
+        pos += 1
+        if n == 1:
+            self._key_at = _NULL
+        else:
+            if n > 127:
+                self._pos = pos - 1
+                n = self._long(buf, 32)
+                pos = self._pos
+            self._key_at = pos
+            pos += n >> 1
+            if n & 1 or pos > record_end:
+                raise DecodeError("a key's length is beyond its record")
+            self._key_end = pos
+
+        n = buf[pos]
+        pos += 1
+        if n == 1:
+            self._value_at = _NULL
+        else:
+            if n > 127:
+                byte = buf[pos]
+                if byte < 128:
+                    n += (byte << 7) - 128
+                    pos += 1
+                else:
+                    self._pos = pos - 1
+                    n = self._long(buf, 32)
+                    pos = self._pos
+            self._value_at = pos
+            pos += n >> 1
+            if n & 1 or pos > record_end:
+                raise DecodeError("a value's length is beyond its record")
+            self._value_end = pos
+
+        self._headers_at = pos
+        if buf[pos]:
+            self._pos = pos
+            self._check_headers(buf, record_end)
+            pos = self._pos
+        else:
+            pos += 1
+        if pos != record_end:
+            raise DecodeError("a record does not end where its length says")
+        self._pos = pos
+
+    def _check_headers(self, buf: Buffer, record_end: int) -> None:
+        """Go past the headers of a record. They are made when they are first read, not here."""
+        n = self._long(buf, 32)
+        count = n >> 1
+        # A header is two lengths at least.
+        if n & 1 or count * 2 > record_end - self._pos:
+            raise DecodeError("a record's header count is beyond its bytes")
+        for _ in range(count):
+            n = self._long(buf, 32)
+            start = self._pos
+            pos = start + (n >> 1)
+            if n & 1 or pos > record_end:
+                raise DecodeError("a header key's length is beyond its record")
+            _check_text(buf, start, pos)
+            self._pos = pos
+            n = self._long(buf, 32)
+            if n != 1:
+                self._pos += n >> 1
+                if n & 1 or self._pos > record_end:
+                    raise DecodeError("a header value's length is beyond its record")
+
+    def _long(self, buf: Buffer, bits: int) -> int:
+        """Read a varint of at most 32 or 64 bits at the position, without undoing the zigzag."""
+        value = shift = 0
+        pos = self._pos
+        end = self._end
+        while pos < end:
+            byte = buf[pos]
+            pos += 1
+            if shift == 63 and 1 < byte < 128:
+                raise DecodeError("varint exceeds 64 bits")
+            value |= (byte & 0x7F) << shift
+            if byte < 128:
+                if bits == 32 and value > 0xFFFFFFFF:
+                    raise DecodeError("unsigned varint exceeds 32 bits")
+                self._pos = pos
+                return value
+            shift += 7
+            if bits == 32 and shift > 28:
+                raise DecodeError("unsigned varint is longer than 5 bytes")
+            if shift > 63:
+                raise DecodeError("varint is longer than 10 bytes")
+        raise DecodeError(f"input ends inside {'an unsigned' if bits == 32 else 'a'} varint")
+
+    def _make(self, buf: Buffer) -> Record:
+        """The record that was found last."""
+        record = Record.__new__(Record)
+        record._topic = self._topic
+        record._partition = self._partition
+        record._offset = self._offset
+        record._timestamp = self._timestamp
+        record._timestamp_type = self._timestamp_type
+        record._leader_epoch = self._leader_epoch
+        record._key = record._value = None
+        if self._key_at >= 0:
+            record._key = self._part(buf, self._key_at, self._key_end)
+        if self._value_at >= 0:
+            record._value = self._part(buf, self._value_at, self._value_end)
+        record._headers = _NO_HEADERS
+        if buf[self._headers_at]:
+            record._headers = _RawHeaders(_cut(buf, self._headers_at, self._pos))
+        return record
+
+    def _part(self, buf: Buffer, start: int, end: int) -> Buffer:
+        if self._views:
+            return memoryview(cast(Buffer, self._data))[start:end]
+        return _cut(buf, start, end)
+
+
+class _RawHeaders:
+    """The headers of a record as they came; their lengths were checked."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self) -> Headers:
+        buf = self._data
+        n, pos = read_uvarint(buf, 0)
+        headers: list[tuple[str, bytes | None]] = []
+        for _ in range(n >> 1):
+            n, start = read_uvarint(buf, pos)
+            pos = start + (n >> 1)
+            name = buf[start:pos].decode()
+            n, pos = read_uvarint(buf, pos)
+            if n == 1:
+                headers.append((name, None))
+                continue
+            start = pos
+            pos += n >> 1
+            headers.append((name, buf[start:pos]))
+        return tuple(headers)
+
+
+def _check_text(buf: Buffer, start: int, end: int) -> None:
+    for pos in range(start, end):
+        if buf[pos] > 127:
+            break
+    else:
+        return
+    try:
+        _cut(buf, start, end).decode()
+    except UnicodeDecodeError:
+        raise DecodeError("a header key is not UTF-8") from None
+
+
+def _cut(buf: Buffer, start: int, end: int) -> bytes:
+    """A copy of some bytes, which do lie inside."""
+    if cython.compiled:
+        if start == end:
+            return b""
+        first = cython.cast(cython.p_char, cython.address(buf[start]))
+        return cast(bytes, first[: end - start])
+    return bytes(buf[start:end])
 
 
 def read_batches(
@@ -444,19 +716,21 @@ def encode_batch(
         raise LocalProtocolError("a batch needs a record")
     base_timestamp = max_timestamp = records[0].timestamp
     out = bytearray()
+    body = bytearray()
     for delta, (key, value, timestamp, headers) in enumerate(records):
         if timestamp > max_timestamp:
             max_timestamp = timestamp
-        body = bytearray(1)  # the record's attributes, all unused
-        body += encode_varint(timestamp - base_timestamp)
-        body += encode_varint(delta)
+        body.clear()
+        body.append(0)  # the record's attributes, all unused
+        _put(body, timestamp - base_timestamp)
+        _put(body, delta)
         _put_bytes(body, key)
         _put_bytes(body, value)
-        body += encode_varint(len(headers))
+        _put(body, len(headers))
         for name, content in headers:
             _put_bytes(body, name.encode())
             _put_bytes(body, content)
-        out += encode_varint(len(body))
+        _put(out, len(body))
         out += body
     payload = compress(codec, out)
     batch = bytearray(_HEADER_SIZE)
@@ -511,38 +785,18 @@ def _seal(batch: bytearray) -> bytes:
     return bytes(batch)
 
 
-def _read_headers(buf: bytes, pos: int, record_end: int) -> tuple[Headers, int]:
-    n, pos = read_uvarint(buf, pos)
-    count = n >> 1
-    # A header is two lengths at least.
-    if n & 1 or count * 2 > record_end - pos:
-        raise DecodeError("a record's header count is beyond its bytes")
-    headers: list[tuple[str, bytes | None]] = []
-    for _ in range(count):
-        n, start = read_uvarint(buf, pos)
-        pos = start + (n >> 1)
-        if n & 1 or pos > record_end:
-            raise DecodeError("a header key's length is beyond its record")
-        try:
-            name = buf[start:pos].decode()
-        except UnicodeDecodeError:
-            raise DecodeError("a header key is not UTF-8") from None
-        n, pos = read_uvarint(buf, pos)
-        if n == 1:
-            headers.append((name, None))
-            continue
-        start = pos
-        pos += n >> 1
-        if n & 1 or pos > record_end:
-            raise DecodeError("a header value's length is beyond its record")
-        headers.append((name, buf[start:pos]))
-    return tuple(headers), pos
+def _put(out: bytearray, value: int) -> None:
+    """Append a signed integer of at most 64 bits, in zigzag form."""
+    left = (value << 1) ^ (value >> 63)
+    while left > 127:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    out.append(left)
 
 
 def _put_bytes(out: bytearray, data: bytes | None) -> None:
     if data is None:
-        out += UVARINT_1[1]
+        out.append(1)
         return
-    n = len(data) << 1
-    out += UVARINT_1[n] if n < 128 else encode_varint(len(data))
+    _put(out, len(data))
     out += data

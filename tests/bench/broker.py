@@ -15,6 +15,7 @@ from kafkagroup import Broker, TopicPartition
 from kafkagroup.testing import LocalKafka
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
+    CreatableTopicConfig,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
@@ -57,7 +58,12 @@ async def connected(bootstrap: str) -> AsyncIterator[Broker]:
 
 async def _create(bootstrap: str, name: str, partitions: int) -> None:
     new = CreatableTopic(
-        name=name, num_partitions=partitions, replication_factor=-1, assignments=(), configs=()
+        name=name,
+        num_partitions=partitions,
+        replication_factor=-1,
+        assignments=(),
+        # Our records are stamped with a time long ago: the broker would delete them in a long run.
+        configs=(CreatableTopicConfig(name="retention.ms", value="-1"),),
     )
     async with connected(bootstrap) as broker:
         await broker.request(CreateTopicsRequest(topics=(new,)))

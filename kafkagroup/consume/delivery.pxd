@@ -1,0 +1,29 @@
+# The types of `delivery` where it is compiled.
+
+cimport cython
+from kafkagroup.types cimport Record
+from kafkagroup.wire.records cimport RecordReader
+
+
+@cython.final
+cdef class Delivery:
+    cdef readonly dict owned
+    cdef object _convert
+    cdef object _took
+    cdef object _turn
+    cdef object _current
+    cdef object _batch
+    cdef RecordReader _records
+    cdef Record _stuck
+    cdef tuple _kept
+    cdef tuple _hand
+    cdef bint _lazy
+
+    cpdef count_processed(self)
+    @cython.locals(record=Record)
+    cpdef next_record(self)
+    @cython.locals(record=Record)
+    cdef Record _read(self, owned)
+    cdef _open_batch(self)
+    @cython.locals(records=RecordReader, unread=RecordReader)
+    cdef _skip(self, owned, Py_ssize_t most)

@@ -1,0 +1,27 @@
+"""Until when records may be handed out without looking around: pure, and asked for each record.
+
+Whoever looks around, grants; whatever may change what there was to see, ends it. It is compiled
+where a compiler is at hand, by the types in `lease.pxd`.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Lease"]
+
+_ENDED = float("-inf")
+
+
+class Lease:
+    """Of one consumer. Times are on its loop's clock."""
+
+    __slots__ = ("last_poll", "until")
+
+    def __init__(self) -> None:
+        self.until = _ENDED
+        """No record is handed out from here on before somebody has looked around."""
+        self.last_poll = 0.0
+        """When the application last came to the client or left it."""
+
+    def end(self) -> None:
+        """Something has changed, or somebody else needs the loop."""
+        self.until = _ENDED

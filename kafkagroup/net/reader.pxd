@@ -1,0 +1,25 @@
+# The types of `reader` where it is compiled.
+
+cimport cython
+from kafkagroup.consume.delivery cimport Delivery
+from kafkagroup.consume.lease cimport Lease
+
+
+@cython.final
+cdef class Reader:
+    cdef readonly object task
+    cdef object _session
+    cdef Lease _lease
+    cdef Delivery _delivery
+    cdef object _clock
+    cdef bint _reading
+    cdef double _checkpointed
+
+    @cython.locals(now=double)
+    cpdef ready(self)
+
+
+@cython.final
+cdef class Records:
+    cdef Reader _reader
+    cdef object _wait

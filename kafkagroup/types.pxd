@@ -1,0 +1,17 @@
+# The fields of a record where `types` is compiled.
+
+cimport cython
+
+
+@cython.final
+@cython.freelist(128)
+cdef class Record:
+    cdef object _topic
+    cdef object _timestamp_type
+    cdef object _key
+    cdef object _value
+    cdef object _headers
+    cdef long long _offset
+    cdef long long _timestamp
+    cdef int _partition
+    cdef int _leader_epoch

@@ -1,0 +1,89 @@
+# The types of `records` where it is compiled. Indexing typed memoryviews stays checked: a damaged
+# length raises IndexError, as it does where nothing is compiled.
+
+cimport cython
+from kafkagroup.types cimport Record
+
+cdef long long _MAX_INT64
+cdef long long _MIN_INT64
+cdef int _NULL
+cdef object _NO_HEADERS
+
+
+@cython.final
+cdef class RecordReader:
+    cdef object _batch
+    cdef object _data
+    cdef object _topic
+    cdef object _timestamp_type
+    cdef const unsigned char[::1] _buf
+    cdef bint _views
+    cdef bint _create_time
+    cdef int _partition
+    cdef int _leader_epoch
+    cdef long long _start_offset
+    cdef long long _base_offset
+    cdef long long _base_timestamp
+    cdef long long _max_delta
+    cdef long long _previous
+    cdef long long _offset
+    cdef long long _timestamp
+    cdef long long _left
+    cdef long long _most
+    cdef Py_ssize_t _pos
+    cdef Py_ssize_t _end
+    cdef Py_ssize_t _key_at
+    cdef Py_ssize_t _key_end
+    cdef Py_ssize_t _value_at
+    cdef Py_ssize_t _value_end
+    cdef Py_ssize_t _headers_at
+
+    cpdef Record next(self)
+    @cython.locals(left="long long", previous="long long", pos=Py_ssize_t, offset="long long")
+    cpdef Py_ssize_t skip(self, Py_ssize_t most) except -1
+    cpdef RecordReader fork(self)
+    cpdef void stop_after(self, Py_ssize_t most) noexcept
+    cdef void _open(self) except *
+    cdef bint _step(self) except -1
+    cdef bint _ended(self) except -1
+    cdef void _give_up(self) noexcept
+    @cython.locals(
+        n="unsigned long long",
+        byte="unsigned long long",
+        delta="long long",
+        timestamp="long long",
+        pos=Py_ssize_t,
+        record_end=Py_ssize_t,
+    )
+    cdef void _find(self, const unsigned char[::1] buf) except *
+    @cython.locals(
+        n="unsigned long long", count="long long", start=Py_ssize_t, pos=Py_ssize_t
+    )
+    cdef void _check_headers(self, const unsigned char[::1] buf, Py_ssize_t record_end) except *
+    @cython.locals(
+        value="unsigned long long",
+        byte="unsigned long long",
+        shift=int,
+        pos=Py_ssize_t,
+        end=Py_ssize_t,
+    )
+    cdef unsigned long long _long(self, const unsigned char[::1] buf, int bits) except? 0
+    @cython.locals(record=Record)
+    cdef Record _make(self, const unsigned char[::1] buf)
+    cdef object _part(self, const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end)
+
+
+@cython.final
+cdef class _RawHeaders:
+    cdef bytes _data
+
+
+@cython.locals(pos=Py_ssize_t)
+cdef void _check_text(
+    const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end
+) except *
+cdef bytes _cut(const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end)
+
+@cython.locals(left="unsigned long long")
+cdef void _put(bytearray out, long long value) except *
+cdef void _put_bytes(bytearray out, object data) except *

@@ -1,0 +1,109 @@
+"""Builds the hot path with Cython where that and a C compiler are at hand, and does without where
+they are not: what cannot be compiled runs as the Python that it is.
+
+All of it is compiled or nothing, as the parts share their fields. KAFKAGROUP_PURE=1 asks for
+nothing; without anything compiled, a wheel is one for every platform.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from setuptools import Distribution, Extension, setup
+from setuptools.command.build_ext import build_ext
+
+SOURCES = (
+    "kafkagroup/types.py",
+    "kafkagroup/wire/records.py",
+    "kafkagroup/consume/lease.py",
+    "kafkagroup/consume/delivery.py",
+    "kafkagroup/net/reader.py",
+)
+"""What is compiled; a .pxd beside each has its types."""
+
+READ = (*SOURCES, *(name.replace(".py", ".pxd") for name in SOURCES))
+
+IN_PLACE = Path("kafkagroup", "_in_place.txt")
+"""Says, beside modules that were compiled in place, of which sources they were made: each line has
+the ending of the modules' names, a source, and its CRC-32. `import kafkagroup` holds it against the
+sources."""
+
+
+class BuildExt(build_ext):
+    """Compiles everything or nothing."""
+
+    def finalize_options(self) -> None:
+        from Cython.Build import cythonize
+
+        self.distribution.ext_modules = cythonize(
+            list(SOURCES),
+            language_level=3,
+            build_dir="build/cython",
+            quiet=True,
+            # The types are those of the .pxd files; annotations are for people and type checkers.
+            compiler_directives={"annotation_typing": False},
+        )
+        self.parallel = True
+        super().finalize_options()
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except Exception as error:  # compilers fail in ways of their own
+            for extension in self.extensions:
+                Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+            say_not(f"the compiler failed: {error}")
+            self.extensions = []
+        if self.inplace or self.editable_mode:
+            remember(self.get_ext_filename(""), bool(self.extensions))
+
+
+def remember(ending: str, compiled: bool) -> None:
+    """Keep what the modules in place were made of, of this Python and of others."""
+    lines = IN_PLACE.read_text("utf-8").splitlines() if IN_PLACE.exists() else []
+    lines = [line for line in lines if not line.startswith(f"{ending} ")]
+    if compiled:
+        lines += [f"{ending} {name} {zlib.crc32(Path(name).read_bytes())}" for name in READ]
+    IN_PLACE.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+def wanted() -> list[Extension]:
+    """What to compile: everything, or nothing."""
+    if os.environ.get("KAFKAGROUP_PURE"):
+        say_not("KAFKAGROUP_PURE is set")
+        return []
+    try:
+        import Cython.Build  # noqa: F401
+    except ImportError:
+        say_not("Cython is not installed")
+        return []
+    try:
+        probe()
+    except Exception as error:
+        say_not(f"no C compiler for this Python: {error}")
+        return []
+    return [Extension(name.removesuffix(".py").replace("/", "."), [name]) for name in SOURCES]
+
+
+def probe() -> None:
+    """Compile a line of C against this Python. Only trying tells whether it works."""
+    with TemporaryDirectory() as place:
+        source = Path(place, "probe.c")
+        source.write_text("#include <Python.h>\n", "utf-8")
+        command = build_ext(Distribution({"ext_modules": [Extension("probe", [str(source)])]}))
+        command.build_temp = command.build_lib = place
+        command.ensure_finalized()
+        command.run()
+
+
+def say_not(reason: str) -> None:
+    """Tell that it runs, but slower."""
+    print(f"kafkagroup is NOT COMPILED: {reason}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    setup(ext_modules=wanted(), cmdclass={"build_ext": BuildExt})
