@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-wire test-brokers soak sim bench fuzz fuzz-assign hostile clean
+.PHONY: help demo check compile wheel test test-all test-wire test-brokers soak sim bench fuzz fuzz-assign hostile clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -10,6 +10,8 @@ BIN := .venv/bin
 INSTALL := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 # The oldest first: what works there works on the others.
 VERSIONS := 3.11 3.12 3.13
+# What is compiled, where there is a C compiler.
+COMPILED := $(shell sed -nE 's/^    "(kafkagroup\/.*\.py)",$$/\1/p' setup.py)
 WIRE_DEPENDENCIES := aiokafka hypothesis kio pytest pytest-asyncio trio
 
 # Shell: prints the first of some commands that is a Python which can make environments. Only
@@ -27,7 +29,7 @@ help: ## list the targets
 demo: .venv/demo.stamp ## a group of processes in a live view; BROKER=host:port for a real broker
 	@$(BIN)/python examples/demo.py $(BROKER)
 
-check: .venv/check.stamp ## format, lint, types, which module may import which, known vulnerabilities
+check: .venv/compiled.stamp ## format, lint, types, which module may import which, known vulnerabilities
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -35,50 +37,64 @@ check: .venv/check.stamp ## format, lint, types, which module may import which, 
 	$(BIN)/python -m pytest tests/test_layers.py
 	$(BIN)/python tests/audit.py
 
-test: test-all test-wire ## all tests, with real Kafka if there is Java; tests/wire on other Pythons too
-	@echo "== all tests passed on $$($(BIN)/python --version); the Kafka of those that share one:"
+compile: .venv/compiled.stamp ## the hot path as C, where there is a compiler; says whether it is
+	@$(COMPILED_OR_NOT)
+
+COMPILED_OR_NOT = $(BIN)/python -c 'import kafkagroup; \
+	print("kafkagroup is" + " not" * (not kafkagroup.__compiled__), "compiled")'
+
+wheel: .venv/check.stamp ## a wheel for this platform, the one for all others, and an sdist, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	@rm -rf build/pure && mkdir -p build/pure && tar -xzf dist/*.tar.gz -C build/pure --strip 1
+	KAFKAGROUP_PURE=1 $(BIN)/python -m build --quiet --wheel --outdir dist build/pure
+	@ls dist
+
+test: test-all test-wire ## all tests, compiled, with real Kafka if there is Java; uncompiled on all Pythons
+	@echo "== all tests passed on $$($(BIN)/python --version); $$($(COMPILED_OR_NOT)); the Kafka of those that share one:"
 	@sed -nE 's/^((not|taken)[ :].*)/     \1/p' .venv/pytest.log
-	@echo "== tests/wire on other Pythons:"
+	@echo "== tests/wire and tests/consume, uncompiled:"
 	@sed 's/^/     /' .venv/wire.log
 
-test-all: .venv/check.stamp
+test-all: .venv/compiled.stamp
 	@command -v java >/dev/null || echo "NO JAVA: no test meets a real Kafka"
 	$(BIN)/python -m pytest | tee .venv/pytest.log
 
-test-wire: .venv/check.stamp
+test-wire: .venv/compiled.stamp
 	@rm -f .venv/wire.log
 	@for version in $(VERSIONS); do $(MAKE) --no-print-directory test-wire-$$version; done
 
 test-wire-%: | .venv/bin/python
 	@python=$$($(call first_usable,$(call called,$*))); \
 	if [ "$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" = $* ]; then \
-	  echo "$*: among all tests" >> .venv/wire.log; \
+	  KAFKAGROUP_PURE=1 $(BIN)/python -m pytest tests/wire tests/consume; \
+	  echo "$*: passed" >> .venv/wire.log; \
 	elif [ -z "$$python" ]; then \
 	  echo "$*: SKIPPED, no such Python here" | tee -a .venv/wire.log; \
 	else \
 	  [ -x .venv-$*/bin/python ] || "$$python" -m venv .venv-$*; \
-	  .venv-$*/bin/python $(INSTALL) --editable . $(WIRE_DEPENDENCIES); \
-	  .venv-$*/bin/python -m pytest tests/wire; \
+	  KAFKAGROUP_PURE=1 .venv-$*/bin/python $(INSTALL) --editable . $(WIRE_DEPENDENCIES); \
+	  KAFKAGROUP_PURE=1 .venv-$*/bin/python -m pytest tests/wire tests/consume; \
 	  echo "$*: passed" >> .venv/wire.log; \
 	fi
 
-soak: .venv/check.stamp ## a million records, and a pipeline where all fails; SEED=n; BROKER=host:port: the first only
+soak: .venv/compiled.stamp ## a million records, and a pipeline where all fails; SEED=n; BROKER=host:port: the first only
 	$(BIN)/python tests/soak/run.py $(BROKER)
 	$(if $(BROKER),,$(BIN)/python tests/soak/pipeline.py $(if $(SEED),--seed $(SEED)))
 
-test-brokers: .venv/check.stamp ## the promise "from 2.4 on": Apache Kafka 2.4.1 and 3.9.1
+test-brokers: .venv/compiled.stamp ## the promise "from 2.4 on": Apache Kafka 2.4.1 and 3.9.1
 	$(BIN)/python -m pytest tests/old_brokers tests/testing/test_local.py -m brokers
 
-hostile: .venv/check.stamp ## brokers that mean harm: how each attack ends, its memory and time
+hostile: .venv/compiled.stamp ## brokers that mean harm: how each attack ends, its memory and time
 	$(BIN)/python -m tests.hostile
 
-fuzz: .venv/check.stamp ## mutated answers through every decoder; CASES=n, SEED=n
+fuzz: .venv/compiled.stamp ## mutated answers through every decoder; CASES=n, SEED=n
 	$(BIN)/python tests/hostile/fuzz.py --cases $(or $(CASES),10000000) $(if $(SEED),--seed $(SEED))
 
 fuzz-assign: .venv/check.stamp ## a million generated groups through every assignor; CASES=n, SEED=n
 	$(BIN)/python tests/assign/fuzz.py --cases $(or $(CASES),1000000) $(if $(SEED),--seed $(SEED))
 
-sim: .venv/check.stamp ## 10,000 simulated lives of groups, judged; HISTORIES=n, START=seed, KEEP=file to resume
+sim: .venv/compiled.stamp ## 10,000 simulated lives of groups, judged; HISTORIES=n, START=seed, KEEP=file to resume
 	$(BIN)/python -m tests.sim --histories $(or $(HISTORIES),10000) --start $(or $(START),0) $(if $(KEEP),--resume $(KEEP))
 	$(BIN)/python -m tests.sim --bugs
 
@@ -86,7 +102,8 @@ bench: .venv/bench.stamp ## everything beside aiokafka, librdkafka and Java; PRE
 	$(BIN)/python -m tests.bench --preset $(or $(PRESET),small)
 
 clean: ## remove the virtual environments and all that tools have left
-	rm -rf .venv .venv-3.* build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find kafkagroup -name '*.so' -delete
+	rm -rf kafkagroup/_in_place.txt dist .venv .venv-3.* build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@python=$$($(call first_usable,$(or $(PYTHON),$(ANY_PYTHON)))); \
@@ -100,15 +117,21 @@ clean: ## remove the virtual environments and all that tools have left
 
 .venv/demo.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing the demo into .venv"
-	@$(BIN)/python $(INSTALL) --editable '.[demo]'
+	@KAFKAGROUP_PURE=1 $(BIN)/python $(INSTALL) --editable '.[demo]'
 	@touch $@
 
 .venv/check.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing tests and tools into .venv"
-	@$(BIN)/python $(INSTALL) --editable '.[check]'
+	@KAFKAGROUP_PURE=1 $(BIN)/python $(INSTALL) --editable '.[check]'
 	@touch $@ .venv/demo.stamp
 
-.venv/bench.stamp: pyproject.toml constraints.txt .venv/check.stamp
+.venv/compiled.stamp: setup.py $(COMPILED) $(COMPILED:.py=.pxd) .venv/check.stamp
+	@echo "compiling the hot path"
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@$(COMPILED_OR_NOT)
+	@touch $@
+
+.venv/bench.stamp: pyproject.toml constraints.txt .venv/compiled.stamp
 	@echo "installing what benchmarks draw with into .venv"
 	@$(BIN)/python $(INSTALL) --editable '.[bench]'
 	@touch $@

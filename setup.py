@@ -2,7 +2,7 @@
 they are not: what cannot be compiled runs as the Python that it is.
 
 All of it is compiled or nothing, as the parts share their fields. KAFKAGROUP_PURE=1 asks for
-nothing; without anything compiled, a wheel is one for every platform.
+nothing, and what is installed then is for every platform; when kafkagroup runs it means the same.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class BuildExt(build_ext):
     """Compiles everything or nothing."""
 
     def finalize_options(self) -> None:
+        if not self.distribution.ext_modules:
+            super().finalize_options()
+            return
         from Cython.Build import cythonize
 
         self.distribution.ext_modules = cythonize(
@@ -54,10 +57,12 @@ class BuildExt(build_ext):
         try:
             super().run()
         except Exception as error:  # compilers fail in ways of their own
-            for extension in self.extensions:
-                Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
             say_not(f"the compiler failed: {error}")
             self.extensions = []
+        if not self.extensions:
+            # Those of another time would be found, and taken for what the sources are now.
+            for name in SOURCES:
+                Path(self.get_ext_fullpath(module(name))).unlink(missing_ok=True)
         if self.inplace or self.editable_mode:
             remember(self.get_ext_filename(""), bool(self.extensions))
 
@@ -69,6 +74,10 @@ def remember(ending: str, compiled: bool) -> None:
     if compiled:
         lines += [f"{ending} {name} {zlib.crc32(Path(name).read_bytes())}" for name in READ]
     IN_PLACE.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+def module(source: str) -> str:
+    return source.removesuffix(".py").replace("/", ".")
 
 
 def wanted() -> list[Extension]:
@@ -86,7 +95,7 @@ def wanted() -> list[Extension]:
     except Exception as error:
         say_not(f"no C compiler for this Python: {error}")
         return []
-    return [Extension(name.removesuffix(".py").replace("/", "."), [name]) for name in SOURCES]
+    return [Extension(module(name), [name]) for name in SOURCES]
 
 
 def probe() -> None:

@@ -173,7 +173,10 @@ def _check_compiled() -> None:
                 raise ImportError(f"{name} has changed since it was compiled; run `make compile`")
 
 
-_check_compiled()
+if os.environ.get("KAFKAGROUP_PURE"):
+    import_module("kafkagroup._pure").install()
+else:
+    _check_compiled()
 
 
 def __getattr__(name: str) -> object:

@@ -114,6 +114,7 @@ class Record:
         "headers",
         "leader_epoch",
     )
+    _fields = __match_args__  # these three as a named tuple has them
 
     _topic: str
     _partition: int
@@ -197,11 +198,14 @@ class Record:
         return self._leader_epoch
 
     def _replace(self, **changes: object) -> Record:
-        """A copy in which some values are others, as a named tuple makes it."""
-        values = dict(zip(self.__match_args__, self._values(), strict=True))
-        return type(self)(**values | changes)
+        """A copy in which some values are others."""
+        return type(self)(**self._asdict() | changes)
 
     __replace__ = _replace
+
+    def _asdict(self) -> dict[str, Any]:
+        """Names and values."""
+        return dict(zip(self._fields, self._values(), strict=True))
 
     def _values(self) -> tuple[Any, ...]:
         return (
@@ -223,8 +227,7 @@ class Record:
         return hash(self._values())
 
     def __repr__(self) -> str:
-        values = zip(self.__match_args__, self._values(), strict=True)
-        return f"Record({', '.join(f'{name}={value!r}' for name, value in values)})"
+        return f"Record({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
     def __reduce__(self) -> tuple[type[Record], tuple[Any, ...]]:
         # The same where it is compiled and where not: the two read each other's pickles.

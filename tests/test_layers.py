@@ -32,6 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "admin": _ENGINE | {"group"},
     "": set(),  # its names are imported on first use
     "compat": _PUBLIC | {"assign"},
+    "_pure": set(),
+    "compat": _PUBLIC,
     "cli": _PUBLIC | {"assign"},
     "__main__": {"cli"},
     "zookeeper": {"types", "errors", "member", "net"},

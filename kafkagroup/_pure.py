@@ -1,0 +1,30 @@
+"""KAFKAGROUP_PURE=1: the sources run, also where compiled modules lie beside them.
+
+To step through them in a debugger, or to find out whether it is the compiled form that is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
+from types import ModuleType
+
+__all__ = ["install"]
+
+
+class _SourceFinder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if path is None or not fullname.startswith("kafkagroup."):
+            return None
+        loader = (SourceFileLoader, SOURCE_SUFFIXES)
+        found = (FileFinder(place, loader).find_spec(fullname) for place in path)
+        return next((spec for spec in found if spec is not None), None)
+
+
+def install() -> None:
+    """Have the modules of this package that are imported from now on be sources."""
+    sys.meta_path.insert(0, _SourceFinder())
