@@ -19,7 +19,9 @@ from setuptools.command.build_ext import build_ext
 SOURCES = (
     "kafkagroup/types.py",
     "kafkagroup/wire/records.py",
+    "kafkagroup/wire/arrow.py",
     "kafkagroup/consume/lease.py",
+    "kafkagroup/consume/progress.py",
     "kafkagroup/consume/delivery.py",
     "kafkagroup/net/reader.py",
 )

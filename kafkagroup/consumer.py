@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 import anyio
 from anyio.abc import TaskGroup
@@ -51,7 +51,10 @@ from kafkagroup.types import (
     TopicPartition,
 )
 
-__all__ = ["Batches", "Consumer"]
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["ArrowBatches", "Batches", "Consumer"]
 
 T = TypeVar("T")
 
@@ -201,11 +204,25 @@ class Consumer(Service):
         except ConsumerClosedError:
             raise StopAsyncIteration from None
 
-    def batches(self, max_records: int = 1_000) -> Batches:
-        """Iterate over batches: records of one partition, processed when the next is asked for."""
+    @overload
+    def batches(self, max_records: int = 1_000, *, arrow: Literal[False] = False) -> Batches: ...
+
+    @overload
+    def batches(self, max_records: int = 1_000, *, arrow: Literal[True]) -> ArrowBatches: ...
+
+    def batches(self, max_records: int = 1_000, *, arrow: bool = False) -> Batches | ArrowBatches:
+        """Iterate over batches: records of one partition, processed when the next is asked for.
+
+        With `arrow` they are pyarrow.RecordBatches, made without an object for each record; the
+        schema's metadata names topic and partition. Needs the extra `arrow`, and no deserializers.
+        """
         if max_records < 1:
             raise ConfigurationError(f"max_records={max_records}; expected at least 1")
-        return Batches(self, max_records)
+        if not arrow:
+            return Batches(self, max_records)
+        if any(self._deserializers):
+            raise ConfigurationError("Arrow has columns of bytes; leave out the deserializers")
+        return ArrowBatches(self, max_records)
 
     async def getone(self) -> Record:
         """The next record; as iteration, but raises ConsumerClosedError after `stop`."""
@@ -655,6 +672,25 @@ class Batches:
             return await consumer._next(lambda: consumer._delivery.next_batch(self._max_records))
         except ConsumerClosedError:
             raise StopAsyncIteration from None
+
+
+class ArrowBatches:
+    """The async iterator of `Consumer.batches(arrow=True)`."""
+
+    def __init__(self, consumer: Consumer, max_records: int) -> None:
+        self._consumer = consumer
+        self._max_records = max_records
+
+    def __aiter__(self) -> ArrowBatches:
+        return self
+
+    async def __anext__(self) -> pyarrow.RecordBatch:
+        consumer, most = self._consumer, self._max_records
+        try:
+            batch = await consumer._next(lambda: consumer._delivery.next_batch(most, unread=True))
+        except ConsumerClosedError:
+            raise StopAsyncIteration from None
+        return batch.to_arrow()
 
 
 def _checked_topics(topics: Iterable[str]) -> frozenset[str]:

@@ -1,6 +1,7 @@
 # The types of `delivery` where it is compiled.
 
 cimport cython
+from kafkagroup.consume.progress cimport Progress
 from kafkagroup.types cimport Record
 from kafkagroup.wire.records cimport RecordReader
 
@@ -11,7 +12,7 @@ cdef class Delivery:
     cdef object _convert
     cdef object _took
     cdef object _turn
-    cdef object _current
+    cdef Progress _current
     cdef object _batch
     cdef RecordReader _records
     cdef Record _stuck
@@ -19,11 +20,12 @@ cdef class Delivery:
     cdef tuple _hand
     cdef bint _lazy
 
+    @cython.locals(owned=Progress)
     cpdef count_processed(self)
-    @cython.locals(record=Record)
+    @cython.locals(owned=Progress, record=Record)
     cpdef next_record(self)
     @cython.locals(record=Record)
-    cdef Record _read(self, owned)
-    cdef _open_batch(self)
+    cdef Record _read(self, Progress owned)
+    cdef Progress _open_batch(self)
     @cython.locals(records=RecordReader, unread=RecordReader)
-    cdef _skip(self, owned, Py_ssize_t most)
+    cdef _skip(self, Progress owned, Py_ssize_t most)

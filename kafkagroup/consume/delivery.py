@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import DecodeError, DeserializationError
 from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
+from kafkagroup.wire.arrow import columns, columns_of
 from kafkagroup.wire.records import COMPILED, RecordBatch, RecordReader
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["Batch", "Delivery"]
 
@@ -66,6 +71,17 @@ class Batch:
 
     def __len__(self) -> int:
         return self._count
+
+    def to_arrow(self) -> pyarrow.RecordBatch:
+        """The records as columns, `wire.arrow.schema`; without an object for each record where they
+        are still bytes.
+
+        Raises: ConfigurationError without pyarrow (the extra `arrow`), or where a deserializer made
+        something else of keys or values than bytes.
+        """
+        if self._unread is not None:
+            return columns(self._unread.fork(), self._count, self._topic, self._partition)
+        return columns_of(self.records, self._topic, self._partition)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Batch):
@@ -230,27 +246,41 @@ class Delivery:
         """
         if self._kept is not None:
             self._raise_kept()
-        while (owned := self._current or self._open_batch()) is not None:
-            if (record := self._read(owned)) is not None:
+        while True:
+            owned = self._current
+            if owned is None:
+                owned = self._open_batch()
+                if owned is None:
+                    return None
+            record = self._read(owned)
+            if record is not None:
                 self._hand = (owned,)
                 return record
             self._close_batch(owned)
-        return None
 
-    def next_batch(self, most: int) -> Batch | None:
-        """Up to `most` records of one partition, now in hand beside what is there already.
+    def next_batch(self, most: int, *, unread: bool = False) -> Batch | None:
+        """Up to `most` records of one partition, now in hand beside what is there already; with
+        `unread`, and without deserializers, still as bytes.
 
         A record that raises ends the batch before it; the next call raises.
         """
         if self._kept is not None:
             self._raise_kept()
-        while (owned := self._current or self._open_batch()) is not None:
-            batch = self._skip(owned, most) if self._lazy else self._read_many(owned, most)
+        while True:
+            owned = self._current
+            if owned is None:
+                owned = self._open_batch()
+                if owned is None:
+                    return None
+            lazy = self._lazy or (unread and self._convert is None)
+            batch = self._skip(owned, most) if lazy else self._read_many(owned, most)
             if batch is not None:
-                self._hand = (*(o for o in self._hand if o is not owned), owned)
+                self._put_in_hand(owned)
                 return batch
             self._close_batch(owned)
-        return None
+
+    def _put_in_hand(self, owned: OwnedPartition) -> None:
+        self._hand = (*(o for o in self._hand if o is not owned), owned)
 
     def _raise_kept(self) -> None:
         if self._kept is not None:
@@ -274,8 +304,8 @@ class Delivery:
             self._stuck = record
             record = self._convert(record)
             self._stuck = None
-        owned.position = record.offset + 1
-        owned.leader_epoch = record.leader_epoch
+        owned.position = record._offset + 1
+        owned.leader_epoch = record._leader_epoch
         return record
 
     def _read_many(self, owned: OwnedPartition, most: int) -> Batch | None:

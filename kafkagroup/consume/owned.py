@@ -11,29 +11,21 @@ from uuid import UUID
 
 import attrs
 
+from kafkagroup.consume.progress import UNKNOWN, Progress
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.records import RecordBatch
 from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["UNKNOWN", "OwnedPartition"]
 
-UNKNOWN = -1
-"""An offset that is not known yet."""
-
 
 @attrs.define(eq=False)
-class OwnedPartition:
+class OwnedPartition(Progress):
     """Positions and buffer of one assigned partition."""
 
     tp: TopicPartition
-    position: int = UNKNOWN
-    """Offset of the next record to hand out."""
-    processed: int = UNKNOWN
-    """Everything below it is processed: what a commit commits."""
     committed: int = UNKNOWN
     """The last offset that the coordinator acknowledged or reported; UNKNOWN for none."""
-    leader_epoch: int = -1
-    """Epoch of the last record handed out, committed beside its offset (KIP-320)."""
     fetch_offset: int = UNKNOWN
     """Offset to fetch from next: behind all that is buffered."""
     fetch_epoch: int = -1
@@ -60,6 +52,9 @@ class OwnedPartition:
     """Not fetched before this."""
     attempts: int = 0
     """Failures in a row."""
+
+    def __attrs_pre_init__(self) -> None:
+        super().__init__()
 
     def start_at(self, offset: int, *, leader_epoch: int = -1) -> None:
         """Read from `offset` on: a committed offset, a reset, or the application's seek."""

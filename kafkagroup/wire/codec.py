@@ -228,7 +228,9 @@ def _fixed_runs(fields: list[tuple[str, Field]]) -> Iterator[list[tuple[str, Fie
 # ---------------------------------------------------------------- decoding
 
 
-def compile_decoder(cls: type, version: int) -> Callable[[bytes, int], tuple[object, int]]:
+def compile_decoder(
+    cls: type, version: int
+) -> Callable[[bytes | bytearray, int], tuple[object, int]]:
     """What reads a `cls` of one version: (bytes, where it begins) -> (it, where it ends).
 
     Raises: LocalProtocolError when there is no such version; the decoder raises DecodeError.
@@ -246,7 +248,7 @@ def compile_decoder(cls: type, version: int) -> Callable[[bytes, int], tuple[obj
     out(f"        raise type(error)(f'{title}: {{error}}') from None")
     out("    except DECODE_FAILURES as error:")
     out(f"        raise DecodeError(f'{title}: {{error}}') from None")
-    return cast("Callable[[bytes, int], tuple[object, int]]", out.load("decode", title))
+    return cast("Callable[[bytes | bytearray, int], tuple[object, int]]", out.load("decode", title))
 
 
 def _check_version(cls: type, version: int) -> None:

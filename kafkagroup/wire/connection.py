@@ -165,7 +165,7 @@ class Connection:
             raise
         return answers
 
-    def _next_frame(self) -> bytes | None:
+    def _next_frame(self) -> bytes | bytearray | None:
         buffer = self._buffer
         if len(buffer) < 4:
             return None
@@ -183,6 +183,11 @@ class Connection:
         self._check_size(size, (sent,))
         if len(buffer) < 4 + size:
             return None
+        if len(buffer) == 4 + size and sent.request is FetchRequest:
+            # Given away rather than copied: a fetch answer is large, and read as views of it.
+            self._buffer = bytearray()
+            del buffer[:4]
+            return buffer
         with memoryview(buffer) as view:
             frame = bytes(view[4 : 4 + size])
         del buffer[: 4 + size]
@@ -211,7 +216,7 @@ class Connection:
         is_tls = self._versions is None and self._buffer[:2] == b"\x15\x03"
         return "; the listener speaks TLS: set security" if is_tls else ""
 
-    def _answer(self, frame: bytes) -> Answer:
+    def _answer(self, frame: bytes | bytearray) -> Answer:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         sent = self._in_flight.pop(correlation_id)
         response, version = sent.request.response, sent.version

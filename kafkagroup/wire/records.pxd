@@ -70,6 +70,7 @@ cdef class RecordReader:
     cdef unsigned long long _long(self, const unsigned char[::1] buf, int bits) except? 0
     @cython.locals(record=Record)
     cdef Record _make(self, const unsigned char[::1] buf)
+    cdef bint _has_headers(self) except -1
     cdef object _part(self, const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end)
 
 

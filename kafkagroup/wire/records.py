@@ -586,9 +586,12 @@ class RecordReader:
         if self._value_at >= 0:
             record._value = self._part(buf, self._value_at, self._value_end)
         record._headers = _NO_HEADERS
-        if buf[self._headers_at]:
+        if self._has_headers():
             record._headers = _RawHeaders(_cut(buf, self._headers_at, self._pos))
         return record
+
+    def _has_headers(self) -> bool:
+        return self._buf[self._headers_at] != 0
 
     def _part(self, buf: Buffer, start: int, end: int) -> Buffer:
         if self._views:

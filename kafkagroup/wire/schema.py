@@ -194,7 +194,7 @@ def encode(message: object, version: int) -> bytes:
     return _encoder(cast(Any, type(message)), version)(message)
 
 
-def decode(cls: type[T], version: int, data: bytes, offset: int = 0) -> T:
+def decode(cls: type[T], version: int, data: bytes | bytearray, offset: int = 0) -> T:
     """The message that `data` holds from `offset` to its end.
 
     Unknown tagged fields are skipped. Raises: DecodeError, also for bytes left over.
@@ -205,7 +205,9 @@ def decode(cls: type[T], version: int, data: bytes, offset: int = 0) -> T:
     return value
 
 
-def decode_prefix(cls: type[T], version: int, data: bytes, offset: int = 0) -> tuple[T, int]:
+def decode_prefix(
+    cls: type[T], version: int, data: bytes | bytearray, offset: int = 0
+) -> tuple[T, int]:
     """The message that begins at `offset`, and where it ends; what follows is not looked at."""
     return cast("tuple[T, int]", _decoder(cast(Any, cls), version)(data, offset))
 
@@ -222,7 +224,7 @@ def _encoder(cls: type, version: int) -> Callable[[object], bytes]:
 
 
 @cache
-def _decoder(cls: type, version: int) -> Callable[[bytes, int], tuple[object, int]]:
+def _decoder(cls: type, version: int) -> Callable[[bytes | bytearray, int], tuple[object, int]]:
     from kafkagroup.wire.codec import compile_decoder
 
     return compile_decoder(cls, version)

@@ -337,7 +337,8 @@ def test_seek_leaves_other_partitions_in_hand() -> None:
 
 
 def test_seek_clears_what_had_gone_wrong() -> None:
-    owned = OwnedPartition(T0, failed=True, reset=True, attempts=3, retry_at=9.0, leader_epoch=4)
+    owned = OwnedPartition(T0, failed=True, reset=True, attempts=3, retry_at=9.0)
+    owned.leader_epoch = 4
     owned.start_at(7, leader_epoch=5)
     assert (
         owned.position,

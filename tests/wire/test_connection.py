@@ -22,7 +22,12 @@ from kafkagroup.wire.connection import (
     Answer,
     Connection,
 )
-from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse
 from kafkagroup.wire.messages.metadata import (
     ApiVersion,
@@ -292,6 +297,34 @@ def test_only_the_answer_to_a_fetch_may_be_large() -> None:
     asked, _ = connection.send(METADATA, 12)
     with pytest.raises(LimitExceededError, match=f"the limit is {MAX_PLAIN_FRAME_BYTES}"):
         connection.receive_data(struct.pack(">ii", MAX_PLAIN_FRAME_BYTES + 1, asked))
+
+
+@pytest.mark.parametrize("behind", [b"", b"\0"], ids=["alone", "more behind it"])
+def test_a_fetch_answer_is_given_away_not_copied_when_it_came_alone(behind: bytes) -> None:
+    """One copy from socket to record, however large the answer; nothing of it is left behind."""
+    records = bytes(1_000_000)
+    data = PartitionData(
+        partition_index=0, error_code=0, high_watermark=0, records=records, aborted_transactions=()
+    )
+    topic = FetchableTopicResponse(topic="t", partitions=(data,))
+    body = encode(FetchResponse(responses=(topic,)), 12)
+    connection = open_connection()
+    asked, _ = connection.send(FETCH, 12)
+    answer = frame(asked, b"\0" + body) + behind
+    connection.receive_data(answer[:100])
+    chunk = answer[100:]
+    tracemalloc.start()
+    try:
+        (got,) = connection.receive_data(chunk)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    found = got.message.responses[0].partitions[0].records
+    assert (type(found), bytes(found)) == (memoryview, records)
+    assert (peak < 1_900_000) is not bool(behind)
+    asked, _ = connection.send(FETCH, 12)
+    rest = frame(asked, b"\0" + body)[len(behind) :]
+    assert [got.correlation_id for got in connection.receive_data(rest)] == [asked]
 
 
 def test_the_limit_of_a_frame_can_be_set() -> None:

@@ -1,0 +1,264 @@
+"""Records as columns: batches of bytes in, Arrow arrays out, without an object for each record.
+
+The buffers are filled here, in Arrow's layout; pyarrow (the extra `arrow`) is imported where arrays
+are made of them. Who has no event loop, as Spark's executors, gives `arrow_batches` the records
+field of a fetch answer. This file is compiled where a compiler is at hand, by the types in
+`arrow.pxd`. Source: the Arrow columnar format.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from kafkagroup.errors import ConfigurationError, LimitExceededError
+from kafkagroup.types import Headers, Record
+from kafkagroup.wire.compression import MAX_BATCH_BYTES
+from kafkagroup.wire.records import RecordReader, read_batches
+
+try:
+    import cython
+except ImportError:  # as for users: it is there to compile, not to run
+    from kafkagroup.wire import _uncompiled as cython
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow
+
+__all__ = ["arrow_batches", "columns", "columns_of", "schema"]
+
+Buffer = bytes | memoryview
+
+Column = tuple[bytearray | None, bytearray, bytearray]
+"""Which are not null (None: all), where each ends, and the bytes themselves."""
+
+_NULL = -1
+"""Where a null begins; also the timestamp of a record without one."""
+
+_MOST = 0x7FFFFFFF
+"""Bytes in a column."""
+
+
+@lru_cache(maxsize=1_000)
+def schema(topic: str, partition: int) -> pyarrow.Schema:
+    """Of every record batch made here: offset, timestamp (null when a record has none), key, value,
+    and headers as a list of names and values. Its metadata names the topic and the partition.
+
+    Raises: ConfigurationError where pyarrow is not installed.
+    """
+    pa = _pyarrow()
+    header = pa.struct([pa.field("name", pa.string(), nullable=False), ("value", pa.binary())])
+    return pa.schema(
+        [
+            pa.field("offset", pa.int64(), nullable=False),
+            pa.field("timestamp", pa.timestamp("ms", tz="UTC")),
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary()),
+            pa.field("headers", pa.list_(pa.field("item", header, nullable=False)), nullable=False),
+        ],
+        metadata={"topic": topic, "partition": str(partition)},
+    )
+
+
+def arrow_batches(
+    data: Buffer,
+    *,
+    topic: str,
+    partition: int,
+    start_offset: int = 0,
+    check_crcs: bool = True,
+    max_batch_bytes: int = MAX_BATCH_BYTES,
+) -> Iterator[pyarrow.RecordBatch]:
+    """The records of a fetch answer or produce request: one record batch for each batch with any.
+
+    Control batches are passed over, and records below `start_offset`. Raises as `read_batches` and
+    `RecordBatch.records` do: what is damaged behind whole records comes after them.
+    """
+    for batch in read_batches(
+        data,
+        topic=topic,
+        partition=partition,
+        check_crcs=check_crcs,
+        max_batch_bytes=max_batch_bytes,
+    ):
+        if batch.is_control:
+            continue
+        records = batch.records(start_offset)
+        while True:
+            unread = records.fork()
+            if not (count := records.skip(batch.count)):
+                break
+            yield columns(unread, count, topic, partition)
+
+
+def columns(records: RecordReader, count: int, topic: str, partition: int) -> pyarrow.RecordBatch:
+    """The next `count` records, which were gone past by another reader before.
+
+    Raises: LimitExceededError for more than the 2 GiB that a column can hold.
+    """
+    return _Filling(count).fill(records).to_arrow(topic, partition)
+
+
+def columns_of(records: Sequence[Record], topic: str, partition: int) -> pyarrow.RecordBatch:
+    """The same of records that were made.
+
+    Raises: ConfigurationError unless their keys and values are bytes.
+    """
+    pa = _pyarrow()
+    times = [None if r.timestamp == _NULL else r.timestamp for r in records]
+    headers = [
+        [{"name": name, "value": value} for name, value in record.headers] for record in records
+    ]
+    lists: tuple[list[Any], ...] = (
+        [r.offset for r in records],
+        times,
+        [r.key for r in records],
+        [r.value for r in records],
+        headers,
+    )
+    made = schema(topic, partition)
+    try:
+        arrays = [pa.array(*of) for of in zip(lists, made.types, strict=True)]
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        raise ConfigurationError(
+            "Arrow has columns of bytes; leave out the deserializers"
+        ) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=made)
+
+
+def _pyarrow() -> Any:
+    try:
+        return import_module("pyarrow")
+    except ImportError:
+        raise ConfigurationError(
+            "pyarrow is not installed; install kafkagroup[arrow] to read records as columns"
+        ) from None
+
+
+@lru_cache(maxsize=1)
+def _types() -> tuple[Any, ...]:
+    return tuple(schema("", 0).types)
+
+
+class _Filling:
+    """The buffers of the columns of `count` records, being filled."""
+
+    __slots__ = ("_count", "_headers", "_keys", "_offsets", "_stamped", "_timestamps", "_values")
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._offsets = bytearray(8 * count)
+        self._timestamps = bytearray(8 * count)
+        self._stamped: bytearray | None = None
+        self._keys: Column
+        self._values: Column
+        self._headers: list[tuple[int, Headers]] = []
+        """Index and headers, of the records that have any."""
+
+    def fill(self, reader: RecordReader) -> _Filling:
+        """Go over the records twice: to find their parts, then to copy them."""
+        count = self._count
+        offsets = memoryview(self._offsets).cast("q")
+        timestamps = memoryview(self._timestamps).cast("q")
+        keys = memoryview(bytearray(16 * count)).cast("q")
+        values = memoryview(bytearray(16 * count)).cast("q")
+        for n in range(count):
+            reader._step()
+            offsets[n] = reader._offset
+            timestamps[n] = reader._timestamp
+            keys[2 * n] = reader._key_at
+            keys[2 * n + 1] = reader._key_end
+            values[2 * n] = reader._value_at
+            values[2 * n + 1] = reader._value_end
+            if reader._has_headers():
+                self._headers.append((n, reader._make(reader._buf).headers))
+        self._stamped = _not_null(timestamps, 1, count)
+        self._keys = _gather(reader._buf, keys, count)
+        self._values = _gather(reader._buf, values, count)
+        return self
+
+    def to_arrow(self, topic: str, partition: int) -> pyarrow.RecordBatch:
+        """The columns, which own the buffers from here on."""
+        pa = _pyarrow()
+        made = schema(topic, partition)
+        offset, timestamp, binary, _, headers = _types()
+
+        def column(kind: Any, *buffers: bytearray | None) -> Any:
+            shared = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+            return pa.Array.from_buffers(kind, self._count, shared)
+
+        arrays = [
+            column(offset, None, self._offsets),
+            column(timestamp, self._stamped, self._timestamps),
+            column(binary, *self._keys),
+            column(binary, *self._values),
+            self._header_array(pa, headers),
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=made)
+
+    def _header_array(self, pa: Any, kind: Any) -> Any:
+        flat = [pair for _, headers in self._headers for pair in headers]
+        name, value = kind.value_type
+        pairs = pa.StructArray.from_arrays(
+            [
+                pa.array([pair[0] for pair in flat], name.type),
+                pa.array([pair[1] for pair in flat], value.type),
+            ],
+            fields=[name, value],
+        )
+        ends = array("i", bytes(4))
+        for n, headers in self._headers:
+            ends.extend([ends[-1]] * (n + 1 - len(ends)))
+            ends.append(ends[-1] + len(headers))
+        ends.extend([ends[-1]] * (self._count + 1 - len(ends)))
+        buffers = [None, pa.py_buffer(ends)]
+        return pa.Array.from_buffers(kind, self._count, buffers, children=[pairs])
+
+
+def _gather(buf: Buffer, places: memoryview, count: int) -> Column:
+    """What lies between each pair of places, as a column. A null begins at -1."""
+    total = 0
+    for n in range(count):
+        if places[2 * n] >= 0:
+            total += places[2 * n + 1] - places[2 * n]
+    if total > _MOST:
+        raise LimitExceededError(f"{total} bytes in one column; Arrow's offsets have 32 bits")
+    ends = bytearray(4 * (count + 1))
+    data = bytearray(total)
+    marks = memoryview(ends).cast("i")
+    target = memoryview(data)
+    at = 0
+    for n in range(count):
+        if places[2 * n] >= 0:
+            _copy(target, at, buf, places[2 * n], places[2 * n + 1])
+            at += places[2 * n + 1] - places[2 * n]
+        marks[n + 1] = at
+    return _not_null(places, 2, count), ends, data
+
+
+def _not_null(values: memoryview, step: int, count: int) -> bytearray | None:
+    """Arrow's bitmap: whether each value is not -1; None when none is."""
+    bitmap = bytearray((count + 7) // 8)
+    bits = memoryview(bitmap)
+    nulls = 0
+    for n in range(count):
+        if values[n * step] == _NULL:
+            nulls += 1
+        else:
+            bits[n >> 3] |= 1 << (n & 7)
+    return bitmap if nulls else None
+
+
+def _copy(target: memoryview, at: int, buf: Buffer, start: int, end: int) -> None:
+    """Copy some bytes, which do lie inside, to where there is room."""
+    if cython.compiled:
+        if start < end:
+            to = cython.cast(cython.p_char, cython.address(target[at]))
+            source = cython.cast(cython.p_char, cython.address(buf[start]))
+            memcpy(to, source, end - start)  # type: ignore[name-defined]  # noqa: F821
+    else:
+        target[at : at + end - start] = buf[start:end]

@@ -1,0 +1,118 @@
+"""Records as Arrow's columns: the same as the records one by one, whatever the batches hold."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkagroup.errors import ConfigurationError, CorruptRecordError
+from kafkagroup.types import Record
+from kafkagroup.wire.arrow import arrow_batches, columns_of, schema
+from kafkagroup.wire.compression import Codec
+from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+
+pa = pytest.importorskip("pyarrow")
+
+repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=100)
+any_bytes = st.none() | st.binary(max_size=200)
+any_headers = st.lists(st.tuples(st.text(max_size=5), any_bytes), max_size=3).map(tuple)
+any_records = st.lists(
+    st.builds(NewRecord, any_bytes, any_bytes, st.integers(-1, 2**42), any_headers),
+    min_size=1,
+    max_size=20,
+)
+
+
+def arrow(data: bytes, **options: Any) -> list[Any]:
+    found = list(arrow_batches(data, topic="t", partition=3, **options))
+    for batch in found:
+        batch.validate(full=True)
+        assert batch.schema.equals(schema("t", 3), check_metadata=True)
+    return found
+
+
+def rows(data: bytes, **options: Any) -> list[dict[str, Any]]:
+    return [row for batch in arrow(data, **options) for row in batch.to_pylist()]
+
+
+def expected(records: list[Record]) -> list[dict[str, Any]]:
+    """The rows of records that were read one by one."""
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    return [
+        {
+            "offset": r.offset,
+            "timestamp": None if r.timestamp < 0 else epoch + timedelta(milliseconds=r.timestamp),
+            "key": r.key,
+            "value": r.value,
+            "headers": [{"name": name, "value": value} for name, value in r.headers],
+        }
+        for r in records
+    ]
+
+
+def one_by_one(data: bytes, start_offset: int = 0) -> list[Record]:
+    batches = read_batches(data, topic="t", partition=3)
+    return [record for batch in batches for record in batch.records(start_offset)]
+
+
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda c: c.name)
+@repeatable
+@given(written=any_records, base=st.integers(0, 2**62), skipped=st.integers(0, 5))
+def test_the_rows_are_the_records(
+    codec: Codec, written: list[NewRecord], base: int, skipped: int
+) -> None:
+    data = encode_batch(written, codec=codec, base_offset=base)
+    data += encode_batch([NewRecord(b"end", None, 5)], base_offset=base + len(written))
+    start = base + skipped
+    assert rows(data, start_offset=start) == expected(one_by_one(data, start))
+
+
+@repeatable
+@given(written=any_records)
+def test_columns_of_records_that_were_made_are_the_same(written: list[NewRecord]) -> None:
+    data = encode_batch(written)
+    (from_bytes,) = arrow(data)
+    from_records = columns_of(one_by_one(data), "t", 3)
+    from_records.validate(full=True)
+    assert from_records.equals(from_bytes, check_metadata=True)
+
+
+def test_columns_without_nulls_have_no_bitmap() -> None:
+    (batch,) = arrow(encode_batch([NewRecord(b"k", b"v", 1)] * 9))
+    assert [column.null_count for column in batch.columns] == [0] * 5
+    assert [column.buffers()[0] for column in batch.columns] == [None] * 5
+
+
+def test_one_record_batch_for_each_batch_and_none_for_markers() -> None:
+    data = (
+        encode_batch([NewRecord(None, b"a"), NewRecord(None, b"b")])
+        + encode_batch([NewRecord(b"\0\0\0\1", b"")], base_offset=2, control=True)
+        + encode_batch([NewRecord(None, b"c")], base_offset=3)
+    )
+    assert [batch.column("value").to_pylist() for batch in arrow(data)] == [[b"a", b"b"], [b"c"]]
+
+
+def test_what_is_damaged_comes_after_the_rows_before_it() -> None:
+    data = bytearray(encode_batch([NewRecord(None, b"a"), NewRecord(None, b"b")]))
+    data[-(1 + 2 + 5)] += 2  # the last record says that it is longer than it is
+    found = arrow_batches(bytes(data), topic="t", partition=3, check_crcs=False)
+    assert next(found).column("value").to_pylist() == [b"a"]
+    with pytest.raises(CorruptRecordError):
+        next(found)
+
+
+def test_columns_are_of_bytes() -> None:
+    (record,) = one_by_one(encode_batch([NewRecord(None, b"a")]))
+    with pytest.raises(ConfigurationError, match=r"^Arrow has columns of bytes; leave out the de"):
+        columns_of([record._replace(value={"a": 1})], "t", 3)
+
+
+def test_pyarrow_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigurationError, match=r"^pyarrow is not installed; install kafkagroup"):
+        schema("another", 3)
