@@ -31,9 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipes": _ENGINE | {"group"},
     "admin": _ENGINE | {"group"},
     "": set(),  # its names are imported on first use
-    "compat": _PUBLIC | {"assign"},
     "_pure": set(),
-    "compat": _PUBLIC,
+    "compat": _PUBLIC | {"assign"},
     "cli": _PUBLIC | {"assign"},
     "__main__": {"cli"},
     "zookeeper": {"types", "errors", "member", "net"},

@@ -629,3 +629,21 @@ async def test_getmany_without_a_timeout_hands_out_what_has_arrived(reading: Any
             await anyio.sleep(1)
         assert found == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
         assert await c.getmany() == {}
+
+
+# ---------------------------------------------------------------- columns
+
+
+async def test_batches_of_arrow(reading: Any) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        kafka.produce("t", [NewRecord(b"k", None)] * 3, partition=1)
+        await c.assign([TP])
+        batches = c.batches(7, arrow=True)
+        seen: list[int] = []
+        while len(seen) < 10:
+            batch = await anext(batches)
+            assert batch.schema.metadata == {b"topic": b"t", b"partition": b"0"}
+            assert 0 < batch.num_rows <= 7
+            seen += batch.column("offset").to_pylist()
+            assert await c.position(TP) == len(seen)
+        assert seen == list(range(10))

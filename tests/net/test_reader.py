@@ -1,0 +1,148 @@
+"""Records without looking around for each: how long that lasts, and what ends it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from anyio.testing import wait_all_tasks_blocked
+
+from kafkagroup import Consumer
+from kafkagroup.errors import ConfigurationError, ConsumerClosedError
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+
+pytestmark = pytest.mark.anyio
+
+TP = TopicPartition("t", 0)
+
+
+class Reading:
+    """A consumer that owns a partition with ten records, and never opens a connection."""
+
+    def __init__(self, owning_until: float = float("inf"), **options: Any) -> None:
+        self.consumer = Consumer(**options)
+        self.session = self.consumer._session
+        self.reader = self.consumer._reader
+        self.delivery = self.consumer._delivery
+        self.now = anyio.current_time()
+        self.session.clock = lambda: self.now
+        self.driver = self.session.driver = SimpleNamespace(  # type: ignore[assignment]
+            owning_until=self.now + owning_until
+        )
+        (owned,) = self.delivery.own([TP])
+        owned.start_at(0)
+        data = encode_batch([NewRecord(None, b"%d" % n) for n in range(10)])
+        self.delivery.add(owned, list(read_batches(data, topic="t", partition=0)))
+
+    async def next(self) -> int:
+        return (await self.reader.next(self.delivery.next_record)).offset
+
+    def ready(self) -> int | None:
+        record = self.reader.ready()
+        return None if record is None else record.offset
+
+
+async def test_nothing_is_ready_before_somebody_looked_around() -> None:
+    reading = Reading()
+    assert reading.ready() is None
+    assert await reading.next() == 0
+    assert [reading.ready() for _ in range(9)] == list(range(1, 10))
+    assert reading.ready() is None
+
+
+async def test_what_is_ready_counts_the_one_before_as_processed() -> None:
+    reading = Reading()
+    await reading.next()
+    reading.now += 0.001
+    reading.ready()
+    owned = reading.delivery.owned[TP]
+    assert (owned.position, owned.processed) == (2, 1)
+    assert reading.session.last_poll == reading.now
+
+
+async def test_others_get_the_loop_after_a_few_milliseconds() -> None:
+    reading = Reading()
+    await reading.next()
+    reading.now += 0.0049
+    assert reading.ready() == 1
+    reading.now += 0.0002
+    assert reading.ready() is None
+
+
+async def test_nothing_is_ready_once_ownership_is_no_longer_sure() -> None:
+    reading = Reading(owning_until=0.002)
+    await reading.next()
+    reading.now += 0.0019
+    assert reading.ready() == 1
+    reading.now += 0.0002
+    assert reading.ready() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda session: session.tell(ConfigurationError("told")),
+        lambda session: session.fail(ConfigurationError("failed")),
+        lambda session: session.notify(),
+    ],
+    ids=["tell", "fail", "notify"],
+)
+async def test_what_changes_is_looked_at_before_the_next_record(change: Any) -> None:
+    reading = Reading()
+    await reading.next()
+    change(reading.session)
+    assert reading.ready() is None
+
+
+async def test_an_error_is_raised_before_the_next_record() -> None:
+    reading = Reading()
+    await reading.next()
+    reading.session.tell(ConfigurationError("told"))
+    with pytest.raises(ConfigurationError, match="told"):
+        await reading.next()
+    assert await reading.next() == 1
+
+
+async def test_closing_ends_it() -> None:
+    reading = Reading()
+    await reading.next()
+    reading.session.closing = True
+    reading.session.notify()
+    assert reading.ready() is None
+    with pytest.raises(ConsumerClosedError):
+        await reading.next()
+
+
+async def test_who_drains_hears_of_each_record_that_is_processed() -> None:
+    """Handed out without looking around, the end of the record in hand would go unheard."""
+    reading = Reading()
+    await reading.next()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reading.session.drain, [TP], anyio.current_time() + 60)
+        await wait_all_tasks_blocked()
+        assert reading.ready() is None
+        reading.delivery.revoke([TP])
+        with anyio.move_on_after(1):
+            await reading.next()
+    assert anyio.current_time() < reading.now + 2
+
+
+async def test_a_batch_is_gone_over_as_often_as_one_likes() -> None:
+    reading = Reading()
+    batch = reading.delivery.next_batch(4)
+    assert batch is not None
+    for _ in range(2):
+        assert [record.offset for record in batch] == [0, 1, 2, 3]
+    assert (len(batch), batch.records) == (4, tuple(batch))
+    assert batch.to_arrow().column("offset").to_pylist() == [0, 1, 2, 3]
+    batch = reading.delivery.next_batch(100)
+    assert batch is not None
+    assert [record.offset for record in batch.records] == [4, 5, 6, 7, 8, 9]
+
+
+async def test_batches_of_arrow_are_of_bytes() -> None:
+    with pytest.raises(ConfigurationError, match="leave out the deserializers"):
+        Consumer(value_deserializer=bytes.decode).batches(arrow=True)
