@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.testing import wait_all_tasks_blocked
 
 from kafkagroup import Consumer
 from kafkagroup.errors import ConfigurationError, ConsumerClosedError
@@ -122,7 +121,7 @@ async def test_who_drains_hears_of_each_record_that_is_processed() -> None:
     await reading.next()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reading.session.drain, [TP], anyio.current_time() + 60)
-        await wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert reading.ready() is None
         reading.delivery.revoke([TP])
         with anyio.move_on_after(1):
