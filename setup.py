@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 SOURCES = (
     "kafkagroup/types.py",
@@ -33,6 +34,16 @@ IN_PLACE = Path("kafkagroup", "_in_place.txt")
 """Says, beside modules that were compiled in place, of which sources they were made: each line has
 the ending of the modules' names, a source, and its CRC-32. `import kafkagroup` holds it against the
 sources."""
+
+
+class BuildPy(build_py):
+    """Begins without the modules that another build compiled: they would slip into a wheel."""
+
+    def run(self) -> None:
+        for old in Path(self.build_lib).rglob("*"):
+            if old.suffix in (".so", ".pyd"):
+                old.unlink()
+        super().run()
 
 
 class BuildExt(build_ext):
@@ -117,4 +128,4 @@ def say_not(reason: str) -> None:
 
 
 if __name__ == "__main__":
-    setup(ext_modules=wanted(), cmdclass={"build_ext": BuildExt})
+    setup(ext_modules=wanted(), cmdclass={"build_ext": BuildExt, "build_py": BuildPy})

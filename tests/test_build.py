@@ -1,0 +1,102 @@
+"""What is built: compiled or for every platform, and never from what another build left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+import kafkagroup
+
+ROOT = Path(kafkagroup.__file__).parents[1]
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("build") is None or importlib.util.find_spec("setuptools") is None,
+    reason="nothing to build with",
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the sources."""
+    copy = tmp_path / "tree"
+    kept = shutil.ignore_patterns("*.so", "__pycache__", "_in_place.txt")
+    shutil.copytree(ROOT / "kafkagroup", copy / "kafkagroup", ignore=kept)
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    return copy
+
+
+def build(tree: Path, *options: str, **environment: str) -> list[Path]:
+    """What lies in dist/ after a build with what is installed here."""
+    command = [sys.executable, "-m", "build", "--no-isolation", "--skip-dependency-check"]
+    subprocess.run(
+        [*command, *options, str(tree)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        check=True,
+    )
+    return sorted((tree / "dist").iterdir())
+
+
+def run(program: str, place: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=place,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "without", [{"CC": "/bin/false"}, {"KAFKAGROUP_PURE": "1"}], ids=["no compiler", "asked for"]
+)
+def test_without_a_compiler_the_wheel_is_for_every_platform(
+    tree: Path, tmp_path: Path, without: dict[str, str]
+) -> None:
+    """What an earlier build compiled must not slip in: it was taken once, however old."""
+    stale = tree / "build" / "lib" / "kafkagroup" / f"types{EXTENSION_SUFFIXES[0]}"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(b"of another time")
+    (wheel,) = build(tree, "--wheel", **without)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if name.endswith((".so", ".c"))] == []
+        archive.extractall(tmp_path / "installed")
+    program = "import kafkagroup; print(kafkagroup.__compiled__, kafkagroup.Consumer.__name__)"
+    done = run(program, tmp_path / "installed")
+    assert (done.stdout, done.stderr) == ("False Consumer\n", "")
+
+
+def test_an_sdist_has_what_compiling_needs(tree: Path) -> None:
+    (sdist,) = build(tree, "--sdist", KAFKAGROUP_PURE="1")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    compiled = {path.relative_to(tree) for path in tree.rglob("*.pxd")}
+    assert len(compiled) > 3
+    assert {str(p) for path in compiled for p in (path, path.with_suffix(".py"))} <= names
+    assert {"setup.py", "MANIFEST.in"} <= names
+
+
+def test_a_module_compiled_from_another_source_is_refused(tree: Path) -> None:
+    """An edit would be without effect, and without a word."""
+    program = "import kafkagroup; print('fine')"
+    listed = tree / "kafkagroup" / "_in_place.txt"
+    listed.write_text(f"{EXTENSION_SUFFIXES[0]} kafkagroup/types.py 1\n")
+    done = run(program, tree)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: kafkagroup/types.py has changed since it was compiled; run `make compile`"
+    )
+    assert run(program, tree, KAFKAGROUP_PURE="1").stdout == "fine\n"
+    listed.write_text(".another-python.so kafkagroup/types.py 1\n")
+    assert run(program, tree).stdout == "fine\n"
