@@ -1,21 +1,27 @@
 """Reading a topic with each client, in the process of a trial.
 
 The clock runs from the first record, or chunk of records, to the last: imports, joining and the
-first answer are outside of it. CPU is that of the whole process, background threads included. Every
+first answer are outside of it, but for the bare socket. CPU is that of the whole process, background threads included. Every
 value is looked at, so that nobody wins by not decoding. Settings are each client's defaults, but
 that all start at the beginning: librdkafka does not check CRCs then, the others do.
 """
 
 from __future__ import annotations
 
+import socket
+import struct
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import attrs
+
+from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafkagroup.wire.records import read_batches
+from kafkagroup.wire.schema import decode, encode
 
 __all__ = ["CHUNK", "VALUE_BYTES", "trial"]
 
@@ -27,8 +33,12 @@ _PATIENCE = 10.0
 """Seconds that a peer may wait for records."""
 
 
-def trial(*, reader: str, bootstrap: str, topic: str, records: int) -> dict[str, float]:
-    """Read all records of the topic; answer speed and cost by their unit."""
+def trial(
+    *, reader: str, bootstrap: str, topic: str, records: int, size: int = VALUE_BYTES
+) -> dict[str, float]:
+    """Read all records of the topic, with values of `size` bytes; answer speed and cost by their
+    unit."""
+    _Clock.size = size
     return _READERS[reader](bootstrap, topic, records)
 
 
@@ -36,6 +46,8 @@ def trial(*, reader: str, bootstrap: str, topic: str, records: int) -> dict[str,
 class _Clock:
     """Time and CPU since the first records."""
 
+    size: ClassVar[int] = VALUE_BYTES
+    """Of every value: each trial is a process of its own."""
     first: int
     """How many they were: what came before the clock ran is not counted."""
     started: float = attrs.field(init=False, factory=time.perf_counter)
@@ -45,8 +57,8 @@ class _Clock:
         """Speed and cost, after `records` in all with values of `size` bytes in all."""
         seconds = time.perf_counter() - self.started
         cpu = time.process_time() - self.cpu
-        if size != records * VALUE_BYTES:
-            raise SystemExit(f"{size} bytes came in {records} records of {VALUE_BYTES}")
+        if size != records * self.size:
+            raise SystemExit(f"{size} bytes came in {records} records of {self.size}")
         counted = records - self.first
         return {"records/s": counted / seconds, "CPU us/record": cpu / counted * 1e6}
 
@@ -107,6 +119,71 @@ def _kafkagroup_many(bootstrap: str, topic: str, records: int) -> dict[str, floa
             return clock.stop(seen, size)
 
     return anyio.run(read)
+
+
+def _kafkagroup_arrow(bootstrap: str, topic: str, records: int) -> dict[str, float]:
+    async def read() -> dict[str, float]:
+        async with _kafkagroup(bootstrap, topic) as consumer:
+            batches = consumer.batches(arrow=True)
+            first = await anext(batches)
+            seen, size = first.num_rows, first.column("value").buffers()[2].size
+            clock = _Clock(seen)
+            while seen < records:
+                batch = await anext(batches)
+                seen += batch.num_rows
+                size += batch.column("value").buffers()[2].size
+            return clock.stop(seen, size)
+
+    return anyio.run(read)
+
+
+def _bare(bootstrap: str, topic: str, records: int) -> dict[str, float]:
+    """The same answers by a socket that asks for the next as soon as it has one, and only counts
+    batches: what the broker and the loopback give."""
+    host, _, port = bootstrap.split(",")[0].rpartition(":")
+    at = dict.fromkeys(range(anyio.run(_partitions, bootstrap, topic)), 0)
+    clock = _Clock(0)
+    with socket.create_connection((host, int(port))) as peer:
+        seen = 0
+        while seen < records:
+            wanted = tuple(
+                FetchPartition(partition=n, fetch_offset=offset, partition_max_bytes=1_048_576)
+                for n, offset in at.items()
+            )
+            request = FetchRequest(
+                max_wait_ms=500,
+                min_bytes=1,
+                max_bytes=52_428_800,
+                topics=(FetchTopic(topic=topic, partitions=wanted),),
+            )
+            head = struct.pack(">hhih", 1, 12, 0, -1) + b"\0"
+            body = head + encode(request, 12)
+            peer.sendall(struct.pack(">i", len(body)) + body)
+            answer = _receive(peer, int.from_bytes(_receive(peer, 4), "big"))
+            for part in decode(FetchResponse, 12, answer, 5).responses[0].partitions:
+                data = part.records or b""
+                for batch in read_batches(data, topic=topic, partition=0, check_crcs=False):
+                    seen += batch.count
+                    at[part.partition_index] = batch.next_offset
+    return clock.stop(seen, seen * clock.size)
+
+
+async def _partitions(bootstrap: str, topic: str) -> int:
+    from kafkagroup import Broker
+    from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+    host, _, port = bootstrap.split(",")[0].rpartition(":")
+    async with Broker.open(host, int(port)) as broker:
+        answer = await broker.request(MetadataRequest(topics=(MetadataRequestTopic(name=topic),)))
+    return len(answer.topics[0].partitions)
+
+
+def _receive(peer: socket.socket, size: int) -> bytearray:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        view = view[peer.recv_into(view) :]
+    return data
 
 
 def _aiokafka_many(bootstrap: str, topic: str, records: int) -> dict[str, float]:
@@ -171,6 +248,8 @@ def _confluent_many(bootstrap: str, topic: str, records: int) -> dict[str, float
 _READERS: dict[str, Callable[[str, str, int], dict[str, float]]] = {
     "kafkagroup_one": _one_by_one(_kafkagroup),
     "kafkagroup_many": _kafkagroup_many,
+    "kafkagroup_arrow": _kafkagroup_arrow,
+    "bare": _bare,
     "aiokafka_one": _one_by_one(_aiokafka),
     "aiokafka_many": _aiokafka_many,
     "confluent_one": _confluent_one,
