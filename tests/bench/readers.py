@@ -1,9 +1,10 @@
 """Reading a topic with each client, in the process of a trial.
 
 The clock runs from the first record, or chunk of records, to the last: imports, joining and the
-first answer are outside of it, but for the bare socket. CPU is that of the whole process, background threads included. Every
-value is looked at, so that nobody wins by not decoding. Settings are each client's defaults, but
-that all start at the beginning: librdkafka does not check CRCs then, the others do.
+first answer are outside of it, but for the bare socket. CPU is that of the whole process,
+background threads included. Every value is looked at, so that nobody wins by not decoding. Settings
+are each client's defaults, but that all start at the beginning: librdkafka does not check CRCs
+then, the others do.
 """
 
 from __future__ import annotations
