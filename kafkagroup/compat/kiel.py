@@ -174,7 +174,8 @@ class GroupedConsumer:
             try:
                 yield self._deserializer(record.value)
             except Exception:
-                logger.exception("passed over: %s/%d at offset %d", *record[:3])
+                where = TopicPartition(record.topic, record.partition)
+                logger.exception("passed over: %s at offset %d", where, record.offset)
 
     def _turn_to(self, topic: str) -> None:
         """Let only this topic's messages come."""
