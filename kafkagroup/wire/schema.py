@@ -152,11 +152,14 @@ def field(
 def _value(cls: type[T]) -> type[T]:
     """What `attrs.frozen(kw_only=True)` makes, in a tenth of the time: it would compile methods for
     each of a hundred classes, most of which a process never makes one of."""
+    # Looked for first: a message with a secret in it has a `__repr__` that hides it.
+    shows_itself = "__repr__" in vars(cls)
     made = cast(Any, attrs.frozen(kw_only=True, init=False, eq=False, repr=False)(cls))
     made.__init__ = _first_init
     made.__eq__ = _equals
     made.__hash__ = _hash
-    made.__repr__ = _show
+    if not shows_itself:
+        made.__repr__ = _show
     return cast("type[T]", made)
 
 
