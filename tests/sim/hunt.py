@@ -65,17 +65,17 @@ def _events(seed: int, planted: AbstractContextManager[object] | None) -> Sequen
         raise _Enough
 
     before = signal.signal(signal.SIGVTALRM, enough)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _CPU, 1.0)
-    try:
-        with mock.patch.object(running, "Log", _Bounded), planted or nullcontext():
+    with mock.patch.object(running, "Log", _Bounded), planted or nullcontext():
+        signal.setitimer(signal.ITIMER_VIRTUAL, _CPU, 1.0)
+        try:
             running.run(make_plan(seed))
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        # What a bug does to the world does not matter: the history goes as far as it goes.
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            # What a bug does to the world does not matter: the history goes as far as it goes.
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, before)
     return _Bounded.last.events
 
 

@@ -550,6 +550,7 @@ def test_s11_unless_the_coordinator_does_not_know_it():
     first = [opening(), starts(1, {T0: 0})]
     lost = of(Lost, partitions=(T0,))
     assert broken(first, beats("UNKNOWN_MEMBER_ID"), lost, is_new()) == []
+    assert broken(first, beats("UNKNOWN_MEMBER_ID"), lost, joins(2)) == ["S11"]
     assert broken(first, beats("ILLEGAL_GENERATION"), lost, is_new()) == ["S11"]
     assert broken(first, beats("ILLEGAL_GENERATION"), lost, joins(2)) == []
 

@@ -58,6 +58,8 @@ class Standing:
     """Member ids that the coordinator gave it."""
     id_gone: bool = False
     """The coordinator does not know the id, or the member has left with it."""
+    unknown_at: float = math.inf
+    """When it was told so."""
     join: int = -1
     """The last JoinGroup that was sent."""
     sync: int = -1
@@ -136,7 +138,9 @@ class Membership:
     def _check_id(self, number: int, event: Sent, standing: Standing) -> None:
         used, name = standing.member_id, event.member
         if event.member_id == used:
-            standing.id_gone = standing.id_gone and used != ""
+            if used and event.time > standing.unknown_at + self._book.race:
+                text = f"{name} insists on {used}, which the coordinator does not know"
+                self._book.report("S11", event, text, standing.used_by, number)
         elif not event.member_id:
             if not standing.id_gone:
                 text = f"{name} joins without its member id {used}"
@@ -146,7 +150,7 @@ class Membership:
             self._book.report("S11", event, text, standing.used_by, number)
         if event.member_id != used:
             standing.member_id, standing.used_by = event.member_id, number
-            standing.id_gone = False
+            standing.id_gone, standing.unknown_at = False, math.inf
 
     def _check_generation(self, number: int, event: Sent, standing: Standing) -> None:
         if event.generation != standing.generation:
@@ -178,6 +182,7 @@ class Membership:
             if event.api == "JoinGroup" and by == standing.join:
                 standing.generation = event.generation
                 standing.member_id, standing.used_by = event.member_id, number
+                standing.unknown_at = math.inf
                 life.refused = None
             elif event.api == "SyncGroup" and by == standing.sync:
                 standing.assigned, standing.assigned_by = event.assigned, number
@@ -186,6 +191,7 @@ class Membership:
             life.refused = (number, event.time, sent.member_id, standing.generation)
             if event.error in ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"):
                 standing.id_gone = True
+                standing.unknown_at = max(event.time, life.thawed_at)
 
     def _is_stale(self, by: int, sent: Sent, standing: Standing) -> bool:
         if sent.api == "JoinGroup":

@@ -43,8 +43,6 @@ class _Steps:
     """The same of those that were refused, in a row."""
     refused_at: dict[str, float] = attrs.field(factory=dict)
     """Kind of request -> when it was refused by what passes, and was not sent since."""
-    pauses: dict[float, int] = attrs.field(factory=dict)
-    """Length of a pause before a retry, to the microsecond -> how many there were."""
 
 
 class Pace:
@@ -53,6 +51,8 @@ class Pace:
     def __init__(self, book: Book) -> None:
         self._book = book
         self._steps: dict[Life, _Steps] = {}
+        self._pauses: dict[float, int] = {}
+        """Length of a pause before a retry, to the microsecond -> how many there were, of all."""
         self.requests_per_second = 0
         self.handlers: Handlers = {Sent: self._sent, Answered: self._answered}
 
@@ -71,7 +71,7 @@ class Pace:
             self.requests_per_second = max(self.requests_per_second, len(times))
         refused_at = steps.refused_at.pop(event.api, None)
         if refused_at is not None:
-            self._paused(number, event, life, steps, event.time - refused_at)
+            self._paused(number, event, life, event.time - refused_at)
 
     def _answered(self, number: int, event: Answered) -> None:
         life, steps = self._of(event.member)
@@ -100,11 +100,11 @@ class Pace:
             self._book.report("L6", event, text, times[0][1], number)
             times.clear()
 
-    def _paused(self, number: int, event: Sent, life: Life, steps: _Steps, pause: float) -> None:
+    def _paused(self, number: int, event: Sent, life: Life, pause: float) -> None:
         if not self._book.virtual or pause < _SHORT or life.thawed_at > event.time - pause:
             return
         length = round(pause, 6)
-        steps.pauses[length] = steps.pauses.get(length, 0) + 1
-        if steps.pauses[length] == _ALIKE:
-            text = f"{life.name} has waited exactly {length} s before {_ALIKE} retries"
+        self._pauses[length] = self._pauses.get(length, 0) + 1
+        if self._pauses[length] == _ALIKE:
+            text = f"{_ALIKE} retries came after a pause of exactly {length} s"
             self._book.report("L6", event, text, number)
