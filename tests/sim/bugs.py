@@ -742,21 +742,6 @@ def keeps_its_buffer_when_it_seeks(stack: ExitStack) -> None:
     _around(stack, OwnedPartition, "start_at", make)
 
 
-@_bug("S8")
-def takes_what_it_did_not_ask_for(stack: ExitStack) -> None:
-    """An answer to a fetch counts wherever the position is by now."""
-
-    def make(add: Any) -> Any:
-        def careless(self: Any, owned: Any, batches: Any) -> None:
-            add(self, owned, batches)
-            if owned.buffered and not owned.revoked:
-                owned.position = max(owned.position, owned.buffered[0].base_offset)
-
-        return careless
-
-    _around(stack, Delivery, "add", make)
-
-
 @_bug("S8", "S7")
 def resets_on_any_fetch_error(stack: ExitStack) -> None:
     """Any error of a fetch is answered by the reset policy."""

@@ -749,6 +749,14 @@ def test_l6_what_is_refused_is_not_asked_for_in_a_hot_loop():
     assert broken(opening(), refused(25, 0.0)) == ["L6", "L6"]  # what is sent, what is refused
 
 
+def test_l6_a_refusal_is_followed_by_a_pause():
+    at_once = [commits(1, error="NOT_COORDINATOR", stored=False) for _ in range(4)]
+    first = [opening(), starts(1, {T0: 0}), delivers(0)]
+    assert broken(first, at_once[:2]) == []
+    assert broken(first, at_once) == ["L6"]
+    assert broken(first, [[0.1 + 0.01 * n, again] for n, again in enumerate(at_once)]) == []
+
+
 def test_l6_nor_what_is_answered():
     assert broken(opening(), [request("Metadata") for _ in range(25)]) == ["L6"]
     assert broken(opening(), [[0.05, request("Metadata")] for _ in range(25)]) == []

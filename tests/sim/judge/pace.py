@@ -11,10 +11,12 @@ from .book import Book, Handlers, Life
 
 _RATE = 20
 """Requests in a second."""
-_ALIKE = 4
+_ALIKE = 3
 """So many pauses of exactly the same length are no accident."""
 _SHORT = 0.05
 """Seconds: what is shorter is no pause."""
+_HASTY = 3
+"""So many retries without a pause are no accident: once, another's request may come by."""
 
 _DRIVEN = frozenset(("Fetch", "OffsetCommit"))
 """Requests that come as often as records and applications do, when they go well."""
@@ -31,6 +33,8 @@ _RETRIED = frozenset(
 """Errors after which the same request is sent again after a back-off."""
 _PAUSED = frozenset(("JoinGroup", "OffsetCommit", "OffsetFetch", "FindCoordinator"))
 """Requests that are retried after a pause of their own."""
+_ALONE = frozenset(("JoinGroup", "OffsetCommit"))
+"""Of these one is sent at a time, so that the next is the retry."""
 
 
 @attrs.define(eq=False)
@@ -41,6 +45,8 @@ class _Steps:
     """Kind of request -> when and by which event those of the last second left."""
     refused: dict[str, deque[tuple[float, int]]] = attrs.field(factory=dict)
     """The same of those that were refused, in a row."""
+    hasty: int = 0
+    """How often it has sent again at once what was refused."""
     refused_at: dict[str, float] = attrs.field(factory=dict)
     """Kind of request -> when it was refused by what passes, and was not sent since."""
 
@@ -52,7 +58,7 @@ class Pace:
         self._book = book
         self._steps: dict[Life, _Steps] = {}
         self._pauses: dict[float, int] = {}
-        """Length of a pause before a retry, to the microsecond -> how many there were, of all."""
+        """Length of a pause before a retry, to the nanosecond -> how many there were, of all."""
         self.requests_per_second = 0
         self.handlers: Handlers = {Sent: self._sent, Answered: self._answered}
 
@@ -71,7 +77,13 @@ class Pace:
             self.requests_per_second = max(self.requests_per_second, len(times))
         refused_at = steps.refused_at.pop(event.api, None)
         if refused_at is not None:
-            self._paused(number, event, life, event.time - refused_at)
+            pause = event.time - refused_at
+            self._paused(number, event, life, pause)
+            if event.api in _ALONE and pause < _SHORT and life.thawed_at < refused_at:
+                steps.hasty += 1
+                if steps.hasty == _HASTY:
+                    text = f"{life.name} has sent at once {_HASTY} times what was just refused"
+                    self._book.report("L6", event, text, number)
 
     def _answered(self, number: int, event: Answered) -> None:
         life, steps = self._of(event.member)
@@ -103,7 +115,7 @@ class Pace:
     def _paused(self, number: int, event: Sent, life: Life, pause: float) -> None:
         if not self._book.virtual or pause < _SHORT or life.thawed_at > event.time - pause:
             return
-        length = round(pause, 6)
+        length = round(pause, 9)
         self._pauses[length] = self._pauses.get(length, 0) + 1
         if self._pauses[length] == _ALIKE:
             text = f"{_ALIKE} retries came after a pause of exactly {length} s"
