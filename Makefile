@@ -12,7 +12,7 @@ INSTALL := -m pip --disable-pip-version-check install --quiet --constraint const
 VERSIONS := 3.11 3.12 3.13
 # What is compiled, where there is a C compiler.
 COMPILED := $(shell sed -nE 's/^    "(kafkagroup\/.*\.py)",$$/\1/p' setup.py)
-WIRE_DEPENDENCIES := aiokafka hypothesis kio pytest pytest-asyncio trio
+WIRE_DEPENDENCIES := aiokafka hypothesis kio pyarrow pytest pytest-asyncio trio
 
 # Shell: prints the first of some commands that is a Python which can make environments. Only
 # running one tells: pyenv's shims answer to the names of Pythons that are switched off, and
