@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         encode_subscription,
     )
     from kafkagroup.wire.records import NewRecord, encode_batch
+    from kafkagroup.zookeeper.membership import ZooKeeperMembership
 
     __compiled__: bool
     """Whether the hot path runs compiled; slower, but the same, where not."""
@@ -105,6 +106,7 @@ __all__ = [
     "TlsError",
     "Token",
     "TopicPartition",
+    "ZooKeeperMembership",
     "decode_assignment",
     "decode_subscription",
     "encode_assignment",
@@ -149,6 +151,7 @@ _HOMES = {
     "encode_assignment": "wire.group_log",
     "encode_batch": "wire.records",
     "encode_subscription": "wire.group_log",
+    "ZooKeeperMembership": "zookeeper.membership",
 }
 
 

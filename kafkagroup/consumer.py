@@ -35,6 +35,7 @@ from kafkagroup.errors import (
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.engine import Engine
 from kafkagroup.net.log_offsets import EARLIEST, LATEST
+from kafkagroup.net.membership import Membership
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import GroupMetrics
 from kafkagroup.net.options import ClientOptions, parse_servers
@@ -93,6 +94,7 @@ class Consumer(Service):
         session_timeout_ms: int | None = None,
         heartbeat_interval_ms: int | None = None,
         heartbeat_thread: bool = False,
+        membership: Membership | None = None,
         rebalance_timeout_ms: int | None = None,
         rebalance_max_retries: int | None = None,
         rebalance_backoff_ms: int | None = None,
@@ -164,6 +166,9 @@ class Consumer(Service):
             close_timeout=close_timeout,
         )
         self._options = options
+        self._membership = membership
+        if membership is not None:
+            _check_membership(options)
         self._client_options = ClientOptions(
             client_id=options.client_id,
             request_timeout=options.request_timeout,
@@ -639,7 +644,9 @@ class Consumer(Service):
         def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:
             self._spawn(tasks, function, name)
 
-        engine = self._engine = Engine(self._session, cluster, self._callbacks, spawn)
+        engine = self._engine = Engine(
+            self._session, cluster, self._callbacks, spawn, self._membership
+        )
         engine.start()
         await self._apply_subscription()
         if self._delivery.owned:
@@ -712,6 +719,19 @@ def _checked_pattern(
         return re.compile(pattern)
     except re.error as error:
         raise ConfigurationError(f"pattern={pattern!r} is no regular expression: {error}") from None
+
+
+def _check_membership(options: ConsumerOptions) -> None:
+    """What only a coordinator can do is an error where there is none."""
+    if options.group_id is None:
+        raise ConfigurationError("membership= needs a group_id")
+    if options.group_instance_id is not None:
+        raise ConfigurationError("group_instance_id is for groups that Kafka keeps: no membership=")
+    if options.partition_loads is not None:
+        raise ConfigurationError(
+            "partition_loads is asked of the leader, and with membership= every member computes:"
+            " members that know of other loads would never agree"
+        )
 
 
 def _refuse_unsupported(**given: tuple[object, object]) -> None:

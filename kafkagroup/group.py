@@ -20,6 +20,7 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver, Offer
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.membership import Membership, Running
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import GroupMeters, GroupMetrics
 from kafkagroup.net.options import ClientOptions, parse_servers
@@ -258,6 +259,7 @@ class GroupMember(Service):
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 1_000,
         heartbeat_thread: bool = False,
+        membership: Membership | None = None,
         rebalance_timeout_ms: int = 300_000,
         rebalance_max_retries: int | None = None,
         request_timeout_ms: int = 30_000,
@@ -268,6 +270,10 @@ class GroupMember(Service):
     ) -> None:
         """With `heartbeat_thread` the membership survives that the event loop is blocked, for as
         long as `rebalance_timeout_ms`; see the README's table of options for the rest.
+
+        With `membership=ZooKeeperMembership(...)` the group is kept in ZooKeeper, and no Kafka is
+        asked. Every member then calls `assign`, with the same members; a generation is taken up
+        when all the others have let go of older ones.
 
         Raises: ConfigurationError.
         """
@@ -300,14 +306,16 @@ class GroupMember(Service):
         self._leave_group = leave_group_on_close
         self._lag = LoopLag(group_id, session_timeout_ms / 1000, threaded=heartbeat_thread)
         self._kind = ThreadedDriver if heartbeat_thread else Driver
+        self._membership = membership
+        _check_membership(membership, group_instance_id)
         self._desk = _Desk(
             offered,
             lambda: self._running_driver().owning_until,
             most_blocked=rebalance_timeout_ms / 1000,
-            timed=not heartbeat_thread,
+            timed=not heartbeat_thread or membership is not None,
         )
         self._meters = GroupMeters()
-        self._driver: Driver | None = None
+        self._driver: Running | None = None
         self._cluster: Cluster | None = None
 
     def __aiter__(self) -> GroupMember:
@@ -381,7 +389,7 @@ class GroupMember(Service):
     @property
     def member_id(self) -> str:
         """This member, as the coordinator calls it; "" before it has joined."""
-        return self._running_driver().member.member_id
+        return self._running_driver().member_id
 
     @property
     def coordinator(self) -> Node | None:
@@ -422,7 +430,7 @@ class GroupMember(Service):
         self._desk.protocols = {p.name: p for p in offered}
         self._running_driver().rejoin("the metadata changed", _offer(offered))
 
-    def _running_driver(self) -> Driver:
+    def _running_driver(self) -> Running:
         if self._driver is None:
             raise _not_running()
         return self._driver
@@ -436,20 +444,36 @@ class GroupMember(Service):
 
     async def _open(self, tasks: TaskGroup) -> None:
         self._cluster = Cluster(self._servers, self._options, tasks)
-        await self._cluster.refresh()
-        self._driver = self._make(self._cluster, self._member)
+        if self._membership is None:
+            await self._cluster.refresh()
+        self._driver = self._begin(self._cluster, self._member.protocols)
         self._spawn(tasks, partial(self._be_member, self._cluster, self._driver), "membership")
         tasks.start_soon(self._keep_time)
 
-    def _make(self, cluster: Cluster, member: Member) -> Driver:
-        return self._kind(cluster, member, self._desk, self._lag, self._meters)
+    def _begin(self, cluster: Cluster, protocols: Offer) -> Running:
+        """A member that is yet to run."""
+        member = attrs.evolve(self._member, protocols=protocols)
+        if self._membership is None:
+            return self._kind(cluster, member, self._desk, self._lag, self._meters)
+        config = member.config
+        return self._membership.begin(
+            self._desk,
+            group_id=config.group_id,
+            protocol_type=config.protocol_type,
+            protocols=protocols,
+            whole=True,
+            client_id=self._options.client_id,
+            rebalance_timeout=config.rebalance_timeout,
+            retry_backoff=config.retry_backoff,
+            retry_backoff_max=config.retry_backoff_max,
+            lag=self._lag,
+        )
 
-    async def _be_member(self, cluster: Cluster, driver: Driver) -> None:
+    async def _be_member(self, cluster: Cluster, driver: Running) -> None:
         await driver.run()
-        while not self._desk.closed and (leaving := driver.member.leaving) and leaving.lost:
+        while not self._desk.closed and driver.expelled:
             # The loop was blocked for too long; it runs again, and nobody asks to join again.
-            member = attrs.evolve(self._member, protocols=driver.member.protocols)
-            driver = self._driver = self._make(cluster, member)
+            driver = self._driver = self._begin(cluster, driver.protocols)
             await driver.run()
 
     async def _keep_time(self) -> None:
@@ -498,6 +522,11 @@ def _not_running() -> ConsumerClosedError:
 
 def _offer(protocols: Sequence[GroupProtocol]) -> tuple[tuple[str, bytes], ...]:
     return tuple((p.name, p.metadata) for p in protocols)
+
+
+def _check_membership(membership: Membership | None, group_instance_id: str | None) -> None:
+    if membership is not None and group_instance_id is not None:
+        raise ConfigurationError("group_instance_id is for groups that Kafka keeps: no membership=")
 
 
 def _check(

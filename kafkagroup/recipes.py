@@ -37,6 +37,7 @@ from kafkagroup.errors import (
     escaped,
 )
 from kafkagroup.group import Generation, GroupMember, GroupProtocol
+from kafkagroup.net.membership import Membership
 from kafkagroup.net.security import Security
 from kafkagroup.wire.schema import (
     BYTES,
@@ -83,6 +84,7 @@ class MemberOptions(TypedDict, total=False):
     session_timeout_ms: int
     heartbeat_interval_ms: int
     heartbeat_thread: bool
+    membership: Membership | None
     rebalance_timeout_ms: int
     rebalance_max_retries: int | None
     request_timeout_ms: int

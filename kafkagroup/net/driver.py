@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 import anyio
@@ -18,7 +18,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from kafkagroup.errors import KafkaGroupError, RequestTimeoutError
 from kafkagroup.member.classic import step
-from kafkagroup.member.state import Member, Phase
+from kafkagroup.member.state import COMMITTING, Member, Phase
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,
@@ -49,6 +49,7 @@ from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import GroupMeters
+from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 __all__ = ["Application", "Driver", "Offer"]
@@ -151,6 +152,45 @@ class Driver:
     def last_heartbeat(self) -> float:
         """When the last heartbeat was sent, on the loop's clock; -inf before the first."""
         return self.member.beat_sent or float("-inf")
+
+    @property
+    def member_id(self) -> str:
+        """This member, as the coordinator calls it; "" before it has joined."""
+        return self.member.member_id
+
+    @property
+    def generation_id(self) -> int:
+        """The generation it is in, or is joining."""
+        return self.member.generation_id
+
+    @property
+    def protocols(self) -> Offer:
+        """What it offers."""
+        return self.member.protocols
+
+    @property
+    def leads(self) -> bool:
+        """Whether the assignment that stands is of its computing."""
+        return self.member.phase is Phase.STABLE and self.member.is_leader
+
+    def stands(self, generation_id: int) -> bool:
+        """Whether the generation is the one that it is in."""
+        return self.member.phase is Phase.STABLE and self.member.generation_id == generation_id
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the coordinator takes commits: not from JoinGroup until SyncGroup is answered."""
+        return self.member.phase in COMMITTING
+
+    @property
+    def expelled(self) -> bool:
+        """Whether it left because the application did not come back in time."""
+        leaving = self.member.leaving
+        return leaving is not None and leaving.lost
+
+    async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
+        """Until when commits may be sent: the coordinator refuses those that come too late."""
+        return float("inf")
 
     def rejoin(self, reason: str, protocols: Offer | None = None) -> None:
         """Ask for a new generation, perhaps with other metadata."""

@@ -29,6 +29,7 @@ from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver
 from kafkagroup.net.fetcher import Fetcher
 from kafkagroup.net.log_offsets import LogOffsets
+from kafkagroup.net.membership import Membership, Running
 from kafkagroup.net.offsets import GroupOffsets
 from kafkagroup.net.positions import Positions
 from kafkagroup.net.session import Session
@@ -54,9 +55,16 @@ class Engine:
     """A consumer that runs."""
 
     def __init__(
-        self, session: Session, cluster: Cluster, callbacks: Callbacks, spawn: Spawn
+        self,
+        session: Session,
+        cluster: Cluster,
+        callbacks: Callbacks,
+        spawn: Spawn,
+        membership: Membership | None = None,
     ) -> None:
         self._session = session
+        self._membership = membership
+        """Who keeps the group, if not Kafka."""
         self._options = session.options
         self._delivery: Delivery = session.delivery
         self._cluster = cluster
@@ -64,7 +72,7 @@ class Engine:
         self._subscription: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._exclude_internal = True
-        self._leaving: Driver | None = None
+        self._leaving: Running | None = None
         """A membership that is given up; whoever asked for that may have been cancelled since."""
         self._denied: frozenset[str] = frozenset()
         """Topics of which the application was told that it must not see them."""
@@ -95,7 +103,9 @@ class Engine:
             look_up=self._positions.look_up,
             failed=session.partition_failed,
         )
-        self._subscriber = Subscriber(session, cluster, callbacks, self._taken_up)
+        self._subscriber = Subscriber(
+            session, cluster, callbacks, self._taken_up, claims=membership is not None
+        )
         session.rejoin = self.join
         session.clock = loop_clock()
 
@@ -209,7 +219,28 @@ class Engine:
 
     def join(self) -> None:
         """Become a member of the group, for the first time or again."""
+        session = self._session
+        session.expired = False
+        session.joined_at = anyio.current_time()
+        driver = session.driver = self._member()
+        self._spawn(partial(self._be_member, driver), "membership")
+
+    def _member(self) -> Running:
+        """A member that is yet to run."""
         options, session = self._options, self._session
+        if self._membership is not None:
+            return self._membership.begin(
+                self._subscriber,
+                group_id=options.group_id or "",
+                protocol_type="consumer",
+                protocols=self._subscriber.protocols(),
+                whole=False,
+                client_id=options.client_id,
+                rebalance_timeout=options.rebalance_timeout,
+                retry_backoff=options.retry_backoff,
+                retry_backoff_max=options.retry_backoff_max,
+                lag=session.lag,
+            )
         config = Config(
             group_id=options.group_id or "",
             protocol_type="consumer",
@@ -224,16 +255,13 @@ class Engine:
             max_retries=options.rebalance_max_retries,
         )
         member = Member(config=config, protocols=self._subscriber.protocols())
-        session.expired = False
-        session.joined_at = anyio.current_time()
         kind = ThreadedDriver if options.heartbeat_thread else Driver
-        session.driver = kind(self._cluster, member, self._subscriber, session.lag, session.meters)
-        self._spawn(partial(self._be_member, session.driver), "membership")
+        return kind(self._cluster, member, self._subscriber, session.lag, session.meters)
 
-    async def _be_member(self, driver: Driver) -> None:
+    async def _be_member(self, driver: Running) -> None:
         await driver.run()
-        leaving, session = driver.member.leaving, self._session
-        if leaving is not None and leaving.lost and driver is not self._leaving:
+        session = self._session
+        if driver.expelled and driver is not self._leaving:
             session.expired = True
             session.notify()  # it may be waiting again, for what nobody brings
 

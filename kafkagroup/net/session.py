@@ -22,9 +22,8 @@ from kafkagroup.errors import (
     NotAssignedError,
     RequestTimeoutError,
 )
-from kafkagroup.member.state import COMMITTING
-from kafkagroup.net.driver import Driver
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.membership import Running
 from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -41,7 +40,7 @@ class Session:
         self.options = options
         self.delivery = delivery
         self.offsets: GroupOffsets | None = None
-        self.driver: Driver | None = None
+        self.driver: Running | None = None
         self.identity: Identity = NO_MEMBERSHIP
         self.changed = anyio.Event()
         """Set, and replaced, whenever somebody who waits should look again."""
@@ -156,8 +155,8 @@ class Session:
 
     @property
     def may_commit(self) -> bool:
-        """Whether the coordinator takes commits: not from JoinGroup until SyncGroup is answered."""
-        return self.driver is None or self.driver.member.phase in COMMITTING
+        """Whether commits are taken: not while the group is joining."""
+        return self.driver is None or self.driver.may_commit
 
     async def commit_processed(self, timeout: float, note: str = "") -> None:
         """Commit what is processed and not yet committed. As `commit`."""
@@ -238,6 +237,9 @@ class Session:
             raise CommitFailedError(
                 "the group is rebalancing; commit what is still owned once that is over"
             )
+        if self.driver is not None:
+            until = await self.driver.confirm(offsets.keys(), timeout)
+            timeout = min(timeout, until - anyio.current_time())
         identity = self.identity
         await self.offsets.commit(
             identity,

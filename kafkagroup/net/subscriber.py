@@ -17,7 +17,6 @@ from kafkagroup.assign import Assignor, GroupSpec, MemberSpec, protocol_name
 from kafkagroup.assign.check import standing_claims
 from kafkagroup.assign.spec import is_cooperative, told, user_data
 from kafkagroup.errors import ConfigurationError, KafkaGroupError, escaped
-from kafkagroup.member.state import Phase
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Offer
@@ -73,6 +72,8 @@ class Subscriber:
         cluster: Cluster,
         callbacks: Callbacks,
         taken_up: Callable[[], None],
+        *,
+        claims: bool,
     ) -> None:
         self.topics: frozenset[str] = frozenset()
         """What is subscribed to."""
@@ -81,7 +82,10 @@ class Subscriber:
         self._callbacks = callbacks
         self._taken_up = taken_up
         self._assignors = {protocol_name(a): a for a in session.options.assignors}
-        self.cooperative = all(is_cooperative(a) for a in session.options.assignors)
+        self._claims = claims
+        """Whether partitions are claimed one by one: then the claims say who owns what, nobody
+        leads, and no other member has to hear of what this one owns."""
+        self.cooperative = claims or all(is_cooperative(a) for a in session.options.assignors)
         """Whether what is owned is kept while the group rebalances: only if every assignor can."""
         self._had: tuple[Sequence[TopicPartition], int] = ((), -1)
         """What was assigned last, sorted, and in which generation; kept through revocations."""
@@ -100,7 +104,9 @@ class Subscriber:
     def protocols(self) -> Offer:
         """What this member offers: every assignor, with the same subscription."""
         session = self._session
-        owned = tuple(sorted(session.delivery.owned))
+        owned, had = tuple(sorted(session.delivery.owned)), self._had
+        if self._claims:
+            owned, had = (), ((), -1)
         generation = session.identity.generation_id if owned else -1
         return tuple(
             (
@@ -108,7 +114,7 @@ class Subscriber:
                 encode_subscription(
                     Subscription(
                         topics=tuple(self.topics),
-                        user_data=user_data(assignor, *self._had),
+                        user_data=user_data(assignor, *had),
                         owned=owned,
                         generation=generation,
                         rack=session.options.client_rack,
@@ -121,7 +127,7 @@ class Subscriber:
     def growth(self) -> str | None:
         """As leader: why the assignment is out of date, if it is."""
         driver = self._session.driver
-        if driver is None or driver.member.phase is not Phase.STABLE or not driver.member.is_leader:
+        if driver is None or not driver.leads:
             return None
         counts = self._cluster.metadata.partition_counts(self._watched)
         for topic in sorted(self._watched):
@@ -206,9 +212,10 @@ class Subscriber:
             return
         self._misassigned = False
         self._pauses.reset()
-        session.identity = Identity(
-            generation.generation_id, generation.member_id, session.options.group_instance_id
-        )
+        if not self._claims:
+            session.identity = Identity(
+                generation.generation_id, generation.member_id, session.options.group_instance_id
+            )
         owed = bool(self._had[0]) and session.last_poll > session.joined_at
         self._had = (sorted(assigned), generation.generation_id)
         if generation.is_leader and generation.generation_id != self._computed:
@@ -229,16 +236,14 @@ class Subscriber:
         self._start_at(await self._call(self._callbacks.assigned, added))
         session.settled = self._stands(generation)
         self._taken_up()
-        if revoked and session.driver is not None:
+        if revoked and not self._claims and session.driver is not None:
             # KIP-429: now that they are free, a second round gives them away.
             session.driver.rejoin(f"let go of {len(revoked)} partitions")
 
     def _stands(self, generation: GenerationInfo) -> bool:
         """Whether this is the generation still: it may have ended while the application heard."""
         driver = self._session.driver
-        if driver is None or driver.member.phase is not Phase.STABLE:
-            return False
-        return driver.member.generation_id == generation.generation_id
+        return driver is not None and driver.stands(generation.generation_id)
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
         """As leader: assign the partitions of every topic that any member subscribes to."""
@@ -258,7 +263,7 @@ class Subscriber:
         if is_cooperative(assignor):
             _check_handover(work.protocol_name, spec, assignment)
         if self._session.driver is not None:
-            self._computed = self._session.driver.member.generation_id
+            self._computed = self._session.driver.generation_id
         return {m: encode_assignment(assignment.get(m, ())) for m in work.members}
 
     async def _loads(self) -> Mapping[TopicPartition, float]:
@@ -280,9 +285,12 @@ class Subscriber:
         self._watched = frozenset(t for s in subscriptions.values() for t in s.topics)
         self._racked = any(s.rack is not None for s in subscriptions.values())
         self._cluster.topics |= self._watched
-        if len(self._cluster.metadata.partition_counts(self._watched)) < len(self._watched):
-            # Only for topics that are not known: the whole group waits for the answer, and
-            # partitions that were added since the last look are noticed at the next one.
+        if self._claims or (
+            len(self._cluster.metadata.partition_counts(self._watched)) < len(self._watched)
+        ):
+            # Where all compute, all are to know the same. Else only for topics that are not known:
+            # the whole group waits for the answer, and partitions that were added since the last
+            # look are noticed at the next one.
             await self._cluster.refresh()
         self._counts = self._cluster.metadata.partition_counts(self._watched)
         self._racks = self._replica_racks()

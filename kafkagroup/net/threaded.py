@@ -33,7 +33,7 @@ from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.wire.schema import Request
 
-__all__ = ["ThreadedDriver"]
+__all__ = ["Post", "ThreadedDriver", "this_loop"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class ThreadedDriver(Driver):
 
     async def run(self) -> None:
         """Join, and stay until the member has left or failed."""
-        backend, options, self._post_here = _this_loop()
+        backend, options, self._post_here = this_loop()
         self._clock = loop_clock()
         # A daemon: one that outlived the application's loop must not keep the process.
         thread = threading.Thread(
@@ -140,7 +140,7 @@ class ThreadedDriver(Driver):
         with anyio.CancelScope() as self._scope:
             async with anyio.create_task_group() as tasks:
                 self._cluster = _Beside(self._cluster, tasks)
-                _, _, self._post_there = _this_loop()
+                _, _, self._post_there = this_loop()
                 self._take_asked()
                 tasks.start_soon(self._probe)
                 await self._be_member()
@@ -249,7 +249,7 @@ class _Beside(Cluster):
         return await super().request_any(request)
 
 
-def _this_loop() -> tuple[str, dict[str, Any], Post]:
+def this_loop() -> tuple[str, dict[str, Any], Post]:
     """The running loop: how to run another one with the same clock, and how to post to it."""
     try:
         # Clocks of asyncio's loops are the system's monotonic one.

@@ -1,0 +1,479 @@
+"""Membership kept in ZooKeeper: one pure `step`. Nothing here reads a clock or touches a socket.
+
+Nobody leads: every member reads the same list, computes the same assignment, and claims what is its
+own in it. A claim is a node that ZooKeeper gives to one session at a time, so two members that see
+different lists for a moment still never own the same. The order is the whole promise: claim, then
+take up; let go and commit, then release. The session is the life of all claims. It counts as over
+when ZooKeeper says so, or when it was not confirmed for its whole length by this member's clock,
+which does not wait for a connection to come back. `zookeeper_state.MOVES` is the table of phases.
+"""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+import attrs
+
+from kafkagroup.errors import BrokerError, ErrorCode, LocalProtocolError, TransportError
+from kafkagroup.member.backoff import backoff
+from kafkagroup.member.vocabulary import (
+    AssignFailed,
+    Compute,
+    Computed,
+    ComputeFailed,
+    Fail,
+    GenerationInfo,
+    Leave,
+    Leaving,
+    Lose,
+    RejoinRequested,
+    Revoke,
+    Revoked,
+    Started,
+    WakeAt,
+    Woke,
+)
+from kafkagroup.member.zookeeper_nodes import (
+    Metadata,
+    admitted,
+    encode_metadata,
+    partition_of,
+    unit_of,
+)
+from kafkagroup.member.zookeeper_state import MOVES, Member, Phase, View
+from kafkagroup.member.zookeeper_vocabulary import (
+    AskFailed,
+    Claim,
+    Claimed,
+    Confirm,
+    Confirmed,
+    Connect,
+    Disconnect,
+    MembersChanged,
+    MembersRead,
+    ReadMembers,
+    Register,
+    Registered,
+    Release,
+    Released,
+    SessionClosed,
+    SessionEstablished,
+    SessionExpired,
+    SessionFailed,
+    Take,
+    Taken,
+    ZooKeeperEffect,
+    ZooKeeperEvent,
+)
+from kafkagroup.wire.group_log import decode_assignment, encode_assignment
+
+__all__ = ["step"]
+
+_DRAIN_SHARE = 0.75
+"""How much of the rebalance timeout the application gets to finish what is in hand."""
+
+_PULSE = 1 / 6
+"""How often, in sessions, the session is confirmed. `SURE` counts on it."""
+
+_UP = frozenset((Phase.REGISTERING, Phase.MEMBER, Phase.REVOKING))
+"""Phases with a session."""
+
+
+def step(member: Member, event: ZooKeeperEvent) -> tuple[Member, tuple[ZooKeeperEffect, ...]]:
+    """The member after an event, and what is to be done. An event that is stale changes nothing."""
+    if member.phase in (Phase.LEFT, Phase.FAILED):
+        return member, ()
+    run = _Step(member, event.now, event.jitter)
+    run.take(event)
+    run.advance()
+    return run.member, tuple(run.effects)
+
+
+class _Step:
+    """One step in the making: the member so far, and the effects so far."""
+
+    def __init__(self, member: Member, now: float, jitter: float) -> None:
+        self.member = member
+        self.now = now
+        self.jitter = jitter
+        self.effects: list[ZooKeeperEffect] = []
+
+    # ------------------------------------------------------------ events
+
+    def take(self, event: ZooKeeperEvent) -> None:
+        member = self.member
+        match event:
+            case Started():
+                self._connect()
+            case SessionEstablished(session=session, timeout=timeout):
+                if session == member.session:
+                    self._established(timeout)
+            case SessionExpired(session=session):
+                if session == member.session and member.phase in _UP:
+                    self._lose("ZooKeeper has ended the session")
+            case SessionFailed(session=session, error=error):
+                if session == member.session:
+                    self._fail(error)
+            case SessionClosed(session=session):
+                if session == member.session and member.phase is Phase.LEAVING:
+                    self._left()
+            case Registered(token=token):
+                if token == member.registering:
+                    self._registered()
+            case MembersChanged(session=session):
+                if session == member.session:
+                    self._set(outdated=True)
+            case MembersRead(token=token):
+                if token == member.reading:
+                    self._read(event)
+            case Confirmed(token=token, version=version):
+                if token == member.confirming:
+                    self._confirmed(version)
+            case Claimed(token=token, granted=granted):
+                if token == member.asking:
+                    self._claimed(granted)
+            case Released(token=token):
+                if token == member.asking:
+                    self._set(asking=None, held=member.held - member.asked, attempts=0)
+            case AskFailed(token=token, error=error):
+                self._ask_failed(token, error)
+            case Taken(token=token):
+                if token == member.telling and member.phase is Phase.MEMBER:
+                    self._set(telling=None)
+            case Revoked(token=token):
+                if token == member.telling:
+                    self._revoked()
+            case Computed(token=token, assignments=assignments):
+                if token == member.computing:
+                    self._computed(assignments.get(member.member_id, b""))
+            case ComputeFailed(token=token, error=error):
+                if token == member.computing:
+                    self._fail(error)
+            case AssignFailed(error=error):
+                self._fail(error)
+            case Woke():
+                pass
+            case RejoinRequested(protocols=protocols):
+                # Everybody is to compute again, from what is known now.
+                self._set(renew=True, protocols=protocols or member.protocols)
+            case Leaving():
+                self._take_leaving(event)
+            case _:
+                assert_never(event)
+
+    def _established(self, timeout: float) -> None:
+        if self.member.phase is Phase.CONNECTING:
+            self._move(
+                Phase.REGISTERING,
+                timeout=timeout,
+                session_ends=self.now + timeout,
+                next_confirm=self.now,
+                renew=True,
+                outdated=True,
+                attempts=0,
+                retry_at=self.now,
+            )
+        elif self.member.phase in _UP:
+            # The connection was away: whatever is waited for may never come, nor may a watch.
+            self._set(outdated=True, next_confirm=self.now)
+
+    def _registered(self) -> None:
+        self._set(registering=None, reading=None, outdated=True, attempts=0)
+        if self.member.phase is Phase.REGISTERING:
+            self._move(Phase.MEMBER)
+
+    def _read(self, read: MembersRead) -> None:
+        member = self.member
+        self._set(reading=None, attempts=0)
+        if member.view is not None and member.view.version == read.version:
+            return
+        mine = next((n for n in read.nodes if n.member_id == member.member_id), None)
+        if mine is None:
+            # Somebody has deleted it: the session would have taken the watch with it.
+            self._back_off()
+            self._set(renew=True)
+            return
+        name, members = admitted(read.nodes)
+        if mine.member_id not in members:
+            group, kind = member.config.group_id, member.config.protocol_type
+            self._fail(
+                BrokerError(
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                    f"the members of group {group!r} are of another type than {kind!r}, or share"
+                    f" no protocol with {[n for n, _ in member.protocols]}",
+                )
+            )
+            return
+        view = View(read.version, read.nodes)
+        self._set(view=view, protocol_name=name, members=members, computing=self._token())
+        token = self.member.last_token
+        self.effects.append(
+            Compute(token=token, protocol_name=name, members=members, instance_ids={})
+        )
+
+    def _computed(self, assignment: bytes) -> None:
+        if self.member.config.whole:
+            target = frozenset((str(self.member.generation_id),))
+        else:
+            partitions = decode_assignment(assignment) if assignment else ()
+            target = frozenset(unit_of(tp) for tp in partitions)
+        self._set(computing=None, assignment=assignment, target=target, retry_at=self.now)
+
+    def _confirmed(self, version: int) -> None:
+        member = self.member
+        sent = member.confirm_sent
+        self._set(confirming=None, acknowledged=sent, session_ends=sent + member.timeout)
+        if member.view is not None and version != member.view.version:
+            self._set(outdated=True)  # should a watch get lost, nothing depends on it
+
+    def _claimed(self, granted: frozenset[str]) -> None:
+        member = self.member
+        refused = member.asked - granted
+        self._set(asking=None, held=member.held | granted)
+        # The owner before may still be finishing; in between, others must not wait for us.
+        self._back_off() if refused else self._set(attempts=0)
+
+    def _ask_failed(self, token: int, error: Exception) -> None:
+        member = self.member
+        waiting = (member.registering, member.reading, member.asking, member.confirming)
+        if token not in waiting:
+            return
+        if not isinstance(error, TransportError):
+            self._fail(error)
+            return
+        if token == member.registering:
+            self._set(registering=None, renew=True)
+        elif token == member.reading:
+            self._set(reading=None, outdated=True)
+        elif token == member.confirming:
+            self._set(confirming=None, next_confirm=self.now + member.config.retry_backoff)
+        else:
+            # A claim may be ours without our knowing: released, it is nobody's.
+            self._set(asking=None, held=member.held | member.asked)
+        self._back_off()
+
+    def _revoked(self) -> None:
+        self._set(telling=None)
+        if self.member.leaving is not None:
+            self._leave()
+        else:
+            self._connect()
+
+    def _take_leaving(self, event: Leaving) -> None:
+        member = self.member
+        if member.leaving is not None:
+            return
+        self._set(leaving=event)
+        busy = bool(member.given) or member.telling is not None
+        match member.phase:
+            case Phase.MEMBER if busy and event.lost:
+                self._lose(event.reason)
+            case Phase.MEMBER if busy:
+                token = self._token()
+                self._move(Phase.REVOKING, telling=token)
+                self.effects.append(Revoke(token=token, deadline=self._deadline()))
+            case Phase.LOSING:
+                pass  # leaves when the application has let go
+            case _:
+                self._leave()
+
+    # ------------------------------------------------------------ moves
+
+    def _connect(self) -> None:
+        session = self.member.session + 1
+        self._move(Phase.CONNECTING, session=session)
+        self.effects.append(Connect(session=session))
+
+    def _end_session(self) -> None:
+        """Forget all that the session was the life of. Answers to anything asked in it are stale
+        from here."""
+        self.effects.append(Disconnect(session=self.member.session))
+        self._set(
+            timeout=0.0,
+            view=None,
+            outdated=False,
+            members={},
+            target=None,
+            held=frozenset(),
+            given=frozenset(),
+            registering=None,
+            reading=None,
+            computing=None,
+            asking=None,
+            confirming=None,
+            acknowledged=float("-inf"),
+        )
+
+    def _lose(self, reason: str) -> None:
+        """The claims are gone, or may be: others own what they stood for."""
+        busy = bool(self.member.given) or self.member.telling is not None
+        self._end_session()
+        self._set(reason=reason)
+        if busy:
+            token = self._token()
+            self._move(Phase.LOSING, telling=token)
+            self.effects.append(Lose(token=token, reason=reason))
+        elif self.member.leaving is not None:
+            self._leave()
+        else:
+            self._connect()
+
+    def _leave(self) -> None:
+        if self.member.phase in (Phase.IDLE, Phase.LOSING):
+            return self._left()
+        # With the session go the member's node and every claim, at one stroke.
+        self._end_session()
+        return self._move(Phase.LEAVING)
+
+    def _left(self) -> None:
+        self._move(Phase.LEFT)
+        self.effects.append(Leave())
+
+    def _fail(self, error: Exception) -> None:
+        if self.member.phase in (Phase.LEAVING, Phase.LEFT):
+            return
+        if self.member.given or self.member.telling is not None:
+            self.effects.append(Lose(token=self._token(), reason=str(error)))
+        self.effects.append(Fail(error=error))
+        if self.member.phase is not Phase.LOSING:
+            self._end_session()
+        self._move(Phase.FAILED, telling=None)
+
+    def _back_off(self) -> None:
+        config, attempts = self.member.config, self.member.attempts + 1
+        pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
+        self._set(attempts=attempts, retry_at=self.now + pause)
+
+    # ------------------------------------------------------------ what is due
+
+    def advance(self) -> None:
+        """Do what is due; ask to be woken for what is not yet."""
+        if self.member.phase in _UP and self.now >= self.member.session_ends:
+            self._lose("ZooKeeper has not confirmed the session for its whole length")
+        if self.member.phase not in _UP:
+            return
+        self._confirm_when_due()
+        if self.now >= self.member.retry_at:
+            self._register_when_due()
+            self._read_when_due()
+        if self.member.phase is Phase.MEMBER:
+            self._settle()
+        self._wake()
+
+    def _confirm_when_due(self) -> None:
+        member = self.member
+        if member.confirming is not None or self.now < member.next_confirm:
+            return
+        token = self._token()
+        pause = member.timeout * _PULSE
+        self._set(confirming=token, confirm_sent=self.now, next_confirm=self.now + pause)
+        self.effects.append(Confirm(token=token))
+
+    def _register_when_due(self) -> None:
+        member = self.member
+        # Not between a claim and its answer: claims stand only beside the node they were made with.
+        if (
+            member.phase is Phase.REVOKING
+            or not member.renew
+            or member.registering is not None
+            or member.asking is not None
+        ):
+            return
+        token = self._token()
+        replaces = member.member_id if member.phase is Phase.MEMBER else None
+        self._set(registering=token, registration=member.registration + 1, renew=False)
+        metadata = Metadata(member.config.protocol_type, member.protocols)
+        self.effects.append(
+            Register(
+                token=token,
+                member_id=self.member.member_id,
+                data=encode_metadata(metadata),
+                replaces=replaces,
+            )
+        )
+
+    def _read_when_due(self) -> None:
+        member = self.member
+        if (
+            member.phase is not Phase.MEMBER
+            or not member.outdated
+            or member.reading is not None
+            or member.registering is not None
+        ):
+            return
+        token = self._token()
+        self._set(reading=token, outdated=False)
+        self.effects.append(ReadMembers(token=token))
+
+    def _settle(self) -> None:
+        """One step from what is held and given to what is assigned."""
+        member = self.member
+        target = member.target
+        if target is None or not (
+            member.asking is None and member.telling is None and member.registering is None
+        ):
+            return
+        keep, missing = member.held & target, target - member.held
+        excess = member.held - member.given - target
+        due = self.now >= member.retry_at
+        if member.given - target:
+            self._tell(keep)
+        elif excess and due:
+            self._ask(Release, excess)
+        elif missing and due:
+            self._ask(Claim, missing)
+        elif keep != member.given or (
+            member.told != member.registration and not member.config.whole
+        ):
+            self._tell(keep)
+
+    def _ask(self, ask: type[Claim] | type[Release], units: frozenset[str]) -> None:
+        token = self._token()
+        self._set(asking=token, asked=units)
+        self.effects.append(ask(token=token, units=units))
+
+    def _tell(self, units: frozenset[str]) -> None:
+        member = self.member
+        token = self._token()
+        assignment = member.assignment
+        if not member.config.whole:
+            assignment = encode_assignment(sorted(map(partition_of, units)))
+        leads = member.leader_id == member.member_id
+        generation = GenerationInfo(
+            generation_id=member.generation_id,
+            member_id=member.member_id,
+            leader_id=member.leader_id,
+            protocol_name=member.protocol_name,
+            members=member.members if leads else {},
+            assignment=assignment,
+        )
+        self._set(telling=token, given=units, told=member.registration)
+        self.effects.append(
+            Take(token=token, generation=generation, units=units, deadline=self._deadline())
+        )
+
+    def _deadline(self) -> float:
+        return self.now + self.member.config.rebalance_timeout * _DRAIN_SHARE
+
+    def _wake(self) -> None:
+        member = self.member
+        times = [member.session_ends]
+        if member.confirming is None:
+            times.append(member.next_confirm)
+        if self.now < member.retry_at:
+            times.append(member.retry_at)
+        self.effects.append(WakeAt(time=min(times)))
+
+    # ------------------------------------------------------------ small change
+
+    def _set(self, **changes: Any) -> None:
+        self.member = attrs.evolve(self.member, **changes)
+
+    def _move(self, phase: Phase, **changes: Any) -> None:
+        if phase not in MOVES[self.member.phase]:
+            raise LocalProtocolError(f"no move from {self.member.phase} to {phase}")
+        self._set(phase=phase, **changes)
+
+    def _token(self) -> int:
+        self._set(last_token=self.member.last_token + 1)
+        return self.member.last_token

@@ -1,0 +1,263 @@
+"""What a membership kept in ZooKeeper hears and asks, beside the vocabulary that all share.
+
+Every effect with a token is answered once, with the event of its name or with `AskFailed`; one with
+a session number is answered by that session's events. A session that was disconnected says nothing
+any more but `SessionClosed`.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from kafkagroup.member.vocabulary import (
+    AssignFailed,
+    Compute,
+    Computed,
+    ComputeFailed,
+    Fail,
+    GenerationInfo,
+    Leave,
+    Leaving,
+    Lose,
+    RejoinRequested,
+    Revoke,
+    Revoked,
+    Started,
+    WakeAt,
+    Woke,
+    _Event,
+)
+from kafkagroup.member.zookeeper_nodes import MemberNode
+
+__all__ = [
+    "AskFailed",
+    "Claim",
+    "Claimed",
+    "Confirm",
+    "Confirmed",
+    "Connect",
+    "Disconnect",
+    "MembersChanged",
+    "MembersRead",
+    "ReadMembers",
+    "Register",
+    "Registered",
+    "Release",
+    "Released",
+    "SessionClosed",
+    "SessionEstablished",
+    "SessionExpired",
+    "SessionFailed",
+    "Take",
+    "Taken",
+    "ZooKeeperEffect",
+    "ZooKeeperEvent",
+]
+
+# ---------------------------------------------------------------- events
+
+
+@attrs.frozen(kw_only=True)
+class SessionEstablished(_Event):
+    """ZooKeeper has begun the session, or the connection is back and the session still stands."""
+
+    session: int
+    timeout: float
+    """What ZooKeeper granted: without contact for this long the session, and all claims, end."""
+
+
+@attrs.frozen(kw_only=True)
+class SessionExpired(_Event):
+    """ZooKeeper has ended the session: claims are gone, others may hold them."""
+
+    session: int
+
+
+@attrs.frozen(kw_only=True)
+class SessionFailed(_Event):
+    """There will be no session, as when credentials are refused."""
+
+    session: int
+    error: Exception
+
+
+@attrs.frozen(kw_only=True)
+class SessionClosed(_Event):
+    """A `Disconnect` is done."""
+
+    session: int
+
+
+@attrs.frozen(kw_only=True)
+class Registered(_Event):
+    """The member's node is there."""
+
+    token: int
+
+
+@attrs.frozen(kw_only=True)
+class MembersChanged(_Event):
+    """The list of members is another than the one that was read last."""
+
+    session: int
+
+
+@attrs.frozen(kw_only=True)
+class MembersRead(_Event):
+    """The members."""
+
+    token: int
+    version: int
+    """Of the list: grows with each member that comes or goes."""
+    nodes: tuple[MemberNode, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Confirmed(_Event):
+    """The servers' leader knows the session. It is alive since the `Confirm` was sent."""
+
+    token: int
+    version: int
+    """Of the list of members."""
+
+
+@attrs.frozen(kw_only=True)
+class Claimed(_Event):
+    """What a `Claim` came to; the units that are missing are held by others."""
+
+    token: int
+    granted: frozenset[str]
+
+
+@attrs.frozen(kw_only=True)
+class Released(_Event):
+    """The claims are gone."""
+
+    token: int
+
+
+@attrs.frozen(kw_only=True)
+class AskFailed(_Event):
+    """There was no answer, or an error; what was asked for may have happened or not."""
+
+    token: int
+    error: Exception
+
+
+@attrs.frozen(kw_only=True)
+class Taken(_Event):
+    """The application has done what a `Take` says: let go, committed, taken up."""
+
+    token: int
+
+
+ZooKeeperEvent = (
+    Started
+    | SessionEstablished
+    | SessionExpired
+    | SessionFailed
+    | SessionClosed
+    | Registered
+    | MembersChanged
+    | MembersRead
+    | Confirmed
+    | Claimed
+    | Released
+    | AskFailed
+    | Taken
+    | Revoked
+    | Computed
+    | ComputeFailed
+    | AssignFailed
+    | Woke
+    | RejoinRequested
+    | Leaving
+)
+
+
+# ---------------------------------------------------------------- effects
+
+
+@attrs.frozen(kw_only=True)
+class Connect:
+    """Begin a session."""
+
+    session: int
+
+
+@attrs.frozen(kw_only=True)
+class Disconnect:
+    """End a session, and with it the member's node and all its claims."""
+
+    session: int
+
+
+@attrs.frozen(kw_only=True)
+class Register:
+    """Make the member's node, in place of an older one of its own if there is one."""
+
+    token: int
+    member_id: str
+    data: bytes
+    replaces: str | None
+
+
+@attrs.frozen(kw_only=True)
+class ReadMembers:
+    """Read all members' nodes, and watch the list."""
+
+    token: int
+
+
+@attrs.frozen(kw_only=True)
+class Confirm:
+    """Have the servers' leader say that the session stands: a follower that is cut off would go on
+    answering reads."""
+
+    token: int
+
+
+@attrs.frozen(kw_only=True)
+class Claim:
+    """Claim units that nobody else holds."""
+
+    token: int
+    units: frozenset[str]
+
+
+@attrs.frozen(kw_only=True)
+class Release:
+    """Give claims up."""
+
+    token: int
+    units: frozenset[str]
+
+
+@attrs.frozen(kw_only=True)
+class Take:
+    """Own exactly these units from now on: let go of what is not among them, finish and commit it
+    first; take up the rest."""
+
+    token: int
+    generation: GenerationInfo
+    units: frozenset[str]
+    deadline: float
+    """When the work in hand is no longer waited for."""
+
+
+ZooKeeperEffect = (
+    Connect
+    | Disconnect
+    | Register
+    | ReadMembers
+    | Confirm
+    | Claim
+    | Release
+    | Take
+    | Revoke
+    | Lose
+    | Compute
+    | WakeAt
+    | Fail
+    | Leave
+)

@@ -1,0 +1,288 @@
+"""Runs a membership kept in ZooKeeper: event -> step -> effects, over sessions with it.
+
+As `net.driver` does for Kafka's: one task steps, each question has a task of its own, and the
+application's part happens in one task, in the order of the effects. The session is kept alive by
+kazoo's threads, so an event loop that is blocked costs no membership; it is only sure of less.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Collection, Mapping
+
+import anyio
+import attrs
+from anyio.abc import TaskGroup
+
+from kafkagroup.errors import CommitFailedError, KafkaGroupError
+from kafkagroup.member.vocabulary import (
+    AssignFailed,
+    Compute,
+    Computed,
+    ComputeFailed,
+    Fail,
+    Leave,
+    Leaving,
+    Lose,
+    RejoinRequested,
+    Revoke,
+    Revoked,
+    Started,
+    WakeAt,
+    Woke,
+)
+from kafkagroup.member.zookeeper import step
+from kafkagroup.member.zookeeper_nodes import Paths, unit_of
+from kafkagroup.member.zookeeper_state import Member, Phase
+from kafkagroup.member.zookeeper_vocabulary import (
+    Connect,
+    Disconnect,
+    Take,
+    Taken,
+    ZooKeeperEvent,
+)
+from kafkagroup.net.driver import Application, Offer
+from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.threaded import this_loop
+from kafkagroup.types import TopicPartition
+from kafkagroup.zookeeper.session import Session
+
+__all__ = ["ZooKeeperDriver"]
+
+logger = logging.getLogger(__name__)
+
+_COMMITTING = frozenset((Phase.MEMBER, Phase.REVOKING))
+"""Phases in which claims stand."""
+
+Work = Take | Revoke | Lose | Compute
+
+
+class ZooKeeperDriver:
+    """One member of one group, running."""
+
+    def __init__(
+        self, hosts: str, paths: Paths, member: Member, application: Application, lag: LoopLag
+    ) -> None:
+        self.member = member
+        """The state, readable at any time; only `run` changes it."""
+        self.owning_until = 0.0
+        """Until when ownership is sure without another answer of ZooKeeper, on the loop's clock;
+        zero while nothing is owned. Asked for each record, so made at each step."""
+        self.out = anyio.Event()
+        """Set once the member has left or failed."""
+        self._hosts = hosts
+        self._paths = paths
+        self._application = application
+        self._lag = lag
+        self._session: Session | None = None
+        self._wake_at = float("inf")
+        self._over = False
+        # Unbounded on purpose: each event answers an effect, or is one of few that ZooKeeper says.
+        self._events, self._mailbox = anyio.create_memory_object_stream[ZooKeeperEvent](
+            float("inf")
+        )
+        self._work, self._desk = anyio.create_memory_object_stream[Work](float("inf"))
+
+    # ------------------------------------------------------------ what others ask
+
+    @property
+    def member_id(self) -> str:
+        """This member, as its node is named; "" before it has registered."""
+        return self.member.member_id
+
+    @property
+    def generation_id(self) -> int:
+        """The version of the list of members that it goes by."""
+        return self.member.generation_id
+
+    @property
+    def protocols(self) -> Offer:
+        """What it offers."""
+        return self.member.protocols
+
+    @property
+    def leads(self) -> bool:
+        """Every member computes; so each asks for a new generation when it knows better."""
+        return self.member.phase is Phase.MEMBER and self.member.target is not None
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether claims stand, as far as is known."""
+        return self.member.phase in _COMMITTING
+
+    @property
+    def expelled(self) -> bool:
+        """Whether it left because the application did not come back in time."""
+        leaving = self.member.leaving
+        return leaving is not None and leaving.lost
+
+    async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
+        """Until when commits of these may be sent, having looked at their claims.
+
+        Raises: CommitFailedError where a claim is not this member's, or nobody can tell.
+        """
+        session, deadline = self._session, self.member.sure_until
+        units = {unit_of(tp): tp for tp in partitions}
+        held: Mapping[str, bool] = {}
+        with anyio.move_on_at(min(deadline, anyio.current_time() + timeout)):
+            if session is not None and self.may_commit:
+                try:
+                    held = await session.holds(units)
+                except KafkaGroupError as error:
+                    raise CommitFailedError(f"the claims cannot be looked at: {error}") from error
+        if session is not self._session or not self.may_commit or not held:
+            raise CommitFailedError("the session with ZooKeeper is over, or may be")
+        foreign = sorted(str(units[unit]) for unit, ours in held.items() if not ours)
+        if foreign:
+            raise CommitFailedError(f"not claimed by this member any more: {', '.join(foreign)}")
+        return self.member.sure_until
+
+    def rejoin(self, reason: str, protocols: Offer | None = None) -> None:
+        """Have all members compute again, perhaps with other metadata of this one."""
+        now = anyio.current_time()
+        self._hear(RejoinRequested(now=now, reason=reason, protocols=protocols))
+
+    def leave(self, reason: str, *, leave_group: bool = True, lost: bool = False) -> None:
+        """Leave the group; `out` tells when it is done."""
+        now = anyio.current_time()
+        self._hear(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
+
+    def _hear(self, event: ZooKeeperEvent) -> None:
+        if not self._over:
+            self._events.send_nowait(attrs.evolve(event, jitter=random.random()))
+
+    # ------------------------------------------------------------ running
+
+    async def run(self) -> None:
+        """Join, and stay until the member has left or failed."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                done = anyio.Event()
+                tasks.start_soon(self._serve_application, done)
+                tasks.start_soon(self._watch_polls)
+                self._step(Started(now=anyio.current_time()), tasks)
+                while self.member.phase not in (Phase.LEFT, Phase.FAILED):
+                    self._step(await self._next_event(), tasks)
+                self._work.close()
+                await done.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            self._over = True
+            if self._session is not None:
+                self._session.close()
+            for stream in (self._events, self._mailbox, self._work, self._desk):
+                stream.close()
+            self.out.set()
+
+    async def _next_event(self) -> ZooKeeperEvent:
+        event: ZooKeeperEvent | None = None
+        with anyio.move_on_at(self._wake_at):
+            event = await self._mailbox.receive()
+        if event is None:
+            now = anyio.current_time()
+            self._lag.saw(now - self._wake_at, now)
+            self._wake_at = float("inf")
+            event = Woke(now=now, jitter=random.random())
+        return event
+
+    def _step(self, event: ZooKeeperEvent, tasks: TaskGroup) -> None:
+        before = self.member
+        self.member, effects = step(before, event)
+        if self.member.phase is not before.phase:
+            logger.debug(
+                "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
+            )
+        self.owning_until = self.member.owning_until
+        if self.member.acknowledged > before.acknowledged:
+            self._application.alive()
+        for effect in effects:
+            match effect:
+                case Connect(session=number):
+                    self._connect(number)
+                case Disconnect():
+                    if self._session is not None:
+                        self._session.close()
+                case Take(units=units):
+                    if self.member.config.whole and not units:
+                        self._application.ending(lost=False)
+                    self._work.send_nowait(effect)
+                case Revoke() | Lose():
+                    self._application.ending(lost=isinstance(effect, Lose))
+                    self._work.send_nowait(effect)
+                case Compute():
+                    self._work.send_nowait(effect)
+                case WakeAt(time=time):
+                    self._wake_at = time
+                case Fail(error=error):
+                    self._application.failed(error)
+                case Leave():
+                    pass  # the phase says so
+                case _:
+                    if self._session is not None:
+                        tasks.start_soon(self._session.ask, effect)
+
+    def _connect(self, number: int) -> None:
+        config = self.member.config
+        _, _, post = this_loop()
+        self._session = Session(
+            number,
+            self._hosts,
+            config.session_timeout,
+            self._paths,
+            config.name,
+            whole=config.whole,
+            post=post,
+            hear=self._hear,
+        )
+        self._session.open()
+
+    async def _watch_polls(self) -> None:
+        """Leave the group when the application does not come back: its partitions are stuck."""
+        while True:
+            due = self._application.poll_due(anyio.current_time())
+            if due <= anyio.current_time():
+                break
+            await anyio.sleep_until(due)
+        logger.warning(
+            "group %s: leaving, as the application has stood still for max_poll_interval_ms"
+            " (rebalance_timeout_ms, of a GroupMember)",
+            self.member.config.group_id,
+        )
+        self.leave("the application stopped polling", lost=True)
+
+    # ------------------------------------------------------------ the application's part
+
+    async def _serve_application(self, done: anyio.Event) -> None:
+        application = self._application
+        async for work in self._desk:
+            match work:
+                case Take():
+                    self._hear(await self._take(work))
+                case Revoke(token=token, deadline=deadline):
+                    await application.revoke(deadline)
+                    self._hear(Revoked(now=anyio.current_time(), token=token))
+                case Lose(token=token, reason=reason):
+                    offer = await application.lose(reason)
+                    self._hear(Revoked(now=anyio.current_time(), token=token, protocols=offer))
+                case Compute():
+                    self._hear(await self._compute(work))
+        done.set()
+
+    async def _take(self, take: Take) -> ZooKeeperEvent:
+        try:
+            if self.member.config.whole and not take.units:
+                await self._application.revoke(take.deadline)
+            else:
+                await self._application.assign(take.generation)
+        except KafkaGroupError as error:
+            return AssignFailed(now=anyio.current_time(), error=error)
+        return Taken(now=anyio.current_time(), token=take.token)
+
+    async def _compute(self, work: Compute) -> ZooKeeperEvent:
+        try:
+            assignments = await self._application.compute(work)
+        except Exception as error:
+            # The assignor is the user's code: whatever it raises ends this member, not the loop.
+            return ComputeFailed(now=anyio.current_time(), token=work.token, error=error)
+        return Computed(now=anyio.current_time(), token=work.token, assignments=assignments)

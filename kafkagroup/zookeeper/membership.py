@@ -1,0 +1,98 @@
+"""`ZooKeeperMembership`: that a group is kept in ZooKeeper, as a value."""
+
+from __future__ import annotations
+
+import uuid
+from urllib.parse import quote
+
+import attrs
+
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.member.zookeeper_nodes import Paths
+from kafkagroup.member.zookeeper_state import Config, Member
+from kafkagroup.net.driver import Application, Offer
+from kafkagroup.net.lag import LoopLag
+from kafkagroup.zookeeper.driver import ZooKeeperDriver
+
+__all__ = ["ZooKeeperMembership"]
+
+_LONGEST_MS = 2**31 - 1
+
+
+@attrs.frozen
+class ZooKeeperMembership:
+    """Keep the members of a group in ZooKeeper, and its offsets in Kafka as ever.
+
+    ```python
+    zookeeper = ZooKeeperMembership("zk1:2181,zk2:2181,zk3:2181")
+    async with Consumer("orders", group_id="billing", membership=zookeeper) as consumer: ...
+    ```
+
+    Each member has an ephemeral node; all of them read the list, compute the same assignment with
+    the first assignor that all offer, and claim their partitions by ephemeral nodes. A partition is
+    claimed before it is consumed, and released when it is finished, committed, and the callback has
+    returned; what does not move is not interrupted. A session that ends is `lost`.
+
+    **How late a commit may come.** Kafka knows nothing of these members, so it does not refuse the
+    commit of one that has lost its partitions. Records are handed out, and commits are sent, only
+    while the session is sure: within half of its timeout after ZooKeeper's leader confirmed it.
+    Before each commit the claims themselves are looked at. What remains is a process that freezes
+    after that look and before the request is on its way: when it wakes, the commit goes out, and
+    may put the group's offset back to where this member was. The new owner does not read it, and
+    overwrites it with its next commit; only if it fails before that are records processed again.
+    None are lost, as an old owner has processed what it commits. The member can have
+    been frozen for as long as it likes; the position that it commits was its own at most half a
+    session before it froze.
+
+    All members of the group must use the same ZooKeeper, `root` and group id. Do not mix them with
+    members that Kafka knows: those would be given the same partitions. Kafka guards its own: while
+    it has members in the group it refuses the commits of these here.
+    """
+
+    hosts: str
+    """Addresses, comma-separated, and perhaps a path below which all is kept:
+    "zk1:2181,zk2:2181/chroot"."""
+    session_timeout_ms: int = attrs.field(default=10_000, kw_only=True)
+    """How long a member that is gone keeps its claims. ZooKeeper grants what lies between 2 and 20
+    of its ticks, 4 to 40 s as it is shipped."""
+    root: str = attrs.field(default="/kafkagroup", kw_only=True)
+    """Path of the node below which each group has its own."""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.hosts.partition("/")[0].strip(", "):
+            raise ConfigurationError(f"hosts={self.hosts!r}; expected 'host:port,...'")
+        if not 1 <= self.session_timeout_ms <= _LONGEST_MS:
+            raise ConfigurationError(
+                f"session_timeout_ms={self.session_timeout_ms}; expected 1 to {_LONGEST_MS}"
+            )
+        names = self.root.split("/")[1:]
+        if not self.root.startswith("/") or not all(n and n not in (".", "..") for n in names):
+            raise ConfigurationError(f"root={self.root!r}; expected a path such as '/kafkagroup'")
+
+    def begin(
+        self,
+        application: Application,
+        *,
+        group_id: str,
+        protocol_type: str,
+        protocols: Offer,
+        whole: bool,
+        client_id: str | None,
+        rebalance_timeout: float,
+        retry_backoff: float,
+        retry_backoff_max: float,
+        lag: LoopLag,
+    ) -> ZooKeeperDriver:
+        """A member that is yet to run; for `Consumer` and `GroupMember`."""
+        config = Config(
+            group_id=group_id,
+            protocol_type=protocol_type,
+            name=f"{quote(client_id or 'kafkagroup', safe='')}-{uuid.uuid4().hex}",
+            whole=whole,
+            session_timeout=self.session_timeout_ms / 1000,
+            rebalance_timeout=rebalance_timeout,
+            retry_backoff=retry_backoff,
+            retry_backoff_max=retry_backoff_max,
+        )
+        member = Member(config=config, protocols=protocols)
+        return ZooKeeperDriver(self.hosts, Paths(self.root, group_id), member, application, lag)

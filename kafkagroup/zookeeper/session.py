@@ -1,0 +1,397 @@
+"""One session with ZooKeeper: what a membership asks for, by way of kazoo.
+
+Only here is kazoo called. It lives in threads of its own; all that it says is posted to the loop.
+Every write is a transaction that holds only beside the member's own node: kazoo begins a new
+session by itself where one has expired, and nothing of the old one may be carried out in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import anyio
+
+from kafkagroup.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    ConnectionLostError,
+    KafkaGroupError,
+    RemoteProtocolError,
+    escaped,
+)
+from kafkagroup.member.zookeeper_nodes import MemberNode, Paths
+from kafkagroup.member.zookeeper_vocabulary import (
+    AskFailed,
+    Claim,
+    Claimed,
+    Confirm,
+    Confirmed,
+    MembersChanged,
+    MembersRead,
+    ReadMembers,
+    Register,
+    Registered,
+    Release,
+    Released,
+    SessionClosed,
+    SessionEstablished,
+    SessionExpired,
+    SessionFailed,
+    ZooKeeperEvent,
+)
+from kafkagroup.net.clock import loop_clock
+from kafkagroup.net.threaded import Post
+
+try:
+    from kazoo.client import KazooClient
+    from kazoo.exceptions import (
+        AuthFailedError,
+        InvalidACLError,
+        KazooException,
+        NoAuthError,
+        NodeExistsError,
+        NoNodeError,
+    )
+    from kazoo.protocol.states import KeeperState
+except ImportError as error:
+    raise ImportError(
+        "membership in ZooKeeper needs kazoo: pip install 'kafkagroup[zookeeper]'"
+    ) from error
+
+__all__ = ["Ask", "Session"]
+
+logger = logging.getLogger(__name__)
+
+Ask = Register | ReadMembers | Confirm | Claim | Release
+
+_RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
+"""Of kazoo, for connecting: without end, as the membership gives a session up by its own clock."""
+
+_REFUSED = (AuthFailedError, NoAuthError, InvalidACLError)
+
+
+class Session:
+    """A session, from connecting to its end."""
+
+    def __init__(
+        self,
+        number: int,
+        hosts: str,
+        timeout: float,
+        paths: Paths,
+        name: str,
+        *,
+        whole: bool,
+        post: Post,
+        hear: Callable[[ZooKeeperEvent], None],
+    ) -> None:
+        self._number = number
+        self._paths = paths
+        self._name = name
+        self._whole = whole
+        self._post = post
+        self._hear = hear
+        self._clock = loop_clock()
+        self._id: int | None = None
+        """As ZooKeeper numbers it; None before it has begun."""
+        self._member: str | None = None
+        """Path of the member's node."""
+        self._known: dict[str, MemberNode] = {}
+        """Members' nodes that were read already: they never change."""
+        self._closing = False
+        self._asks: set[anyio.CancelScope] = set()
+        self._client = KazooClient(
+            hosts, timeout=timeout, connection_retry=_RETRY, logger=logger.getChild("kazoo")
+        )
+        self._granted = timeout
+        self._measure()
+
+    def _measure(self) -> None:
+        """Learn what timeout was granted. kazoo keeps it to itself, but for the two thirds of it
+        after which silence counts as a broken connection."""
+        connection = self._client._connection
+        connect = connection._connect
+
+        def measured(*args: Any) -> tuple[float, float]:
+            silence_ms, connect_ms = connect(*args)
+            self._granted = silence_ms * 1.5 / 1000
+            return silence_ms, connect_ms
+
+        connection._connect = measured
+
+    # ------------------------------------------------------------ beginning and end
+
+    def open(self) -> None:
+        """Begin. Does not wait; what becomes of it is heard."""
+        self._client.add_listener(self._changed)
+        self._client.start_async()
+
+    def _changed(self, _state: object) -> None:
+        """Called in kazoo's thread, before it does anything else."""
+        match self._client._state:
+            case KeeperState.CONNECTED:
+                identity = self._client.client_id
+                assert identity is not None
+                self._to_loop(partial(self._established, identity[0], self._granted))
+            case KeeperState.EXPIRED_SESSION:
+                self._to_loop(partial(self._say, SessionExpired))
+            case KeeperState.AUTH_FAILED:
+                error = AuthenticationError("ZooKeeper refuses the credentials")
+                self._to_loop(partial(self._say, SessionFailed, error=error))
+
+    def _established(self, session_id: int, timeout: float) -> None:
+        if self._id not in (None, session_id):
+            self._say(SessionExpired)  # kazoo has begun another one by itself
+            return
+        self._id = session_id
+        self._say(SessionEstablished, timeout=timeout)
+
+    def _say(self, event: Callable[..., ZooKeeperEvent], **fields: Any) -> None:
+        if not self._closing:
+            self._hear(event(now=self._clock(), session=self._number, **fields))
+
+    def _to_loop(self, call: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # the loop is over, and so is the membership
+            self._post(call)
+
+    def close(self) -> None:
+        """End it, and all its nodes with it if ZooKeeper can be reached. Does not wait."""
+        if self._closing:
+            return
+        self._closing = True
+        for scope in self._asks:
+            scope.cancel()
+        # Left behind if need be: kazoo waits for as long as an attempt to connect takes.
+        threading.Thread(target=self._stop, name="kafkagroup zookeeper close", daemon=True).start()
+
+    def _stop(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception as error:
+            logger.debug("closing a session: %r", error)
+        self._to_loop(self._closed)
+
+    def _closed(self) -> None:
+        self._hear(SessionClosed(now=self._clock(), session=self._number))
+
+    # ------------------------------------------------------------ what is asked
+
+    async def ask(self, ask: Ask) -> None:
+        """Do what an effect asks for, and have its answer heard, unless the session ends first."""
+        event: ZooKeeperEvent
+        with anyio.CancelScope() as scope:
+            self._asks.add(scope)
+            try:
+                event = await self._answer(ask)
+            except KafkaGroupError as error:
+                logger.debug("%s: %s", type(ask).__name__, error)
+                event = AskFailed(now=self._clock(), token=ask.token, error=error)
+            finally:
+                self._asks.discard(scope)
+            self._hear(event)
+
+    async def _answer(self, ask: Ask) -> ZooKeeperEvent:
+        match ask:
+            case Register():
+                await self._register(ask)
+                return Registered(now=self._clock(), token=ask.token)
+            case ReadMembers():
+                version, nodes = await self._read()
+                return MembersRead(now=self._clock(), token=ask.token, version=version, nodes=nodes)
+            case Confirm():
+                version = await self._confirm()
+                return Confirmed(now=self._clock(), token=ask.token, version=version)
+            case Claim(units=units):
+                claim = self._claim_whole if self._whole else self._claim
+                granted = [unit for unit, done in await _each(units, claim) if done]
+                return Claimed(now=self._clock(), token=ask.token, granted=frozenset(granted))
+            case Release(units=units):
+                await _each(units, self._release)
+                return Released(now=self._clock(), token=ask.token)
+
+    async def _register(self, ask: Register) -> None:
+        for path in (self._paths.members, self._paths.claims):
+            await self._wait(self._client.ensure_path_async(path))
+        path = self._paths.member(ask.member_id)
+        if ask.replaces is not None:
+            # At one stroke, or the list would be seen without this member.
+            old = self._paths.member(ask.replaces)
+            transaction = self._client.transaction()
+            transaction.delete(old)
+            transaction.create(path, ask.data, ephemeral=True)
+            done = await self._commit(transaction)
+            if done is not None and not await self._is_ours(path):
+                # Whatever has become of the old one, it is in nobody's way.
+                await self._create(path, ask.data)
+        else:
+            await self._create(path, ask.data)
+        self._member = path
+
+    async def _create(self, path: str, data: bytes) -> None:
+        try:
+            await self._wait(self._client.create_async(path, data, ephemeral=True))
+        except _Exists:
+            if not await self._is_ours(path):
+                raise RemoteProtocolError(f"{path} is another session's") from None
+
+    async def _read(self) -> tuple[int, tuple[MemberNode, ...]]:
+        while True:
+            names, stat = await self._wait(
+                self._client.get_children_async(
+                    self._paths.members, watch=self._watched, include_data=True
+                )
+            )
+            new = [name for name in names if name not in self._known]
+            found = dict(await _each(new, self._read_node))
+            self._known = {n: self._known[n] for n in names if n in self._known}
+            self._known |= {name: node for name, node in found.items() if node is not None}
+            if len(self._known) == len(names):
+                return stat.cversion, tuple(self._known[name] for name in sorted(names))
+            # One has gone since: this was never the list of one moment.
+
+    async def _read_node(self, name: str) -> MemberNode | None:
+        try:
+            data, stat = await self._wait(self._client.get_async(self._paths.member(name)))
+        except _Missing:
+            return None
+        return MemberNode(name, stat.czxid, data)
+
+    def _watched(self, _event: object) -> None:
+        self._to_loop(partial(self._say, MembersChanged))
+
+    async def _confirm(self) -> int:
+        # The leader answers a sync only for a session that it has not ended. A read alone would be
+        # answered by a follower that has lost the leader.
+        sync = self._client.sync_async(self._paths.members)
+        stat = self._client.exists_async(self._paths.members)
+        await self._wait(sync)
+        found = await self._wait(stat)
+        if found is None:
+            raise ConnectionLostError(f"{self._paths.members} is not there")
+        return int(found.cversion)
+
+    async def _claim(self, unit: str) -> bool:
+        path = self._paths.claim(unit)
+        error = await self._commit(self._creation(path))
+        if error is None:
+            return True
+        if isinstance(error, NodeExistsError):
+            return await self._is_ours(path)  # claimed before the connection broke
+        raise ConnectionLostError(f"claiming {unit}: {error!r}")
+
+    async def _claim_whole(self, generation: str) -> bool:
+        """Whoever writes first and looks then, sees the other, or is seen by it."""
+        path = self._own(generation)
+        error = await self._commit(self._creation(path))
+        if error is not None and not isinstance(error, NodeExistsError):
+            raise ConnectionLostError(f"claiming generation {generation}: {error!r}")
+        claims = await self._wait(self._client.get_children_async(self._paths.claims))
+        if all(claim.partition("@")[0] == generation for claim in claims):
+            return True
+        await self._release(generation)
+        return False
+
+    def _own(self, unit: str) -> str:
+        return self._paths.claim(f"{unit}@{self._name}" if self._whole else unit)
+
+    def _creation(self, path: str) -> Any:
+        transaction = self._beside_member()
+        transaction.create(path, self._name.encode("utf-8"), ephemeral=True)
+        return transaction
+
+    async def _release(self, unit: str) -> None:
+        path = self._own(unit)
+        if not await self._is_ours(path):
+            return
+        transaction = self._beside_member()
+        transaction.delete(path)
+        error = await self._commit(transaction)
+        if error is not None and not isinstance(error, NoNodeError):
+            raise ConnectionLostError(f"releasing {unit}: {error!r}")
+
+    def _beside_member(self) -> Any:
+        assert self._member is not None
+        transaction = self._client.transaction()
+        transaction.check(self._member, -1)
+        return transaction
+
+    async def holds(self, units: Iterable[str]) -> Mapping[str, bool]:
+        """Whether the claims of these units are there, and this session's. Raises: KafkaGroupError
+        while nobody knows."""
+        await self._wait(self._client.sync_async(self._paths.claims))
+        return dict(await _each(tuple(units), lambda unit: self._is_ours(self._own(unit))))
+
+    async def _is_ours(self, path: str) -> bool:
+        stat = await self._wait(self._client.exists_async(path))
+        return stat is not None and stat.ephemeralOwner == self._id
+
+    # ------------------------------------------------------------ kazoo's answers
+
+    async def _commit(self, transaction: Any) -> Exception | None:
+        """The error that a transaction failed by; None if it was carried out."""
+        results = await self._wait(transaction.commit_async())
+        errors = [result for result in results if isinstance(result, Exception)]
+        # The one that counts stands between those that say "rolled back" and "not reached".
+        telling = [e for e in errors if isinstance(e, NodeExistsError | NoNodeError | _REFUSED)]
+        for error in telling:
+            if isinstance(error, _REFUSED):
+                raise _translated(error)
+        return (telling or errors or [None])[0]
+
+    async def _wait(self, pending: Any) -> Any:
+        done = anyio.Event()
+        pending.rawlink(lambda _: self._to_loop(done.set))
+        await done.wait()
+        try:
+            return pending.get(block=False)
+        except Exception as error:
+            raise _translated(error) from error
+
+
+class _Exists(ConnectionLostError):
+    """The node is there already."""
+
+
+class _Missing(ConnectionLostError):
+    """The node is not there."""
+
+
+def _translated(error: Exception) -> Exception:
+    said = escaped(f"{type(error).__name__} {error}".strip())
+    match error:
+        case NodeExistsError():
+            return _Exists(said)
+        case NoNodeError():
+            return _Missing(said)
+        case AuthFailedError():
+            return AuthenticationError(f"ZooKeeper: {said}")
+        case NoAuthError() | InvalidACLError():
+            return ConfigurationError(f"ZooKeeper does not allow it: {said}")
+        case KazooException():
+            return ConnectionLostError(f"ZooKeeper: {said}")
+    return error
+
+
+async def _each(items: Collection[str], function: Callable[[str], Awaitable[Any]]) -> list[Any]:
+    """(item, what the function answers), all at the same time."""
+    answers: dict[str, Any] = {}
+    errors: list[KafkaGroupError] = []
+
+    async def one(item: str) -> None:
+        try:
+            answers[item] = await function(item)
+        except KafkaGroupError as error:
+            errors.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        for item in items:
+            tasks.start_soon(one, item)
+    if errors:
+        raise errors[0]
+    return list(answers.items())
