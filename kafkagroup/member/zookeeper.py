@@ -246,7 +246,9 @@ class _Step:
         elif token == member.reading:
             self._set(reading=None, outdated=True)
         elif token == member.confirming:
+            # Not backed off from: what is at stake is how long ownership is sure.
             self._set(confirming=None, next_confirm=self.now + member.config.retry_backoff)
+            return
         else:
             # A claim may be ours without our knowing: released, it is nobody's.
             self._set(asking=None, held=member.held | member.asked)
@@ -362,6 +364,8 @@ class _Step:
 
     def _confirm_when_due(self) -> None:
         member = self.member
+        if member.phase is Phase.REGISTERING:
+            return  # there may be no list yet whose version could be confirmed
         if member.confirming is not None or self.now < member.next_confirm:
             return
         token = self._token()
@@ -458,7 +462,7 @@ class _Step:
     def _wake(self) -> None:
         member = self.member
         times = [member.session_ends]
-        if member.confirming is None:
+        if member.confirming is None and member.phase is not Phase.REGISTERING:
             times.append(member.next_confirm)
         if self.now < member.retry_at:
             times.append(member.retry_at)

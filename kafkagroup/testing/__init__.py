@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kafkagroup.testing.embedded import EmbeddedKafka
     from kafkagroup.testing.local import Listener, LocalKafka
+    from kafkagroup.testing.zookeeper import LocalZooKeeper
 
-__all__ = ["EmbeddedKafka", "Listener", "LocalKafka"]
+__all__ = ["EmbeddedKafka", "Listener", "LocalKafka", "LocalZooKeeper"]
 
-_HOMES = {"EmbeddedKafka": "embedded", "Listener": "local", "LocalKafka": "local"}
+_HOMES = {
+    "EmbeddedKafka": "embedded",
+    "Listener": "local",
+    "LocalKafka": "local",
+    "LocalZooKeeper": "zookeeper",
+}
 
 
 def __getattr__(name: str) -> object:

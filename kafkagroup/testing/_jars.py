@@ -1,9 +1,9 @@
-"""The jars of an Apache Kafka release: found, or fetched once, and checked each time.
+"""The jars of a release of Apache Kafka or ZooKeeper: found, or fetched once, checked each time.
 
 Only here do files come from outside. Nothing runs before its SHA-256 is the one in the list that is
-shipped beside this file (`kafka-<version>.sha256`, in the format of `sha256sum -c`), and a cache
-folder is either whole or not there. The one exception is the folder that `KAFKAGROUP_KAFKA_JARS`
-names: it is its owner's, and is used as it is.
+shipped beside this file (`kafka-<version>.sha256` and its like, in the format of `sha256sum -c`),
+and a cache folder is either whole or not there. The one exception is the folder that the variable
+`KAFKAGROUP_KAFKA_JARS` or `KAFKAGROUP_ZOOKEEPER_JARS` names: it is its owner's, used as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafkagroup.errors import KafkaGroupError
-from kafkagroup.testing._releases import Release, find_release
+from kafkagroup.testing._releases import JarSet, find_release
 
 __all__ = [
     "DOWNLOAD_TIMEOUT",
@@ -70,20 +70,22 @@ def resolve_jars(version: str, java: str, *, timeout: float = DOWNLOAD_TIMEOUT) 
     Raises: ConfigurationError for a version that does not run here; LocalKafkaUnavailable when a
     checksum differs, or when nothing here can fetch the jars (it then says why of each).
     """
-    release = find_release(version)
-    given = os.environ.get("KAFKAGROUP_KAFKA_JARS")
+    return resolve(find_release(version).jars, java, timeout=timeout)
+
+
+def resolve(jars: JarSet, java: str, *, timeout: float = DOWNLOAD_TIMEOUT) -> Path:
+    """The same for any set of jars, by its own name and variable."""
+    given = os.environ.get(jars.variable)
     if given:
-        if not any(Path(given).glob(f"kafka_2.*-{version}.jar")):
-            raise LocalKafkaUnavailable(
-                f"KAFKAGROUP_KAFKA_JARS is {given}, which holds no kafka_2.*-{version}.jar"
-            )
+        if not any(Path(given).glob(jars.mark)):
+            raise LocalKafkaUnavailable(f"{jars.variable} is {given}, which holds no {jars.mark}")
         return Path(given).absolute()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
-    folder = cache / "kafkagroup" / f"kafka-{version}"
+    folder = cache / "kafkagroup" / jars.name
     if not folder.exists():
-        _fill(folder, release, java, timeout)
+        _fill(folder, jars, java, timeout)
     try:
-        verify_jars(folder, version)
+        _verify(folder, jars)
     except LocalKafkaUnavailable as error:
         raise LocalKafkaUnavailable(
             f"{error}; delete {folder} to have them fetched again"
@@ -96,8 +98,13 @@ def verify_jars(folder: Path, version: str) -> None:
 
     Raises: LocalKafkaUnavailable naming the jars that are missing, differ, or do not belong.
     """
+    _verify(folder, find_release(version).jars)
+
+
+def _verify(folder: Path, jars: JarSet) -> None:
     listed = {}
-    for line in Path(__file__).with_name(f"kafka-{version}.sha256").read_text("ascii").splitlines():
+    checksums = Path(__file__).with_name(f"{jars.name}.sha256")
+    for line in checksums.read_text("ascii").splitlines():
         digest, name = line.split()
         listed[name] = digest
     found = {jar.name: _sha256(jar) for jar in sorted(folder.glob("*.jar"))}
@@ -110,7 +117,7 @@ def verify_jars(folder: Path, version: str) -> None:
     ]
     if wrong:
         raise LocalKafkaUnavailable(
-            f"the jars are not those of Kafka {version}: {', '.join(sorted(wrong))}"
+            f"the jars are not those of {jars.product} {jars.version}: {', '.join(sorted(wrong))}"
         )
 
 
@@ -128,7 +135,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _fill(folder: Path, release: Release, java: str, timeout: float) -> None:
+def _fill(folder: Path, jars: JarSet, java: str, timeout: float) -> None:
     """Fetch the jars beside `folder`, check them, and rename them into place at one stroke."""
     deadline = time.monotonic() + timeout
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -136,34 +143,35 @@ def _fill(folder: Path, release: Release, java: str, timeout: float) -> None:
     for fetch in (_fetch_with_maven, _fetch_with_ivy):
         # In the cache's own file system: a rename across two would not be atomic.
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch:
-            jars = Path(scratch, "jars")
+            fetched = Path(scratch, "jars")
             try:
-                fetch(release, java, Path(scratch), deadline)
-                verify_jars(jars, release.version)
+                fetch(jars, java, Path(scratch), deadline)
+                _verify(fetched, jars)
             except LocalKafkaUnavailable as error:
                 reasons.append(str(error))
                 continue
             try:
-                jars.rename(folder)
+                fetched.rename(folder)
             except OSError:
                 # Another process was faster. A folder that is not empty is never replaced.
                 if not folder.is_dir():
                     raise
             return
     raise LocalKafkaUnavailable(
-        f"Kafka {release.version} is not in {folder}, and cannot be fetched: {'; '.join(reasons)}. "
-        "KAFKAGROUP_KAFKA_JARS may name a folder with its jars"
+        f"{jars.product} {jars.version} is not in {folder}, and cannot be fetched:"
+        f" {'; '.join(reasons)}. "
+        f"{jars.variable} may name a folder with its jars"
     )
 
 
-def _fetch_with_maven(release: Release, java: str, scratch: Path, deadline: float) -> None:
+def _fetch_with_maven(jars: JarSet, java: str, scratch: Path, deadline: float) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise LocalKafkaUnavailable("no mvn command is on PATH")
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artefact}</artifactId>"
         f"<version>{number}</version></dependency>"
-        for group, artefact, number in release.artefacts
+        for group, artefact, number in jars.artefacts
     )
     Path(scratch, "pom.xml").write_text(
         "<project><modelVersion>4.0.0</modelVersion><groupId>kafkagroup</groupId>"
@@ -172,19 +180,22 @@ def _fetch_with_maven(release: Release, java: str, scratch: Path, deadline: floa
         "utf-8",
     )
     command = [maven, "--batch-mode", "--quiet", "dependency:copy-dependencies"]
+    if jars.closed:
+        command.append("-DexcludeTransitive=true")
     _run([*command, "-DincludeScope=runtime", "-DoutputDirectory=jars"], scratch, deadline)
 
 
-def _fetch_with_ivy(release: Release, java: str, scratch: Path, deadline: float) -> None:
+def _fetch_with_ivy(jars: JarSet, java: str, scratch: Path, deadline: float) -> None:
     # Found, not imported: PySpark's import takes a second and may itself want Java.
     spec = importlib.util.find_spec("pyspark")
     places = [Path(place, "jars") for place in (spec and spec.submodule_search_locations) or ()]
     ivy = next((jar for place in places for jar in sorted(place.glob("ivy-*.jar"))), None)
     if ivy is None:
         raise LocalKafkaUnavailable("PySpark, whose Ivy jar would do, is not installed")
+    also = 'transitive="false"' if jars.closed else ""
     dependencies = "".join(
-        f'<dependency org="{group}" name="{artefact}" rev="{number}" conf="default"/>'
-        for group, artefact, number in release.artefacts
+        f'<dependency org="{group}" name="{artefact}" rev="{number}" {also} conf="default"/>'
+        for group, artefact, number in jars.artefacts
     )
     Path(scratch, "ivy.xml").write_text(
         '<ivy-module version="2.0"><info organisation="kafkagroup" module="local-kafka"/>'

@@ -15,7 +15,7 @@ import attrs
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.testing._listeners import SCRAM, Listener
 
-__all__ = ["HOST", "Ports", "Release", "find_release"]
+__all__ = ["HOST", "ZOOKEEPER", "JarSet", "Ports", "Release", "find_release"]
 
 HOST = "127.0.0.1"
 
@@ -24,6 +24,47 @@ Ports = Mapping[str, int]
 
 # Kafka takes others too, and reads their settings under the name in small letters.
 _LISTENER_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+
+
+@attrs.frozen
+class JarSet:
+    """The jars of one class path."""
+
+    product: str
+    version: str
+    artefacts: tuple[tuple[str, str, str], ...]
+    """(group, artefact, version)."""
+    variable: str
+    """Name of the environment variable that may say where they are."""
+    mark: str
+    """Pattern of a jar that is among them."""
+    closed: bool = False
+    """Whether they are all that there is; else the class path is their closure."""
+
+    @property
+    def name(self) -> str:
+        """Of the cache folder and of the list of checksums."""
+        return f"{self.product.lower()}-{self.version}"
+
+
+ZOOKEEPER = JarSet(
+    "ZooKeeper",
+    "3.9.3",
+    # Not its closure: that has native libraries for five platforms, of which a server without TLS
+    # needs none, and lacks what it does need to start.
+    (
+        ("org.apache.zookeeper", "zookeeper", "3.9.3"),
+        ("org.apache.zookeeper", "zookeeper-jute", "3.9.3"),
+        ("commons-io", "commons-io", "2.17.0"),
+        ("io.dropwizard.metrics", "metrics-core", "4.1.12.1"),
+        ("org.slf4j", "slf4j-api", "1.7.30"),
+        ("org.slf4j", "slf4j-simple", "1.7.30"),
+        ("org.xerial.snappy", "snappy-java", "1.1.10.5"),
+    ),
+    variable="KAFKAGROUP_ZOOKEEPER_JARS",
+    mark="zookeeper-3.9.3.jar",
+    closed=True,
+)
 
 
 @attrs.frozen
@@ -48,6 +89,17 @@ class Release:
             ("org.apache.kafka", "kafka_2.13", self.version),
             # Kafka brings slf4j's API and nothing behind it: a broker that fails would not say why.
             ("org.slf4j", "slf4j-simple", self.logger),
+        )
+
+    @property
+    def jars(self) -> JarSet:
+        """Its jars, and those that they need."""
+        return JarSet(
+            "Kafka",
+            self.version,
+            self.artefacts,
+            variable="KAFKAGROUP_KAFKA_JARS",
+            mark=f"kafka_2.*-{self.version}.jar",
         )
 
     @property

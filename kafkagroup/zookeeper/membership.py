@@ -95,4 +95,7 @@ class ZooKeeperMembership:
             retry_backoff_max=retry_backoff_max,
         )
         member = Member(config=config, protocols=protocols)
-        return ZooKeeperDriver(self.hosts, Paths(self.root, group_id), member, application, lag)
+        # kazoo would not make the chroot, where it is not there yet.
+        hosts, _, chroot = self.hosts.partition("/")
+        root = f"/{chroot}".rstrip("/") + self.root
+        return ZooKeeperDriver(hosts, Paths(root, group_id), member, application, lag)
