@@ -181,7 +181,7 @@ class ZooKeeperDriver:
             event = await self._mailbox.receive()
         if event is None:
             now = anyio.current_time()
-            self._lag.saw(now - self._wake_at, now)
+            self._lag.note(now - self._wake_at, now)
             self._wake_at = float("inf")
             event = Woke(now=now, jitter=random.random())
         return event

@@ -338,7 +338,7 @@ class Session:
         results = await self._wait(transaction.commit_async())
         errors = [result for result in results if isinstance(result, Exception)]
         # The one that counts stands between those that say "rolled back" and "not reached".
-        telling = [e for e in errors if isinstance(e, NodeExistsError | NoNodeError | _REFUSED)]
+        telling = [e for e in errors if isinstance(e, (NodeExistsError, NoNodeError, *_REFUSED))]
         for error in telling:
             if isinstance(error, _REFUSED):
                 raise _translated(error)

@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -33,7 +33,7 @@ from sim.log import merged
 from topic import clean_up, committed, coordinator, prepare, written
 
 from kafkagroup import TopicPartition
-from kafkagroup.testing import LocalKafka
+from kafkagroup.testing import LocalKafka, LocalZooKeeper
 
 PARTITIONS = 8
 RATE = 2_500
@@ -42,6 +42,12 @@ over a killed broker: until then there have to be records left."""
 
 SECONDS = 170.0
 """That the whole may take, brokers and all. A million records take 140."""
+
+FREEZE = 6.0
+"""Seconds that a member stands still: more than a session with ZooKeeper (see `worker.py`)."""
+
+OUTAGE = 1.0
+"""Seconds that a node of ZooKeeper is away: less than a session."""
 
 Story = Callable[[Members, str, int], None]
 """What happens to the members of a group, as so many records come through."""
@@ -65,6 +71,37 @@ def soak_cluster(
     back, a member leaves; with `twice` another coordinator dies while a member joins."""
     story = partial(_on_a_cluster, kafka, twice=twice)
     return _run(kafka.bootstrap_servers, records, story, rate=rate, cooperative=cooperative)
+
+
+def soak_zookeeper(
+    bootstrap: str, zookeeper: LocalZooKeeper, records: int, *, rate: int = RATE
+) -> Verdict:
+    """Members that are kept in ZooKeeper: one is killed, one stands still for longer than its
+    session and goes on, each node of ZooKeeper is killed and comes back, one joins, one leaves."""
+    story = partial(_in_zookeeper, zookeeper)
+    more = ("--zookeeper", zookeeper.hosts)
+    return _run(bootstrap, records, story, rate=rate, cooperative=False, more=more)
+
+
+def _in_zookeeper(zookeeper: LocalZooKeeper, members: Members, group: str, records: int) -> None:
+    part = records // 10
+    members.start("first", "second", "third")
+    members.wait_until_active("first", "second", "third")
+    members.wait_for(2 * part)
+    members.kill("second")
+    members.wait_for(4 * part)
+    members.freeze("first")
+    time.sleep(FREEZE)
+    members.thaw("first")
+    members.wait_for(6 * part)
+    for node in range(1, zookeeper.nodes + 1):
+        zookeeper.kill(node)
+        time.sleep(OUTAGE)
+        zookeeper.start_node(node)
+    members.start("joiner")
+    members.wait_until_active("joiner")
+    members.wait_for(8 * part)
+    members.leave("third")
 
 
 def _on_one_broker(members: Members, group: str, records: int) -> None:
@@ -113,12 +150,20 @@ def coordinator_down(kafka: LocalKafka, group: str) -> Iterator[None]:
     kafka.start_node(node)
 
 
-def _run(bootstrap: str, records: int, story: Story, *, rate: int, cooperative: bool) -> Verdict:
+def _run(
+    bootstrap: str,
+    records: int,
+    story: Story,
+    *,
+    rate: int,
+    cooperative: bool,
+    more: Sequence[str] = (),
+) -> Verdict:
     topic = group = f"soak-{uuid.uuid4().hex[:8]}"
     anyio.run(prepare, bootstrap, topic, PARTITIONS, records)
     with tempfile.TemporaryDirectory() as folder:
         arguments = [bootstrap, topic, group, "--rate", str(rate)]
-        arguments += ["--cooperative"] * cooperative
+        arguments += [*["--cooperative"] * cooperative, *more]
         members = Members(Path(folder), records, arguments)
         try:
             story(members, group, records)

@@ -1,6 +1,7 @@
 """One member of the soak: writes down each record before it asks for the next.
 
-python worker.py LOGFILE BOOTSTRAP TOPIC GROUP --rate N [--cooperative]    until SIGTERM
+python worker.py LOGFILE BOOTSTRAP TOPIC GROUP --rate N [--cooperative] [--zookeeper HOSTS]
+    until SIGTERM
 
 See member_log.py for what is written.
 """
@@ -15,11 +16,13 @@ import anyio
 import attrs
 from member_log import Kind, pack
 
-from kafkagroup import Consumer, KafkaGroupError, TopicPartition
+from kafkagroup import Consumer, KafkaGroupError, TopicPartition, ZooKeeperMembership
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
 
 _COMMIT_INTERVAL = 0.7
 """Seconds between commits whose acknowledgement is written down. Auto-commit runs beside them."""
+
+ZOOKEEPER_SESSION_MS = 4_000
 
 _BREATHS = 50
 """How many pauses in a second keep a member to its rate."""
@@ -48,6 +51,8 @@ class Worker:
             group_id=arguments.group,
             assignors=[assignor],
             session_timeout_ms=6_000,
+            membership=arguments.zookeeper
+            and ZooKeeperMembership(arguments.zookeeper, session_timeout_ms=ZOOKEEPER_SESSION_MS),
             auto_commit_interval_ms=500,
             on_partitions_assigned=self._assigned,
             on_partitions_revoked=lambda gone: self._gone(Kind.REVOKED, gone),
@@ -116,6 +121,7 @@ def main() -> None:
     for name in ("log", "bootstrap", "topic", "group"):
         parser.add_argument(name)
     parser.add_argument("--cooperative", action="store_true")
+    parser.add_argument("--zookeeper", help="where the group is kept, if not in Kafka")
     parser.add_argument("--rate", type=int, required=True, help="records a second")
     anyio.run(Worker(parser.parse_args()).run)
 
