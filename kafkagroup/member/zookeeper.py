@@ -134,7 +134,7 @@ class _Step:
                     self._claimed(granted)
             case Released(token=token):
                 if token == member.asking:
-                    self._set(asking=None, held=member.held - member.asked, attempts=0)
+                    self._released()
             case AskFailed(token=token, error=error):
                 self._ask_failed(token, error)
             case Taken(token=token):
@@ -233,6 +233,11 @@ class _Step:
         # The owner before may still be finishing; in between, others must not wait for us.
         self._back_off() if refused else self._set(attempts=0)
 
+    def _released(self) -> None:
+        member = self.member
+        held, doubtful = member.held - member.asked, member.doubtful - member.asked
+        self._set(asking=None, held=held, doubtful=doubtful, attempts=0)
+
     def _ask_failed(self, token: int, error: Exception) -> None:
         member = self.member
         waiting = (member.registering, member.reading, member.asking, member.confirming)
@@ -250,8 +255,9 @@ class _Step:
             self._set(confirming=None, next_confirm=self.now + member.config.retry_backoff)
             return
         else:
-            # A claim may be ours without our knowing: released, it is nobody's.
-            self._set(asking=None, held=member.held | member.asked)
+            # Claimed or not, released or not: nobody may own these before that is known.
+            doubtful = member.doubtful | member.asked
+            self._set(asking=None, held=member.held - member.asked, doubtful=doubtful)
         self._back_off()
 
     def _revoked(self) -> None:
@@ -297,6 +303,7 @@ class _Step:
             members={},
             target=None,
             held=frozenset(),
+            doubtful=frozenset(),
             given=frozenset(),
             registering=None,
             reading=None,
@@ -418,17 +425,17 @@ class _Step:
         ):
             return
         keep, missing = member.held & target, target - member.held
-        excess = member.held - member.given - target
+        excess = member.doubtful | (member.held - member.given - target)
         due = self.now >= member.retry_at
+        # Under its new name, once the assignment is of a list with that name in it.
+        unheard = member.told != member.registration and member.member_id in member.members
         if member.given - target:
             self._tell(keep)
         elif excess and due:
             self._ask(Release, excess)
         elif missing and due:
             self._ask(Claim, missing)
-        elif keep != member.given or (
-            member.told != member.registration and not member.config.whole
-        ):
+        elif keep != member.given or (unheard and not member.config.whole):
             self._tell(keep)
 
     def _ask(self, ask: type[Claim] | type[Release], units: frozenset[str]) -> None:

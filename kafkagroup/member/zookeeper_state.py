@@ -113,6 +113,8 @@ class Member:
     """The units of the assignment; None before one was computed in this session."""
     held: frozenset[str] = frozenset()
     """The units whose claims are this member's."""
+    doubtful: frozenset[str] = frozenset()
+    """The units of claims and releases that were not answered: released before anything else."""
     given: frozenset[str] = frozenset()
     """The units that the application was last told to own; each of them is held."""
     told: int = -1

@@ -1,0 +1,430 @@
+"""Groups that are kept in ZooKeeper, a real one; their topics on the embedded broker and on Kafka.
+
+The soak's story of ZooKeeper (tests/soak) is about processes: killed, and frozen.
+"""
+
+import subprocess
+import sys
+from collections import Counter
+
+import anyio
+import anyio.to_thread
+import pytest
+from brokers import Worker, until
+from gate import Gate
+from kazoo.client import KazooClient
+
+from kafkagroup import (
+    Admin,
+    BrokerError,
+    CommitFailedError,
+    ConfigurationError,
+    Consumer,
+    Election,
+    GroupMember,
+    GroupProtocol,
+    ZooKeeperMembership,
+)
+from kafkagroup.assign import range_assignor, roundrobin_assignor
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing import LocalZooKeeper
+from kafkagroup.testing.local import LocalKafkaUnavailable
+
+pytestmark = pytest.mark.anyio
+
+SESSION = 2.0
+
+
+@pytest.fixture(scope="module")
+def zookeeper():
+    ensemble = LocalZooKeeper()
+    try:
+        ensemble.start()
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"no real ZooKeeper on this machine: {error}")
+    yield ensemble
+    ensemble.stop()
+
+
+@pytest.fixture
+def membership(zookeeper):
+    return ZooKeeperMembership(zookeeper.hosts, session_timeout_ms=int(SESSION * 1000))
+
+
+@pytest.fixture
+def keeper(zookeeper):
+    """A client of the test's own."""
+    client = KazooClient(zookeeper.hosts)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def claims(keeper, group):
+    """Partition -> the name of who has claimed it."""
+    path = f"/kafkagroup/{group}/claims"
+    return {
+        int(unit.rpartition(":")[2]): keeper.get(f"{path}/{unit}")[0].decode().partition("-")[0]
+        for unit in keeper.get_children(path)
+    }
+
+
+async def test_members_share_the_partitions_and_hand_them_over(
+    bootstrap, name, fill, membership, keeper
+):
+    await fill(4, 300)
+    first = Worker(bootstrap, name, membership=membership, client_id="first")
+    second = Worker(bootstrap, name, membership=membership, client_id="second")
+    first.pause = second.pause = 0.0005
+    async with first.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(first.run)
+        await until(lambda: len(first.seen) > 20)
+        async with second.consumer:
+            tasks.start_soon(second.run)
+            await until(lambda: second.owns and len(first.owns) == len(second.owns) == 2)
+            kept, moved = first.owns, second.owns
+            expected = dict.fromkeys(kept, "first") | dict.fromkeys(moved, "second")
+            assert claims(keeper, name) == expected
+            before = len(second.seen)
+            await until(lambda: len(second.seen) > before)
+            await second.consumer.stop()
+        await until(lambda: len(first.owns) == 4)
+        await until(lambda: len(set(first.seen + second.seen)) == 1200)
+        await first.consumer.stop()
+    assert Counter(first.seen + second.seen).most_common(1)[0][1] == 1
+    revoked = [partitions for what, partitions in first.story if what == "revoked"]
+    assert revoked == [moved, [0, 1, 2, 3]]
+    assert all(what != "lost" for what, _ in first.story + second.story)
+    assert keeper.get_children(f"/kafkagroup/{name}/members") == []
+    assert keeper.get_children(f"/kafkagroup/{name}/claims") == []
+
+
+async def test_a_session_that_ended_is_lost_and_the_member_comes_back(
+    bootstrap, name, fill, membership
+):
+    await fill(2, 500)
+    worker = Worker(bootstrap, name, membership=membership)
+    worker.pause = 0.001
+    async with worker.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+        await until(lambda: len(worker.seen) > 50)
+        session = worker.consumer._session.driver._session._client.client_id
+
+        def end_session():
+            # Whoever knows its number and password may go on with a session, and close it.
+            thief = KazooClient(membership.hosts, client_id=session)
+            thief.start()
+            thief.stop()
+            thief.close()
+
+        await anyio.to_thread.run_sync(end_session)
+        await until(lambda: len(set(worker.seen)) == 1000)
+        await worker.consumer.stop()
+    assert worker.story == [
+        ("assigned", [0, 1]),
+        ("lost", [0, 1]),
+        ("assigned", [0, 1]),
+        ("revoked", [0, 1]),
+    ]
+
+
+async def test_a_member_that_is_cut_off_delivers_nothing_that_another_owns(
+    bootstrap, name, fill, zookeeper, membership
+):
+    """It hears nothing: its own clock tells it that its time is over, before ZooKeeper's tells the
+    others."""
+    await fill(2, 2_000)
+    with Gate(zookeeper.address(1)) as gate:
+        behind = ZooKeeperMembership(gate.address, session_timeout_ms=int(SESSION * 1000))
+        first = Worker(bootstrap, name, membership=behind, auto_commit_interval_ms=100)
+        second = Worker(bootstrap, name, membership=membership)
+        first.pause = second.pause = 0.001
+        async with first.consumer, second.consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(first.run)
+            await until(lambda: len(first.seen) > 50)
+            tasks.start_soon(second.run)
+            await until(lambda: len(first.owns) == len(second.owns) == 1)
+            await until(lambda: second.seen)
+            gate.bar()
+            await until(lambda: len(second.owns) == 2)
+            at_takeover = len(first.seen)
+            await until(lambda: first.story[-1][0] == "lost")
+            assert len(first.seen) == at_takeover
+            with pytest.raises(CommitFailedError):
+                await first.consumer.commit({(name, 0): 1})
+            gate.unbar()
+            await until(lambda: len(first.owns) == len(second.owns) == 1)
+            await until(lambda: len(set(first.seen + second.seen)) == 4_000, 40.0)
+            await first.consumer.stop()
+            await second.consumer.stop()
+    # Twice come those that were processed and not committed: of half a session, at this rate.
+    assert len(first.seen + second.seen) - 4_000 <= SESSION / first.pause
+
+
+async def test_a_restart_of_zookeeper_that_is_shorter_than_a_session_moves_nothing(
+    bootstrap, name, fill
+):
+    await fill(2, 3_000)
+    with LocalZooKeeper() as zookeeper:
+        membership = ZooKeeperMembership(f"{zookeeper.hosts}/a/chroot", session_timeout_ms=10_000)
+        worker = Worker(bootstrap, name, membership=membership)
+        worker.pause = 0.0005
+        async with worker.consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.run)
+            await until(lambda: len(worker.seen) > 100)
+            await anyio.to_thread.run_sync(zookeeper.kill, 1)
+            await anyio.to_thread.run_sync(zookeeper.start_node, 1)
+            await until(lambda: len(worker.seen) == 6_000, 40.0)
+            await worker.consumer.stop()
+    assert worker.story == [("assigned", [0, 1]), ("revoked", [0, 1])]
+    assert len(set(worker.seen)) == 6_000
+
+
+async def test_a_commit_looks_at_the_claim_first(bootstrap, name, fill, membership, keeper):
+    await fill(2, 10)
+    async with Consumer(
+        name, bootstrap_servers=bootstrap, group_id=name, membership=membership
+    ) as consumer:
+        await consumer.getone()
+        await consumer.commit({(name, 0): 3, (name, 1): 4})
+        await anyio.to_thread.run_sync(keeper.delete, f"/kafkagroup/{name}/claims/{name}:1")
+        await consumer.commit({(name, 0): 5})
+        with pytest.raises(CommitFailedError, match=f"not claimed by this member.*{name}/1"):
+            await consumer.commit({(name, 1): 6})
+        committed = await consumer.committed()
+        assert {tp.partition: o.offset for tp, o in committed.items()} == {0: 5, 1: 4}
+
+
+async def test_a_claim_that_another_holds_is_waited_for(bootstrap, name, fill, membership, keeper):
+    await fill(2, 10)
+    path = f"/kafkagroup/{name}/claims/{name}:1"
+    keeper.create(path, b"somebody", ephemeral=True, makepath=True)
+    worker = Worker(bootstrap, name, membership=membership)
+    async with worker.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+        await until(lambda: len(worker.seen) == 10)
+        assert worker.owns == [0]
+        await anyio.to_thread.run_sync(keeper.delete, path)
+        await until(lambda: len(worker.seen) == 20)
+        await worker.consumer.stop()
+
+
+async def test_another_subscription_is_another_share(bootstrap, name, fill, membership):
+    other = f"{name}-too"
+    await fill(2, 10)
+    await fill(1, {0: []}, topic=other)
+    worker = Worker(bootstrap, name, membership=membership)
+    async with worker.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+        await until(lambda: len(worker.seen) == 20)
+        await worker.consumer.subscribe(other)
+        await until(lambda: {tp.topic for tp in worker.consumer.assignment()} == {other})
+        await worker.consumer.subscribe(name)
+        await until(lambda: worker.owns == [0, 1])
+        await worker.consumer.stop()
+
+
+async def test_a_topic_that_grows_is_shared_out_again(bootstrap, name, fill, membership):
+    await fill(1, 10)
+    options = {"membership": membership, "metadata_max_age_ms": 200}
+    first, second = Worker(bootstrap, name, **options), Worker(bootstrap, name, **options)
+    async with first.consumer, second.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(first.run)
+        tasks.start_soon(second.run)
+        await until(lambda: len(first.owns) + len(second.owns) == 1)
+        async with Admin(bootstrap) as admin:
+            await admin.create_partitions({name: 4})
+        await until(lambda: len(first.owns) == len(second.owns) == 2)
+        await first.consumer.stop()
+        await second.consumer.stop()
+
+
+async def test_who_shares_no_assignor_with_the_group_is_told(bootstrap, name, fill, membership):
+    await fill(1, 10)
+    options = {"bootstrap_servers": bootstrap, "group_id": name, "membership": membership}
+    async with Consumer(name, assignors=[range_assignor], **options) as consumer:
+        await consumer.getone()
+        async with Consumer(name, assignors=[roundrobin_assignor], **options) as stranger:
+            with pytest.raises(BrokerError) as caught:
+                await stranger.getone()
+        assert caught.value.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        await consumer.getone()
+
+
+# ---------------------------------------------------------------- members of any group
+
+
+def protocol(value):
+    def assign(members):
+        ranked = sorted(members, key=lambda member: members[member])
+        return {m: b"%d/%d" % (i, len(ranked)) for i, m in enumerate(ranked)}
+
+    return GroupProtocol("workers", "even", value, assign)
+
+
+async def test_a_generation_begins_when_everybody_has_let_go_of_the_one_before(name, membership):
+    """The first takes its time over ending; no Kafka is there, and none is needed."""
+    working = {}
+    seen = []
+
+    async def work(member, who, linger):
+        async for generation in member:
+            assert set(working.values()) <= {generation.generation_id}
+            working[who] = generation.generation_id
+            seen.append((who, generation.assignment))
+            with generation.scope():
+                await anyio.sleep_forever()
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(linger)
+            del working[who]
+
+    nowhere = {"bootstrap_servers": "127.0.0.1:1", "membership": membership}
+    first = GroupMember(name, protocol(b"a"), **nowhere)
+    second = GroupMember(name, protocol(b"b"), **nowhere)
+    async with anyio.create_task_group() as tasks, first:
+        tasks.start_soon(work, first, "first", 0.3)
+        await until(lambda: seen == [("first", b"0/1")])
+        async with second:
+            tasks.start_soon(work, second, "second", 0.0)
+            await until(lambda: len(working) == 2)
+            assert sorted(seen[1:]) == [("first", b"0/2"), ("second", b"1/2")]
+            second.update(protocol(b"0"))
+            await until(lambda: sorted(seen[-2:]) == [("first", b"1/2"), ("second", b"0/2")])
+            await second.stop()
+        await until(lambda: seen[-1] == ("first", b"0/1"))
+        await first.stop()
+
+
+async def test_a_member_that_is_cut_off_ends_its_generation_by_its_own_clock(
+    name, zookeeper, membership
+):
+    with Gate(zookeeper.address(1)) as gate:
+        behind = ZooKeeperMembership(gate.address, session_timeout_ms=int(SESSION * 1000))
+        first = GroupMember(name, protocol(b"a"), membership=behind)
+        second = GroupMember(name, protocol(b"b"), membership=membership)
+        async with first, second:
+            ended = anyio.Event()
+
+            async def work():
+                async for generation in first:
+                    with generation.scope():
+                        await anyio.sleep_forever()
+                    if generation.assignment == b"0/2":
+                        ended.set()
+
+            async def work_too():
+                async for generation in second:
+                    with generation.scope():
+                        if generation.assignment == b"0/1":
+                            # The first is without it: only now has ZooKeeper ended its session.
+                            assert ended.is_set()
+                            break
+                        await anyio.sleep_forever()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(work)
+                await first.wait_generation()
+                tasks.start_soon(work_too)
+                while (await second.wait_generation()).assignment != b"1/2":
+                    await anyio.sleep(0.01)
+                gate.bar()
+                await ended.wait()
+                with anyio.fail_after(20):
+                    while (await second.wait_generation()).assignment != b"0/1":
+                        await anyio.sleep(0.01)
+                gate.unbar()
+                await first.stop()
+
+
+async def test_recipes_run_on_it(name, membership):
+    async with Election(name, b"one", membership=membership) as election:
+        async for leadership in election:
+            assert leadership is not None
+            break
+
+
+# ---------------------------------------------------------------- to Kafka's own groups
+
+
+async def test_a_group_moves_to_kafka_where_it_stands(bootstrap, name, fill, membership):
+    """docs/zookeeper.md: stop all, start all without `membership`. Offsets are where they were."""
+    await fill(3, 400)
+    before = [Worker(bootstrap, name, membership=membership) for _ in range(2)]
+    after = [Worker(bootstrap, name) for _ in range(2)]
+    for workers, enough in ((before, 600), (before + after, 1_200)):
+        started = workers[-2:]
+        async with anyio.create_task_group() as tasks:
+            for worker in started:
+                worker.pause = 0.0005
+                await tasks.start(worker.consumer.run)
+                tasks.start_soon(worker.run)
+            await until(lambda w=workers, e=enough: sum(len(worker.seen) for worker in w) >= e)
+            for worker in started:
+                await worker.consumer.stop()
+    seen = [record for worker in before + after for record in worker.seen]
+    assert len(seen) == len(set(seen)) == 1_200
+
+
+async def test_beside_members_that_kafka_knows_commits_are_refused(
+    bootstrap, name, fill, membership
+):
+    """docs/zookeeper.md: why both must not run at the same time, and what says so."""
+    await fill(1, 10)
+    options = {"bootstrap_servers": bootstrap, "group_id": name}
+    async with (
+        Consumer(name, membership=membership, **options) as old,
+        Consumer(name, **options) as new,
+    ):
+        await old.getone()
+        await new.getone()
+        with pytest.raises(CommitFailedError):
+            await old.commit()
+        await new.commit()
+
+
+# ---------------------------------------------------------------- what cannot work
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"group_id": None}, "needs a group_id"),
+        ({"group_instance_id": "i"}, "group_instance_id"),
+        ({"partition_loads": dict}, "partition_loads"),
+    ],
+)
+def test_options_that_only_a_coordinator_can_serve_are_refused(options, said):
+    membership = ZooKeeperMembership("zk:2181")
+    with pytest.raises(ConfigurationError, match=said):
+        Consumer("t", **{"group_id": "g", "membership": membership, **options})
+    if "group_instance_id" in options:
+        with pytest.raises(ConfigurationError, match=said):
+            GroupMember("g", protocol(b""), membership=membership, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hosts": ""},
+        {"hosts": "/chroot"},
+        {"hosts": "zk:2181", "session_timeout_ms": 0},
+        {"hosts": "zk:2181", "root": "relative"},
+        {"hosts": "zk:2181", "root": "/a//b"},
+        {"hosts": "zk:2181", "root": "/.."},
+    ],
+)
+def test_a_membership_that_cannot_be_is_refused(options):
+    with pytest.raises(ConfigurationError):
+        ZooKeeperMembership(**options)
+
+
+def test_kazoo_is_imported_for_this_alone_and_named_where_it_is_missing():
+    code = (
+        "import sys, kafkagroup; from kafkagroup import Consumer, GroupMember;"
+        "assert 'kazoo' not in sys.modules; sys.modules['kazoo'] = None\n"
+        "try: kafkagroup.ZooKeeperMembership\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'kafkagroup[zookeeper]'" in done.stdout

@@ -1,0 +1,747 @@
+"""Membership kept in ZooKeeper as a function: `step(member, event) == (member, effects)`.
+
+Times are seconds on a clock that only events move. The session is 12 s long: it is confirmed each
+2 s, and ownership is sure for 6 s. Back-off is 1/8 s at jitter 0.5.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkagroup.errors import (
+    BrokerError,
+    ConfigurationError,
+    ConnectionLostError,
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from kafkagroup.member.vocabulary import (
+    AssignFailed,
+    Compute,
+    Computed,
+    ComputeFailed,
+    Fail,
+    GenerationInfo,
+    Leave,
+    Leaving,
+    Lose,
+    RejoinRequested,
+    Revoke,
+    Revoked,
+    Started,
+    WakeAt,
+    Woke,
+)
+from kafkagroup.member.zookeeper import step
+from kafkagroup.member.zookeeper_nodes import (
+    MemberNode,
+    Metadata,
+    Paths,
+    admitted,
+    decode_metadata,
+    encode_metadata,
+    partition_of,
+    unit_of,
+)
+from kafkagroup.member.zookeeper_state import MOVES, Config, Member, Phase, View
+from kafkagroup.member.zookeeper_vocabulary import (
+    AskFailed,
+    Claim,
+    Claimed,
+    Confirm,
+    Confirmed,
+    Connect,
+    Disconnect,
+    MembersChanged,
+    MembersRead,
+    ReadMembers,
+    Register,
+    Registered,
+    Release,
+    Released,
+    SessionClosed,
+    SessionEstablished,
+    SessionExpired,
+    SessionFailed,
+    Take,
+    Taken,
+    ZooKeeperEffect,
+    ZooKeeperEvent,
+)
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.group_log import encode_assignment
+
+CONFIG = Config(
+    group_id="g",
+    protocol_type="consumer",
+    name="me",
+    session_timeout=12.0,
+    rebalance_timeout=40.0,
+    retry_backoff=0.125,
+    retry_backoff_max=1.0,
+)
+PROTOCOLS = (("range", b"mine"),)
+GONE = ConnectionLostError("the connection broke")
+DATA = encode_metadata(Metadata("consumer", PROTOCOLS))
+ME, OTHER = MemberNode("me-1", 10, DATA), MemberNode("other-1", 20, DATA)
+T0, T1, T2 = "t:0", "t:1", "t:2"
+
+
+def units(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+def assigned(*names: str) -> bytes:
+    return encode_assignment(partition_of(name) for name in names)
+
+
+def run(member: Member, *events: ZooKeeperEvent) -> tuple[Member, list[ZooKeeperEffect]]:
+    """The member after events, and the effects of the last one but `WakeAt`."""
+    effects: tuple[ZooKeeperEffect, ...] = ()
+    for event in events:
+        member, effects = step(member, event)
+    return member, [e for e in effects if not isinstance(e, WakeAt)]
+
+
+FRESH = Member(config=CONFIG, protocols=PROTOCOLS)
+
+OWNING = attrs.evolve(
+    FRESH,
+    phase=Phase.MEMBER,
+    session=1,
+    timeout=12.0,
+    registration=1,
+    view=View(7, (ME,)),
+    members={"me-1": b"mine"},
+    protocol_name="range",
+    assignment=assigned(T0, T1),
+    target=units(T0, T1),
+    held=units(T0, T1),
+    given=units(T0, T1),
+    told=1,
+    acknowledged=100.0,
+    next_confirm=102.0,
+    session_ends=112.0,
+    last_token=9,
+)
+"""It owns what is assigned to it, and was confirmed at 100.0."""
+
+
+def generation(*names: str, version: int = 7, leads: bool = True, **members: bytes) -> Any:
+    return GenerationInfo(
+        generation_id=version,
+        member_id="me-1",
+        leader_id="me-1",
+        protocol_name="range",
+        members=members or {"me-1": b"mine"},
+        assignment=assigned(*names),
+    )
+
+
+# ---------------------------------------------------------------- from nothing to owning
+
+
+def test_a_member_connects_registers_reads_computes_claims_and_only_then_takes_up():
+    member, effects = run(FRESH, Started(now=0.0))
+    assert effects == [Connect(session=1)]
+    member, effects = run(member, SessionEstablished(now=1.0, session=1, timeout=12.0))
+    assert effects == [Register(token=1, member_id="me-1", data=DATA, replaces=None)]
+    member, effects = run(member, Registered(now=1.25, token=1))
+    assert effects == [Confirm(token=2), ReadMembers(token=3)]
+    member, effects = run(member, MembersRead(now=1.5, token=3, version=4, nodes=(ME, OTHER)))
+    both = {"me-1": b"mine", "other-1": b"mine"}
+    assert effects == [Compute(token=4, protocol_name="range", members=both, instance_ids={})]
+    member, effects = run(
+        member, Computed(now=1.75, token=4, assignments={"me-1": assigned(T0), "other-1": b""})
+    )
+    assert effects == [Claim(token=5, units=units(T0))]
+    member, effects = run(member, Claimed(now=2.0, token=5, granted=units(T0)))
+    assert effects == [
+        Take(
+            token=6,
+            generation=GenerationInfo(
+                generation_id=4,
+                member_id="me-1",
+                leader_id="me-1",
+                protocol_name="range",
+                members=both,
+                assignment=assigned(T0),
+            ),
+            units=units(T0),
+            deadline=2.0 + 30.0,
+        )
+    ]
+    member, effects = run(member, Taken(now=2.25, token=6))
+    assert effects == []
+    assert member == attrs.evolve(
+        FRESH,
+        phase=Phase.MEMBER,
+        session=1,
+        timeout=12.0,
+        registration=1,
+        view=View(4, (ME, OTHER)),
+        members=both,
+        protocol_name="range",
+        assignment=assigned(T0),
+        target=units(T0),
+        held=units(T0),
+        given=units(T0),
+        told=1,
+        asked=units(T0),
+        confirming=2,
+        confirm_sent=1.25,
+        next_confirm=3.25,
+        session_ends=13.0,
+        retry_at=1.75,
+        last_token=6,
+    )
+
+
+def test_a_member_that_gets_nothing_is_told_so_once():
+    member = attrs.evolve(OWNING, target=None, held=units(), given=units(), told=-1, computing=9)
+    member, effects = run(member, Computed(now=100.0, token=9, assignments={}))
+    assert effects == [Take(token=10, generation=generation(), units=units(), deadline=130.0)]
+    assert run(member, Taken(now=100.0, token=10), Woke(now=101.0))[1] == []
+
+
+# ---------------------------------------------------------------- who computes what
+
+
+def test_a_list_that_has_changed_is_read_and_computed_again_while_everything_is_kept():
+    member, effects = run(OWNING, MembersChanged(now=101.0, session=1))
+    assert effects == [ReadMembers(token=10)]
+    member, effects = run(member, MembersRead(now=101.0, token=10, version=8, nodes=(ME, OTHER)))
+    both = {"me-1": b"mine", "other-1": b"mine"}
+    assert effects == [Compute(token=11, protocol_name="range", members=both, instance_ids={})]
+    assert (member.held, member.given) == (units(T0, T1), units(T0, T1))
+
+
+def test_a_change_while_the_list_is_being_read_has_it_read_once_more():
+    member, effects = run(
+        OWNING, MembersChanged(now=101.0, session=1), MembersChanged(now=101.0, session=1)
+    )
+    assert effects == []
+    _, effects = run(member, MembersRead(now=101.0, token=10, version=7, nodes=(ME,)))
+    assert effects == [ReadMembers(token=11)]
+
+
+def test_a_computation_of_an_older_list_changes_nothing():
+    member = attrs.evolve(OWNING, computing=9)
+    member, _ = run(
+        member,
+        MembersChanged(now=101.0, session=1),
+        MembersRead(now=101.0, token=10, version=8, nodes=(ME, OTHER)),
+    )
+    assert step(member, Computed(now=101.0, token=9, assignments={}))[0] == member
+
+
+def test_a_watch_that_got_lost_is_made_up_for_by_the_next_confirmation():
+    member, effects = run(OWNING, Woke(now=102.0))
+    assert effects == [Confirm(token=10)]
+    assert run(member, Confirmed(now=102.5, token=10, version=7))[1] == []
+    assert run(member, Confirmed(now=102.5, token=10, version=8))[1] == [ReadMembers(token=11)]
+
+
+def test_a_member_that_somebody_deleted_registers_again_under_another_name():
+    member = attrs.evolve(OWNING, reading=9)
+    member, effects = run(member, MembersRead(now=101.0, token=9, version=8, nodes=(OTHER,)))
+    assert effects == []
+    _, effects = run(member, Woke(now=101.125))
+    assert effects == [Register(token=10, member_id="me-2", data=DATA, replaces="me-1")]
+
+
+def test_new_metadata_takes_the_place_of_the_old_in_a_node_of_its_own():
+    """A node never changes: two members that read the same list have read the same metadata."""
+    request = RejoinRequested(now=101.0, reason="why", protocols=(("range", b"new"),))
+    member, effects = run(OWNING, request)
+    data = encode_metadata(Metadata("consumer", (("range", b"new"),)))
+    assert effects == [Register(token=10, member_id="me-2", data=data, replaces="me-1")]
+    _, effects = run(member, Registered(now=101.0, token=10))
+    assert effects == [ReadMembers(token=11)]
+
+
+def test_without_new_metadata_it_registers_again_all_the_same_so_that_everybody_computes():
+    _, effects = run(OWNING, RejoinRequested(now=101.0, reason="a topic has grown"))
+    assert effects == [Register(token=10, member_id="me-2", data=DATA, replaces="me-1")]
+
+
+def test_who_speaks_another_protocol_than_those_before_it_fails_and_says_so():
+    stranger = MemberNode("other-1", 5, encode_metadata(Metadata("workers", PROTOCOLS)))
+    member = attrs.evolve(OWNING, held=units(), given=units(), target=None, view=None, reading=9)
+    member, effects = run(member, MembersRead(now=101.0, token=9, version=8, nodes=(ME, stranger)))
+    assert [type(effect) for effect in effects] == [Fail, Disconnect]
+    assert isinstance(effects[0], Fail)
+    assert isinstance(effects[0].error, BrokerError)
+    assert effects[0].error.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert member.phase is Phase.FAILED
+
+
+# ---------------------------------------------------------------- letting go and taking up
+
+
+def computed(member: Member, *names: str, now: float = 101.0) -> tuple[Member, Any]:
+    member = attrs.evolve(member, computing=9)
+    return run(member, Computed(now=now, token=9, assignments={"me-1": assigned(*names)}))
+
+
+def test_a_claim_is_released_only_when_the_application_has_let_go():
+    member, effects = computed(OWNING, T0, T2)
+    assert effects == [Take(token=10, generation=generation(T0), units=units(T0), deadline=131.0)]
+    assert member.held == units(T0, T1)
+    member, effects = run(member, Taken(now=105.0, token=10))
+    assert effects == [Confirm(token=11), Release(token=12, units=units(T1))]
+    member, effects = run(member, Released(now=105.0, token=12))
+    assert effects == [Claim(token=13, units=units(T2))]
+    member, effects = run(member, Claimed(now=105.0, token=13, granted=units(T2)))
+    assert effects == [
+        Take(token=14, generation=generation(T0, T2), units=units(T0, T2), deadline=135.0)
+    ]
+    assert member.held == units(T0, T2)
+
+
+def test_a_claim_that_another_holds_is_tried_again_later_and_the_rest_is_taken_up_at_once():
+    member = attrs.evolve(OWNING, held=units(), given=units())
+    member, _ = computed(member, T0, T1)
+    member, effects = run(member, Claimed(now=101.0, token=10, granted=units(T1)))
+    assert effects == [Take(token=11, generation=generation(T1), units=units(T1), deadline=131.0)]
+    member, effects = step(member, Taken(now=101.0, token=11))
+    assert effects == (WakeAt(time=101.125),)
+    member, effects = run(member, Woke(now=101.125))
+    assert effects == [Claim(token=12, units=units(T0))]
+    member, effects = step(member, Claimed(now=101.25, token=12, granted=units()))
+    assert effects == (WakeAt(time=101.5),)  # twice as long as before
+
+
+def test_a_claim_whose_answer_was_lost_is_released_before_it_is_tried_again():
+    member, _ = computed(OWNING, T0, T1, T2)
+    member, effects = run(member, AskFailed(now=101.0, token=10, error=GONE))
+    assert (effects, member.held, member.doubtful) == ([], units(T0, T1), units(T2))
+    member, effects = run(member, Woke(now=101.125))
+    assert effects == [Release(token=11, units=units(T2))]
+    member, effects = run(member, Released(now=101.125, token=11))
+    assert effects == [Claim(token=12, units=units(T2))]
+
+
+def test_a_release_whose_answer_was_lost_leaves_nothing_to_be_owned_again():
+    member, _ = computed(attrs.evolve(OWNING, held=units(T0, T1, T2)), T0, T1)
+    member, _ = run(member, AskFailed(now=101.0, token=10, error=GONE))
+    _, effects = computed(member, T0, T1, T2, now=101.5)
+    assert effects == [Release(token=11, units=units(T2))]
+
+
+def test_what_is_assigned_no_more_before_it_was_taken_up_is_released_without_a_word():
+    member = attrs.evolve(OWNING, held=units(T0, T1, T2))
+    _, effects = computed(member, T0, T1)
+    assert effects == [Release(token=10, units=units(T2))]
+
+
+def test_nothing_is_claimed_while_the_application_lets_go():
+    member, _ = computed(OWNING, T0)
+    _, effects = computed(member, T0, T1)
+    assert effects == []
+
+
+# ---------------------------------------------------------------- whole generations
+
+WHOLE = attrs.evolve(
+    OWNING,
+    config=attrs.evolve(CONFIG, whole=True),
+    assignment=b"work",
+    target=units("7"),
+    held=units("7"),
+    given=units("7"),
+)
+
+
+def test_a_whole_generation_is_let_go_of_before_the_next_is_claimed():
+    member = attrs.evolve(WHOLE, computing=9, view=View(8, (ME,)))
+    member, effects = run(member, Computed(now=101.0, token=9, assignments={"me-1": b"new"}))
+    new = attrs.evolve(generation(version=8), assignment=b"new")
+    assert effects == [Take(token=10, generation=new, units=units(), deadline=131.0)]
+    assert (member.held, member.owning_until) == (units("7"), 0.0)
+    member, effects = run(member, Taken(now=101.0, token=10))
+    assert effects == [Release(token=11, units=units("7"))]
+    member, effects = run(member, Released(now=101.0, token=11))
+    assert effects == [Claim(token=12, units=units("8"))]
+    member, effects = run(member, Claimed(now=101.0, token=12, granted=units("8")))
+    assert effects == [Take(token=13, generation=new, units=units("8"), deadline=131.0)]
+
+
+# ---------------------------------------------------------------- the session and the clock
+
+
+def test_ownership_is_sure_for_half_a_session_from_when_the_confirmation_was_sent():
+    member, _ = run(OWNING, Woke(now=102.0))
+    assert member.owning_until == 106.0
+    member, _ = run(member, Confirmed(now=105.0, token=10, version=7))
+    assert member.owning_until == 108.0  # not from when the answer came
+    assert attrs.evolve(member, given=units()).owning_until == 0.0
+
+
+def test_a_confirmation_that_failed_is_asked_for_again_soon():
+    member, _ = run(OWNING, Woke(now=102.0))
+    member, effects = step(member, AskFailed(now=103.0, token=10, error=GONE))
+    assert effects == (WakeAt(time=103.125),)
+    assert run(member, Woke(now=103.125))[1] == [Confirm(token=11)]
+
+
+LOST = attrs.evolve(
+    FRESH,
+    phase=Phase.LOSING,
+    session=1,
+    registration=1,
+    protocol_name="range",
+    assignment=assigned(T0, T1),
+    told=1,
+    telling=10,
+    next_confirm=102.0,
+    session_ends=112.0,
+    last_token=10,
+)
+
+
+def test_a_session_that_zookeeper_has_ended_is_lost():
+    reason = "ZooKeeper has ended the session"
+    assert step(OWNING, SessionExpired(now=101.0, session=1)) == (
+        attrs.evolve(LOST, reason=reason),
+        (Disconnect(session=1), Lose(token=10, reason=reason)),
+    )
+
+
+def test_a_session_unconfirmed_for_its_whole_length_is_lost_though_nobody_says_so():
+    """kazoo says that a session is over only once it is connected again."""
+    reason = "ZooKeeper has not confirmed the session for its whole length"
+    member, _ = run(OWNING, Woke(now=102.0))
+    assert step(member, Woke(now=111.9))[1] == (WakeAt(time=112.0),)
+    member, effects = step(member, Woke(now=112.0))
+    assert effects == (Disconnect(session=1), Lose(token=11, reason=reason))
+    assert (member.phase, member.held, member.owning_until) == (Phase.LOSING, units(), 0.0)
+
+
+def test_after_a_loss_a_new_session_begins_once_the_application_has_let_go():
+    member = attrs.evolve(LOST, reason="why")
+    member, effects = run(member, Revoked(now=120.0, token=10))
+    assert effects == [Connect(session=2)]
+    _, effects = run(member, SessionEstablished(now=121.0, session=2, timeout=12.0))
+    assert effects == [Register(token=11, member_id="me-2", data=DATA, replaces=None)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        SessionExpired(now=101.0, session=0),
+        SessionEstablished(now=101.0, session=0, timeout=1.0),
+        SessionClosed(now=101.0, session=1),
+        Registered(now=101.0, token=5),
+        MembersRead(now=101.0, token=5, version=9, nodes=()),
+        Claimed(now=101.0, token=5, granted=units(T2)),
+        Released(now=101.0, token=5),
+        Confirmed(now=101.0, token=5, version=9),
+        Taken(now=101.0, token=5),
+        Revoked(now=101.0, token=5),
+        AskFailed(now=101.0, token=5, error=ConfigurationError("no")),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_answers_nothing_that_was_asked_changes_nothing(event):
+    assert step(OWNING, event) == (OWNING, (WakeAt(time=102.0),))
+
+
+def test_a_connection_that_is_back_has_the_list_read_and_the_session_confirmed():
+    _, effects = run(OWNING, SessionEstablished(now=101.0, session=1, timeout=12.0))
+    assert effects == [Confirm(token=10), ReadMembers(token=11)]
+
+
+def test_a_member_without_anything_to_lose_begins_anew_without_a_word():
+    member = attrs.evolve(OWNING, held=units(), given=units(), target=units())
+    member, effects = run(member, SessionExpired(now=101.0, session=1))
+    assert effects == [Disconnect(session=1), Connect(session=2)]
+
+
+# ---------------------------------------------------------------- leaving and failing
+
+
+def test_leaving_lets_go_first_and_ends_the_session_then():
+    member, effects = run(OWNING, Leaving(now=101.0, reason="closed"))
+    assert effects == [Revoke(token=10, deadline=131.0)]
+    assert member.held == units(T0, T1)
+    member, effects = run(member, Revoked(now=102.0, token=10))
+    assert effects == [Disconnect(session=1)]
+    member, effects = run(member, SessionClosed(now=103.0, session=1))
+    assert (effects, member.phase) == ([Leave()], Phase.LEFT)
+
+
+def test_while_it_leaves_the_session_is_confirmed_for_the_last_commit():
+    member, _ = run(OWNING, Leaving(now=101.0, reason="closed"))
+    assert run(member, Woke(now=102.0))[1] == [Confirm(token=11)]
+
+
+def test_an_application_that_stands_still_is_not_asked():
+    member, effects = run(OWNING, Leaving(now=101.0, reason="stuck", lost=True))
+    assert effects == [Disconnect(session=1), Lose(token=10, reason="stuck")]
+    assert run(member, Revoked(now=102.0, token=10))[0].phase is Phase.LEFT
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        attrs.evolve(FRESH, phase=Phase.CONNECTING, session=1),
+        attrs.evolve(FRESH, phase=Phase.REGISTERING, session=1, session_ends=112.0),
+        attrs.evolve(OWNING, held=units(), given=units()),
+    ],
+    ids=["connecting", "registering", "without partitions"],
+)
+def test_with_nothing_in_hand_it_leaves_at_once(member):
+    member, effects = run(member, Leaving(now=101.0, reason="closed"))
+    assert (effects, member.phase) == ([Disconnect(session=1)], Phase.LEAVING)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda error: ComputeFailed(now=101.0, token=9, error=error),
+        lambda error: AssignFailed(now=101.0, error=error),
+        lambda error: SessionFailed(now=101.0, session=1, error=error),
+        lambda error: AskFailed(now=101.0, token=8, error=error),
+    ],
+    ids=["assignor", "assignment", "session", "refused"],
+)
+def test_what_no_retry_mends_ends_the_member(make: Callable[[Exception], ZooKeeperEvent]):
+    error = ConfigurationError("no")
+    member, effects = run(attrs.evolve(OWNING, computing=9, asking=8), make(error))
+    assert effects == [Lose(token=10, reason="no"), Fail(error=error), Disconnect(session=1)]
+    assert (member.phase, member.owning_until) == (Phase.FAILED, 0.0)
+
+
+def test_no_phase_moves_but_as_the_table_says():
+    with pytest.raises(LocalProtocolError):
+        step(attrs.evolve(FRESH, phase=Phase.CONNECTING), Started(now=0.0))
+
+
+# ---------------------------------------------------------------- what is written
+
+METADATA = Metadata("consumer", (("range", b"\x00\xff"), ("sticky", b"")))
+
+
+def test_metadata_comes_back_as_it_was_written():
+    assert decode_metadata(encode_metadata(METADATA)) == METADATA
+    assert encode_metadata(METADATA) == (
+        b'{"type": "consumer", "protocols": [["range", "AP8="], ["sticky", ""]]}'
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b'{"type": "consumer", "protocols": []}',
+        b'{"type": "consumer", "protocols": [["range"]]}',
+        b'{"type": "consumer", "protocols": [["range", "!"]]}',
+        b'{"type": "consumer", "protocols": [[1, ""]]}',
+        b'{"type": "consumer", "protocols": [["range", 1]]}',
+        b'{"type": 1, "protocols": [["range", ""]]}',
+        b"[" * 100_000,
+        b'"' + b"x" * (1 << 20) + b'"',
+    ],
+)
+def test_metadata_of_strangers_is_an_error_of_theirs(data):
+    with pytest.raises(RemoteProtocolError):
+        decode_metadata(data)
+
+
+def node(name: str, order: int, kind: str, *offered: str) -> MemberNode:
+    data = encode_metadata(Metadata(kind, tuple((o, f"{name}/{o}".encode()) for o in offered)))
+    return MemberNode(name, order, data)
+
+
+def test_the_members_are_those_who_share_a_protocol_with_all_who_came_before():
+    nodes = [
+        node("late", 9, "consumer", "range"),
+        node("first", 1, "consumer", "sticky", "range"),
+        node("other kind", 2, "workers", "range"),
+        node("second", 3, "consumer", "range", "naive"),
+        node("sticky only", 4, "consumer", "sticky"),
+        MemberNode("garbage", 0, b"?"),
+    ]
+    expected = (
+        "range",
+        {"first": b"first/range", "second": b"second/range", "late": b"late/range"},
+    )
+    for seed in range(20):
+        random.Random(seed).shuffle(nodes)
+        found = admitted(nodes)
+        assert (found, list(found[1])) == (expected, ["first", "second", "late"])
+    assert admitted([]) == ("", {})
+
+
+def test_paths_are_names_that_zookeeper_takes():
+    assert Paths("/kafkagroup", "billing").claim(T0) == "/kafkagroup/billing/claims/t:0"
+    assert Paths("/", "a/b.c").member("me-1") == "/a%2Fb%2Ec/members/me-1"
+    assert Paths("/r", "..").group == "/r/%2E%2E"
+
+
+@given(
+    st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", min_size=1),
+    st.integers(0, 2**31 - 1),
+)
+def test_units_are_partitions_and_back(topic, number):
+    assert partition_of(unit_of(TopicPartition(topic, number))) == TopicPartition(topic, number)
+
+
+# ---------------------------------------------------------------- whatever happens
+
+
+class World:
+    """ZooKeeper and an application, as far as one member can tell, that answer in any order."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.member = FRESH
+        self.now = 0.0
+        self.pending: list[Any] = []
+        self.app: frozenset[str] = frozenset()
+        """What the application owns."""
+        self.held: frozenset[str] = frozenset()
+        """Which claims stand, of the session."""
+        self.others: frozenset[str] = frozenset()
+        """What others have claimed."""
+        self.version = 0
+        self.session = 0
+        self.deliveries: list[Any] = []
+        """What the application is to do, in order."""
+
+    def step(self, event: ZooKeeperEvent) -> None:
+        before = self.member
+        self.member, effects = step(before, event)
+        assert (
+            self.member.phase is before.phase
+            or self.member.phase in MOVES[before.phase]
+            or (
+                # Two moves in one step, where nothing has to be waited for.
+                any(self.member.phase in MOVES[middle] for middle in MOVES[before.phase])
+            )
+        )
+        assert self.member.given <= self.member.held
+        for effect in effects:
+            match effect:
+                case Connect(session=session):
+                    self.session = session
+                    self.pending.append(effect)
+                case Disconnect():
+                    self.held = frozenset()
+                    self.pending = [p for p in self.pending if isinstance(p, Compute)]
+                    self.pending.append(effect)
+                case Take() | Revoke() | Lose():
+                    self.deliveries.append(effect)
+                case WakeAt() | Leave() | Fail():
+                    pass
+                case _:
+                    self.pending.append(effect)
+
+    def act(self) -> None:
+        chance = self.chance
+        self.now += chance.choice((0.0, 0.0, 0.1, 1.0))
+        kind = chance.randrange(12)
+        if kind == 0:
+            self.step(Woke(now=self.now))
+        elif kind == 1:
+            self.others = frozenset(u for u in (T0, T1, T2) if chance.random() < 0.3) - self.held
+        elif kind == 2 and chance.random() < 0.2:
+            self.now += 13.0  # it stood still
+            self.held = frozenset()
+            self.step(Woke(now=self.now))
+        elif kind == 3 and chance.random() < 0.3:
+            self.held = frozenset()
+            self.step(SessionExpired(now=self.now, session=self.session))
+        elif kind == 4:
+            self.version += 1
+            self.step(MembersChanged(now=self.now, session=self.session))
+        elif kind == 5 and chance.random() < 0.2:
+            self.step(RejoinRequested(now=self.now, reason="why"))
+        elif kind in (6, 7) and self.deliveries:
+            self.apply(self.deliveries.pop(0))
+        elif self.pending:
+            self.answer(self.pending.pop(chance.randrange(len(self.pending))))
+
+    def apply(self, effect: Any) -> None:
+        """The application does what it is told. What it owns is claimed, as long as it may."""
+        match effect:
+            case Take(token=token, units=wanted):
+                self.app = wanted
+                self.step(Taken(now=self.now, token=token))
+            case Revoke(token=token) | Lose(token=token):
+                self.app = frozenset()
+                self.step(Revoked(now=self.now, token=token))
+
+    def answer(self, effect: Any) -> None:
+        now, chance = self.now, self.chance
+        if getattr(effect, "token", None) and not isinstance(effect, Compute):
+            if chance.random() < 0.1:
+                done = chance.random() < 0.5  # the answer was lost, or the question
+                if done and isinstance(effect, Claim):
+                    self.held |= effect.units - self.others
+                elif done and isinstance(effect, Release):
+                    self.held -= effect.units
+                self.step(AskFailed(now=now, token=effect.token, error=GONE))
+                return
+        match effect:
+            case Connect(session=session):
+                if session == self.session:
+                    self.step(SessionEstablished(now=now, session=session, timeout=12.0))
+            case Disconnect(session=session):
+                self.step(SessionClosed(now=now, session=session))
+            case Register(token=token):
+                self.version += 1
+                self.step(Registered(now=now, token=token))
+            case ReadMembers(token=token):
+                nodes = (attrs.evolve(ME, member_id=self.member.member_id), OTHER)
+                self.step(MembersRead(now=now, token=token, version=self.version, nodes=nodes))
+            case Confirm(token=token):
+                self.step(Confirmed(now=now, token=token, version=self.version))
+            case Compute(token=token):
+                mine = assigned(*(u for u in (T0, T1, T2) if chance.random() < 0.6))
+                assignments = {self.member.member_id: mine}
+                self.step(Computed(now=now, token=token, assignments=assignments))
+            case Claim(token=token, units=wanted):
+                granted = wanted - self.others
+                self.held |= granted
+                self.step(Claimed(now=now, token=token, granted=granted))
+            case Release(token=token, units=released):
+                # The promise: it is let go of already.
+                assert not released & self.app
+                assert not any(released & d.units for d in self.deliveries if isinstance(d, Take))
+                self.held -= released
+                self.step(Released(now=now, token=token))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32))
+def test_whatever_happens_nothing_is_owned_without_a_claim(seed):
+    world = World(seed)
+    world.step(Started(now=0.0))
+    for _ in range(300):
+        world.act()
+        # While ownership is sure, all that the application was given is claimed.
+        if world.member.owning_until > world.now and not world.deliveries:
+            assert world.app <= world.held
+    # In quiet it settles: what is assigned and free is owned.
+    world.others = frozenset()
+    for _ in range(400):
+        world.now += 0.5
+        while world.deliveries:
+            world.apply(world.deliveries.pop(0))
+        while world.pending:
+            world.answer(world.pending.pop(0))
+        world.step(Woke(now=world.now))
+    assert world.member.phase is Phase.MEMBER
+    assert world.app == world.member.given == world.member.target == world.held
