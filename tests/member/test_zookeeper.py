@@ -685,15 +685,15 @@ class World:
 
     def answer(self, effect: Any) -> None:
         now, chance = self.now, self.chance
-        if getattr(effect, "token", None) and not isinstance(effect, Compute):
-            if chance.random() < 0.1:
-                done = chance.random() < 0.5  # the answer was lost, or the question
-                if done and isinstance(effect, Claim):
-                    self.held |= effect.units - self.others
-                elif done and isinstance(effect, Release):
-                    self.held -= effect.units
-                self.step(AskFailed(now=now, token=effect.token, error=GONE))
-                return
+        asked = not isinstance(effect, Connect | Disconnect | Compute)
+        if asked and chance.random() < 0.1:
+            done = chance.random() < 0.5  # the answer was lost, or the question
+            if done and isinstance(effect, Claim):
+                self.held |= effect.units - self.others
+            elif done and isinstance(effect, Release):
+                self.held -= effect.units
+            self.step(AskFailed(now=now, token=effect.token, error=GONE))
+            return
         match effect:
             case Connect(session=session):
                 if session == self.session:

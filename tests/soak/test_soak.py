@@ -2,9 +2,9 @@
 so is the broker that coordinates them. `run.py` runs the long forms."""
 
 import pytest
-from run import PARTITIONS, soak, soak_cluster
+from run import PARTITIONS, soak, soak_cluster, soak_zookeeper
 
-from kafkagroup.testing import LocalKafka
+from kafkagroup.testing import LocalKafka, LocalZooKeeper
 from kafkagroup.testing.local import LocalKafkaUnavailable
 
 
@@ -31,3 +31,20 @@ def test_nothing_is_lost_when_the_coordinator_is_killed(cluster):
     verdict = soak_cluster(cluster, 60_000, rate=2_000, cooperative=True, twice=False)
     assert verdict.clean, verdict
     assert verdict.figures.tenures > PARTITIONS
+
+
+@pytest.fixture(params=[1, 3])
+def zookeeper(request):
+    ensemble = LocalZooKeeper(request.param)
+    try:
+        ensemble.start()
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"no real ZooKeeper on this machine: {error}")
+    yield ensemble
+    ensemble.stop()
+
+
+def test_nothing_is_lost_where_the_group_is_kept_in_zookeeper(zookeeper, embedded):
+    verdict = soak_zookeeper(embedded, zookeeper, 30_000, rate=500)
+    assert verdict.clean, verdict
+    assert verdict.figures.tenures > 2 * PARTITIONS
