@@ -102,6 +102,24 @@ class ZooKeeperDriver:
         return self.member.protocols
 
     @property
+    def coordinator(self) -> None:
+        """Nobody coordinates."""
+        return None
+
+    @property
+    def last_heartbeat(self) -> float:
+        """When the session was last asked to be confirmed; -inf before the first time."""
+        return self.member.confirm_sent or float("-inf")
+
+    def forget_coordinator(self, reason: str) -> None:
+        """There is none."""
+
+    def stands(self, generation_id: int) -> bool:
+        """Whether it goes by that list of members, and the application has all that follows."""
+        member = self.member
+        return self.generation_id == generation_id and member.given == member.target
+
+    @property
     def leads(self) -> bool:
         """Every member computes; so each asks for a new generation when it knows better."""
         return self.member.phase is Phase.MEMBER and self.member.target is not None
