@@ -476,8 +476,8 @@ class Consumer(Service):
     def coordinator(self) -> Node | None:
         """The broker that coordinates the group; None while it is not known."""
         driver, offsets = self._session.driver, self._session.offsets
-        if driver is not None:
-            return driver.coordinator
+        if driver is not None and (found := driver.coordinator) is not None:
+            return found
         return None if offsets is None else offsets.coordinator
 
     def forget_coordinator(self, reason: str = "the application asked for it") -> None:

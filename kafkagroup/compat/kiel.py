@@ -10,7 +10,7 @@ while True:
         await bill(value)
 ```
 
-Members know of each other through Kafka; `zk_hosts` is not looked at.
+Members know of each other through ZooKeeper, as there; where `zk_hosts` is empty, through Kafka.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kafkagroup import (
     Admin,
@@ -38,6 +38,9 @@ from kafkagroup import (
 )
 from kafkagroup.assign import Assignor, allocating, naive_allocator, naive_assignor
 from kafkagroup.compat._host import Host
+
+if TYPE_CHECKING:
+    from kafkagroup import ZooKeeperMembership
 
 __all__ = ["GroupedConsumer", "NoOffsetsError", "PartitionAllocator", "naive_allocator"]
 
@@ -95,6 +98,7 @@ class GroupedConsumer:
         self._host = Host()
         self._consumer = Consumer(
             *topics,
+            membership=_membership(zk_hosts),
             pattern=None if topics else ".*",
             bootstrap_servers=brokers,
             security=security,
@@ -239,6 +243,15 @@ class GroupedConsumer:
         """Called with the coordinator. Answers whether it is determined."""
         self.coordinator_id = response.node_id
         return True
+
+
+def _membership(zk_hosts: str | Sequence[str]) -> ZooKeeperMembership | None:
+    hosts = zk_hosts if isinstance(zk_hosts, str) else ",".join(zk_hosts)
+    if not hosts:
+        return None
+    from kafkagroup import ZooKeeperMembership  # needs kazoo, which Kafka's own groups do without
+
+    return ZooKeeperMembership(hosts, root="/kiel")
 
 
 def _assignor(allocator: PartitionAllocator | None) -> Assignor:

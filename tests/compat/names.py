@@ -260,12 +260,5 @@ DOCUMENTS: dict[str, tuple[str, ...]] = {
 }
 """Document -> its names, in its order."""
 
-PENDING: frozenset[str] = frozenset(
-    (
-        "BalancedConsumer",
-        "GroupedConsumer(zk_hosts)",
-        "GroupedConsumer: PartitionAllocator over ZooKeeper",
-        "GroupedConsumer: the allocator is started and stopped with ZooKeeper",
-    )
-)
+PENDING: frozenset[str] = frozenset(("BalancedConsumer",))
 """What membership in ZooKeeper will answer to. The page has no rows for these."""
