@@ -22,6 +22,7 @@ from kafkagroup.errors import (
     ConnectionLostError,
     KafkaGroupError,
     RemoteProtocolError,
+    RequestTimeoutError,
     escaped,
 )
 from kafkagroup.member.zookeeper_nodes import MemberNode, Paths
@@ -188,7 +189,13 @@ class Session:
         with anyio.CancelScope() as scope:
             self._asks.add(scope)
             try:
-                event = await self._answer(ask)
+                # Should kazoo lose a question in a reconnection, the member must not wait for ever:
+                # its other questions keep the session alive.
+                with anyio.fail_after(self._granted):
+                    event = await self._answer(ask)
+            except TimeoutError:
+                error = RequestTimeoutError(f"ZooKeeper did not answer in {self._granted:g} s")
+                event = AskFailed(now=self._clock(), token=ask.token, error=error)
             except KafkaGroupError as error:
                 logger.debug("%s: %s", type(ask).__name__, error)
                 event = AskFailed(now=self._clock(), token=ask.token, error=error)
@@ -325,9 +332,15 @@ class Session:
         """Whether the claims of these units are there, and this session's. Raises: KafkaGroupError
         while nobody knows."""
         await self._wait(self._client.sync_async(self._paths.claims))
-        return dict(await _each(tuple(units), lambda unit: self._is_ours(self._own(unit))))
+        return dict(await _each(tuple(units), lambda unit: self._shows_ours(self._own(unit))))
 
     async def _is_ours(self, path: str) -> bool:
+        # Else a server that lags, reached after the answer to a claim was lost, would say no, and
+        # the claim would stand for as long as the session without anybody knowing.
+        await self._wait(self._client.sync_async(path))
+        return await self._shows_ours(path)
+
+    async def _shows_ours(self, path: str) -> bool:
         stat = await self._wait(self._client.exists_async(path))
         return stat is not None and stat.ephemeralOwner == self._id
 
