@@ -425,7 +425,7 @@ class _Step:
         ):
             return
         keep, missing = member.held & target, target - member.held
-        excess = member.doubtful | (member.held - member.given - target)
+        excess = member.doubtful | (member.held - target)
         due = self.now >= member.retry_at
         # Under its new name, once the assignment is of a list with that name in it.
         unheard = member.told != member.registration and member.member_id in member.members
