@@ -359,7 +359,7 @@ def _read_value(out: _Module, name: str, kind: Kind, *, nullable: bool, target: 
         if kind is STRING:
             out(f"{target} = buf[pos:stop].decode()")
         elif kind is RECORDS:
-            out(f"{target} = memoryview(buf)[pos:stop]")
+            out(f"{target} = memoryview(buf)[pos:stop].toreadonly()")
         else:
             out(f"{target} = buf[pos:stop]")
         out("pos = stop")

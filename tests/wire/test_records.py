@@ -319,6 +319,46 @@ def test_a_memoryview_is_read_as_bytes_are() -> None:
     assert [type(r.value) for r in found] == [bytes, bytes, type(None)]
 
 
+@codecs
+def test_keys_and_values_as_views_of_the_batch(codec: Codec) -> None:
+    found = list(only(JAVA[codec]).records(views=True))
+    assert found == as_read(JAVA_RECORDS, base=1000, epoch=9)
+    parts = [part for r in found for part in (r.key, r.value) if part is not None]
+    assert all(isinstance(part, memoryview) and part.readonly for part in parts)
+    assert len(parts) == 4
+    assert [r.headers for r in found] == [r.headers for r in JAVA_RECORDS]
+
+
+def test_a_timestamp_that_no_clock_has() -> None:
+    """Added up in 64 bits it would come round on the other side."""
+    early = sized(b"\x00" + varint(-(2**63)) + bytes(4))
+    late = sized(b"\x00" + varint(2**63 - 1001) + bytes(4))
+    assert [r.timestamp for r in records(handmade(early))] == [1000 - 2**63]
+    assert [r.timestamp for r in records(handmade(late))] == [2**63 - 1]
+    beyond = sized(b"\x00" + varint(2**63 - 1000) + bytes(4))
+    assert corrupt(handmade(beyond)) == ("a record's timestamp exceeds 64 bits", "t", 3, 40)
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 9])
+def test_records_that_are_skipped_are_read_by_a_fork(most: int) -> None:
+    reader = only(JAVA[Codec.LZ4]).records()
+    unread = reader.fork()
+    count = reader.skip(most)
+    assert count == min(most, 3)
+    unread.stop_after(count)
+    expected = as_read(JAVA_RECORDS, base=1000, epoch=9)
+    assert list(unread) == expected[:count]
+    assert list(reader) == expected[count:]
+
+
+def test_what_is_damaged_is_not_skipped() -> None:
+    reader = only(handmade(record(0) + record(1) + record(1), count=3)).records()
+    assert (reader.skip(9), reader.offset) == (2, 41)
+    with pytest.raises(CorruptRecordError):
+        reader.skip(9)
+    assert reader.skip(9) == 0
+
+
 def test_no_bytes_hold_no_batch() -> None:
     assert read(b"") == []
 
