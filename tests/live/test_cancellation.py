@@ -134,6 +134,10 @@ async def committed(reader: Reader) -> None:
     await reader.knife.through(reader.consumer.committed([ZERO, ONE]))
 
 
+async def wait_assignment(reader: Reader) -> None:
+    assert await reader.knife.through(reader.consumer.wait_assignment()) == {ZERO, ONE}
+
+
 async def beginning_offsets(reader: Reader) -> None:
     assert await reader.knife.through(reader.consumer.beginning_offsets([ZERO])) == {ZERO: 0}
 
@@ -151,7 +155,9 @@ async def lag(reader: Reader) -> None:
     assert sum(found.values()) == RECORDS - len(reader.seen)
 
 
-@pytest.mark.parametrize("act", [getone, anext_, getmany, next_batch, committed, end_offsets])
+@pytest.mark.parametrize(
+    "act", [getone, anext_, getmany, next_batch, committed, end_offsets, wait_assignment]
+)
 async def test_cut_before_there_is_an_assignment(act: Act, cut: str) -> None:
     async def story(knife: Knife) -> None:
         async with broker() as (kafka, _):

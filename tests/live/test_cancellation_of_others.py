@@ -199,7 +199,11 @@ async def group_spec(knife: Knife, admin: Admin) -> None:
     assert [len(spec.members), spec.partitions] == [1, {"t": 2}]
 
 
-@pytest.mark.parametrize("act", [describe_group, group_spec])
+async def find_coordinator(knife: Knife, admin: Admin) -> None:
+    assert (await knife.through(admin.find_coordinator("g"))).node_id == 1
+
+
+@pytest.mark.parametrize("act", [describe_group, find_coordinator, group_spec])
 async def test_an_admin_answers_after_a_cut(
     act: Callable[[Knife, Admin], Coroutine[Any, Any, None]], cut: str
 ) -> None:
@@ -360,7 +364,7 @@ SERVICE = {"__aenter__", "__aexit__", "run", "start", "stop"}
 """Shared by all that runs; `start` is `run` in a task of its own, and cut with a consumer's."""
 
 SWEPT = {
-    "Admin": SERVICE | {"describe_group", "group_spec"},
+    "Admin": SERVICE | {"describe_group", "find_coordinator", "group_spec"},
     "Broker": {
         "aclose",
         "commit_consumer_group_offsets",
@@ -396,6 +400,7 @@ SWEPT = {
         "seek_to_end",
         "subscribe",
         "unsubscribe",
+        "wait_assignment",
     },
     "Election": SERVICE | {"__anext__"},
     "GroupMember": SERVICE | {"__anext__", "describe", "wait_generation"},
