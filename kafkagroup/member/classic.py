@@ -178,12 +178,15 @@ class _Step:
             self._set(protocols=protocols)
         if self.member.phase is Phase.LOSING:
             self._set(generation_id=-1)
-        elif not self.member.config.cooperative or self.member.leaving is not None:
+        elif not self.member.config.cooperative or self.member.parting:
             self._set(holding=False)
-        if self.member.leaving is not None:
-            self._leave()
-        else:
+        if self.member.leaving is None:
             self._restart(self.member.reason)
+        elif self.member.holding:
+            # It was told to leave while it let go of a part: now of the rest.
+            self._part(self.member.leaving)
+        else:
+            self._leave()
 
     def _take_rejoin(self, reason: str, protocols: tuple[tuple[str, bytes], ...] | None) -> None:
         if protocols is not None:
@@ -199,10 +202,8 @@ class _Step:
             return
         self._set(leaving=event)
         match self.member.phase:
-            case Phase.STABLE if event.lost:
-                self._lose(event.reason)
             case Phase.STABLE:
-                self._revoke(event.reason)
+                self._part(event)
             case Phase.REVOKING | Phase.LOSING:
                 pass  # leaves when the application has let go
             case Phase.LEAVING:
@@ -212,6 +213,13 @@ class _Step:
                 self._lose(event.reason)
             case _:
                 self._leave()
+
+    def _part(self, leaving: Leaving) -> None:
+        """Let go of all that is held, to leave then."""
+        if leaving.lost:
+            return self._lose(leaving.reason)
+        self._set(parting=True)
+        return self._revoke(leaving.reason)
 
     # ------------------------------------------------------------ answers
 

@@ -48,7 +48,7 @@ MOVES: Mapping[Phase, frozenset[Phase]] = {
     Phase.COMPUTING: _END | {Phase.UNJOINED, Phase.SYNCING, Phase.LOSING},
     Phase.SYNCING: _END | {Phase.UNJOINED, Phase.STABLE, Phase.LOSING},
     Phase.STABLE: frozenset((Phase.REVOKING, Phase.LOSING, Phase.LEAVING, Phase.FAILED)),
-    Phase.REVOKING: _END | {Phase.UNJOINED, Phase.LOSING},
+    Phase.REVOKING: _END | {Phase.UNJOINED, Phase.REVOKING, Phase.LOSING},
     Phase.LOSING: _END | {Phase.UNJOINED},
     Phase.LEAVING: frozenset((Phase.LEFT,)),
     Phase.LEFT: frozenset(),
@@ -147,6 +147,8 @@ class Member:
     rejoin: bool = False
     """A new generation was asked for while none stood."""
     leaving: Leaving | None = None
+    parting: bool = False
+    """The revocation under way is of all that it holds, as it leaves."""
     last_token: int = 0
 
     @property

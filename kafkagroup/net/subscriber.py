@@ -183,10 +183,7 @@ class Subscriber:
         going = self._going(lost=False)
         # Again: a generation that was out of date from the start has been taken up since `ending`.
         self._session.delivery.revoke(going)
-        await self._finish(going, deadline)
-        if going or not self.cooperative:
-            await self._call(self._callbacks.revoked, going)
-        self._session.delivery.release(going)
+        await self._let_go(going, deadline, tell=bool(going) or not self.cooperative)
         return self.protocols()
 
     async def lose(self, reason: str) -> Offer:
@@ -229,9 +226,7 @@ class Subscriber:
         if revoked:
             session.delivery.revoke(revoked)
             share = session.options.rebalance_timeout * _DRAIN_SHARE
-            await self._finish(revoked, anyio.current_time() + share)
-            await self._call(self._callbacks.revoked, revoked)
-            session.delivery.release(revoked)
+            await self._let_go(revoked, anyio.current_time() + share, tell=True)
         added = sorted(owned.tp for owned in session.delivery.own(assigned))
         self._start_at(await self._call(self._callbacks.assigned, added))
         session.settled = self._stands(generation)
@@ -297,15 +292,21 @@ class Subscriber:
 
     # ------------------------------------------------------------ the application's part
 
-    async def _finish(self, going: Sequence[TopicPartition], deadline: float) -> None:
-        """Let the record in hand be processed, and commit."""
-        await self._session.drain(going, deadline)
-        left = max(deadline - anyio.current_time(), 1.0) * _COMMIT_SHARE
-        if self._session.auto_commit:
-            await self._last_commit(left)
+    async def _let_go(
+        self, going: Sequence[TopicPartition], deadline: float, *, tell: bool
+    ) -> None:
+        """Let the record in hand be processed, commit, tell the application, and own it no more."""
+        session = self._session
+        await session.drain(going, deadline)
+        if session.auto_commit:
+            await self._last_commit(_commit_time(deadline))
         else:
-            # The application's own, which would be refused once the next generation begins.
-            await self._session.commits_answered(left)
+            await session.commits_answered(_commit_time(deadline))
+        if tell:
+            await self._call(self._callbacks.revoked, going)
+            # Its own, asked for meanwhile: once the next generation begins it would be refused.
+            await session.commits_answered(_commit_time(deadline))
+        session.delivery.release(going)
 
     async def _last_commit(self, left: float) -> None:
         try:
@@ -347,6 +348,11 @@ class Subscriber:
                 session.seek(tp, offset)
             except KafkaGroupError as error:
                 session.tell(error)
+
+
+def _commit_time(deadline: float) -> float:
+    """Seconds that a commit may take before the deadline."""
+    return max(deadline - anyio.current_time(), 1.0) * _COMMIT_SHARE
 
 
 def _subscriptions(members: Mapping[str, bytes]) -> dict[str, Subscription]:

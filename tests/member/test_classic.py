@@ -935,8 +935,29 @@ def test_line_23_all_protocols_go_into_one_join_per_attempt() -> None:
 CLOSED = Leaving(now=10.0, reason="closed")
 
 
+def test_line_22_who_leaves_while_it_lets_go_of_a_part_lets_go_of_the_rest() -> None:
+    """A cooperative member was closed while the commit of a rebalance waited for a dead
+    coordinator; it left with what it had kept, of which the application was never told."""
+    revoking = evolve(REVOKING, config=COOPERATIVE)
+    leaving = step(revoking, evolve(CLOSED, now=11.0))[0]
+    again, effects = step(leaving, Revoked(now=12.0, token=6))
+    assert (again.phase, again.holding, again.parting) == (Phase.REVOKING, True, True)
+    assert effects[0] == Revoke(token=7, deadline=57.0)
+    gone, effects = step(again, Revoked(now=13.0, token=7))
+    assert (gone.phase, gone.holding, effects) == (Phase.LEAVING, False, (leave(8, "closed"),))
+
+
+def test_line_6_who_stops_polling_while_it_lets_go_of_a_part_loses_the_rest() -> None:
+    revoking = evolve(REVOKING, config=COOPERATIVE)
+    leaving = step(revoking, evolve(CLOSED, now=11.0, lost=True))[0]
+    losing, effects = step(leaving, Revoked(now=12.0, token=6))
+    assert (losing.phase, losing.holding) == (Phase.LOSING, False)
+    assert effects[0] == Lose(token=7, reason="closed")
+    assert step(losing, Revoked(now=13.0, token=7))[1] == (leave(8, "closed", Route.ASIDE),)
+
+
 def test_line_9_a_stable_member_lets_go_then_leaves() -> None:
-    revoking = evolve(REVOKING, reason="closed", leaving=CLOSED)
+    revoking = evolve(REVOKING, reason="closed", leaving=CLOSED, parting=True)
     assert step(STABLE, CLOSED) == (
         revoking,
         (Revoke(token=6, deadline=55.0), WakeAt(time=13.0)),

@@ -20,6 +20,7 @@ from ..events import (
     Committed,
     Committing,
     Delivered,
+    Ended,
     Finished,
     Processed,
     Revoked,
@@ -55,6 +56,8 @@ class Offsets:
         self._book = book
         self._asked: dict[tuple[str, int], dict[TopicPartition, tuple[Tenure, int]]] = {}
         """Member and token -> what its commit is to cover, when it is well."""
+        self._unanswered: dict[str, list[Tenure]] = {}
+        """Member -> what it has let go of while a commit of it was under way."""
         self.handlers: Handlers = {
             Appended: self._appended,
             Assigned: self._assigned,
@@ -67,6 +70,7 @@ class Offsets:
             Sent: self._sent,
             Answered: self._answered,
             Stored: self._stored,
+            Ended: self._gone,
             Finished: self._finished,
         }
 
@@ -213,6 +217,8 @@ class Offsets:
                     self._foreign(number, event, life, tp, offset)
                 else:
                     self._commit(number, event, tenure, offset)
+        elif event.api in ("JoinGroup", "LeaveGroup"):
+            self._gone(number, event)
         elif event.api == "Fetch":
             for tp, offset in event.offsets.items():
                 if offset < 0:
@@ -361,9 +367,7 @@ class Offsets:
             return
         acked = -1 if tenure.acked is None else tenure.acked
         if tenure.sent is not None and tenure.sent > acked:
-            if tenure.flying and event.time - tenure.flying_since < _PATIENCE:
-                text = f"{life.name} lets go of {tp} before its commit of {tenure.sent} is answered"
-                self._book.report("S3", event, text, tenure.sent_by, number)
+            self._unanswered.setdefault(event.member, []).append(tenure)
             return
         done = tenure.processed if life.came_back > tenure.processed_by else tenure.safe
         if (
@@ -378,6 +382,15 @@ class Offsets:
                 f"{life.name} lets go of {tp} with {done} processed, {max(acked, start)} committed"
             )
             self._book.report("S3", event, text, tenure.processed_by, number)
+
+    def _gone(self, number: int, event: Sent | Ended) -> None:
+        """S3: now others may have what it has let go of."""
+        for tenure in self._unanswered.pop(event.member, ()):
+            life, tp = tenure.life, tenure.tp
+            excused = life.troubled > life.joined_by
+            if tenure.flying and not excused and event.time - tenure.flying_since < _PATIENCE:
+                text = f"{life.name} gives {tp} up before its commit of {tenure.sent} is answered"
+                self._book.report("S3", event, text, tenure.sent_by, number)
 
     # ------------------------------------------------------------ the end
 
