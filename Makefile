@@ -67,7 +67,7 @@ test-wire: .venv/compiled.stamp
 test-wire-%: | .venv/bin/python
 	@python=$$($(call first_usable,$(call called,$*))); \
 	if [ "$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" = $* ]; then \
-	  KAFKAGROUP_PURE=1 $(BIN)/python -m pytest tests/wire tests/consume; \
+	  KAFKAGROUP_PURE=1 $(BIN)/python -m pytest tests/wire tests/consume tests/sim/test_bugs.py; \
 	  echo "$*: passed" >> .venv/wire.log; \
 	elif [ -z "$$python" ]; then \
 	  echo "$*: SKIPPED, no such Python here" | tee -a .venv/wire.log; \
