@@ -416,6 +416,8 @@ def forgets_heartbeats_while_draining(stack: ExitStack) -> None:
         def quiet(self: Any) -> None:
             if self.member.phase is not Phase.REVOKING:
                 beat(self)
+            elif self.member.next_beat <= self.now:
+                self._set(next_beat=self.now + 0.1)
 
         return quiet
 
@@ -723,23 +725,6 @@ def resumes_where_it_was(stack: ExitStack) -> None:
         return remembering
 
     _around(stack, Delivery, "own", make)
-
-
-@_bug("S8")
-def keeps_its_buffer_when_it_seeks(stack: ExitStack) -> None:
-    """What was fetched before a seek is handed out after it."""
-
-    def make(start_at: Any) -> Any:
-        def keeping(self: Any, offset: int, **options: Any) -> None:
-            buffered, size, ahead = self.buffered, self.buffered_bytes, self.fetch_offset
-            self.buffered = type(buffered)()
-            start_at(self, offset, **options)
-            if buffered:
-                self.buffered, self.buffered_bytes, self.fetch_offset = buffered, size, ahead
-
-        return keeping
-
-    _around(stack, OwnedPartition, "start_at", make)
 
 
 @_bug("S8", "S7")
