@@ -773,11 +773,23 @@ def hands_out_markers(stack: ExitStack) -> None:
         def blind(self: Any) -> Any:
             owned = open_batch(self)
             if owned is not None and self._batch.is_control:
-                records = self._batch.records(owned.position)
-                self._records = (record._replace(value=b"-1") for record in records)
+                self._records = Unmarked(self._batch.records(owned.position))
             return owned
 
         return blind
+
+    class Unmarked:
+        """Markers with a value that the applications here can read."""
+
+        def __init__(self, markers: Any) -> None:
+            self._markers = markers
+
+        def next(self) -> Any:
+            marker = self._markers.next()
+            return None if marker is None else marker._replace(value=b"-1")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._markers, name)
 
     _around(stack, Delivery, "_open_batch", make)
 
