@@ -12,7 +12,19 @@ import attrs
 
 from kafkagroup import TopicPartition
 
-from ..events import Answered, Assigned, Away, Delivered, Lost, OfMember, Paused, Processed, Sent
+from ..events import (
+    Answered,
+    Assigned,
+    Away,
+    Committed,
+    Committing,
+    Delivered,
+    Lost,
+    OfMember,
+    Paused,
+    Processed,
+    Sent,
+)
 from .book import Book, Handlers, Life
 
 _GAP = 0.1
@@ -50,6 +62,8 @@ class Gaps:
             Lost: self._lost,
             Paused: self._paused,
             Away: self._away,
+            Committing: self._away,
+            Committed: self._back,
             Processed: self._processed,
             Delivered: self._delivered,
         }
@@ -96,9 +110,13 @@ class Gaps:
         window.paused = frozenset(event.partitions)
         window.waiting_since = None
 
-    def _away(self, number: int, event: Away) -> None:
+    def _away(self, number: int, event: Away | Committing) -> None:
         _, window = self._of(event.member)
         window.waiting_since = None
+
+    def _back(self, number: int, event: Committed) -> None:
+        _, window = self._of(event.member)
+        window.waiting_since = event.time
 
     def _processed(self, number: int, event: Processed) -> None:
         _, window = self._of(event.member)

@@ -21,6 +21,7 @@ from ..events import (
     Cancelled,
     Cancelling,
     Closing,
+    Committed,
     Committing,
     Delivered,
     Ended,
@@ -68,6 +69,8 @@ class Pulse:
     """Whether its last assignment was of any partitions."""
     back_at: float = 0.0
     """When it last came."""
+    commits: int = 0
+    """The application's own that are under way: what waits for them waits for the application."""
     told_at: float | None = None
     """Since when the member knows that the group rebalances, and has not rejoined."""
     told_by: int = -1
@@ -96,6 +99,7 @@ class Liveness:
             Delivered: self._delivered,
             Processed: self._processed,
             Committing: self._committing,
+            Committed: self._committed,
             Away: self._went_away,
             Cancelling: self._cancelling,
             Cancelled: self._cancelled,
@@ -155,7 +159,7 @@ class Liveness:
 
     def _check_told(self, number: int, event: Sent, life: Life, pulse: Pulse) -> None:
         """L2: who is told that the group rebalances rejoins, once the application has let go."""
-        if pulse.told_at is None or pulse.away_since is not None:
+        if pulse.told_at is None or pulse.away_since is not None or pulse.commits:
             return
         late = event.time - max(pulse.told_at, pulse.back_at, life.thawed_at)
         if late > life.told.rebalance_timeout * _COMMIT_SHARE + 2 * _SLACK:
@@ -214,7 +218,11 @@ class Liveness:
         pulse.away_since, pulse.back_at = None, event.time
 
     def _committing(self, number: int, event: Committing) -> None:
-        self._pulse(self._book.life(event.member)).back_at = event.time
+        self._pulse(self._book.life(event.member)).commits += 1
+
+    def _committed(self, number: int, event: Committed) -> None:
+        pulse = self._pulse(self._book.life(event.member))
+        pulse.commits, pulse.back_at = pulse.commits - 1, event.time
 
     def _went_away(self, number: int, event: Away) -> None:
         pulse = self._pulse(self._book.life(event.member))
