@@ -118,7 +118,7 @@ async def join_group(knife: Knife, one: Broker) -> None:
 
 
 async def sync_group(knife: Knife, one: Broker) -> None:
-    assert (await knife.through(one.sync_group("other", 1, "m"))).error_code == 23
+    assert (await knife.through(one.sync_group("other", 1, "m"))).error_code == 25
 
 
 async def heartbeat(knife: Knife, one: Broker) -> None:
