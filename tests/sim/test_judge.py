@@ -353,7 +353,9 @@ def test_s3_an_error_of_the_coordinator_excuses():
 
 def test_s3_nothing_is_committed_after_it_was_let_go_of():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
-    assert broken(first, commits(1), revokes(T0), commits(2)) == ["S3"]
+    assert broken(first, commits(1), revokes(T0), leaves(), commits(2)) == ["S3"]
+    # Until it asks to leave, nobody else can have it.
+    assert broken(first, commits(1), revokes(T0), commits(2), leaves()) == []
     # One that was on its way may be tried again.
     again = [commits(2, answer=False, stored=False), 1.0, revokes(T0), commits(2)]
     assert broken(first, again) == []
