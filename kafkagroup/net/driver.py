@@ -52,7 +52,7 @@ from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
-__all__ = ["Application", "Driver", "Offer"]
+__all__ = ["Application", "Driver", "Offer", "computed"]
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +97,16 @@ class Application(Protocol):
 
     async def compute(self, work: Compute) -> Mapping[str, bytes]:
         """As the leader: each member's assignment."""
+
+
+async def computed(application: Application, work: Compute) -> Computed | ComputeFailed:
+    """What has come of a `Compute`."""
+    try:
+        assignments = await application.compute(work)
+    except Exception as error:
+        # The assignor is the user's code: whatever it raises ends this member, not the loop.
+        return ComputeFailed(now=anyio.current_time(), token=work.token, error=error)
+    return Computed(now=anyio.current_time(), token=work.token, assignments=assignments)
 
 
 class Driver:
@@ -363,7 +373,7 @@ class Driver:
                 case Assign(generation=generation):
                     await self._assign(generation)
                 case Compute():
-                    self._post(await self._compute(work))
+                    self._post(await computed(application, work))
         done.set()
 
     async def _assign(self, generation: GenerationInfo) -> None:
@@ -374,14 +384,6 @@ class Driver:
             self._post(AssignFailed(now=anyio.current_time(), error=error))
         self._taken_up.set()
         self._taken_up = anyio.Event()
-
-    async def _compute(self, work: Compute) -> Event:
-        try:
-            assignments = await self._application.compute(work)
-        except Exception as error:
-            # The assignor is the user's code: whatever it raises ends this member, not the loop.
-            return ComputeFailed(now=anyio.current_time(), token=work.token, error=error)
-        return Computed(now=anyio.current_time(), token=work.token, assignments=assignments)
 
 
 def _node(coordinator: Coordinator) -> Node:

@@ -19,8 +19,6 @@ from kafkagroup.errors import CommitFailedError, KafkaGroupError
 from kafkagroup.member.vocabulary import (
     AssignFailed,
     Compute,
-    Computed,
-    ComputeFailed,
     Fail,
     Leave,
     Leaving,
@@ -42,7 +40,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Taken,
     ZooKeeperEvent,
 )
-from kafkagroup.net.driver import Application, Offer
+from kafkagroup.net.driver import Application, Offer, computed
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.threaded import this_loop
 from kafkagroup.types import TopicPartition
@@ -284,7 +282,7 @@ class ZooKeeperDriver:
                     offer = await application.lose(reason)
                     self._hear(Revoked(now=anyio.current_time(), token=token, protocols=offer))
                 case Compute():
-                    self._hear(await self._compute(work))
+                    self._hear(await computed(application, work))
         done.set()
 
     async def _take(self, take: Take) -> ZooKeeperEvent:
@@ -296,11 +294,3 @@ class ZooKeeperDriver:
         except KafkaGroupError as error:
             return AssignFailed(now=anyio.current_time(), error=error)
         return Taken(now=anyio.current_time(), token=take.token)
-
-    async def _compute(self, work: Compute) -> ZooKeeperEvent:
-        try:
-            assignments = await self._application.compute(work)
-        except Exception as error:
-            # The assignor is the user's code: whatever it raises ends this member, not the loop.
-            return ComputeFailed(now=anyio.current_time(), token=work.token, error=error)
-        return Computed(now=anyio.current_time(), token=work.token, assignments=assignments)
