@@ -1,8 +1,4 @@
-"""The logs of the soak's members as the events of a history, which the judge reads.
-
-An application that asks for the next record is done with the one before; and where a partition is
-let go of in good order, the client has waited for the record in hand.
-"""
+"""The logs of the soak's members as the events of a history, which the judge reads."""
 
 from collections.abc import Iterator
 
@@ -27,25 +23,16 @@ from kafkagroup import TopicPartition
 def events(data: bytes, topic: str, member: str, *, killed: bool) -> Iterator[Event]:
     """A member's life, from its log, to its end or until it was killed."""
     partitions: dict[int, TopicPartition] = {}
-    hand: Delivered | None = None
     time, token = 0.0, 0
     for kind, number, offset, sequence, nanoseconds in ENTRY.iter_unpack(data):
         time = nanoseconds / 1e9
         tp = partitions.setdefault(number, TopicPartition(topic, number))
-        if hand is not None and kind != Kind.COMMITTED:
-            # It asks for more; or the client has waited for it before letting go.
-            done = kind == Kind.DELIVERED or (kind == Kind.REVOKED and hand.partition is tp)
-            if done:
-                yield Processed(
-                    time=time, member=member, partition=hand.partition, offset=hand.offset
-                )
-            if done or hand.partition is tp:
-                hand = None
         if kind == Kind.DELIVERED:
-            hand = Delivered(
+            yield Delivered(
                 time=time, member=member, partition=tp, offset=offset, sequence=sequence
             )
-            yield hand
+        elif kind == Kind.PROCESSED:
+            yield Processed(time=time, member=member, partition=tp, offset=offset)
         elif kind == Kind.ASSIGNED:
             yield Assigned(time=time, member=member, partitions=(tp,), generation=-1)
         elif kind == Kind.REVOKED:

@@ -24,6 +24,9 @@ class Kind(IntEnum):
     """Let go of after a commit."""
     LOST = 4
     """Taken away: others may own it already."""
+    PROCESSED = 5
+    """The application is about to ask for more, and so is done with this record. The last one of a
+    partition has nothing after it that would tell."""
 
 
 class Entry(NamedTuple):

@@ -28,7 +28,9 @@ LOG = [
     Entry(Kind.ASSIGNED, 1, 0, 0, 1_000_000_000),
     Entry(Kind.DELIVERED, 0, 5, 50, 2_000_000_000),
     Entry(Kind.COMMITTED, 0, 6, 0, 2_500_000_000),
+    Entry(Kind.PROCESSED, 0, 5, 0, 3_000_000_000),
     Entry(Kind.DELIVERED, 1, 1 << 40, 1 << 41, 3_000_000_000),
+    Entry(Kind.PROCESSED, 1, 1 << 40, 0, 3_500_000_000),
     Entry(Kind.REVOKED, 0, 0, 0, 4_000_000_000),
     Entry(Kind.REVOKED, 1, 0, 0, 4_000_000_000),
 ]
@@ -46,7 +48,7 @@ def test_a_log_reads_as_it_was_written():
     assert list(entries(packed(LOG))) == LOG
 
 
-def test_a_record_is_processed_when_the_next_is_asked_for_or_its_partition_let_go_of():
+def test_a_log_is_the_events_of_a_life():
     m = {"member": "m"}
     assert told(LOG) == [
         Assigned(time=1.0, **m, partitions=(P0,), generation=-1),
@@ -56,28 +58,34 @@ def test_a_record_is_processed_when_the_next_is_asked_for_or_its_partition_let_g
         Committed(time=2.5, **m, token=1, outcome="ok"),
         Processed(time=3.0, **m, partition=P0, offset=5),
         Delivered(time=3.0, **m, partition=P1, offset=1 << 40, sequence=1 << 41),
+        Processed(time=3.5, **m, partition=P1, offset=1 << 40),
         Revoking(time=4.0, **m, partitions=(P0,)),
         Revoked(time=4.0, **m, partitions=(P0,)),
-        Processed(time=4.0, **m, partition=P1, offset=1 << 40),
         Revoking(time=4.0, **m, partitions=(P1,)),
         Revoked(time=4.0, **m, partitions=(P1,)),
         Ended(time=4.0, **m),
     ]
 
 
-def test_what_was_in_hand_when_its_partition_was_lost_or_its_member_killed_is_not_processed():
-    lost = [*LOG[:3], Entry(Kind.LOST, 0, 0, 0, 3_000_000_000)]
-    assert told(lost)[3:] == [
+def test_a_member_may_be_killed():
+    assert told(LOG[:3], killed=True)[3:] == [Killed(time=2.0, member="m")]
+
+
+def test_a_partition_may_be_lost():
+    assert told([*LOG[:3], Entry(Kind.LOST, 0, 0, 0, 3_000_000_000)])[3:] == [
         Lost(time=3.0, member="m", partitions=(P0,)),
         Ended(time=3.0, member="m"),
     ]
-    assert told(LOG[:3], killed=True)[3:] == [Killed(time=2.0, member="m")]
 
 
 def gets(start, end, *, at):
     return [
         Entry(Kind.ASSIGNED, 0, 0, 0, at),
-        *(Entry(Kind.DELIVERED, 0, o, o, at + 1 + o - start) for o in range(start, end)),
+        *(
+            Entry(kind, 0, offset, offset, at + 1 + offset - start)
+            for offset in range(start, end)
+            for kind in (Kind.DELIVERED, Kind.PROCESSED)
+        ),
     ]
 
 
@@ -138,6 +146,13 @@ def test_a_record_that_was_passed_over_is_lost_and_the_commit_above_it_wrong():
     found = verdict([gets(0, 2, at=0), lets_go(3)], [gets(3, 4, at=9), lets_go(20)])
     assert invariants(found) == ["S6"]
     assert found.figures.lost == 1
+
+
+def test_the_last_record_of_a_partition_was_processed_before_the_partition_was_lost():
+    lost = [Entry(Kind.LOST, 0, 0, 0, 9)]
+    assert verdict([gets(0, 4, at=0), lost]).clean
+    in_hand = [e for e in gets(0, 4, at=0) if e[:3] != (Kind.PROCESSED, 0, 3)]
+    assert invariants(verdict([in_hand, lost])) == ["S6"]
 
 
 def test_what_was_written_is_known_without_looking():

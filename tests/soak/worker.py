@@ -96,6 +96,7 @@ class Worker:
             count += 1
             if count % breath == 0:
                 await anyio.sleep(breath / self._rate)
+            self._write(Kind.PROCESSED, record.partition, record.offset)
 
     async def _commit(self) -> None:
         """Commit, and write down what was acknowledged: none of that may ever come again."""
