@@ -259,6 +259,9 @@ class _Step:
                     f" not {config.protocol_type!r}",
                 )
             )
+        if self._was_passed_over(answer.generation_id):
+            self._set(member_id=answer.member_id)
+            return self._lose("the group had a generation without this member")
         # The session began when the coordinator completed the join. But nobody knows when that was,
         # if this process has stood still since: what is sure is that it was after it was sent.
         self._set(
@@ -282,6 +285,17 @@ class _Step:
         if answer.skip_assignment or not self.member.is_leader:
             return self._sync({})
         return self._compute()
+
+    def _was_passed_over(self, generation_id: int) -> bool:
+        """Whether what it holds may have been another's meanwhile, who has read and committed on.
+
+        A dynamic member that a rebalance did not wait for is unknown from then on. A static one
+        stays a member (KIP-345), and its partitions are given away by what it said at its last
+        join.
+        """
+        member = self.member
+        static = member.config.group_instance_id is not None
+        return static and member.holding and generation_id > member.generation_id + 1
 
     def _compute(self) -> None:
         token = self._token()

@@ -1212,6 +1212,21 @@ def test_what_is_kept_is_lost_when_the_generation_is_reset(
     )
 
 
+def test_what_is_kept_is_lost_when_a_static_member_has_missed_a_generation() -> None:
+    """A rebalance that did not wait for it gives away what it has, and it stays a member: it once
+    read on, and committed, what had been another's for a generation."""
+    static = evolve(COOPERATIVE, group_instance_id="i1")
+    keeping = evolve(KEEPING, config=static, generation_id=5)
+    reason = "the group had a generation without this member"
+    assert step(keeping, reply(3, joined(generation_id=7), now=12.0)) == (
+        evolve(keeping, phase=Phase.LOSING, holding=False, pending=4, last_token=4, reason=reason),
+        (Lose(token=4, reason=reason),),
+    )
+    for member, generation_id in ((keeping, 6), (evolve(keeping, config=COOPERATIVE), 7)):
+        after, _ = step(member, reply(3, joined(generation_id=generation_id), now=12.0))
+        assert (after.phase, after.holding) == (Phase.SYNCING, True)
+
+
 def test_line_22_closed_in_a_cooperative_rebalance_is_lost() -> None:
     lost = evolve(
         KEEPING,

@@ -536,6 +536,25 @@ def test_s10_what_is_lost_was_taken():
     assert broken(first, of(Closing), lost) == []
 
 
+def test_s10_a_static_member_that_missed_a_generation_has_lost_what_it_had():
+    lost = of(Lost, partitions=(T0,))
+
+    def rejoins(generation, **options):
+        return [
+            opening(cooperative=True, **options),
+            starts(1, {T0: 0}),
+            request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, told=ids(generation)),
+            lost,
+        ]
+
+    def ids(generation):
+        return {"member_id": "A", "generation": generation}
+
+    assert broken(rejoins(3, instance="i")) == []
+    assert broken(rejoins(2, instance="i")) == ["S10"]
+    assert broken(rejoins(3)) == ["S10"]
+
+
 def test_s10_a_stale_error_is_no_reason():
     sent, answer = beats("ILLEGAL_GENERATION")
     again = [opening(), starts(1, {T0: 0}), sent, revokes(T0), joins(2, T0), assigned(2, T0)]
@@ -663,6 +682,21 @@ def test_l1_an_application_that_is_away_or_has_paused_waits_for_nothing():
     assert broken(rejoining(of(Away), 0.5, delivers(1))) == []
     assert broken(rejoining(of(Paused, partitions=(T0,)), 0.5)) == []
     assert broken(rejoining(of(Frozen), 0.5, of(Thawed), delivers(1))) == []
+
+
+def test_l1_what_was_fetched_for_another_place_is_not_there_to_deliver():
+    assert broken(rejoining(delivers(1, 2), 0.5)) == []
+    assert broken(rejoining(delivers(1, 2), of(Sought, partition=T0, offset=0), 0.5)) == []
+
+
+def test_l1_who_has_not_heard_for_a_session_delivers_nothing_before_it_hears():
+    def silent(seconds):
+        comes_back = of(Processed, partition=T0, offset=0)
+        heard = request("Heartbeat", connection=2)
+        return rejoining(of(Away), seconds, comes_back, 0.5, heard, delivers(1))
+
+    assert broken(silent(7.0)) == []
+    assert broken(silent(3.0)) == ["L1"]
 
 
 def test_l2_who_is_told_to_rejoin_does():

@@ -1,7 +1,8 @@
 """How long records wait that could be delivered while a cooperative group rebalances: L1.
 
 A gap is a time in which the member rejoins, the application waits in the client, and the client has
-records of a partition that stays: fetched, not paused, of a membership that is not in doubt.
+records of a partition that stays: fetched for where it is, not paused, of a membership that is not
+in doubt.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..events import (
     Paused,
     Processed,
     Sent,
+    Sought,
 )
 from .book import Book, Handlers, Life
 
@@ -44,8 +46,9 @@ class _Window:
     reach: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     """Partition -> how far the records reach that came, and when."""
     paused: frozenset[TopicPartition] = frozenset()
+    sure_since: float = 0.0
+    """Since when, and until when, it knows that what it has is its own."""
     sure_until: float = 0.0
-    """Until when what it has is surely its own."""
 
 
 class Gaps:
@@ -61,6 +64,7 @@ class Gaps:
             Assigned: self._assigned,
             Lost: self._lost,
             Paused: self._paused,
+            Sought: self._sought,
             Away: self._away,
             Committing: self._away,
             Committed: self._back,
@@ -94,6 +98,8 @@ class Gaps:
         elif event.api in _MEMBERSHIP and event.error in ("NONE", "REBALANCE_IN_PROGRESS"):
             found = self._book.request(event)
             since = event.time if found is None else found[1].time
+            if event.time > window.sure_until:
+                window.sure_since = event.time  # it was in doubt until it heard
             window.sure_until = since + life.told.session_timeout
 
     def _assigned(self, number: int, event: Assigned) -> None:
@@ -109,6 +115,10 @@ class Gaps:
         _, window = self._of(event.member)
         window.paused = frozenset(event.partitions)
         window.waiting_since = None
+
+    def _sought(self, number: int, event: Sought) -> None:
+        _, window = self._of(event.member)
+        window.reach.pop(event.partition, None)  # it was fetched for another place
 
     def _away(self, number: int, event: Away | Committing) -> None:
         _, window = self._of(event.member)
@@ -132,7 +142,7 @@ class Gaps:
         if window.rejoining is None or window.waiting_since is None:
             return
         since, by = window.rejoining
-        since = max(since, window.waiting_since, life.thawed_at)
+        since = max(since, window.waiting_since, window.sure_since, life.thawed_at)
         until = min(event.time, window.sure_until)
         had = [
             max(since, came)

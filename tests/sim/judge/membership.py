@@ -180,6 +180,8 @@ class Membership:
             standing.fenced, standing.fenced_at = number, event.time
         if event.error == "NONE":
             if event.api == "JoinGroup" and by == standing.join:
+                if life.told.instance is not None and event.generation > standing.before + 1:
+                    standing.excused = number  # KIP-345: it may have missed a generation
                 standing.generation = event.generation
                 standing.member_id, standing.used_by = event.member_id, number
                 standing.unknown_at = math.inf
