@@ -527,6 +527,14 @@ def test_s10_heartbeats_are_of_the_generation_that_stands():
     assert broken(opening(), starts(2, {T0: 0}), beats(generation=1)) == ["S10"]
 
 
+def test_s10_a_heartbeat_past_a_join_may_have_waited_for_its_connection():
+    again = [opening(), starts(1, {T0: 0}), revokes(T0), joins(2, T0), assigned(2, T0)]
+    greeting = request("ApiVersions", connection=2)
+    beat = request("Heartbeat", connection=2, asked={"member_id": "A", "generation": 1})
+    assert broken(again, greeting, beat) == []
+    assert broken(again, greeting, beat, beat) == ["S10"]
+
+
 def test_s10_what_is_lost_was_taken():
     first = [opening(), starts(1, {T0: 0})]
     lost = of(Lost, partitions=(T0,))

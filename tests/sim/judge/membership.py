@@ -29,6 +29,9 @@ from .book import Book, Handlers, Life
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
 """Requests whose errors say something of the membership."""
 
+_GREETING = frozenset(("ApiVersions", "SaslHandshake", "SaslAuthenticate"))
+"""Requests that a connection begins with."""
+
 _MEMORY = 10.0
 """Seconds for which what was said of a topic may be believed."""
 
@@ -68,6 +71,8 @@ class Standing:
     """What that JoinGroup was answered with; -1 until then, and once that is over."""
     before: int = -1
     """The generation before the join that is on its way: heartbeats may go past it."""
+    used: set[int] = attrs.field(factory=set)
+    """Connections that more than a greeting was sent over."""
     assigned: Partitions | None = None
     """What that SyncGroup was answered with; None until then."""
     assigned_by: int = -1
@@ -112,9 +117,13 @@ class Membership:
     # ------------------------------------------------------------ what a member sends
 
     def _sent(self, number: int, event: Sent) -> None:
-        if event.api not in _MEMBERSHIP and event.api != "LeaveGroup":
+        if event.api in _GREETING:
             return
         life, standing = self._standing(event.member)
+        is_first = event.connection not in standing.used
+        standing.used.add(event.connection)
+        if event.api not in _MEMBERSHIP and event.api != "LeaveGroup":
+            return
         if standing.fenced is not None and event.api in _MEMBERSHIP:
             self._goes_on(number, event, life, standing, f"sends {event.api}")
         match event.api:
@@ -127,8 +136,12 @@ class Membership:
             case "SyncGroup":
                 standing.sync = number
                 self._check_generation(number, event, standing)
-            case "Heartbeat" if standing.assigned is None and event.generation == standing.before:
-                pass  # whether it still has its place, while it waits for the answer to its join
+            case "Heartbeat" if event.generation == standing.before and (
+                standing.assigned is None or is_first
+            ):
+                # Whether it still has its place, while it waits for the answer to its join; that
+                # may have come while this waited for a connection.
+                pass
             case "Heartbeat":
                 self._check_generation(number, event, standing)
             case "LeaveGroup":
