@@ -277,7 +277,7 @@ class _Step:
             },
             beating=None,  # of the generation before: it would be refused
             next_beat=self.now + config.heartbeat_interval,
-            acknowledged=max(self.member.acknowledged, self.member.join_sent),
+            acknowledged=max(self.member.acknowledged, self.member.parked_at),
             joined_at=self.now,
             session_ends=self.now + config.session_timeout,
         )
@@ -328,11 +328,12 @@ class _Step:
                     f" joined as {member.config.protocol_type!r}/{member.protocol_name!r}",
                 )
             )
-        # `acknowledged` stays: if that was long ago, the session may be over already, and nothing
-        # is ours before a heartbeat says so.
+        # The coordinator knew us after this was sent; how long after, nobody knows. If that was a
+        # session ago, nothing is ours before a heartbeat says so.
         self._move(
             Phase.STABLE,
             pending=None,
+            acknowledged=max(member.acknowledged, member.parked_at),
             attempts=0,
             failures=0,
             holding=True,
@@ -462,7 +463,7 @@ class _Step:
         token = self._send(
             sync_request(member, assignments), timeout=config.rebalance_timeout + _JOIN_GRACE
         )
-        return self._move(Phase.SYNCING, pending=token)
+        return self._move(Phase.SYNCING, pending=token, parked_at=self.now)
 
     def _leave(self) -> None:
         member, leaving = self.member, self.member.leaving
@@ -567,7 +568,7 @@ class _Step:
             return
         timeout = max(config.request_timeout, config.rebalance_timeout + _JOIN_GRACE)
         token = self._send(join_request(member), timeout=timeout)
-        self._move(Phase.JOINING, pending=token, rejoin=False, join_sent=self.now)
+        self._move(Phase.JOINING, pending=token, rejoin=False, parked_at=self.now)
         if member.holding:
             # Not at once: most joins are answered soon, and that is a better sign of life.
             self._set(next_beat=self.now + config.heartbeat_interval)

@@ -121,8 +121,8 @@ class Member:
     beat_sent: float = 0.0
     """When that heartbeat was sent."""
     next_beat: float = 0.0
-    join_sent: float = 0.0
-    """When the last JoinGroup was sent."""
+    parked_at: float = 0.0
+    """When the last JoinGroup or SyncGroup was sent."""
     joined_at: float = 0.0
     """When it was answered."""
     settled_at: float = 0.0

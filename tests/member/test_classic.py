@@ -109,7 +109,7 @@ class Like(Exception):
 IDLE = Member(config=CONFIG, protocols=(("range", b"r"), ("roundrobin", b"rr")))
 FINDING = evolve(IDLE, phase=Phase.UNJOINED, finding=1, last_token=1)
 JOINING = evolve(
-    IDLE, phase=Phase.JOINING, coordinator=NODE, pending=2, last_token=2, join_sent=10.0
+    IDLE, phase=Phase.JOINING, coordinator=NODE, pending=2, last_token=2, parked_at=10.0
 )
 REJOINING = evolve(JOINING, member_id="m1", pending=3, last_token=3)
 MEMBERS = {"m1": b"r", "m2": b"s"}
@@ -386,7 +386,8 @@ def test_line_17_a_leader_that_is_to_skip_assigning_syncs_with_an_empty_list() -
 
 def test_the_leader_sends_every_member_its_assignment() -> None:
     event = Computed(now=11.0, token=4, assignments={"m2": b"yours", "m1": b"mine"})
-    assert step(COMPUTING, event) == (SYNCING, (sync(5, m1=b"mine", m2=b"yours"),))
+    syncing = evolve(SYNCING, parked_at=11.0)
+    assert step(COMPUTING, event) == (syncing, (sync(5, m1=b"mine", m2=b"yours"),))
 
 
 def test_an_assignor_that_raises_is_fatal_and_leaves() -> None:
@@ -443,7 +444,7 @@ def test_line_14_an_assignment_of_another_protocol_is_refused(
 def test_line_7_a_join_answer_read_late_does_not_make_ownership_sure() -> None:
     """A member stood still while its join was answered and its session ran out; it read the answer
     and delivered what it had kept, which by then was another's."""
-    kept = evolve(PARKED, acknowledged=9.0, join_sent=10.0)
+    kept = evolve(PARKED, acknowledged=9.0, parked_at=10.0)
     syncing = step(kept, reply(7, joined(), now=25.0))[0]
     assert (syncing.phase, syncing.owning_until) == (Phase.SYNCING, 20.0)
     beaten_since = evolve(kept, acknowledged=18.0)
@@ -453,7 +454,7 @@ def test_line_7_a_join_answer_read_late_does_not_make_ownership_sure() -> None:
 def test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure() -> None:
     """The process stood still for an hour while SyncGroup was answered: the session is over.
 
-    Ownership counts from JoinGroup's answer, and a heartbeat asks at once.
+    Ownership counts from when it was sent, and a heartbeat asks at once.
     """
     member, effects = step(SYNCING, reply(5, synced(), now=3610.0))
     assert member == evolve(
@@ -464,8 +465,17 @@ def test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure() -> None:
         next_beat=3613.0,
         last_token=6,
     )
-    assert member.acknowledged == 10.0
+    assert member.owning_until == 20.0
     assert effects == (Assign(generation=generation()), beat(6, 10.0), WakeAt(time=3620.0))
+
+
+def test_ownership_is_sure_from_when_the_sync_was_sent_that_is_answered() -> None:
+    """After a join that was parked for a whole session members once handed out nothing before the
+    first heartbeat."""
+    joining = evolve(REJOINING, parked_at=10.0)
+    syncing = step(joining, reply(3, joined(), now=19.0))[0]
+    stable = step(syncing, reply(4, synced(), now=19.5))[0]
+    assert (stable.phase, stable.owning_until) == (Phase.STABLE, 29.0)
 
 
 # ---------------------------------------------------------------- heartbeats
@@ -635,7 +645,7 @@ def test_what_is_lost_is_rejoined_only_once_the_application_knows() -> None:
     assert step(LOSING, Woke(now=14.0)) == (LOSING, ())
     joining = evolve(LOSING, phase=Phase.JOINING, generation_id=-1, pending=7, last_token=7)
     assert step(LOSING, Revoked(now=14.0, token=6)) == (
-        evolve(joining, join_sent=14.0),
+        evolve(joining, parked_at=14.0),
         (join(7, "m1", "gone"),),
     )
 
@@ -884,7 +894,7 @@ def test_line_18_what_is_held_is_let_go_before_joining() -> None:
     )
     joining = evolve(REVOKING, phase=Phase.JOINING, pending=7, last_token=7, holding=False)
     assert step(REVOKING, Revoked(now=12.0, token=6)) == (
-        evolve(joining, join_sent=12.0),
+        evolve(joining, parked_at=12.0),
         (join(7, "m1", "changed"),),
     )
 
@@ -1105,7 +1115,7 @@ def test_what_is_kept_stays_held_while_the_group_rebalances() -> None:
         pending=7,
         last_token=7,
         protocols=(("range", b"owns"),),
-        join_sent=12.0,
+        parked_at=12.0,
         next_beat=15.0,
     )
     assert [type(effect) for effect in effects] == [Send, WakeAt]

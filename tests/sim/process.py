@@ -236,7 +236,8 @@ class Process:
     async def _commit(self, offsets: dict[TopicPartition, int] | None = None) -> None:
         self._commits += 1
         token = self._commits
-        uncommitted, self._uncommitted = self._uncommitted, 0
+        uncommitted = self._uncommitted if offsets is None else 0
+        self._uncommitted -= uncommitted
         self._tell(Committing, token=token, offsets=offsets)
         outcome = "cancelled"
         try:
