@@ -200,7 +200,8 @@ class Process:
                 self._dawdle = 0.0
                 tp = TopicPartition(record.topic, record.partition)
                 self._tell(Processed, partition=tp, offset=record.offset)
-                self._done[tp] = record.offset + 1
+                if tp in self._last:  # else it was let go of while it had this in hand
+                    self._done[tp] = record.offset + 1
                 self._uncommitted += 1
             due = self.plan.commit_every if records else 1
             if not self.plan.auto_commit and self._uncommitted >= due:
