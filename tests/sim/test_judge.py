@@ -284,6 +284,13 @@ def test_s1_who_was_given_up_must_not_deliver():
     assert broken(given_up, delivers(0)) == ["S1"]
 
 
+def test_s1_who_takes_up_what_is_over_does_not_own_it():
+    asks, *taken_up = starts(1, {T0: 0})[1:]
+    stood_still = [opening(), is_new(), asks, opening("b"), starts(2, {T0: 0}, member="b")]
+    assert broken(stood_still, taken_up, delivers(0, member="b")) == []
+    assert broken(stood_still, taken_up, delivers(0)) == ["S1"]
+
+
 def test_s1_who_is_fenced_does_nothing_more():
     fenced = [opening(instance="i"), starts(1, {T0: 0}), beats("FENCED_INSTANCE_ID")]
     assert broken(fenced, of(Lost, partitions=(T0,)), of(Ended)) == []

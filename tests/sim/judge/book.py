@@ -123,7 +123,7 @@ class Log:
     flags: bytearray = attrs.field(factory=bytearray)
     sequences: list[int] = attrs.field(factory=list)
     holder: Tenure | None = None
-    """Whoever got it last."""
+    """Whoever got it last: of the latest generation, where there are two."""
     stored: int | None = None
     """What the broker has as the group's commit; None before the first."""
     stored_by: int = -1

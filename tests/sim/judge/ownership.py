@@ -51,7 +51,9 @@ class Ownership:
                 self._book.report("S1", event, text, before.began, number)
             tenure = Tenure(life, tp, number, event.time, event.generation)
             life.held[tp] = life.tenures[tp] = tenure
-            self._book.log(tp).holder = tenure
+            log = self._book.log(tp)
+            if not _is_late(tenure, log.holder):
+                log.holder = tenure
         # What it keeps it has in this generation too.
         for tp in life.held if event.generation >= 0 else ():
             owner, since = self._owners.setdefault((event.generation, tp), (life, number))
@@ -151,6 +153,11 @@ class Ownership:
 
 def _close(tenure: Tenure, number: int, time: float, how: str) -> None:
     tenure.ended, tenure.ended_by, tenure.ended_at = how, number, time
+
+
+def _is_late(tenure: Tenure, holder: Tenure | None) -> bool:
+    """Whether what is taken up is over: it stood still, and another has had it since."""
+    return holder is not None and 0 <= tenure.generation < holder.generation
 
 
 def _same_instance(one: Life, other: Life) -> bool:
