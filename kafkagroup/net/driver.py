@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import anyio
@@ -52,7 +52,7 @@ from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
-__all__ = ["Application", "Driver", "Offer", "computed"]
+__all__ = ["Application", "Driver", "Offer", "Polls", "computed"]
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +109,39 @@ async def computed(application: Application, work: Compute) -> Computed | Comput
     return Computed(now=anyio.current_time(), token=work.token, assignments=assignments)
 
 
+class Polls:
+    """Watches that the application comes back: else what it owns would be stuck with it."""
+
+    def __init__(
+        self, application: Application, ran: Callable[[], float] = anyio.current_time
+    ) -> None:
+        """`ran` tells when the application's loop last ran."""
+        self._application = application
+        self._ran = ran
+        self._taken_up = anyio.Event()
+
+    def taken_up(self) -> None:
+        """The application has been told what it owns from now on."""
+        self._taken_up.set()
+        self._taken_up = anyio.Event()
+
+    async def run_out(self, group_id: str) -> None:
+        """Return when the application has not come back in time."""
+        while True:
+            taken_up = self._taken_up
+            due = self._application.poll_due(self._ran())
+            if due <= anyio.current_time():
+                break
+            with anyio.move_on_at(due):
+                # Until it owns something it owes nothing; what it then owes may be due sooner.
+                await taken_up.wait()
+        logger.warning(
+            "group %s: leaving, as the application has stood still for max_poll_interval_ms"
+            " (rebalance_timeout_ms, of a GroupMember)",
+            group_id,
+        )
+
+
 class Driver:
     """One member of one group, running."""
 
@@ -138,8 +171,7 @@ class Driver:
         """When this side last ran. A member that stands still may have been given up meanwhile."""
         self._stood_still = False
         """It stood still for a whole session, and the coordinator has not answered since."""
-        self._taken_up: anyio.Event
-        """Set, and replaced, when the application has taken up a generation."""
+        self._polls: Polls
         self._events: MemoryObjectSendStream[Event]
         self._mailbox: MemoryObjectReceiveStream[Event]
         # Unbounded on purpose: each event answers an effect, so there are never more than those.
@@ -236,7 +268,7 @@ class Driver:
         try:
             async with anyio.create_task_group() as tasks:
                 done = anyio.Event()
-                self._taken_up = anyio.Event()
+                self._polls = Polls(self._application, self._ran)
                 tasks.start_soon(self._serve_application, done)
                 tasks.start_soon(self._watch_polls)
                 self._step(Started(now=anyio.current_time(), jitter=random.random()), tasks)
@@ -326,20 +358,7 @@ class Driver:
         self._post(event)
 
     async def _watch_polls(self) -> None:
-        """Leave the group when the application does not come back: its partitions are stuck."""
-        while True:
-            taken_up = self._taken_up
-            due = self._application.poll_due(self._ran())
-            if due <= anyio.current_time():
-                break
-            with anyio.move_on_at(due):
-                # Until it owns something it owes nothing; what it then owes may be due sooner.
-                await taken_up.wait()
-        logger.warning(
-            "group %s: leaving, as the application has stood still for max_poll_interval_ms"
-            " (rebalance_timeout_ms, of a GroupMember)",
-            self.member.config.group_id,
-        )
+        await self._polls.run_out(self.member.config.group_id)
         self.leave("the application stopped polling", lost=True)
 
     def _ran(self) -> float:
@@ -382,8 +401,7 @@ class Driver:
         except KafkaGroupError as error:
             # As a rule bytes of the leader's that are no assignment.
             self._post(AssignFailed(now=anyio.current_time(), error=error))
-        self._taken_up.set()
-        self._taken_up = anyio.Event()
+        self._polls.taken_up()
 
 
 def _node(coordinator: Coordinator) -> Node:

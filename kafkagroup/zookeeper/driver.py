@@ -40,7 +40,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Taken,
     ZooKeeperEvent,
 )
-from kafkagroup.net.driver import Application, Offer, computed
+from kafkagroup.net.driver import Application, Offer, Polls, computed
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.threaded import this_loop
 from kafkagroup.types import TopicPartition
@@ -74,6 +74,7 @@ class ZooKeeperDriver:
         self._application = application
         self._lag = lag
         self._session: Session | None = None
+        self._polls = Polls(application)
         self._wake_at = float("inf")
         self._over = False
         # Unbounded on purpose: each event answers an effect, or is one of few that ZooKeeper says.
@@ -254,17 +255,7 @@ class ZooKeeperDriver:
         self._session.open()
 
     async def _watch_polls(self) -> None:
-        """Leave the group when the application does not come back: its partitions are stuck."""
-        while True:
-            due = self._application.poll_due(anyio.current_time())
-            if due <= anyio.current_time():
-                break
-            await anyio.sleep_until(due)
-        logger.warning(
-            "group %s: leaving, as the application has stood still for max_poll_interval_ms"
-            " (rebalance_timeout_ms, of a GroupMember)",
-            self.member.config.group_id,
-        )
+        await self._polls.run_out(self.member.config.group_id)
         self.leave("the application stopped polling", lost=True)
 
     # ------------------------------------------------------------ the application's part
@@ -293,4 +284,5 @@ class ZooKeeperDriver:
                 await self._application.assign(take.generation)
         except KafkaGroupError as error:
             return AssignFailed(now=anyio.current_time(), error=error)
+        self._polls.taken_up()
         return Taken(now=anyio.current_time(), token=take.token)
