@@ -21,6 +21,7 @@ from kafkagroup.errors import (
     ErrorCode,
     NotAssignedError,
     RequestTimeoutError,
+    TransportError,
 )
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.membership import Running
@@ -237,17 +238,33 @@ class Session:
             raise CommitFailedError(
                 "the group is rebalancing; commit what is still owned once that is over"
             )
-        if self.driver is not None:
-            until = await self.driver.confirm(offsets.keys(), timeout)
-            timeout = min(timeout, until - anyio.current_time())
         identity = self.identity
-        await self.offsets.commit(
-            identity,
-            offsets,
-            timeout=timeout,
-            stands=lambda: self.identity is identity and self.may_commit,
-            meter=self.meters.commit,
-        )
+
+        def stands() -> bool:
+            mine = self.delivery.owned
+            still_owned = all(mine.get(tp) is owner for tp, owner in owned.items())
+            return still_owned and self.identity is identity and self.may_commit
+
+        deadline = anyio.current_time() + timeout
+        while True:
+            until = deadline
+            if self.driver is not None:
+                left = deadline - anyio.current_time()
+                until = min(until, await self.driver.confirm(offsets.keys(), left))
+            try:
+                await self.offsets.commit(
+                    identity,
+                    offsets,
+                    timeout=until - anyio.current_time(),
+                    stands=stands,
+                    meter=self.meters.commit,
+                )
+                break
+            except (TransportError, BrokerError):
+                # Where a coordinator keeps the group this was all the time there is. Elsewhere it
+                # is to be looked at once more whether all that is still owned.
+                if not (stands() and until <= anyio.current_time() < deadline):
+                    raise
         for tp, offset in offsets.items():
             if (owner := owned[tp]) is not None:
                 owner.committed = offset.offset

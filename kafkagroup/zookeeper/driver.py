@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import anyio
 import attrs
@@ -32,7 +32,7 @@ from kafkagroup.member.vocabulary import (
 )
 from kafkagroup.member.zookeeper import step
 from kafkagroup.member.zookeeper_nodes import Paths, unit_of
-from kafkagroup.member.zookeeper_state import Member, Phase
+from kafkagroup.member.zookeeper_state import SURE, Member, Phase
 from kafkagroup.member.zookeeper_vocabulary import (
     Connect,
     Disconnect,
@@ -137,23 +137,31 @@ class ZooKeeperDriver:
     async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
         """Until when commits of these may be sent, having looked at their claims.
 
-        Raises: CommitFailedError where a claim is not this member's, or nobody can tell.
+        While the connection is away the answer is waited for: who lets go of partitions as it comes
+        back must not do so without a last commit. Raises: CommitFailedError where a claim is not
+        this member's, or nobody can tell.
         """
-        session, deadline = self._session, self.member.sure_until
+        session = self._session
         units = {unit_of(tp): tp for tp in partitions}
-        held: Mapping[str, bool] = {}
-        with anyio.move_on_at(min(deadline, anyio.current_time() + timeout)):
-            if session is not None and self.may_commit:
+        with anyio.move_on_after(timeout):
+            while session is not None and session is self._session and self.may_commit:
+                asked = anyio.current_time()
                 try:
                     held = await session.holds(units)
                 except KafkaGroupError as error:
                     raise CommitFailedError(f"the claims cannot be looked at: {error}") from error
-        if session is not self._session or not self.may_commit or not held:
-            raise CommitFailedError("the session with ZooKeeper is over, or may be")
-        foreign = sorted(str(units[unit]) for unit, ours in held.items() if not ours)
-        if foreign:
-            raise CommitFailedError(f"not claimed by this member any more: {', '.join(foreign)}")
-        return self.member.sure_until
+                if not held or session is not self._session or not self.may_commit:
+                    break
+                foreign = sorted(str(units[unit]) for unit, ours in held.items() if not ours)
+                if foreign:
+                    raise CommitFailedError(
+                        f"not claimed by this member any more: {', '.join(foreign)}"
+                    )
+                # An answer is as good as a confirmation: the servers' leader knows the session.
+                sure_until = asked + SURE * self.member.timeout
+                if anyio.current_time() < sure_until:
+                    return sure_until
+        raise CommitFailedError("the session with ZooKeeper is over, or may be")
 
     def rejoin(self, reason: str, protocols: Offer | None = None) -> None:
         """Have all members compute again, perhaps with other metadata of this one."""

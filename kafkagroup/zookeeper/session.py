@@ -329,10 +329,18 @@ class Session:
         return transaction
 
     async def holds(self, units: Iterable[str]) -> Mapping[str, bool]:
-        """Whether the claims of these units are there, and this session's. Raises: KafkaGroupError
-        while nobody knows."""
-        await self._wait(self._client.sync_async(self._paths.claims))
-        return dict(await _each(tuple(units), lambda unit: self._shows_ours(self._own(unit))))
+        """Whether the claims of these units are there, and this session's; nothing if the session
+        is closed before that is known. Raises: KafkaGroupError while nobody knows."""
+        held: dict[str, bool] = {}
+        with anyio.CancelScope() as scope:
+            self._asks.add(scope)
+            try:
+                await self._wait(self._client.sync_async(self._paths.claims))
+                found = await _each(tuple(units), lambda unit: self._shows_ours(self._own(unit)))
+                held = dict(found)
+            finally:
+                self._asks.discard(scope)
+        return held
 
     async def _is_ours(self, path: str) -> bool:
         # Else a server that lags, reached after the answer to a claim was lost, would say no, and

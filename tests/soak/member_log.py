@@ -25,8 +25,8 @@ class Kind(IntEnum):
     LOST = 4
     """Taken away: others may own it already."""
     PROCESSED = 5
-    """The application is about to ask for more, and so is done with this record. The last one of a
-    partition has nothing after it that would tell."""
+    """The application is about to ask for more, or for a commit, which covers what is in hand: it
+    is done with this record. The last one of a partition has nothing after it that would tell."""
 
 
 class Entry(NamedTuple):

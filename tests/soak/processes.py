@@ -83,8 +83,11 @@ class Members:
         self._wait(lambda: self.count >= count)
 
     def wait_until_active(self, *names: str) -> None:
-        """Wait until each of these members has had a record."""
-        self._wait(lambda: self.active >= set(names))
+        """Wait until each of these members has had a record. Raises: SystemExit if there are none
+        left for it."""
+        self._wait(lambda: self.active >= set(names) or self.count == len(self._seen))
+        if idle := set(names) - self.active:
+            raise SystemExit(f"all records were had without {', '.join(sorted(idle))}")
 
     def _wait(self, enough: Callable[[], bool]) -> None:
         self.look()

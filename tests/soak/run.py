@@ -87,19 +87,19 @@ def _in_zookeeper(zookeeper: LocalZooKeeper, members: Members, group: str, recor
     part = records // 10
     members.start("first", "second", "third")
     members.wait_until_active("first", "second", "third")
-    members.wait_for(2 * part)
+    members.wait_for(part)
     members.kill("second")
-    members.wait_for(4 * part)
+    members.wait_for(2 * part)
     members.freeze("first")
     time.sleep(FREEZE)
     members.thaw("first")
-    members.wait_for(6 * part)
+    members.wait_for(4 * part)
     for node in range(1, zookeeper.nodes + 1):
         zookeeper.kill(node)
         time.sleep(OUTAGE)
         zookeeper.start_node(node)
     members.start("joiner")
-    members.wait_until_active("joiner")
+    members.wait_until_up("joiner")
     members.wait_for(8 * part)
     members.leave("third")
 

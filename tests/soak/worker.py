@@ -16,7 +16,7 @@ import anyio
 import attrs
 from member_log import Kind, pack
 
-from kafkagroup import Consumer, KafkaGroupError, TopicPartition, ZooKeeperMembership
+from kafkagroup import Consumer, KafkaGroupError, Record, TopicPartition, ZooKeeperMembership
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
 
 _COMMIT_INTERVAL = 0.7
@@ -44,6 +44,7 @@ class Worker:
         self._log = -1
         self._rate = arguments.rate
         self._held: dict[int, Held] = {}
+        self._hand: Record | None = None
         assignor = cooperative_sticky_assignor if arguments.cooperative else range_assignor
         self._consumer = Consumer(
             arguments.topic,
@@ -90,18 +91,26 @@ class Worker:
         async for record in self._consumer:
             sequence = int.from_bytes(record.value[:8], "big")
             self._write(Kind.DELIVERED, record.partition, record.offset, sequence)
+            self._hand = record
             # A partition that is not held is for the judge to see.
             if (held := self._held.get(record.partition)) is not None:
                 held.end = record.offset + 1
             count += 1
             if count % breath == 0:
                 await anyio.sleep(breath / self._rate)
-            self._write(Kind.PROCESSED, record.partition, record.offset)
+            self._done()
+
+    def _done(self) -> None:
+        """What is in hand is processed: the consumer is told so next."""
+        if self._hand is not None:
+            self._write(Kind.PROCESSED, self._hand.partition, self._hand.offset)
+            self._hand = None
 
     async def _commit(self) -> None:
         """Commit, and write down what was acknowledged: none of that may ever come again."""
         while True:
             await anyio.sleep(_COMMIT_INTERVAL)
+            self._done()
             asked = [(p, held, held.end) for p, held in self._held.items() if held.end >= 0]
             try:
                 await self._consumer.commit()

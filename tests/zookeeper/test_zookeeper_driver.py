@@ -2,78 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import anyio
-import anyio.lowlevel
 import pytest
+from zookeeper.kindly import SESSION, Kindly, kindly
 
+from kafkagroup.errors import CommitFailedError
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.member.zookeeper_nodes import MemberNode, Paths
+from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
-from kafkagroup.member.zookeeper_vocabulary import (
-    Claim,
-    Claimed,
-    Confirm,
-    Confirmed,
-    MembersRead,
-    ReadMembers,
-    Register,
-    Registered,
-    Release,
-    Released,
-    SessionClosed,
-    SessionEstablished,
-    SessionExpired,
-)
 from kafkagroup.net.driver import Offer
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.group_log import encode_assignment
-from kafkagroup.zookeeper import driver as drivers
 from kafkagroup.zookeeper.driver import ZooKeeperDriver
 
 pytestmark = pytest.mark.anyio
 
-SESSION = 10.0
 EVERYTHING = encode_assignment([TopicPartition("t", 0)])
-
-
-class Kindly:
-    """A session in which all goes well, once it has begun."""
-
-    def __init__(
-        self, number: int, *_: object, hear: Callable[[object], None], **__: object
-    ) -> None:
-        self.number = number
-        self.hear = hear
-        self.nodes: tuple[MemberNode, ...] = ()
-
-    def open(self) -> None:
-        pass
-
-    def say(self, event: Callable[..., object], **fields: object) -> None:
-        self.hear(event(now=anyio.current_time(), **fields))
-
-    def close(self) -> None:
-        self.say(SessionClosed, session=self.number)
-
-    async def ask(self, ask: Any) -> None:
-        answer = partial(self.say, token=ask.token)
-        match ask:
-            case Register(member_id=member_id, data=data):
-                self.nodes = (MemberNode(member_id, 1, data),)
-                answer(Registered)
-            case ReadMembers():
-                answer(MembersRead, version=1, nodes=self.nodes)
-            case Confirm():
-                answer(Confirmed, version=1)
-            case Claim(units=units):
-                answer(Claimed, granted=units)
-            case Release():
-                answer(Released)
 
 
 class Stuck:
@@ -111,32 +59,34 @@ class Stuck:
         return dict.fromkeys(work.members, EVERYTHING)
 
 
-async def test_who_is_stuck_leaves_as_soon_as_it_owns_something_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """When its poll was due it owned nothing; it once kept what it got then for another
-    interval."""
-    sessions: list[Kindly] = []
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Kindly]:
+    return kindly(monkeypatch)
 
-    def session(*args: Any, **options: Any) -> Kindly:
-        sessions.append(Kindly(*args, **options))
-        return sessions[-1]
 
-    monkeypatch.setattr(drivers, "Session", session)
-    application = Stuck()
+def member(application: Stuck) -> ZooKeeperDriver:
     config = Config(group_id="g", protocol_type="consumer", name="me", session_timeout=SESSION)
     member = Member(config=config, protocols=(("range", b""),))
     lag = LoopLag("g", SESSION, threaded=False)
-    driver = ZooKeeperDriver("zk:2181", Paths("/r", "g"), member, application, lag)
+    return ZooKeeperDriver("zk:2181", Paths("/r", "g"), member, application, lag)
+
+
+async def test_who_is_stuck_leaves_as_soon_as_it_owns_something_again(
+    sessions: list[Kindly],
+) -> None:
+    """When its poll was due it owned nothing; it once kept what it got then for another
+    interval."""
+    application = Stuck()
+    driver = member(application)
     with anyio.fail_after(90):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(driver.run)
             await anyio.sleep(1)
-            sessions[0].say(SessionEstablished, session=1, timeout=SESSION)
+            sessions[0].begin()
             await anyio.sleep(15)
-            sessions[0].say(SessionExpired, session=1)
+            sessions[0].expire()
             await anyio.sleep(10)
-            sessions[1].say(SessionEstablished, session=2, timeout=SESSION)
+            sessions[1].begin()
             await driver.out.wait()
     assert [(what, round(at)) for what, at in application.story] == [
         ("assigned", 1),
@@ -145,3 +95,68 @@ async def test_who_is_stuck_leaves_as_soon_as_it_owns_something_again(
         ("lost", 26),
     ]
     assert driver.expelled
+
+
+@asynccontextmanager
+async def owning(driver: ZooKeeperDriver, sessions: list[Kindly]) -> AsyncIterator[Kindly]:
+    """Run a member that owns all there is, over the session that is given."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(driver.run)
+        await anyio.sleep(1)
+        sessions[0].begin()
+        await anyio.sleep(1)
+        yield sessions[0]
+        tasks.cancel_scope.cancel()
+
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+async def test_a_commit_may_be_sent_for_half_a_session_after_the_claims_were_asked_for(
+    sessions: list[Kindly],
+) -> None:
+    driver = member(Stuck())
+    async with owning(driver, sessions) as session:
+        now = anyio.current_time()
+        session.away_until = now + 2
+        assert await driver.confirm([T0], 9.0) == now + SESSION / 2
+        with pytest.raises(CommitFailedError, match="not claimed by this member any more: t/1"):
+            await driver.confirm([T0, T1], 9.0)
+
+
+async def test_a_commit_waits_while_the_connection_is_away(sessions: list[Kindly]) -> None:
+    """A member whose session was not sure any more once let go, as the connection came back,
+    without its last commit. An answer that took longer than what it is good for is asked for
+    anew."""
+    driver = member(Stuck())
+    async with owning(driver, sessions) as session:
+        session.away_until = anyio.current_time() + 7
+        until = await driver.confirm([T0], 9.0)
+        assert anyio.current_time() == session.away_until
+        assert until == session.away_until + SESSION / 2
+
+
+async def test_a_commit_waits_no_longer_than_it_has_time(sessions: list[Kindly]) -> None:
+    driver = member(Stuck())
+    async with owning(driver, sessions) as session:
+        now = anyio.current_time()
+        session.away_until = now + 7
+        with pytest.raises(CommitFailedError, match="is over, or may be"):
+            await driver.confirm([T0], 3.0)
+        assert anyio.current_time() == now + 3
+
+
+async def test_a_commit_fails_with_the_session(sessions: list[Kindly]) -> None:
+    driver = member(Stuck())
+    async with owning(driver, sessions) as session, anyio.create_task_group() as tasks:
+        session.away_until = anyio.current_time() + 2
+
+        async def expire() -> None:
+            await anyio.sleep(1)
+            session.expire()
+
+        tasks.start_soon(expire)
+        with pytest.raises(CommitFailedError, match="is over, or may be"):
+            await driver.confirm([T0], 9.0)
+        with pytest.raises(CommitFailedError, match="is over, or may be"):
+            await driver.confirm([T0], 9.0)

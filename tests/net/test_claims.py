@@ -1,0 +1,112 @@
+"""A consumer that claims its partitions in ZooKeeper, on an embedded broker in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from zookeeper.kindly import SESSION, Kindly, kindly
+
+from kafkagroup import CommitFailedError, Consumer, ZooKeeperMembership
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Kindly]:
+    return kindly(monkeypatch)
+
+
+def consumer() -> Consumer:
+    return Consumer(
+        "t",
+        bootstrap_servers="kafka-1",
+        group_id="g",
+        membership=ZooKeeperMembership("zk:2181"),
+        auto_commit_interval_ms=60_000,
+    )
+
+
+async def begin(sessions: list[Kindly]) -> None:
+    while not sessions:
+        await anyio.sleep(0.1)
+    sessions[-1].begin()
+
+
+async def test_who_hands_over_as_the_connection_comes_back_has_committed(
+    network: Any, sessions: list[Kindly]
+) -> None:
+    """The list of members was once there before the session was sure again: the partition was let
+    go of without its last commit, and its next owner began below what was processed."""
+    async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        for partition in (0, 1):
+            kafka.produce("t", ["0"], partition=partition)
+        with anyio.fail_after(90):
+            async with consumer() as ours:
+                await begin(sessions)
+                assert {(await ours.getone()).partition for _ in range(2)} == {0, 1}
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(ours.getmany)
+                    session = sessions[-1]
+                    session.away_until = anyio.current_time() + 0.8 * SESSION
+                    await anyio.sleep(0.7 * SESSION)
+                    session.join("zz")
+                    await anyio.sleep(0.2 * SESSION)
+                    assert kafka.committed("g", "t") == {0: 1, 1: 1}
+                    assert session.claims == {"t:0"}
+                    tasks.cancel_scope.cancel()
+
+
+async def test_a_commit_goes_on_for_as_long_as_the_partitions_are_claimed(
+    network: Any, sessions: list[Kindly]
+) -> None:
+    """A coordinator was away for longer than one look at the claims is good for, and the commit
+    was given up then, long before its time."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0"], partition=0)
+        with anyio.fail_after(90):
+            async with consumer() as ours:
+                await begin(sessions)
+                await ours.getone()
+                refused = kafka.fail(OffsetCommitRequest, ErrorCode.NOT_COORDINATOR, times=None)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(ours.commit)
+                    await anyio.sleep(1.5 * SESSION)
+                    refused.stop()
+                assert kafka.committed("g", "t") == {0: 1}
+
+
+async def test_a_commit_is_not_repeated_once_its_partition_is_another_tenures(
+    network: Any, sessions: list[Kindly]
+) -> None:
+    """It would put the group back to where this member was in a session before."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0"], partition=0)
+        with anyio.fail_after(90):
+            async with consumer() as ours:
+                await begin(sessions)
+                await ours.getone()
+                refused = kafka.fail(OffsetCommitRequest, ErrorCode.NOT_COORDINATOR, times=None)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(fails_to_commit, ours)
+                    await anyio.sleep(SESSION / 4)
+                    sessions[-1].expire()
+                    while len(sessions) == 1:
+                        await anyio.lowlevel.checkpoint()
+                    sessions[-1].begin()
+                    await ours.getone()
+                    refused.stop()
+                assert kafka.committed("g", "t") == {}
+
+
+async def fails_to_commit(ours: Consumer) -> None:
+    with pytest.raises(CommitFailedError):
+        await ours.commit()

@@ -1,0 +1,108 @@
+"""Sessions with ZooKeeper in which all goes well, for tests in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from kafkagroup.member.zookeeper_nodes import MemberNode
+from kafkagroup.member.zookeeper_vocabulary import (
+    Claim,
+    Claimed,
+    Confirm,
+    Confirmed,
+    MembersChanged,
+    MembersRead,
+    ReadMembers,
+    Register,
+    Registered,
+    Release,
+    Released,
+    SessionClosed,
+    SessionEstablished,
+    SessionExpired,
+)
+from kafkagroup.zookeeper import driver as drivers
+
+SESSION = 10.0
+"""Seconds."""
+
+
+class Kindly:
+    """A session: its member gets what it asks for, once it has begun."""
+
+    def __init__(
+        self, number: int, *_: object, hear: Callable[[object], None], **__: object
+    ) -> None:
+        self.number = number
+        self.hear = hear
+        self.nodes: tuple[MemberNode, ...] = ()
+        self.version = 1
+        self.away_until = 0.0
+        """Until when nobody answers what asks the servers' leader."""
+        self.claims: set[str] = set()
+        self.closed = False
+
+    def open(self) -> None:
+        pass
+
+    def begin(self) -> None:
+        """As ZooKeeper begins it."""
+        self.say(SessionEstablished, session=self.number, timeout=SESSION)
+
+    def expire(self) -> None:
+        """As ZooKeeper ends it."""
+        self.say(SessionExpired, session=self.number)
+
+    def join(self, member_id: str) -> None:
+        """As another member joins, that offers the same."""
+        mine = self.nodes[0]
+        self.nodes = (mine, MemberNode(member_id, 2, mine.data))
+        self.version += 1
+        self.say(MembersChanged, session=self.number)
+
+    def say(self, event: Callable[..., object], **fields: object) -> None:
+        self.hear(event(now=anyio.current_time(), **fields))
+
+    def close(self) -> None:
+        self.closed = True
+        self.away_until = 0.0
+        self.say(SessionClosed, session=self.number)
+
+    async def ask(self, ask: Any) -> None:
+        answer = partial(self.say, token=ask.token)
+        match ask:
+            case Register(member_id=member_id, data=data):
+                self.nodes = (MemberNode(member_id, 1, data),)
+                answer(Registered)
+            case ReadMembers():
+                answer(MembersRead, version=self.version, nodes=self.nodes)
+            case Confirm():
+                await anyio.sleep_until(self.away_until)
+                answer(Confirmed, version=self.version)
+            case Claim(units=units):
+                self.claims |= units
+                answer(Claimed, granted=units)
+            case Release(units=units):
+                self.claims -= units
+                answer(Released)
+
+    async def holds(self, units: Iterable[str]) -> Mapping[str, bool]:
+        await anyio.sleep_until(self.away_until)
+        return {} if self.closed else {unit: unit in self.claims for unit in units}
+
+
+def kindly(monkeypatch: pytest.MonkeyPatch) -> list[Kindly]:
+    """Have drivers begin such sessions; answers with those that were begun."""
+    begun: list[Kindly] = []
+
+    def session(*args: Any, **options: Any) -> Kindly:
+        begun.append(Kindly(*args, **options))
+        return begun[-1]
+
+    monkeypatch.setattr(drivers, "Session", session)
+    return begun
