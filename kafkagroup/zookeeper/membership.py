@@ -34,15 +34,15 @@ class ZooKeeperMembership:
     returned; what does not move is not interrupted. A session that ends is `lost`.
 
     **How late a commit may come.** Kafka knows nothing of these members, so it does not refuse the
-    commit of one that has lost its partitions. Records are handed out, and commits are sent, only
-    while the session is sure: within half of its timeout after ZooKeeper's leader confirmed it.
-    Before each commit the claims themselves are looked at. What remains is a process that freezes
-    after that look and before the request is on its way: when it wakes, the commit goes out, and
-    may put the group's offset back to where this member was. The new owner does not read it, and
-    overwrites it with its next commit; only if it fails before that are records processed again.
-    None are lost, as an old owner has processed what it commits. The member can have
-    been frozen for as long as it likes; the position that it commits was its own at most half a
-    session before it froze.
+    commit of one that has lost its partitions. Records are handed out only while the session is
+    sure: within half of its timeout after ZooKeeper's leader confirmed it. Before each commit the
+    claims themselves are looked at, and it is sent within half of the timeout after that. What
+    remains is a request that is late itself: of a process that freezes after that look, or one that
+    the network or the broker holds up. When it comes it is carried out, and may put the group's
+    offset back to where this member was. The new owner does not read it, and overwrites it with its
+    next commit; only if it fails before that are records processed again. None are lost, as an old
+    owner has processed what it commits. The request can be late by as much as it likes; the
+    position that it names was the member's own at most half a session before.
 
     All members of the group must use the same ZooKeeper, `root` and group id. Do not mix them with
     members that Kafka knows: those would be given the same partitions. Kafka guards its own: while
