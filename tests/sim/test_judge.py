@@ -539,6 +539,7 @@ def test_s10_a_heartbeat_past_a_join_may_have_waited_for_its_connection():
     greeting = request("ApiVersions", connection=2)
     beat = request("Heartbeat", connection=2, asked={"member_id": "A", "generation": 1})
     assert broken(again, greeting, beat) == []
+    assert broken(again, revokes(T0), joins(3, T0), assigned(3, T0), greeting, beat) == []
     assert broken(again, greeting, beat, beat) == ["S10"]
 
 

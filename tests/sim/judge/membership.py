@@ -136,12 +136,10 @@ class Membership:
             case "SyncGroup":
                 standing.sync = number
                 self._check_generation(number, event, standing)
-            case "Heartbeat" if event.generation == standing.before and (
-                standing.assigned is None or is_first
-            ):
-                # Whether it still has its place, while it waits for the answer to its join; that
-                # may have come while this waited for a connection.
-                pass
+            case "Heartbeat" if standing.assigned is None and event.generation == standing.before:
+                pass  # whether it still has its place, while it waits for the answer to its join
+            case "Heartbeat" if is_first and 0 <= event.generation <= standing.before:
+                pass  # that answer has come while this waited for a connection
             case "Heartbeat":
                 self._check_generation(number, event, standing)
             case "LeaveGroup":
