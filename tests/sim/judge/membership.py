@@ -17,11 +17,13 @@ from ..events import (
     Answered,
     Assigned,
     Delivered,
+    Event,
     Formed,
     Lost,
     Partitions,
     Processed,
     Raised,
+    Revoking,
     Sent,
 )
 from .book import Book, Handlers, Life
@@ -101,6 +103,7 @@ class Membership:
             Answered: self._answered,
             Assigned: self._assigned,
             Lost: self._lost,
+            Revoking: self._revoking,
             Delivered: self._delivered,
             Processed: self._processed,
             Raised: self._raised,
@@ -195,7 +198,7 @@ class Membership:
                     standing.excused = number  # KIP-345: it may have missed a generation
                 standing.generation = event.generation
                 standing.member_id, standing.used_by = event.member_id, number
-                standing.unknown_at = math.inf
+                standing.id_gone, standing.unknown_at = False, math.inf
                 life.refused = None
             elif event.api == "SyncGroup" and by == standing.sync:
                 standing.assigned, standing.assigned_by = event.assigned, number
@@ -235,23 +238,33 @@ class Membership:
 
     def _lost(self, number: int, event: Lost) -> None:
         life, standing = self._standing(event.member)
-        # Of one instant: it may have come back just too late.
-        at_once = standing.polled == event.time
-        since = standing.polled_before if at_once else standing.polled
-        away = event.time - since > life.told.max_poll_interval - 1e-6
-        # It has left, then, if its coordinator could be told.
-        standing.id_gone = standing.id_gone or away
+        away = self._note_away(event, life, standing)
         caused = standing.excused > life.joined_by or life.closing is not None or away
         if life.wired and event.partitions and not caused:
             text = f"{life.name} loses its partitions, and nothing has ended its generation"
             self._book.report("S10", event, text, life.joined_by, number)
+
+    def _revoking(self, number: int, event: Revoking) -> None:
+        self._note_away(event, *self._standing(event.member))
+
+    def _note_away(self, event: Event, life: Life, standing: Standing) -> bool:
+        """Whether the application has been away for too long. It has left, then, if its coordinator
+        could be told, and if not will be somebody new."""
+        # Of one instant: it may have come back just too late.
+        at_once = standing.polled == event.time
+        since = standing.polled_before if at_once else standing.polled
+        away = event.time - since > life.told.max_poll_interval - 1e-6
+        standing.id_gone = standing.id_gone or away
+        return away
 
     def _raised(self, number: int, event: Raised) -> None:
         _, standing = self._standing(event.member)
         standing.excused = number
 
     def _processed(self, number: int, event: Processed) -> None:
-        _, standing = self._standing(event.member)
+        life, standing = self._standing(event.member)
+        if life.held:
+            self._note_away(event, life, standing)
         if event.time > standing.polled:
             standing.polled_before, standing.polled = standing.polled, event.time
 
