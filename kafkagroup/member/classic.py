@@ -278,6 +278,7 @@ class _Step:
             beating=None,  # of the generation before: it would be refused
             next_beat=self.now + config.heartbeat_interval,
             acknowledged=max(self.member.acknowledged, self.member.parked_at),
+            calm_at=self.member.parked_at,
             joined_at=self.now,
             session_ends=self.now + config.session_timeout,
         )
@@ -334,6 +335,7 @@ class _Step:
             Phase.STABLE,
             pending=None,
             acknowledged=max(member.acknowledged, member.parked_at),
+            calm_at=member.parked_at,
             attempts=0,
             failures=0,
             holding=True,
@@ -371,28 +373,40 @@ class _Step:
     def _beaten(self, code: int) -> None:
         match code:
             case ErrorCode.NONE:
-                self._acknowledge()
+                self._acknowledge(code)
                 self._set(first_beat=0.0)
             case ErrorCode.REBALANCE_IN_PROGRESS:
                 # Alive, and told to rejoin; while the application drains, beat on (KIP-62).
-                self._acknowledge()
+                self._acknowledge(code)
                 if self.member.phase is Phase.STABLE:
                     self._revoke("the group is rebalancing")
             case _:
                 self._refused(code, "Heartbeat")
 
     def _beaten_aside(self, code: int) -> None:
-        """While a join is parked only good news counts: its own answer brings the bad."""
+        """While a join is parked its own answer brings the bad news, but where it cannot have come
+        to the coordinator."""
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
-            self._set(acknowledged=self.member.beat_sent)
+            self._own_on(code)
+        elif code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self._refused(code, "Heartbeat")
 
-    def _acknowledge(self) -> None:
-        sent = self.member.beat_sent
-        self._set(
-            acknowledged=sent,
-            session_ends=sent + self.member.config.session_timeout,
-            attempts=0,
-        )
+    def _acknowledge(self, code: int) -> None:
+        self._own_on(code)
+        session_ends = self.member.beat_sent + self.member.config.session_timeout
+        self._set(session_ends=session_ends, attempts=0)
+
+    def _own_on(self, code: int) -> None:
+        """The coordinator knew us after the heartbeat was sent. But the group waits for who is to
+        rejoin no longer than the rebalance timeout: since when, nobody tells, but it was after the
+        last request that found no rebalance."""
+        member, config = self.member, self.member.config
+        sent = member.beat_sent
+        if code == ErrorCode.NONE:
+            self._set(calm_at=sent)
+        else:
+            sent = min(sent, member.calm_at + config.rebalance_timeout - config.session_timeout)
+        self._set(acknowledged=max(member.acknowledged, sent))
 
     def _refused(self, code: int, what: str) -> None:
         """An error code of JoinGroup, SyncGroup or Heartbeat that none of them takes alone."""

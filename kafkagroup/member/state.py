@@ -130,8 +130,10 @@ class Member:
     first_beat: float = 0.0
     """How long the first heartbeat of the last generation waited, unless one found it standing."""
     acknowledged: float = 0.0
-    """When the last request that the coordinator acknowledged was sent: ownership is sure from
-    here for one session timeout."""
+    """When the last request that the coordinator acknowledged was sent, or as if: ownership is sure
+    from here for one session timeout."""
+    calm_at: float = 0.0
+    """When the last request was sent that found no rebalance under way, or was part of it."""
     session_ends: float = 0.0
     """Without an answer until then, the coordinator counts as unknown."""
     retry_at: float = 0.0

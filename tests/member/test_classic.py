@@ -123,6 +123,7 @@ COMPUTING = evolve(
     joined_at=10.0,
     next_beat=13.0,
     acknowledged=10.0,
+    calm_at=10.0,
     session_ends=20.0,
     pending=4,
     last_token=4,
@@ -503,7 +504,9 @@ def test_a_heartbeat_leaves_when_it_is_due_and_none_is_in_flight() -> None:
 
 def test_the_session_counts_from_when_the_heartbeat_was_sent() -> None:
     assert step(BEATEN, reply(6, beaten(), now=15.0)) == (
-        evolve(BEATEN, beating=None, first_beat=0.0, acknowledged=13.0, session_ends=23.0),
+        evolve(
+            BEATEN, beating=None, first_beat=0.0, acknowledged=13.0, calm_at=13.0, session_ends=23.0
+        ),
         (WakeAt(time=16.0),),
     )
 
@@ -1136,21 +1139,50 @@ def test_what_is_kept_is_made_sure_of_past_the_parked_join() -> None:
     )
 
 
-@pytest.mark.parametrize("code", [0, E.REBALANCE_IN_PROGRESS])
-def test_who_is_known_past_the_parked_join_owns_on(code: int) -> None:
-    known = evolve(PARKED_BEATEN, beating=None, acknowledged=15.0)
+@pytest.mark.parametrize(("code", "calm_at"), [(0, 15.0), (E.REBALANCE_IN_PROGRESS, 10.0)])
+def test_who_is_known_past_the_parked_join_owns_on(code: int, calm_at: float) -> None:
+    known = evolve(PARKED_BEATEN, beating=None, acknowledged=15.0, calm_at=calm_at)
     assert step(PARKED_BEATEN, reply(8, beaten(code))) == (known, (WakeAt(time=18.0),))
     assert known.owning_until == 25.0
+
+
+@pytest.mark.parametrize(("member", "token"), [(PARKED_BEATEN, 8), (DRAINING, 7)])
+def test_no_longer_than_the_group_waits_for_who_is_to_rejoin(member: Member, token: int) -> None:
+    """Whose join never came to the coordinator is told that the group rebalances, until that is
+    over and what it has is another's; it once went on for a session after the last time."""
+    late = evolve(member, beat_sent=65.0)
+    told = step(late, reply(token, beaten(E.REBALANCE_IN_PROGRESS), now=65.0))[0]
+    assert told.owning_until == 10.0 + CONFIG.rebalance_timeout
+    assert step(late, reply(token, beaten(), now=65.0))[0].owning_until == 75.0
+
+
+def test_who_is_unknown_past_the_parked_join_has_lost_what_it_kept() -> None:
+    """The join never came to the coordinator, which has gone on without this member; it once
+    read on till the join was given up."""
+    reason = "the coordinator does not know this member"
+    assert step(PARKED_BEATEN, reply(8, beaten(E.UNKNOWN_MEMBER_ID), now=15.5)) == (
+        evolve(
+            PARKED_BEATEN,
+            phase=Phase.LOSING,
+            member_id="",
+            holding=False,
+            beating=None,
+            pending=9,
+            last_token=9,
+            reason=reason,
+        ),
+        (Lose(token=9, reason=reason),),
+    )
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        *(reply(8, beaten(c)) for c in (E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, 16, 14, 30)),
+        *(reply(8, beaten(c)) for c in (E.ILLEGAL_GENERATION, 16, 14, 30)),
         SendFailed(now=10.0, token=8, error=ConnectionLostError("gone")),
     ],
 )
-def test_bad_news_past_the_parked_join_waits_for_its_answer(event: Event) -> None:
+def test_other_bad_news_past_the_parked_join_waits_for_its_answer(event: Event) -> None:
     """The generation may just have ended because the join is about to be answered."""
     unknown = evolve(PARKED_BEATEN, beating=None)
     assert step(PARKED_BEATEN, event) == (unknown, (WakeAt(time=18.0),))

@@ -715,6 +715,17 @@ def test_l1_who_has_not_heard_for_a_session_delivers_nothing_before_it_hears():
     assert broken(silent(3.0)) == ["L1"]
 
 
+def test_l1_nor_longer_than_the_group_waits_for_who_is_to_rejoin():
+    told = request("Heartbeat", connection=2, error="REBALANCE_IN_PROGRESS")
+
+    def late(seconds):
+        comes_back = of(Processed, partition=T0, offset=0)
+        return rejoining(of(Away), 4.0, told, seconds, told, comes_back, 0.5, delivers(1))
+
+    assert broken(late(2.0)) == ["L1"]
+    assert broken(late(5.0)) == []
+
+
 def test_l2_who_is_told_to_rejoin_does():
     first = [opening(), starts(1, {T0: 0}), delivers(0), commits(1)]
     told_to = [beats("REBALANCE_IN_PROGRESS"), [[0.9, beats()] for _ in range(3)]]

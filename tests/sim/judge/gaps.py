@@ -49,6 +49,8 @@ class _Window:
     sure_since: float = 0.0
     """Since when, and until when, it knows that what it has is its own."""
     sure_until: float = 0.0
+    calm_at: float = 0.0
+    """When it last asked something that found no rebalance under way, or ended one."""
 
 
 class Gaps:
@@ -98,9 +100,15 @@ class Gaps:
         elif event.api in _MEMBERSHIP and event.error in ("NONE", "REBALANCE_IN_PROGRESS"):
             found = self._book.request(event)
             since = event.time if found is None else found[1].time
+            until = since + life.told.session_timeout
+            if event.error == "NONE":
+                window.calm_at = since
+            else:
+                # Nobody waits longer for one who is to rejoin, and may not have been heard.
+                until = min(until, window.calm_at + life.told.rebalance_timeout)
             if event.time > window.sure_until:
                 window.sure_since = event.time  # it was in doubt until it heard
-            window.sure_until = since + life.told.session_timeout
+            window.sure_until = max(window.sure_until, until)
 
     def _assigned(self, number: int, event: Assigned) -> None:
         life, window = self._of(event.member)
