@@ -291,6 +291,15 @@ def test_s1_who_takes_up_what_is_over_does_not_own_it():
     assert broken(stood_still, taken_up, delivers(0)) == ["S1"]
 
 
+def test_s1_whose_place_another_has_taken_does_not_know_before_it_hears():
+    static = {"instance": "i"}
+    first = [opening(**static), starts(1, {T0: 0}), opening("b"), is_new("b")]
+    replaced = [opening("c", **static), request("JoinGroup", "c", answer=False)]
+    given = [assigned(2, T0, member="b"), delivers(0)]
+    assert broken(first, given) == ["S10", "S1"]
+    assert broken(first, replaced, given) == ["S10"]
+
+
 def test_s1_who_is_fenced_does_nothing_more():
     fenced = [opening(instance="i"), starts(1, {T0: 0}), beats("FENCED_INSTANCE_ID")]
     assert broken(fenced, of(Lost, partitions=(T0,)), of(Ended)) == []
@@ -384,10 +393,17 @@ def test_s4_markers_are_passed_without_being_processed():
 
 
 def test_s4_the_application_may_name_any_offset():
-    first = [opening(), starts(1, {T0: 0}), delivers(0, 1), of(Sought, partition=T0, offset=0)]
+    first = [opening(), starts(1, {T0: 0}), delivers(0), commits(1), delivers(1)]
+    sought = of(Sought, partition=T0, offset=0)
     named = of(Committing, token=1, offsets={T0: 2})
-    assert broken(first, named, commits(2)) == []
-    assert broken(first, commits(2)) == ["S4"]
+    assert broken(first, sought, named, commits(2)) == []
+    assert broken(first, sought, commits(2)) == ["S4"]
+
+
+def test_s4_a_commit_may_have_waited_for_its_connection_while_the_application_sought():
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1), of(Sought, partition=T0, offset=0)]
+    assert broken(first, commits(2)) == []
+    assert broken(first, commits(2), commits(2, generation=2)) == ["S4"]
 
 
 def test_s5_commits_do_not_go_back():

@@ -68,6 +68,8 @@ class Tenure:
     processed_at: float = -math.inf
     safe: int | None = None
     """What of that the client is sure to know of: the application has come back since."""
+    left_behind: int = -1
+    """How far it had processed when it sought, until the next commit leaves."""
     asked: int = -1
     """The highest offset that the application has asked to commit, in numbers."""
     sent: int | None = None
@@ -98,6 +100,10 @@ class Life:
     """Its requests are in the history."""
     in_flight: dict[tuple[int, int], tuple[int, Sent]] = attrs.field(factory=dict)
     """Connection and correlation id -> the request, and its number."""
+    used: set[int] = attrs.field(factory=set)
+    """Connections that more than a greeting was sent over."""
+    has_connected: bool = False
+    """What it sent last is the first on its connection: it may have waited for that."""
     frozen: bool = False
     thawed_at: float = -math.inf
     closing: tuple[int, float] | None = None

@@ -30,6 +30,9 @@ from .pace import Pace
 _TIMED = frozenset(("L1", "L2", "L3"))
 """Asserted in virtual time only: on a real machine others may have taken the processor."""
 
+_GREETING = frozenset(("ApiVersions", "SaslHandshake", "SaslAuthenticate"))
+"""Requests that a connection begins with."""
+
 _QUIETLY = ("NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED")
 """Answers of a coordinator in good health to a member in good health."""
 
@@ -120,6 +123,9 @@ class _Course:
         life = self._book.life(event.member)
         life.wired = True
         life.in_flight[event.connection, event.correlation] = (number, event)
+        if event.api not in _GREETING:
+            life.has_connected = event.connection not in life.used
+            life.used.add(event.connection)
 
     def _answered(self, number: int, event: Answered) -> None:
         if event.api != "Fetch" and event.error not in _QUIETLY:

@@ -31,9 +31,6 @@ from .book import Book, Handlers, Life
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
 """Requests whose errors say something of the membership."""
 
-_GREETING = frozenset(("ApiVersions", "SaslHandshake", "SaslAuthenticate"))
-"""Requests that a connection begins with."""
-
 _MEMORY = 10.0
 """Seconds for which what was said of a topic may be believed."""
 
@@ -73,8 +70,6 @@ class Standing:
     """What that JoinGroup was answered with; -1 until then, and once that is over."""
     before: int = -1
     """The generation before the join that is on its way: heartbeats may go past it."""
-    used: set[int] = attrs.field(factory=set)
-    """Connections that more than a greeting was sent over."""
     assigned: Partitions | None = None
     """What that SyncGroup was answered with; None until then."""
     assigned_by: int = -1
@@ -120,13 +115,9 @@ class Membership:
     # ------------------------------------------------------------ what a member sends
 
     def _sent(self, number: int, event: Sent) -> None:
-        if event.api in _GREETING:
-            return
-        life, standing = self._standing(event.member)
-        is_first = event.connection not in standing.used
-        standing.used.add(event.connection)
         if event.api not in _MEMBERSHIP and event.api != "LeaveGroup":
             return
+        life, standing = self._standing(event.member)
         if standing.fenced is not None and event.api in _MEMBERSHIP:
             self._goes_on(number, event, life, standing, f"sends {event.api}")
         match event.api:
@@ -141,7 +132,7 @@ class Membership:
                 self._check_generation(number, event, standing)
             case "Heartbeat" if standing.assigned is None and event.generation == standing.before:
                 pass  # whether it still has its place, while it waits for the answer to its join
-            case "Heartbeat" if is_first and 0 <= event.generation <= standing.before:
+            case "Heartbeat" if life.has_connected and 0 <= event.generation <= standing.before:
                 pass  # that answer has come while this waited for a connection
             case "Heartbeat":
                 self._check_generation(number, event, standing)
@@ -202,18 +193,20 @@ class Membership:
                 life.refused = None
             elif event.api == "SyncGroup" and by == standing.sync:
                 standing.assigned, standing.assigned_by = event.assigned, number
-        elif event.error not in _PASSING and not self._is_stale(by, sent, standing):
+        elif event.error not in _PASSING and not self._is_stale(by, sent, standing, event.error):
             standing.excused = number
             life.refused = (number, event.time, sent.member_id, standing.generation)
             if event.error in ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"):
                 standing.id_gone = True
                 standing.unknown_at = max(event.time, life.thawed_at)
 
-    def _is_stale(self, by: int, sent: Sent, standing: Standing) -> bool:
+    def _is_stale(self, by: int, sent: Sent, standing: Standing, error: str) -> bool:
         if sent.api == "JoinGroup":
             return by != standing.join
         if sent.api == "SyncGroup":
             return by != standing.sync
+        if error == "UNKNOWN_MEMBER_ID" and standing.generation < 0:
+            return sent.member_id != standing.member_id  # and so will the join be refused
         return (sent.member_id, sent.generation) != (standing.member_id, standing.generation)
 
     # ------------------------------------------------------------ what comes of it

@@ -150,6 +150,7 @@ class Offsets:
         before = tenure.position if tenure.position is not None else log.floor
         for offset in range(before, event.offset):
             log.flag(offset, PROCESSED)  # passed over by the application's wish
+        tenure.left_behind = max(tenure.left_behind, _done(tenure, log))
         _move(tenure, log, event.offset)
 
     def _processed(self, number: int, event: Processed) -> None:
@@ -242,6 +243,9 @@ class Offsets:
         done = _done(tenure, log)
         # One that is tried again was right when it first left, whatever was sought since.
         again = identity in tenure.identities
+        if life.has_connected:  # while it waited for that the application may have sought
+            done = max(done, tenure.left_behind)
+        tenure.left_behind = -1
         if offset > max(done, tenure.asked) and not again and log.next_visible(done) < offset:
             text = f"{life.name} commits {tp}@{offset} and has processed up to {done}"
             self._book.report("S4", event, text, tenure.processed_by, number)

@@ -32,6 +32,8 @@ class Ownership:
         self._book = book
         self._owners: dict[tuple[int, TopicPartition], tuple[Life, int]] = {}
         """Generation and partition -> who has it, and by which event."""
+        self._instances: dict[str, Life] = {}
+        """Instance id of a static member -> who asked to join by it last."""
         self.handlers: Handlers = {
             Assigned: self._assigned,
             Revoking: self._revoking,
@@ -121,15 +123,22 @@ class Ownership:
         life = tenure.life
         if life.told.rebalance_timeout < life.told.session_timeout:
             return
-        if _same_instance(life, holder.life):
+        if _same_instance(life, holder.life) or self._is_replaced(life):
             return  # until it hears that it is fenced, which is judged where it hears of it
         text = f"{life.name} delivers {tenure.tp}@{event.offset}, which is {holder.life.name}'s now"
         self._book.report("S1", event, text, tenure.began, holder.began, number)
+
+    def _is_replaced(self, life: Life) -> bool:
+        """Another has come in the place of a static member: what it had may be anybody's now."""
+        instance = life.told.instance
+        return instance is not None and self._instances.get(instance, life) is not life
 
     def _sent(self, number: int, event: Sent) -> None:
         if event.api not in ("JoinGroup", "LeaveGroup"):
             return
         life = self._book.life(event.member)
+        if event.api == "JoinGroup" and life.told.instance is not None:
+            self._instances[life.told.instance] = life
         for tp, tenure in life.held.items():
             if tenure.revoking is not None:
                 text = f"{life.name} sends {event.api} while {tp} is being revoked"
