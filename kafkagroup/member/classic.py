@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, assert_never
 
-import attrs
-
 from kafkagroup.errors import (
     COORDINATOR_MOVED,
     BrokerError,
@@ -31,7 +29,16 @@ from kafkagroup.member.requests import (
     leave_request,
     sync_request,
 )
-from kafkagroup.member.state import BEATING, COMMITTING, MOVES, OVER, PARKING, Member, Phase
+from kafkagroup.member.state import (
+    BEATING,
+    COMMITTING,
+    MOVES,
+    OVER,
+    PARKING,
+    Member,
+    Phase,
+    evolved,
+)
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,
@@ -73,6 +80,9 @@ _DRAIN_SHARE = 0.75
 
 _JOIN_GRACE = 5.0
 """Seconds on top of the rebalance timeout before a JoinGroup counts as unanswered (as Java)."""
+
+_SLOWING = 0.25
+"""How much later, in times since the last rebalance, the next one is heard of at most."""
 
 _PATIENCE = 5
 """How often in a row a member rejoins without a pause when the group rebalances under it."""
@@ -359,15 +369,14 @@ class _Step:
     def _settle(self) -> None:
         """Beat faster for a while: where one member joins or lets go, others follow, and who hears
         of it soon is soon done."""
-        config, joined_at = self.member.config, self.member.joined_at
+        config = self.member.config
         # Where each first beat ends its generation it sets the pace of all requests: slowing down
         # by less than this, they are more than 20 in the first second.
         pause = max(config.settling_interval, 4 * self.member.first_beat)
         pause = min(pause, config.heartbeat_interval)
         self._set(
             first_beat=pause,
-            next_beat=joined_at + pause,
-            settled_at=joined_at + 2 * config.heartbeat_interval,
+            next_beat=self.member.joined_at + pause,
         )
 
     def _beaten(self, code: int) -> None:
@@ -600,8 +609,11 @@ class _Step:
             route=Route.ASIDE if parked else Route.COORDINATOR,
         )
         pace = config.heartbeat_interval
-        if self.now < member.settled_at and not parked:
-            pace = min(config.settling_interval, pace)
+        if not parked:
+            # What comes of a rebalance comes soon: the longer there was none, the later it is heard
+            # of, and beats are few.
+            settling = max(config.settling_interval, (self.now - member.joined_at) * _SLOWING)
+            pace = min(settling, pace)
         self._set(beating=token, beat_sent=self.now, next_beat=self.now + pace)
 
     @property
@@ -628,7 +640,7 @@ class _Step:
     # ------------------------------------------------------------ small change
 
     def _set(self, **changes: Any) -> None:
-        self.member = attrs.evolve(self.member, **changes)
+        self.member = evolved(self.member, changes)
 
     def _move(self, phase: Phase, **changes: Any) -> None:
         if phase not in MOVES[self.member.phase]:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from operator import attrgetter
+from typing import Any
 
 import attrs
 
 from kafkagroup.member.vocabulary import Coordinator, Leaving
 
-__all__ = ["BEATING", "COMMITTING", "MOVES", "OVER", "PARKING", "Config", "Member", "Phase"]
+__all__ = [
+    "BEATING",
+    "COMMITTING",
+    "MOVES",
+    "OVER",
+    "PARKING",
+    "Config",
+    "Member",
+    "Phase",
+    "evolved",
+]
 
 
 class Phase(Enum):
@@ -85,7 +97,7 @@ class Config:
     rebalance_timeout: float = 300.0
     heartbeat_interval: float = 1.0
     settling_interval: float = 0.1
-    """Pace of the heartbeats after a rebalance, as the next one is often near."""
+    """Pace of the first heartbeats after a rebalance, as the next one is often near."""
     request_timeout: float = 30.0
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
@@ -125,8 +137,6 @@ class Member:
     """When the last JoinGroup or SyncGroup was sent."""
     joined_at: float = 0.0
     """When it was answered."""
-    settled_at: float = 0.0
-    """Until then heartbeats are frequent."""
     first_beat: float = 0.0
     """How long the first heartbeat of the last generation waited, unless one found it standing."""
     acknowledged: float = 0.0
@@ -164,3 +174,13 @@ class Member:
     def is_leader(self) -> bool:
         """Whether this member leads its generation."""
         return bool(self.member_id) and self.leader_id == self.member_id
+
+
+_NAMES = tuple(field.name for field in attrs.fields(Member))
+_values = attrgetter(*_NAMES)
+
+
+def evolved(member: Member, changes: Mapping[str, Any]) -> Member:
+    """The member with these fields changed. As `attrs.evolve`, which asks for the fields each time
+    and took a tenth of all that a member costs that only beats."""
+    return Member(**{**dict(zip(_NAMES, _values(member), strict=True)), **changes})

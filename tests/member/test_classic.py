@@ -130,9 +130,7 @@ COMPUTING = evolve(
 )
 FOLLOWING = evolve(COMPUTING, phase=Phase.SYNCING, leader_id="m2", members={})
 SYNCING = evolve(COMPUTING, phase=Phase.SYNCING, pending=5, last_token=5)
-STABLE = evolve(
-    SYNCING, phase=Phase.STABLE, pending=None, holding=True, first_beat=3.0, settled_at=16.0
-)
+STABLE = evolve(SYNCING, phase=Phase.STABLE, pending=None, holding=True, first_beat=3.0)
 BEATEN = evolve(STABLE, beating=6, beat_sent=13.0, next_beat=16.0, last_token=6)
 REVOKING = evolve(STABLE, phase=Phase.REVOKING, pending=6, last_token=6, reason="changed")
 DRAINING = evolve(REVOKING, beating=7, beat_sent=13.0, next_beat=16.0, last_token=7)
@@ -1194,7 +1192,7 @@ def test_a_heartbeat_past_the_join_is_nothing_to_the_generation_that_it_brings()
     assert step(after, reply(8, beaten(E.ILLEGAL_GENERATION), now=16.0))[0] == after
 
 
-def test_heartbeats_are_frequent_until_a_rebalance_has_settled() -> None:
+def test_heartbeats_are_frequent_after_a_rebalance_and_slow_down() -> None:
     syncing = evolve(SYNCING, config=COOPERATIVE, holding=True)
     stable = evolve(
         syncing,
@@ -1202,7 +1200,6 @@ def test_heartbeats_are_frequent_until_a_rebalance_has_settled() -> None:
         pending=None,
         session_ends=20.0,
         first_beat=0.25,
-        settled_at=16.0,
         next_beat=10.25,
     )
     assert step(syncing, reply(5, synced(), now=10.0)) == (
@@ -1210,7 +1207,10 @@ def test_heartbeats_are_frequent_until_a_rebalance_has_settled() -> None:
         (Assign(generation=generation()), WakeAt(time=10.25)),
     )
     assert step(stable, Woke(now=10.25))[0].next_beat == 10.5
-    assert step(stable, Woke(now=16.0))[0].next_beat == 19.0
+    assert step(stable, Woke(now=14.0))[0].next_beat == 15.0
+    assert step(stable, Woke(now=19.0))[0].next_beat == 21.25
+    late = evolve(stable, session_ends=40.0)
+    assert step(late, Woke(now=30.0))[0].next_beat == 33.0
 
 
 def test_first_heartbeats_slow_down_while_each_of_them_ends_its_generation() -> None:
