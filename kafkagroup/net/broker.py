@@ -194,6 +194,9 @@ class Broker:
             await connection.aclose()
 
     async def _connection(self, connection_id: str) -> BrokerConnection:
+        connection = self._connections.get(connection_id)
+        if connection is not None and not connection.closed:
+            return connection
         lock = self._connecting.setdefault(connection_id, anyio.Lock())
         async with lock:
             connection = self._connections.get(connection_id)

@@ -267,16 +267,16 @@ class BrokerConnection:
         correlation_id = self._send(request, version)
         waiting = self._waiting[correlation_id] = _Waiting()
         try:
-            with anyio.fail_after(timeout):
+            with anyio.move_on_after(timeout):
                 await waiting.done.wait()
-        except TimeoutError:
-            raise self._time_out(f"{type(request).__name__} within {timeout:g} s") from None
         except BaseException:
             if not waiting.done.is_set():
                 self._given_up[correlation_id] = now + timeout
             raise
         finally:
             self._waiting.pop(correlation_id, None)
+        if not waiting.done.is_set():
+            raise self._time_out(f"{type(request).__name__} within {timeout:g} s")
         if waiting.error is not None:
             raise waiting.error
         return cast(R, waiting.answer)

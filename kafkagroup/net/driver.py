@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
@@ -172,10 +173,10 @@ class Driver:
         self._stood_still = False
         """It stood still for a whole session, and the coordinator has not answered since."""
         self._polls: Polls
-        self._events: MemoryObjectSendStream[Event]
-        self._mailbox: MemoryObjectReceiveStream[Event]
         # Unbounded on purpose: each event answers an effect, so there are never more than those.
-        self._events, self._mailbox = anyio.create_memory_object_stream[Event](float("inf"))
+        self._mailbox: deque[Event] = deque()
+        self._mailed = anyio.Event()
+        """Set, and replaced by who waits, when there is something in the mailbox."""
         self._work: MemoryObjectSendStream[Revoke | Lose | Assign | Compute]
         self._desk: MemoryObjectReceiveStream[Revoke | Lose | Assign | Compute]
         self._work, self._desk = anyio.create_memory_object_stream[
@@ -253,7 +254,8 @@ class Driver:
 
     def _post(self, event: Event) -> None:
         if not self._over:
-            self._events.send_nowait(event)
+            self._mailbox.append(event)
+            self._mailed.set()
 
     # ------------------------------------------------------------ running
 
@@ -279,21 +281,22 @@ class Driver:
                 tasks.cancel_scope.cancel()
         finally:
             self._over = True
-            for stream in (self._events, self._mailbox, self._work, self._desk):
-                stream.close()
+            self._work.close()
+            self._desk.close()
 
     async def _next_event(self) -> Event:
         pulse = anyio.current_time() + self.member.config.session_timeout * _PULSE
         due = min(self._wake_at, pulse)
-        event: Event | None = None
-        with anyio.move_on_at(due):
-            event = await self._mailbox.receive()
+        if not self._mailbox:
+            self._mailed = anyio.Event()
+            with anyio.move_on_at(due):
+                await self._mailed.wait()
         now = anyio.current_time()
         self._lag.saw(now - due, now)
-        if event is None:
-            self._wake_at = float("inf")
-            event = Woke(now=now, jitter=random.random())
-        return event
+        if self._mailbox:
+            return self._mailbox.popleft()
+        self._wake_at = float("inf")
+        return Woke(now=now, jitter=random.random())
 
     def _step(self, event: Event, tasks: TaskGroup) -> None:
         before = self.member

@@ -17,7 +17,6 @@ from typing import Any
 import anyio
 import attrs
 from anyio.abc import ByteStream, SocketAttribute, TaskStatus
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kafkagroup.errors import DecodeError, ErrorCode, UnsupportedVersionError
 from kafkagroup.testing.embedded.broker import Incoming, handle, read_request, write_response
@@ -37,7 +36,6 @@ _LENGTH = Struct(">i")
 
 _ENDS_CONNECTION = (
     anyio.EndOfStream,
-    anyio.IncompleteRead,
     anyio.BrokenResourceError,
     anyio.ClosedResourceError,
     DecodeError,
@@ -69,6 +67,23 @@ class _Client:
     host: str
     doorkeeper: Doorkeeper | None
     """None where nobody has to show who it is."""
+
+
+class _Reader:
+    """Takes what there is, and hands it out by length: anyio's asks for the length and the rest of
+    a frame one after the other."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+
+    async def exactly(self, size: int) -> bytes:
+        """So many bytes. Raises: what the stream does when there are no more."""
+        while len(self._buffer) < size:
+            self._buffer += await self._stream.receive()
+        taken = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return taken
 
 
 class Server:
@@ -180,14 +195,14 @@ class Server:
         return _Client(stream, node_id, number, f"/{address[0]}", doorkeeper)
 
     async def _converse(self, client: _Client) -> None:
-        reader = BufferedByteReceiveStream(client.stream)
+        reader = _Reader(client.stream)
         limit = self._cluster.settings.max_request_bytes
         while True:
-            (size,) = _LENGTH.unpack(await reader.receive_exactly(_LENGTH.size))
+            (size,) = _LENGTH.unpack(await reader.exactly(_LENGTH.size))
             known = client.doorkeeper is None or client.doorkeeper.open
             if not 0 <= size <= (limit if known else MAX_REQUEST_BYTES):
                 return
-            incoming = read_request(await reader.receive_exactly(size))
+            incoming = read_request(await reader.exactly(size))
             # A killed node's task may have been about to run: its cancellation comes a step later.
             if not self._cluster.nodes[client.node_id].alive or not await self._answer(
                 client, incoming
@@ -235,15 +250,17 @@ class Server:
         return not last
 
     async def _carry_out(self, client: _Client, incoming: Incoming) -> Any:
-        answered = anyio.Event()
-        response: Any = None
+        answers: list[Any] = []
+        parked: anyio.Event | None = None
 
         def reply(value: Any) -> None:
-            nonlocal response
-            response = value
-            answered.set()
+            answers.append(value)
+            if parked is not None:
+                parked.set()
 
         now = anyio.current_time()
         handle(self._cluster, client.node_id, incoming, now, client.host, reply)
-        await answered.wait()
-        return response
+        if not answers:
+            parked = anyio.Event()
+            await parked.wait()
+        return answers[0]
