@@ -16,7 +16,9 @@ import gc
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
+from heapq import heappop, heappush
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import anyio
@@ -38,19 +40,26 @@ class Standstill(deque[Any]):
     It takes the place of the loop's own queue, of asyncio handles or of trio tasks.
     """
 
-    def __init__(self, context_of: Callable[[Any], Context | None], filler: Callable[[], Any]):
+    def __init__(
+        self,
+        context_of: Callable[[Any], Context | None],
+        filler: Callable[[], Any],
+        now: Callable[[], float],
+    ) -> None:
         super().__init__()
+        self.now = now
+        """The loop's clock, which anyio asks for its time in four steps."""
         self._context_of = context_of
         self._filler = filler
         self._held: dict[str, list[Any]] = {}
 
-    def append(self, item: Any) -> None:
-        if self._held:
-            process = self._process_of(item)
-            if process in self._held:
-                self._held[process].append(item)
-                return
-        super().append(item)
+    def _hold_or_append(self, item: Any) -> None:
+        """In the place of `append` while any process stands still."""
+        process = self._process_of(item)
+        if process in self._held:
+            self._held[process].append(item)
+        else:
+            super().append(item)
 
     def _process_of(self, item: Any) -> str | None:
         context = self._context_of(item)
@@ -58,7 +67,7 @@ class Standstill(deque[Any]):
 
     def stop(self, process: str) -> None:
         """Let nothing of this process run any more."""
-        held = self._held.setdefault(process, [])
+        held = self._hold(process)
         for index, item in enumerate(self):
             if self._process_of(item) == process:
                 held.append(item)
@@ -68,21 +77,16 @@ class Standstill(deque[Any]):
     def go(self, process: str) -> None:
         """Let it run again, from where it stood."""
         self.extend(self._held.pop(process, ()))
+        if not self._held and "append" in vars(self):
+            del self.append
+
+    def _hold(self, process: str) -> list[Any]:
+        # As a field: there are hundreds of thousands of calls, and few while any stands still.
+        self.append = self._hold_or_append  # type: ignore[method-assign]
+        return self._held.setdefault(process, [])
 
 
 # ------------------------------------------------------------------ asyncio
-
-
-class _Clock:
-    """In the place of a selector: where the loop would sleep, the clock jumps."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> tuple[()]:
-        if timeout is None:
-            raise RuntimeError("deadlock: every task waits, and no timer is set")
-        self.now += max(timeout, 0.0)
-        return ()
 
 
 class _Task(asyncio.Task[Any]):
@@ -91,22 +95,43 @@ class _Task(asyncio.Task[Any]):
     number: int
 
 
+class _Handle(asyncio.Handle):
+    """Made for each step: without the questions of debugging."""
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Any
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback, self._args = None, None
+
+
 class _Loop(asyncio.BaseEventLoop):
-    """An asyncio loop in virtual time, with shuffled steps, without files and threads."""
+    """An asyncio loop in virtual time, with shuffled steps, without files and threads.
+
+    Where another would sleep, its clock jumps. Of two timers of one instant the one that was set
+    first is the first.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self._selector = _Clock()
+        self._now = 0.0
         self._shuffle = random.Random(seed).shuffle
         self._made = 0
-        self._ready = Standstill(
-            lambda handle: handle._context,
-            lambda: asyncio.Handle(lambda: None, (), self),
+        self._ready: Standstill = Standstill(
+            lambda handle: handle._context, lambda: _Handle(lambda: None, (), None), self.time
         )
+        self._timers: list[tuple[float, int, _Handle]] = []
+        self._timers_set = 0
         self.set_task_factory(self._make_task)
 
     def time(self) -> float:
-        return self._selector.now
+        return self._now
 
     def _process_events(self, events: object) -> None:
         pass
@@ -122,28 +147,64 @@ class _Loop(asyncio.BaseEventLoop):
         task.number = self._made
         return task
 
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> _Handle:  # type: ignore[override]
+        handle = _Handle(callback, args, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> _Handle:
+        handle = _Handle(callback, args, context)
+        self._timers_set += 1
+        heappush(self._timers, (when, self._timers_set, handle))
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> _Handle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
     def _run_once(self) -> None:
-        ready = self._ready
+        ready, timers = self._ready, self._timers
         if len(ready) > 1:
-            places, steps = [], []
-            for place, handle in enumerate(ready):
-                task = getattr(handle._callback, "__self__", None)
-                if type(task) is _Task:
-                    places.append(place)
-                    steps.append((task.number, handle))
-            if len(steps) > 1:
-                steps.sort(key=lambda step: step[0])
-                self._shuffle(steps)
-                for place, (_, handle) in zip(places, steps, strict=True):
-                    ready[place] = handle
-        super()._run_once()  # type: ignore[misc]
+            self._mix(ready)
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+        if not ready and not self._stopping:
+            if not timers:
+                raise RuntimeError("deadlock: every task waits, and no timer is set")
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            handle = heappop(timers)[2]
+            if not handle._cancelled:
+                ready.append(handle)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": "a callback failed", "exception": error})
+
+    def _mix(self, ready: Standstill) -> None:
+        places, steps = [], []
+        for place, handle in enumerate(ready):
+            task = getattr(handle._callback, "__self__", None)
+            if type(task) is _Task:
+                places.append(place)
+                steps.append((task.number, handle))
+        if len(steps) > 1:
+            steps.sort(key=itemgetter(0))
+            self._shuffle(steps)
+            for place, (_, handle) in zip(places, steps, strict=True):
+                ready[place] = handle
 
 
 # ------------------------------------------------------------------ trio
-
-
-async def _nothing() -> None:
-    pass
 
 
 @contextlib.contextmanager
@@ -162,10 +223,10 @@ class _TrioQueue(Standstill):
     """Trio empties its queue as a whole before a batch runs, so that gaps need no filling."""
 
     def __init__(self) -> None:
-        super().__init__(lambda task: task.context, lambda: None)
+        super().__init__(lambda task: task.context, lambda: None, trio.current_time)
 
     def stop(self, process: str) -> None:
-        self._held.setdefault(process, [])
+        self._hold(process)
         ready = list(self)
         self.clear()
         for task in ready:

@@ -125,7 +125,8 @@ class Socket(ByteStream):
         """When the last bytes that were sent from here arrive."""
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        await checkpoint()
+        if self._chunks or self._ended or self._broken:
+            await checkpoint()  # else it waits, which is one
         while True:
             if self.closed:
                 raise anyio.ClosedResourceError
@@ -147,7 +148,8 @@ class Socket(ByteStream):
         return data
 
     async def send(self, item: bytes) -> None:
-        await checkpoint()
+        if not self.at_broker:
+            await checkpoint()
         if self.closed:
             raise anyio.ClosedResourceError
         if self._broken:

@@ -286,13 +286,14 @@ def make_plan(seed: int, *, backend: str | None = None) -> Plan:
     """The plan of a seed. Every tenth runs on trio, unless it is told where."""
     random = Random(f"plan {seed}")
     topics = {f"t{i}": random.randint(1, 5) for i in range(random.randint(1, 3))}
-    heal = round(random.uniform(24, 36), 2)
+    heal = round(random.uniform(20, 30), 2)
     size = random.choices((3, 4, 5, 6, 8, 10, 12), (20, 20, 15, 10, 5, 3, 2))[0]
     mode = random.choice(_MODES)
     static = random.random()
     auto_commit = random.random()
     timings = {
         "session": random.choice((6.0, 8.0)),
+        "heartbeat": random.choice((1.0, 2.0)),
         "rebalance": random.choice((8.0, 12.0)),
         "request_timeout": random.choice((3.0, 6.0)),
     }
