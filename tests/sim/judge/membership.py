@@ -300,7 +300,9 @@ class Membership:
         for topic, count in event.partitions.items():
             first = self._partitions.setdefault(topic, count)
             shares = (*event.assignment.values(), *event.claims.values())
-            given = [tp for share in shares for tp in share if tp.topic == topic]
+            seen = [tp for share in shares for tp in share if tp.topic == topic]
+            # What others claim of it the leader does not take for the topic.
+            given = any(tp.topic == topic for share in event.assignment.values() for tp in share)
             if given or event.time - self._misled_at > _MEMORY:
-                known[topic] = min(count, max(first, *(tp.partition + 1 for tp in given), 0))
+                known[topic] = min(count, max(first, *(tp.partition + 1 for tp in seen), 0))
         return known
