@@ -466,6 +466,7 @@ class GroupMember(Service):
             rebalance_timeout=config.rebalance_timeout,
             retry_backoff=config.retry_backoff,
             retry_backoff_max=config.retry_backoff_max,
+            max_retries=config.max_retries,
             lag=self._lag,
         )
 

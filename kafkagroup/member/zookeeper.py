@@ -14,7 +14,13 @@ from typing import Any, assert_never
 
 import attrs
 
-from kafkagroup.errors import BrokerError, ErrorCode, LocalProtocolError, TransportError
+from kafkagroup.errors import (
+    BrokerError,
+    ErrorCode,
+    JoinFailedError,
+    LocalProtocolError,
+    TransportError,
+)
 from kafkagroup.member.backoff import backoff
 from kafkagroup.member.vocabulary import (
     AssignFailed,
@@ -230,8 +236,20 @@ class _Step:
         member = self.member
         refused = member.asked - granted
         self._set(asking=None, held=member.held | granted)
+        if not refused:
+            self._set(attempts=0)
+            return
         # The owner before may still be finishing; in between, others must not wait for us.
-        self._back_off() if refused else self._set(attempts=0)
+        self._back_off()
+        most = member.config.max_retries
+        if most is not None and self.member.attempts > most:
+            group, claims = member.config.group_id, ", ".join(sorted(refused))
+            self._fail(
+                JoinFailedError(
+                    f"claims of group {group!r} were refused {self.member.attempts} times in a row,"
+                    f" as others hold them: {claims}"
+                )
+            )
 
     def _released(self) -> None:
         member = self.member

@@ -75,6 +75,8 @@ class Config:
     rebalance_timeout: float = 300.0
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
+    max_retries: int | None = None
+    """How often in a row claims may be refused and tried again; None: for ever."""
 
 
 @attrs.frozen

@@ -237,8 +237,9 @@ class Engine:
                 whole=False,
                 client_id=options.client_id,
                 rebalance_timeout=options.rebalance_timeout,
-                retry_backoff=options.retry_backoff,
-                retry_backoff_max=options.retry_backoff_max,
+                retry_backoff=options.rebalance_backoff,
+                retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
+                max_retries=options.rebalance_max_retries,
                 lag=session.lag,
             )
         config = Config(

@@ -111,6 +111,7 @@ class Membership(Protocol):
         rebalance_timeout: float,
         retry_backoff: float,
         retry_backoff_max: float,
+        max_retries: int | None,
         lag: LoopLag,
     ) -> Running:
         """A member that is yet to run. `whole`: its generations exclude each other; otherwise its

@@ -81,6 +81,7 @@ class ZooKeeperMembership:
         rebalance_timeout: float,
         retry_backoff: float,
         retry_backoff_max: float,
+        max_retries: int | None,
         lag: LoopLag,
     ) -> ZooKeeperDriver:
         """A member that is yet to run; for `Consumer` and `GroupMember`."""
@@ -93,6 +94,7 @@ class ZooKeeperMembership:
             rebalance_timeout=rebalance_timeout,
             retry_backoff=retry_backoff,
             retry_backoff_max=retry_backoff_max,
+            max_retries=max_retries,
         )
         member = Member(config=config, protocols=protocols)
         # kazoo would not make the chroot, where it is not there yet.

@@ -2,7 +2,7 @@
 
 A name is a class, a method with its parameters, an option with its default, a property, a key of a
 configuration, or "Class: what it does" for a behaviour that has no name. Defaults are the
-documents'. `PENDING` are those that need ZooKeeper: no row of the page speaks of them yet.
+documents'.
 """
 
 DOCUMENTS: dict[str, tuple[str, ...]] = {
@@ -259,6 +259,3 @@ DOCUMENTS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Document -> its names, in its order."""
-
-PENDING: frozenset[str] = frozenset(("BalancedConsumer",))
-"""What membership in ZooKeeper will answer to. The page has no rows for these."""

@@ -7,14 +7,12 @@ import anyio
 import anyio.to_thread
 import pytest
 from brokers import until
-from kazoo.client import KazooClient
 
 from kafkagroup import Consumer, TopicPartition
 from kafkagroup.assign import naive_allocator as the_main_apis
 from kafkagroup.compat.kiel import GroupedConsumer, NoOffsetsError, naive_allocator
 from kafkagroup.errors import BrokerError, CommitFailedError, ErrorCode
-from kafkagroup.testing import EmbeddedKafka, LocalZooKeeper
-from kafkagroup.testing.local import LocalKafkaUnavailable
+from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.types import OffsetAndMetadata
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
@@ -26,17 +24,6 @@ pytestmark = pytest.mark.anyio
 
 def values(*given):
     return [NewRecord(None, json.dumps(value).encode()) for value in given]
-
-
-@pytest.fixture(scope="module")
-def zookeeper():
-    ensemble = LocalZooKeeper()
-    try:
-        ensemble.start()
-    except LocalKafkaUnavailable as error:
-        pytest.skip(f"no real ZooKeeper on this machine: {error}")
-    yield ensemble
-    ensemble.stop()
 
 
 def grouped(bootstrap, name, zk_hosts=(), **options):
@@ -185,7 +172,9 @@ async def test_members_share_and_take_over(bootstrap, name, fill):
         await until(lambda: one.allocation == {name: [0, 1, 2]})
 
 
-async def test_members_share_and_take_over_through_zookeeper(bootstrap, name, fill, zookeeper):
+async def test_members_share_and_take_over_through_zookeeper(
+    bootstrap, name, fill, zookeeper, members_in
+):
     await fill(3)
     hosts = zookeeper.hosts.split(",")
     async with grouped(bootstrap, name, hosts) as one:
@@ -193,18 +182,8 @@ async def test_members_share_and_take_over_through_zookeeper(bootstrap, name, fi
         async with grouped(bootstrap, name, hosts) as other:
             await until(lambda: {len(m.allocation.get(name, [])) for m in (one, other)} == {1, 2})
             assert sorted(one.allocation[name] + other.allocation[name]) == [0, 1, 2]
-            assert len(await anyio.to_thread.run_sync(members_in, zookeeper, name)) == 2
+            assert len(await members_in(f"/kiel/{name}")) == 2
         await until(lambda: one.allocation == {name: [0, 1, 2]})
-
-
-def members_in(zookeeper, group):
-    client = KazooClient(zookeeper.hosts)
-    client.start()
-    try:
-        return client.get_children(f"/kiel/{group}/members")
-    finally:
-        client.stop()
-        client.close()
 
 
 async def test_an_allocator_of_ones_own(bootstrap, name, fill):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compat.names import DOCUMENTS, PENDING
+from compat.names import DOCUMENTS
 
 from kafkagroup.compat import kafka_python, kiel, pykafka
 
@@ -43,12 +43,7 @@ def rows() -> dict[str, list[tuple[str, str, str]]]:
 
 def test_every_name_has_one_row_in_the_documents_order() -> None:
     on_the_page = {document: [name for name, _, _ in found] for document, found in rows().items()}
-    wanted = {d: [n for n in names if n not in PENDING] for d, names in DOCUMENTS.items()}
-    assert on_the_page == wanted
-
-
-def test_what_is_pending_is_a_name_of_the_documents() -> None:
-    assert {name for _, name in NAMES} >= PENDING
+    assert on_the_page == {document: list(names) for document, names in DOCUMENTS.items()}
 
 
 def test_every_row_has_tests_and_they_exist() -> None:
@@ -101,7 +96,7 @@ PRIVATE = frozenset(
 
 @pytest.mark.parametrize(
     ("document", "name"),
-    [(d, n) for d, n in NAMES if n not in PENDING and ": " not in n and n != "SimpleConsumer"],
+    [(d, n) for d, n in NAMES if ": " not in n and n != "SimpleConsumer"],
 )
 def test_a_name_is_there_with_its_parameters_and_defaults(document: str, name: str) -> None:
     path, parenthesis, inside = name.rstrip(")").partition("(")

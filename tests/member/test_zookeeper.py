@@ -20,6 +20,7 @@ from kafkagroup.errors import (
     ConfigurationError,
     ConnectionLostError,
     ErrorCode,
+    JoinFailedError,
     LocalProtocolError,
     RemoteProtocolError,
 )
@@ -318,6 +319,20 @@ def test_a_claim_that_another_holds_is_tried_again_later_and_the_rest_is_taken_u
     assert effects == [Claim(token=12, units=units(T0))]
     member, effects = step(member, Claimed(now=101.25, token=12, granted=units()))
     assert effects == (WakeAt(time=101.5),)  # twice as long as before
+
+
+def test_claims_may_be_refused_so_often_in_a_row():
+    config = attrs.evolve(OWNING.config, max_retries=1)
+    member, _ = computed(attrs.evolve(OWNING, config=config), T0, T1, T2)
+    member, _ = step(member, Claimed(now=101.0, token=10, granted=units()))
+    member, effects = run(member, Woke(now=101.125))
+    assert effects == [Claim(token=11, units=units(T2))]
+    member, effects = step(member, Claimed(now=101.25, token=11, granted=units()))
+    (lose, fail, disconnect) = effects
+    assert (lose.reason, type(fail), type(disconnect)) == (str(fail.error), Fail, Disconnect)
+    assert isinstance(fail.error, JoinFailedError)
+    assert "refused 2 times in a row, as others hold them: t:2" in str(fail.error)
+    assert member.phase is Phase.FAILED
 
 
 def test_a_claim_whose_answer_was_lost_is_released_before_it_is_tried_again():

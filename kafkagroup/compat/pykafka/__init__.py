@@ -1,4 +1,4 @@
-"""pykafka's names: group membership, its broker, its managed balanced consumer.
+"""pykafka's names: group membership, its broker, its balanced consumers.
 
 ```python
 from kafkagroup.compat.pykafka import ManagedBalancedConsumer
@@ -10,7 +10,7 @@ async with ManagedBalancedConsumer("orders", "localhost:9092", b"billing") as co
 """
 
 from kafkagroup.compat.pykafka.broker import Broker
-from kafkagroup.compat.pykafka.consumer import ManagedBalancedConsumer
+from kafkagroup.compat.pykafka.consumer import BalancedConsumer, ManagedBalancedConsumer
 from kafkagroup.compat.pykafka.membership import (
     GroupMembershipProtocol,
     RangeProtocol,
@@ -32,6 +32,7 @@ from kafkagroup.compat.pykafka.protocol import (
 )
 
 __all__ = [
+    "BalancedConsumer",
     "Broker",
     "BrokerMetadata",
     "Cluster",

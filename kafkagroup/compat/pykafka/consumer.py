@@ -1,4 +1,5 @@
-"""pykafka's `ManagedBalancedConsumer`: a `kafkagroup.Consumer` by pykafka's names.
+"""pykafka's `ManagedBalancedConsumer` and `BalancedConsumer`: a `kafkagroup.Consumer` by pykafka's
+names. Kafka keeps the members of the one, ZooKeeper those of the other.
 
 Offsets are pykafka's: `held_offsets`, and what `post_rebalance_callback` is given and answers, are
 those of the last message consumed, so reading goes on behind them; what is committed is the next
@@ -11,7 +12,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kafkagroup import ConfigurationError, Consumer, Record, TopicPartition
 from kafkagroup.compat._host import Host
@@ -23,67 +24,54 @@ from kafkagroup.compat.pykafka.membership import (
 from kafkagroup.compat.pykafka.protocol import Cluster, Message, OffsetType, text
 from kafkagroup.errors import ConsumerClosedError
 
-__all__ = ["ManagedBalancedConsumer"]
+if TYPE_CHECKING:
+    from kafkagroup import ZooKeeperMembership
+
+__all__ = ["BalancedConsumer", "ManagedBalancedConsumer"]
 
 Offsets = dict[int, int]
 """Partition id -> offset of the last message consumed; -2 when there is none."""
 
 PostRebalanceCallback = Callable[
-    ["ManagedBalancedConsumer", Offsets, Offsets],
-    Awaitable[Mapping[int, int] | None] | Mapping[int, int] | None,
+    [Any, Offsets, Offsets], Awaitable[Mapping[int, int] | None] | Mapping[int, int] | None
 ]
+"""Called with the consumer, of whichever kind, and what it owned and owns."""
 
 _FOREVER = 2**31 - 1
 """Milliseconds. pykafka sets no limit to how long an application may stay away."""
 
 
-class ManagedBalancedConsumer:
-    """A consumer that shares the partitions of a topic with the other members of its group.
-
-    ```python
-    async with ManagedBalancedConsumer("orders", "localhost:9092", b"billing") as consumer:
-        async for message in consumer:
-            print(message.offset, message.value)
-    ```
-    """
+class _Balanced:
+    """What both kinds do. Inside `async with` on asyncio and trio; on asyncio also by `start()` and
+    `stop()`."""
 
     def __init__(
         self,
         topic: Any,
         cluster: Cluster | str | Sequence[str],
         consumer_group: str | bytes,
-        fetch_message_max_bytes: int = 1024 * 1024,
-        num_consumer_fetchers: int = 1,
-        auto_commit_enable: bool = False,
-        auto_commit_interval_ms: int = 60 * 1000,
-        queued_max_messages: int = 2000,
-        fetch_min_bytes: int = 1,
-        fetch_error_backoff_ms: int = 500,
-        fetch_wait_max_ms: int = 100,
-        offsets_channel_backoff_ms: int = 1000,
-        offsets_commit_max_retries: int = 5,
-        auto_offset_reset: int = OffsetType.EARLIEST,
-        consumer_timeout_ms: int = -1,
-        rebalance_max_retries: int = 5,
-        rebalance_backoff_ms: int = 2 * 1000,
-        auto_start: bool = True,
-        reset_offset_on_start: bool = False,
-        post_rebalance_callback: PostRebalanceCallback | None = None,
-        use_rdkafka: bool = False,
-        compacted_topic: bool = True,
-        heartbeat_interval_ms: int = 3000,
         *,
-        membership_protocol: GroupMembershipProtocol = RangeProtocol,
-        session_timeout_ms: int = 30_000,
-        heartbeat_thread: bool = True,
+        fetch_message_max_bytes: int,
+        num_consumer_fetchers: int,
+        auto_commit_enable: bool,
+        auto_commit_interval_ms: int,
+        queued_max_messages: int,
+        fetch_min_bytes: int,
+        fetch_wait_max_ms: int,
+        offsets_channel_backoff_ms: int,
+        offsets_commit_max_retries: int,
+        auto_offset_reset: int,
+        consumer_timeout_ms: int,
+        rebalance_max_retries: int,
+        rebalance_backoff_ms: int,
+        auto_start: bool,
+        reset_offset_on_start: bool,
+        post_rebalance_callback: PostRebalanceCallback | None,
+        use_rdkafka: bool,
+        membership_protocol: GroupMembershipProtocol,
+        **kept: Any,
     ) -> None:
-        """`topic` is a name, or has one as its `name`; `cluster` may be addresses alone.
-
-        Heartbeats come from a thread, as pykafka's do: an application that blocks its loop keeps
-        its partitions. One that never blocks it may do without: `heartbeat_thread=False`.
-        `fetch_error_backoff_ms` and `compacted_topic` change nothing: the one is of no use in
-        pykafka either, and gaps between offsets are no trouble here. Raises: ConfigurationError.
-        """
+        """`kept`: the main API's options for who keeps the members. Raises: ConfigurationError."""
         if use_rdkafka:
             raise ConfigurationError("use_rdkafka=True is not available; there is no librdkafka")
         if auto_offset_reset not in (OffsetType.EARLIEST, OffsetType.LATEST):
@@ -118,12 +106,9 @@ class ManagedBalancedConsumer:
             auto_offset_reset="earliest" if self._reset == OffsetType.EARLIEST else "latest",
             rebalance_max_retries=rebalance_max_retries,
             rebalance_backoff_ms=rebalance_backoff_ms,
-            session_timeout_ms=session_timeout_ms,
-            rebalance_timeout_ms=session_timeout_ms,
             max_poll_interval_ms=_FOREVER,
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            heartbeat_thread=heartbeat_thread,
             on_partitions_assigned=self._assigned,
+            **kept,
         )
 
     # ------------------------------------------------------------ starting and stopping
@@ -262,26 +247,186 @@ class ManagedBalancedConsumer:
         return starts
 
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Called by the consumer in each rebalance; what it answers is where reading starts."""
+        """Called by the consumer in each rebalance with what is new; what it answers is where
+        reading starts."""
         starts: dict[TopicPartition, int] = {}
-        if self._resets_on_start:
+        if self._resets_on_start and partitions:
             self._resets_on_start = False
             starts = await self._starts(dict.fromkeys(partitions, self._reset))
             await self._consumer.commit(starts)
         committed = await self._consumer.committed(partitions)
-        before, self._held = (
-            self._held,
-            {
-                tp.partition: OffsetType.EARLIEST if at is None or at.offset == 0 else at.offset - 1
-                for tp, at in committed.items()
-            },
-        )
+        before, kept = self._held, self.partitions
+        self._held = {p: offset for p, offset in before.items() if p in kept} | {
+            tp.partition: OffsetType.EARLIEST if at is None or at.offset == 0 else at.offset - 1
+            for tp, at in committed.items()
+        }
         if self._callback is not None:
             answer = self._callback(self, before, dict(self._held))
             given = await answer if inspect.isawaitable(answer) else answer
             if given:
                 starts |= await self._starts({self._tp(p): at for p, at in given.items()})
         return starts
+
+
+class ManagedBalancedConsumer(_Balanced):
+    """A consumer that shares the partitions of a topic with the other members of its group, which
+    Kafka keeps.
+
+    ```python
+    async with ManagedBalancedConsumer("orders", "localhost:9092", b"billing") as consumer:
+        async for message in consumer:
+            print(message.offset, message.value)
+    ```
+    """
+
+    def __init__(
+        self,
+        topic: Any,
+        cluster: Cluster | str | Sequence[str],
+        consumer_group: str | bytes,
+        fetch_message_max_bytes: int = 1024 * 1024,
+        num_consumer_fetchers: int = 1,
+        auto_commit_enable: bool = False,
+        auto_commit_interval_ms: int = 60 * 1000,
+        queued_max_messages: int = 2000,
+        fetch_min_bytes: int = 1,
+        fetch_error_backoff_ms: int = 500,
+        fetch_wait_max_ms: int = 100,
+        offsets_channel_backoff_ms: int = 1000,
+        offsets_commit_max_retries: int = 5,
+        auto_offset_reset: int = OffsetType.EARLIEST,
+        consumer_timeout_ms: int = -1,
+        rebalance_max_retries: int = 5,
+        rebalance_backoff_ms: int = 2 * 1000,
+        auto_start: bool = True,
+        reset_offset_on_start: bool = False,
+        post_rebalance_callback: PostRebalanceCallback | None = None,
+        use_rdkafka: bool = False,
+        compacted_topic: bool = True,
+        heartbeat_interval_ms: int = 3000,
+        *,
+        membership_protocol: GroupMembershipProtocol = RangeProtocol,
+        session_timeout_ms: int = 30_000,
+        heartbeat_thread: bool = True,
+    ) -> None:
+        """`topic` is a name, or has one as its `name`; `cluster` may be addresses alone.
+
+        Heartbeats come from a thread, as pykafka's do: an application that blocks its loop keeps
+        its partitions. One that never blocks it may do without: `heartbeat_thread=False`.
+        `fetch_error_backoff_ms` and `compacted_topic` change nothing: the one is of no use in
+        pykafka either, and gaps between offsets are no trouble here. Raises: ConfigurationError.
+        """
+        super().__init__(
+            topic,
+            cluster,
+            consumer_group,
+            fetch_message_max_bytes=fetch_message_max_bytes,
+            num_consumer_fetchers=num_consumer_fetchers,
+            auto_commit_enable=auto_commit_enable,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            queued_max_messages=queued_max_messages,
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_wait_max_ms=fetch_wait_max_ms,
+            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
+            offsets_commit_max_retries=offsets_commit_max_retries,
+            auto_offset_reset=auto_offset_reset,
+            consumer_timeout_ms=consumer_timeout_ms,
+            rebalance_max_retries=rebalance_max_retries,
+            rebalance_backoff_ms=rebalance_backoff_ms,
+            auto_start=auto_start,
+            reset_offset_on_start=reset_offset_on_start,
+            post_rebalance_callback=post_rebalance_callback,
+            use_rdkafka=use_rdkafka,
+            membership_protocol=membership_protocol,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            heartbeat_thread=heartbeat_thread,
+        )
+
+
+class BalancedConsumer(_Balanced):
+    """A consumer that shares the partitions of a topic with the other members of its group, which
+    ZooKeeper keeps; offsets are in Kafka. Needs `kafkagroup[zookeeper]`.
+
+    ```python
+    async with BalancedConsumer(
+        "orders", "localhost:9092", b"billing", zookeeper_connect="localhost:2181"
+    ) as consumer: ...
+    ```
+    """
+
+    def __init__(
+        self,
+        topic: Any,
+        cluster: Cluster | str | Sequence[str],
+        consumer_group: str | bytes,
+        fetch_message_max_bytes: int = 1024 * 1024,
+        num_consumer_fetchers: int = 1,
+        auto_commit_enable: bool = False,
+        auto_commit_interval_ms: int = 60 * 1000,
+        queued_max_messages: int = 2000,
+        fetch_min_bytes: int = 1,
+        fetch_error_backoff_ms: int = 500,
+        fetch_wait_max_ms: int = 100,
+        offsets_channel_backoff_ms: int = 1000,
+        offsets_commit_max_retries: int = 5,
+        auto_offset_reset: int = OffsetType.EARLIEST,
+        consumer_timeout_ms: int = -1,
+        rebalance_max_retries: int = 5,
+        rebalance_backoff_ms: int = 2 * 1000,
+        zookeeper_connection_timeout_ms: int = 6 * 1000,
+        zookeeper_connect: str = "127.0.0.1:2181",
+        zookeeper: Any = None,
+        auto_start: bool = True,
+        reset_offset_on_start: bool = False,
+        post_rebalance_callback: PostRebalanceCallback | None = None,
+        use_rdkafka: bool = False,
+        compacted_topic: bool = False,
+        *,
+        membership_protocol: GroupMembershipProtocol = RangeProtocol,
+    ) -> None:
+        """As ManagedBalancedConsumer. `zookeeper_connection_timeout_ms` is how long the session
+        outlives a connection, which is what pykafka makes of it too.
+
+        `zookeeper` may be a `kafkagroup.ZooKeeperMembership`, for TLS and credentials, instead of
+        `zookeeper_connect`; or a KazooClient, whose addresses are taken, and nothing else.
+        """
+        super().__init__(
+            topic,
+            cluster,
+            consumer_group,
+            fetch_message_max_bytes=fetch_message_max_bytes,
+            num_consumer_fetchers=num_consumer_fetchers,
+            auto_commit_enable=auto_commit_enable,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            queued_max_messages=queued_max_messages,
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_wait_max_ms=fetch_wait_max_ms,
+            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
+            offsets_commit_max_retries=offsets_commit_max_retries,
+            auto_offset_reset=auto_offset_reset,
+            consumer_timeout_ms=consumer_timeout_ms,
+            rebalance_max_retries=rebalance_max_retries,
+            rebalance_backoff_ms=rebalance_backoff_ms,
+            auto_start=auto_start,
+            reset_offset_on_start=reset_offset_on_start,
+            post_rebalance_callback=post_rebalance_callback,
+            use_rdkafka=use_rdkafka,
+            membership_protocol=membership_protocol,
+            membership=_membership(zookeeper, zookeeper_connect, zookeeper_connection_timeout_ms),
+        )
+
+
+def _membership(zookeeper: Any, connect: str, session_ms: int) -> ZooKeeperMembership:
+    from kafkagroup import ZooKeeperMembership  # needs kazoo, which Kafka's own groups do without
+
+    if isinstance(zookeeper, ZooKeeperMembership):
+        return zookeeper
+    if zookeeper is not None:
+        addresses = ",".join(f"{host}:{port}" for host, port in zookeeper.hosts)
+        connect = f"{addresses}{zookeeper.chroot}"
+    return ZooKeeperMembership(connect, session_timeout_ms=session_ms, root="/pykafka")
 
 
 def _ms(time: datetime) -> int:

@@ -1,0 +1,130 @@
+"""pykafka's balanced consumer: its group in a real ZooKeeper, its topic and offsets in Kafka."""
+
+import inspect
+
+import anyio
+import pytest
+from brokers import until
+
+from kafkagroup import Consumer, TopicPartition, ZooKeeperMembership
+from kafkagroup.compat.pykafka import (
+    BalancedConsumer,
+    ManagedBalancedConsumer,
+    OffsetType,
+    RoundRobinProtocol,
+)
+from kafkagroup.errors import ConfigurationError, JoinFailedError
+
+pytestmark = pytest.mark.anyio
+
+QUICK = {"rebalance_backoff_ms": 50}
+
+
+@pytest.fixture
+def consumer_of(bootstrap, name, zookeeper):
+    def make(**options):
+        options = {"zookeeper_connect": zookeeper.hosts, **QUICK, **options}
+        return BalancedConsumer(name, bootstrap, name.encode(), **options)
+
+    return make
+
+
+async def take(consumer, count):
+    with anyio.fail_after(20):
+        return [await consumer.consume() for _ in range(count)]
+
+
+def test_its_options_are_the_managed_ones_and_those_of_zookeeper():
+    """With pykafka's defaults, which differ in what is of no use."""
+    managed = inspect.signature(ManagedBalancedConsumer).parameters
+    ours = inspect.signature(BalancedConsumer).parameters
+    defaults = {name: parameter.default for name, parameter in ours.items()}
+    shared = {n: p.default for n, p in managed.items() if n in ours}
+    zookeeper = {
+        "zookeeper_connection_timeout_ms": 6000,
+        "zookeeper_connect": "127.0.0.1:2181",
+        "zookeeper": None,
+    }
+    assert defaults == {**shared, **zookeeper, "compacted_topic": False}
+    kafkas_own = {"heartbeat_interval_ms", "session_timeout_ms", "heartbeat_thread"}
+    assert managed.keys() - ours.keys() == kafkas_own
+
+
+async def test_members_share_and_take_over_and_their_callbacks_hear_of_it(
+    name, fill, consumer_of, members_in
+):
+    """What stays with a member is among what it owns after the rebalance, though it was not
+    interrupted."""
+    await fill(2, 5)
+    told = []
+    callback = lambda *heard: told.append(heard)  # noqa: E731
+    async with consumer_of(post_rebalance_callback=callback) as consumer:
+        messages = await take(consumer, 10)
+        assert {(m.partition_id, m.offset) for m in messages} == {
+            (p, n) for p in range(2) for n in range(5)
+        }
+        await consumer.commit_offsets()
+        async with consumer_of() as other:
+            await until(lambda: len(consumer.partitions) == len(other.partitions) == 1)
+            await until(lambda: len(consumer.held_offsets) == len(other.held_offsets) == 1)
+            assert len(await members_in(f"/pykafka/{name}")) == 2
+        await until(lambda: consumer.held_offsets == {0: 4, 1: 4})
+    rebalances = [(before, after) for _, before, after in told if before != after]
+    ((_, (mine,)), *_) = [(b, list(a)) for b, a in rebalances if len(a) == 1]
+    assert rebalances == [
+        ({}, {0: -2, 1: -2}),
+        ({0: 4, 1: 4}, {mine: 4}),
+        ({mine: 4}, {0: 4, 1: 4}),
+    ]
+    assert {heard[0] for heard in told} == {consumer}
+
+
+async def test_another_protocol(fill, consumer_of):
+    await fill(4)
+    async with consumer_of(membership_protocol=RoundRobinProtocol) as one:
+        async with consumer_of(membership_protocol=RoundRobinProtocol) as other:
+            await until(lambda: {*one.partitions} & {0, 1} and {*other.partitions} & {0, 1})
+            assert {len(one.partitions), len(other.partitions)} == {2}
+
+
+@pytest.mark.parametrize(("reset", "first"), [(OffsetType.EARLIEST, 0), (OffsetType.LATEST, 3)])
+async def test_resetting_on_start(bootstrap, name, fill, consumer_of, reset, first):
+    await fill(1, 3)
+    async with consumer_of() as consumer:
+        await take(consumer, 2)
+        await consumer.commit_offsets()
+    async with consumer_of(reset_offset_on_start=True, auto_offset_reset=reset) as consumer:
+        await until(lambda: consumer.held_offsets)
+        async with Consumer(bootstrap_servers=bootstrap, group_id=name) as other:
+            (found,) = (await other.committed([TopicPartition(name, 0)])).values()
+        assert found.offset == first
+
+
+async def test_a_claim_that_another_holds_is_tried_so_often(name, fill, consumer_of, keeper):
+    await fill(1, 3)
+    path = f"/pykafka/{name}/claims/{name}:0"
+    keeper.create(path, b"somebody", ephemeral=True, makepath=True)
+    async with consumer_of(rebalance_max_retries=2) as consumer:
+        with pytest.raises(JoinFailedError, match=f"refused 3 times.*{name}:0"):
+            await take(consumer, 1)
+
+
+async def test_where_zookeeper_is_may_be_said_in_other_ways(
+    name, fill, consumer_of, keeper, members_in, zookeeper
+):
+    await fill(1, 3)
+    nowhere = "127.0.0.1:1"
+    async with consumer_of(zookeeper_connect=nowhere, zookeeper=keeper) as consumer:
+        await take(consumer, 1)
+        assert len(await members_in(f"/pykafka/{name}")) == 1
+    membership = ZooKeeperMembership(zookeeper.hosts, root="/mine")
+    async with consumer_of(zookeeper_connect=nowhere, zookeeper=membership) as consumer:
+        await take(consumer, 1)
+        assert len(await members_in(f"/mine/{name}")) == 1
+
+
+def test_what_there_is_not():
+    with pytest.raises(ConfigurationError, match="librdkafka"):
+        BalancedConsumer("t", "localhost:9092", b"g", use_rdkafka=True)
+    with pytest.raises(ConfigurationError, match="session_timeout_ms=0"):
+        BalancedConsumer("t", "localhost:9092", b"g", zookeeper_connection_timeout_ms=0)
