@@ -346,6 +346,7 @@ class _Step:
             pending=None,
             acknowledged=max(member.acknowledged, member.parked_at),
             calm_at=member.parked_at,
+            beating=None,  # past the sync, and perhaps over a dead connection: others go on
             attempts=0,
             failures=0,
             holding=True,

@@ -1192,6 +1192,16 @@ def test_a_heartbeat_past_the_join_is_nothing_to_the_generation_that_it_brings()
     assert step(after, reply(8, beaten(E.ILLEGAL_GENERATION), now=16.0))[0] == after
 
 
+def test_a_heartbeat_past_the_sync_does_not_keep_the_next_from_being_sent() -> None:
+    """Its connection was dead, and no other heartbeat left until that was known."""
+    syncing = evolve(SYNCING, config=COOPERATIVE, holding=True, beating=6, last_token=6)
+    stable = step(syncing, reply(5, synced(), now=10.0))[0]
+    assert stable.beating is None
+    beating, effects = step(stable, Woke(now=10.25))
+    assert effects[0] == beat(7, 9.75)
+    assert step(beating, reply(6, beaten(E.UNKNOWN_MEMBER_ID), now=10.25))[0] == beating
+
+
 def test_heartbeats_are_frequent_after_a_rebalance_and_slow_down() -> None:
     syncing = evolve(SYNCING, config=COOPERATIVE, holding=True)
     stable = evolve(

@@ -330,6 +330,19 @@ def test_s2_a_cooperative_join_claims_what_the_member_has():
     assert broken(start, joins(2, T0, owned=(T0, T1))) == ["S2"]
 
 
+def test_s2_a_join_on_its_way_out_may_claim_what_is_lost_at_that_moment():
+    claims = request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, answer=False)
+    first = [opening(cooperative=True), starts(1, {T0: 0}), of(Closing)]
+
+    def later(seconds):
+        *before, lost, sent = told(first, of(Lost, partitions=(T0,)), claims)
+        sent = attrs.evolve(sent, time=lost.time + seconds)
+        return [v.invariant for v in judge([*before, lost, sent])]
+
+    assert later(0.0) == []
+    assert later(0.1) == ["S2"]
+
+
 def test_s2_nobody_ends_without_a_word():
     start = [opening(), starts(1, {T0: 0}), of(Closing)]
     assert broken(start, revokes(T0), of(Ended)) == []
@@ -755,6 +768,9 @@ def test_l2_who_has_let_go_of_something_rejoins():
     later = [[0.9, beats(generation=2)] for _ in range(3)]
     assert broken(first, round_one, joins(3, T0, owned=(T0,)), assigned(3)) == []
     assert broken(first, round_one, later) == ["L2"]
+    under_way = commits(0, generation=2, answer=False, stored=False)
+    assert broken(first, round_one, under_way, later) == []
+    assert broken(first, round_one, under_way, later, later) == ["L2"]
 
 
 def test_l2_who_has_no_application_gives_its_partitions_up():
@@ -792,6 +808,14 @@ def test_l3_heartbeats_go_on():
     assert broken(first, 3.0, beats()) == ["L3"]
     assert judge(told(first, 3.0, beats()), virtual=False) == []
     assert examine(told(first, 3.0, beats())).figures.heartbeat_gap > 3.0
+
+
+def test_l3_a_parked_join_is_a_heartbeat_whatever_comes_of_the_sync_before():
+    *join, sent, answer = joins(1)
+    again = request("JoinGroup", asked={"member_id": "A"}, answer=False)
+    first = [opening(heartbeat_interval=1.0), is_new(), join, sent]
+    assert broken(first, answer, 3.0, again) == ["L3"]
+    assert broken(first, again, answer, 3.0, again) == []
 
 
 def test_l3_not_while_the_process_stands_still_or_the_connection_is_gone():

@@ -60,6 +60,8 @@ class Pulse:
     connection: int = -1
     parked: bool = False
     """A JoinGroup or SyncGroup is its heartbeat now."""
+    parked_by: int = -1
+    """The last JoinGroup or LeaveGroup."""
     seen_at: float = 0.0
     """When the group last knew it."""
     away_since: float | None = None
@@ -127,6 +129,7 @@ class Liveness:
             self._beat(number, event, life, pulse)
         if event.api in ("JoinGroup", "LeaveGroup"):
             pulse.parked, pulse.told_at, pulse.free = True, None, None
+            pulse.parked_by = number
         elif event.api == "Heartbeat":
             self._check_away(number, event, life, pulse)
             self._check_told(number, event, life, pulse)
@@ -173,7 +176,10 @@ class Liveness:
             return
         at, by = pulse.free
         late = event.time - max(at, life.thawed_at)
-        if late > _REJOIN:
+        # It does not rejoin before the commits that are under way are answered, or have had time.
+        commits = pulse.commits or any(s.api == "OffsetCommit" for _, s in life.in_flight.values())
+        share = life.told.rebalance_timeout * _COMMIT_SHARE + 2 * _SLACK
+        if late > (max(_REJOIN, share) if commits else _REJOIN):
             text = f"{life.name} let go of something and has not rejoined for {late:.1f} s"
             self._book.report("L2", event, text, by, number)
             pulse.free = None
@@ -192,7 +198,8 @@ class Liveness:
             pulse.seen_at = event.time
         if event.api == "JoinGroup":
             return
-        if event.api == "SyncGroup":
+        request = self._book.request(event)
+        if event.api == "SyncGroup" and request is not None and request[0] > pulse.parked_by:
             pulse.parked = False
         pulse.beaten_at = None
         if pulse.parked or event.error not in _ALIVE:

@@ -156,8 +156,13 @@ class Ownership:
         for tp in event.owned:
             if tp not in life.held:
                 last = life.tenures.get(tp)
+                if last is not None and self._has_just_lost(last, event.time):
+                    continue  # the join was on its way out
                 text = f"{life.name} claims {tp}, which it does not have"
                 self._book.report("S2", event, text, -1 if last is None else last.ended_by, number)
+
+    def _has_just_lost(self, tenure: Tenure, now: float) -> bool:
+        return tenure.ended == "lost" and now - tenure.ended_at <= self._book.race
 
 
 def _close(tenure: Tenure, number: int, time: float, how: str) -> None:
