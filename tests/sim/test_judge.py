@@ -646,11 +646,19 @@ def test_s12_a_negative_offset_is_none():
 
 
 def test_s13_what_is_lost_is_not_committed():
-    first = [opening(), starts(1, {T0: 0}), delivers(0), beats("UNKNOWN_MEMBER_ID")]
+    unknown = beats("UNKNOWN_MEMBER_ID")
+    first = [opening(), starts(1, {T0: 0}), delivers(0), commits(1), delivers(1)]
     lost = of(Lost, partitions=(T0,))
-    assert broken(first, lost) == []
-    assert broken(first, lost, commits(1)) == ["S13"]
-    assert broken(first, commits(1), lost) == ["S13"]
+    assert broken(first, unknown, lost) == []
+    assert broken(first, unknown, lost, commits(2)) == ["S13"]
+    assert broken(first, unknown, commits(2), lost) == ["S13"]
+
+
+def test_s13_a_commit_may_have_waited_for_its_connection_while_it_was_lost():
+    over = [beats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,))]
+    late = commits(1, stored=False, error="UNKNOWN_MEMBER_ID")
+    assert broken(opening(), starts(1, {T0: 0}), delivers(0), over, late) == []
+    assert broken(opening(), starts(1, {T0: 0}), delivers(0), over, late, late) == ["S13"]
 
 
 def test_s13_a_commit_that_was_under_way_may_be_tried_again():

@@ -79,6 +79,8 @@ class Standing:
     """When the application last came to the client, or was given something by it."""
     polled_before: float = 0.0
     """And the time before that."""
+    expired: bool = False
+    """The application was away for too long since the last join."""
     fenced: int | None = None
     fenced_at: float = 0.0
 
@@ -123,7 +125,7 @@ class Membership:
         match event.api:
             case "JoinGroup":
                 self._check_id(number, event, standing)
-                standing.join, standing.sync = number, -1
+                standing.join, standing.sync, standing.expired = number, -1, False
                 if standing.generation >= 0:
                     standing.before = standing.generation
                 standing.generation, standing.assigned = -1, None
@@ -193,20 +195,21 @@ class Membership:
                 life.refused = None
             elif event.api == "SyncGroup" and by == standing.sync:
                 standing.assigned, standing.assigned_by = event.assigned, number
-        elif event.error not in _PASSING and not self._is_stale(by, sent, standing, event.error):
+        elif event.error not in _PASSING and not self._is_stale(by, sent, standing):
             standing.excused = number
             life.refused = (number, event.time, sent.member_id, standing.generation)
             if event.error in ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"):
                 standing.id_gone = True
                 standing.unknown_at = max(event.time, life.thawed_at)
+        elif event.error == "UNKNOWN_MEMBER_ID" and sent.member_id == standing.member_id:
+            # Past a join, or one that was given up: it may wait for what that is answered.
+            standing.excused, standing.id_gone = number, True
 
-    def _is_stale(self, by: int, sent: Sent, standing: Standing, error: str) -> bool:
+    def _is_stale(self, by: int, sent: Sent, standing: Standing) -> bool:
         if sent.api == "JoinGroup":
             return by != standing.join
         if sent.api == "SyncGroup":
             return by != standing.sync
-        if error == "UNKNOWN_MEMBER_ID" and standing.generation < 0:
-            return sent.member_id != standing.member_id  # and so will the join be refused
         return (sent.member_id, sent.generation) != (standing.member_id, standing.generation)
 
     # ------------------------------------------------------------ what comes of it
@@ -231,8 +234,9 @@ class Membership:
 
     def _lost(self, number: int, event: Lost) -> None:
         life, standing = self._standing(event.member)
-        away = self._note_away(event, life, standing)
-        caused = standing.excused > life.joined_by or life.closing is not None or away
+        self._note_away(event, life, standing)
+        closing = life.closing is not None
+        caused = standing.excused > life.joined_by or closing or standing.expired
         if life.wired and event.partitions and not caused:
             text = f"{life.name} loses its partitions, and nothing has ended its generation"
             self._book.report("S10", event, text, life.joined_by, number)
@@ -240,7 +244,7 @@ class Membership:
     def _revoking(self, number: int, event: Revoking) -> None:
         self._note_away(event, *self._standing(event.member))
 
-    def _note_away(self, event: Event, life: Life, standing: Standing) -> bool:
+    def _note_away(self, event: Event, life: Life, standing: Standing) -> None:
         """Whether the application has been away for too long. It has left, then, if its coordinator
         could be told, and if not will be somebody new."""
         # Of one instant: it may have come back just too late.
@@ -248,7 +252,7 @@ class Membership:
         since = standing.polled_before if at_once else standing.polled
         away = event.time - since > life.told.max_poll_interval - 1e-6
         standing.id_gone = standing.id_gone or away
-        return away
+        standing.expired = standing.expired or away
 
     def _raised(self, number: int, event: Raised) -> None:
         _, standing = self._standing(event.member)

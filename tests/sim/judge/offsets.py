@@ -267,10 +267,13 @@ class Offsets:
     def _foreign(
         self, number: int, event: Sent, life: Life, tp: TopicPartition, offset: int
     ) -> None:
-        """A commit of what the member does not have; one that is tried again is another's doing."""
+        """A commit of what the member does not have; one that is tried again was right when it
+        first left."""
         last = life.tenures.get(tp)
         if last is not None and (event.member_id, event.generation, offset) in last.identities:
             return
+        if last is not None and last.ended == "lost" and life.has_connected:
+            return  # it waited for that since before, and the coordinator refuses it
         rule = "S13" if last is not None and last.ended == "lost" else "S3"
         state = "never had it" if last is None else f"has it no longer ({last.ended})"
         text = f"{life.name} commits {tp}@{offset} and {state}"
