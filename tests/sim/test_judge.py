@@ -768,6 +768,9 @@ def test_l2_who_is_told_to_rejoin_does():
     told_to = [beats("REBALANCE_IN_PROGRESS"), [[0.9, beats()] for _ in range(3)]]
     assert broken(first, told_to, revokes(T0), joins(2)) == []
     assert broken(first, told_to, 0.9, beats(), 0.9, beats()) == ["L2"]
+    under_way = [delivers(1), commits(2, answer=False, stored=False)]
+    assert broken(first, under_way, told_to, 0.9, beats(), 0.9, beats()) == []
+    assert broken(first, under_way, told_to, [[0.9, beats()] for _ in range(4)]) == ["L2"]
 
 
 def test_l2_who_has_let_go_of_something_rejoins():

@@ -45,6 +45,8 @@ _ENDING = 0.1
 """Seconds that a call may take to end once it is cancelled, L5."""
 _COMMIT_SHARE = 0.375
 """How much of the rebalance timeout the last commit may take, where nothing has to drain."""
+_CALLBACK_SHARE = 0.1875
+"""And how much more those may take that the application asks for when it lets go."""
 
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
 _ALIVE = ("NONE", "REBALANCE_IN_PROGRESS")
@@ -165,7 +167,7 @@ class Liveness:
         if pulse.told_at is None or pulse.away_since is not None or pulse.commits:
             return
         late = event.time - max(pulse.told_at, pulse.back_at, life.thawed_at)
-        if late > life.told.rebalance_timeout * _COMMIT_SHARE + 2 * _SLACK:
+        if late > _time_to_commit(life):
             text = f"{life.name} was told to rejoin and has not for {late:.1f} s"
             self._book.report("L2", event, text, pulse.told_by, number)
             pulse.told_at = None
@@ -177,9 +179,8 @@ class Liveness:
         at, by = pulse.free
         late = event.time - max(at, life.thawed_at)
         # It does not rejoin before the commits that are under way are answered, or have had time.
-        commits = pulse.commits or any(s.api == "OffsetCommit" for _, s in life.in_flight.values())
-        share = life.told.rebalance_timeout * _COMMIT_SHARE + 2 * _SLACK
-        if late > (max(_REJOIN, share) if commits else _REJOIN):
+        waits = pulse.commits or _commits(life)
+        if late > (max(_REJOIN, _time_to_commit(life)) if waits else _REJOIN):
             text = f"{life.name} let go of something and has not rejoined for {late:.1f} s"
             self._book.report("L2", event, text, by, number)
             pulse.free = None
@@ -333,6 +334,17 @@ class Liveness:
                 since = event.time - self._book.healed
                 text = f"{tp} is left at {at} of {end}, {since:.1f} s after all was well again"
                 self._book.report("L2", event, text, number)
+
+
+def _commits(life: Life) -> bool:
+    """Whether a commit of it is not answered."""
+    return any(sent.api == "OffsetCommit" for _, sent in life.in_flight.values())
+
+
+def _time_to_commit(life: Life) -> float:
+    """How long a member may take for its last commits, of what was processed."""
+    share = _COMMIT_SHARE + (_CALLBACK_SHARE if _commits(life) else 0.0)
+    return life.told.rebalance_timeout * share + 2 * _SLACK
 
 
 def _patience(life: Life) -> float:
