@@ -21,7 +21,11 @@ class Gate:
     @property
     def address(self) -> str:
         """`host:port`."""
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
 
     def bar(self) -> None:
         self._open.clear()

@@ -11,7 +11,7 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -38,19 +38,15 @@ from kafkagroup.testing.local import (
 
 __all__ = ["LocalZooKeeper"]
 
-# Two ticks are the shortest session, a minute is the longest here.
-_ZOO_CFG = """\
-clientPortAddress={host}
-clientPort={port}
-dataDir=./data
-tickTime={tick}
-initLimit=20
-syncLimit=4
-minSessionTimeout={least}
-maxSessionTimeout=60000
-admin.enableServer=false
-4lw.commands.whitelist=*
-"""
+_SETTINGS = {
+    "clientPortAddress": HOST,
+    "dataDir": "./data",
+    "initLimit": "20",
+    "syncLimit": "4",
+    "maxSessionTimeout": "60000",
+    "admin.enableServer": "false",
+    "4lw.commands.whitelist": "*",
+}
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -94,6 +90,8 @@ class LocalZooKeeper:
     nodes: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     tick_ms: int = attrs.field(default=500, kw_only=True)
     """A session is at least two of these, and followers tell the leader of theirs each half."""
+    config: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
+    """Settings for `zoo.cfg`; they win over the ones that are set here."""
     directory: Path | None = attrs.field(
         default=None, kw_only=True, converter=attrs.converters.optional(Path)
     )
@@ -201,18 +199,22 @@ class LocalZooKeeper:
     def _lay_out(self, directory: Path, undo: ExitStack) -> None:
         ports = iter(_reserve_ports(3 * self.nodes, undo))
         numbers = range(1, self.nodes + 1)
-        peers = {n: f"server.{n}={HOST}:{next(ports)}:{next(ports)}\n" for n in numbers}
+        peers = {f"server.{n}": f"{HOST}:{next(ports)}:{next(ports)}" for n in numbers}
         self._ensemble = {}
         for number in numbers:
             home, port = directory / f"node-{number}", next(ports)
             (home / "data").mkdir(parents=True)
             (home / "data" / "myid").write_text(str(number), "ascii")
-            config = _ZOO_CFG.format(
-                host=HOST, port=port, tick=self.tick_ms, least=2 * self.tick_ms
-            )
-            if self.nodes > 1:
-                config += "".join(peers.values())
-            (home / "zoo.cfg").write_text(config, "ascii")
+            settings = {
+                **_SETTINGS,
+                "clientPort": str(port),
+                "tickTime": str(self.tick_ms),
+                "minSessionTimeout": str(2 * self.tick_ms),
+                **(peers if self.nodes > 1 else {}),
+                **self.config,
+            }
+            lines = "".join(f"{key}={value}\n" for key, value in settings.items())
+            (home / "zoo.cfg").write_text(lines, "ascii")
             self._ensemble[number] = _Node(directory=home, id=number, port=port)
 
     def _await_quorum(self) -> None:

@@ -161,6 +161,81 @@ async def test_a_member_that_is_cut_off_delivers_nothing_that_another_owns(
     assert len(first.seen + second.seen) - 4_000 <= SESSION / first.pause
 
 
+class Split(LocalZooKeeper):
+    """An ensemble whose nodes reach each other by ways that can be barred."""
+
+    def _lay_out(self, directory, undo):
+        super()._lay_out(directory, undo)
+        self.gates = {}
+        for node, server in self._ensemble.items():
+            path = server.directory / "zoo.cfg"
+            lines = dict(line.split("=") for line in path.read_text("ascii").splitlines())
+            for other in self._ensemble.keys():
+                host, *ports = lines[f"server.{other}"].split(":")
+                if other == node:
+                    # Else it would say where it is, and be called back without passing a gate.
+                    host = "0.0.0.0"
+                else:
+                    gates = [undo.enter_context(Gate(f"{host}:{port}")) for port in ports]
+                    self.gates[node, other] = gates
+                    ports = [str(gate.port) for gate in gates]
+                lines[f"server.{other}"] = ":".join((host, *ports))
+            path.write_text("".join(f"{k}={v}\n" for k, v in lines.items()), "ascii")
+
+    def cut_off(self, node):
+        """The node and the others do not hear each other any more; its clients do not notice."""
+        for ends, gates in self.gates.items():
+            if node in ends:
+                for gate in gates:
+                    gate.bar()
+
+    def heal(self):
+        for gates in self.gates.values():
+            for gate in gates:
+                gate.unbar()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("leads", [False, True])
+async def test_a_split_of_zookeeper_gives_nothing_to_two(name, leads):
+    """A node that is cut off from the others goes on answering its clients for a while, one that
+    led even what is asked of the leader. Its members stop before the others' are given anything."""
+    config = {"initLimit": "6", "syncLimit": "4" if leads else "24"}
+    with EmbeddedKafka({name: 2}) as kafka, Split(3, config=config) as zookeeper:
+        leader = zookeeper.leader
+        cut = leader if leads else leader % 3 + 1
+        rest = [zookeeper.address(node) for node in (1, 2, 3) if node != cut]
+        for partition in (0, 1):
+            kafka.produce(name, [b"%d" % n for n in range(4_000)], partition=partition)
+
+        def worker(*hosts):
+            options = {"session_timeout_ms": int(SESSION * 1000)}
+            membership = ZooKeeperMembership(",".join(hosts), **options)
+            made = Worker(
+                kafka.bootstrap_servers, name, membership=membership, auto_commit_interval_ms=60_000
+            )
+            made.pause = 0.004
+            return made
+
+        first, second = worker(zookeeper.address(cut)), worker(*rest)
+        async with first.consumer, second.consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(first.run)
+            tasks.start_soon(second.run)
+            await until(lambda: len(first.owns) == len(second.owns) == 1)
+            await until(lambda: len(first.seen) > 50 and len(second.seen) > 50)
+            zookeeper.cut_off(cut)
+            await until(lambda: len(second.owns) == 2, 40.0)
+            at_takeover = len(first.seen)
+            await until(lambda: first.story[-1][0] == "lost")
+            assert len(first.seen) == at_takeover
+            zookeeper.heal()
+            await until(lambda: len(first.owns) == len(second.owns) == 1, 40.0)
+            after = len(first.seen)
+            await until(lambda: len(first.seen) > after)
+            await first.consumer.stop()
+            await second.consumer.stop()
+
+
 async def test_a_restart_of_zookeeper_that_is_shorter_than_a_session_moves_nothing(
     bootstrap, name, fill
 ):
