@@ -170,7 +170,7 @@ class Split(LocalZooKeeper):
         for node, server in self._ensemble.items():
             path = server.directory / "zoo.cfg"
             lines = dict(line.split("=") for line in path.read_text("ascii").splitlines())
-            for other in self._ensemble.keys():
+            for other in self._ensemble:
                 host, *ports = lines[f"server.{other}"].split(":")
                 if other == node:
                     # Else it would say where it is, and be called back without passing a gate.
