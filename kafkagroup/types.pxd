@@ -4,7 +4,6 @@ cimport cython
 
 
 @cython.final
-@cython.freelist(128)
 cdef class Record:
     cdef object _topic
     cdef object _timestamp_type

@@ -11,6 +11,11 @@ from typing import Any, NamedTuple, Protocol
 
 import attrs
 
+try:
+    import cython
+except ImportError:  # as for users: it is there to compile, not to run
+    from kafkagroup import _uncompiled as cython
+
 __all__ = [
     "Assignment",
     "GroupMetadata",
@@ -87,6 +92,8 @@ class _Unread(Protocol):
     def read(self) -> Headers: ...
 
 
+@cython.freelist(128)
+@cython.cclass
 class Record:
     """One record as the application sees it: frozen, and compared by its values."""
 

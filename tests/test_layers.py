@@ -19,9 +19,10 @@ _ENGINE = _CORE | {"member", "consume", "net"}
 _PUBLIC = {"", "types", "errors", "consumer", "group", "recipes", "admin"}
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "types": set(),
+    "_uncompiled": set(),
+    "types": {"_uncompiled"},
     "errors": {"types"},
-    "wire": {"types", "errors"},
+    "wire": {"_uncompiled", "types", "errors"},
     "assign": {"types", "errors"},
     "member": _CORE,
     "consume": _CORE,

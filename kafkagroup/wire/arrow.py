@@ -22,7 +22,7 @@ from kafkagroup.wire.records import RecordReader, read_batches
 try:
     import cython
 except ImportError:  # as for users: it is there to compile, not to run
-    from kafkagroup.wire import _uncompiled as cython
+    from kafkagroup import _uncompiled as cython
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,8 +174,8 @@ class _Filling:
             keys[2 * n + 1] = reader._key_end
             values[2 * n] = reader._value_at
             values[2 * n + 1] = reader._value_end
-            if reader._has_headers():
-                self._headers.append((n, reader._make(reader._buf).headers))
+            if reader._headers_at >= 0:
+                self._headers.append((n, reader._make().headers))
         self._stamped = _not_null(timestamps, 1, count)
         self._keys = _gather(reader._buf, keys, count)
         self._values = _gather(reader._buf, values, count)

@@ -39,7 +39,13 @@ cdef class RecordReader:
     cdef Py_ssize_t _headers_at
 
     cpdef Record next(self)
-    @cython.locals(left="long long", previous="long long", pos=Py_ssize_t, offset="long long")
+    @cython.locals(
+        skipped=Py_ssize_t,
+        left="long long",
+        previous="long long",
+        pos=Py_ssize_t,
+        offset="long long",
+    )
     cpdef Py_ssize_t skip(self, Py_ssize_t most) except -1
     cpdef RecordReader fork(self)
     cpdef void stop_after(self, Py_ssize_t most) noexcept
@@ -55,11 +61,11 @@ cdef class RecordReader:
         pos=Py_ssize_t,
         record_end=Py_ssize_t,
     )
-    cdef void _find(self, const unsigned char[::1] buf) except *
+    cdef bint _find(self, const unsigned char[::1] buf) except -1
     @cython.locals(
         n="unsigned long long", count="long long", start=Py_ssize_t, pos=Py_ssize_t
     )
-    cdef void _check_headers(self, const unsigned char[::1] buf, Py_ssize_t record_end) except *
+    cdef bint _check_headers(self, const unsigned char[::1] buf, Py_ssize_t record_end) except -1
     @cython.locals(
         value="unsigned long long",
         byte="unsigned long long",
@@ -68,10 +74,11 @@ cdef class RecordReader:
         end=Py_ssize_t,
     )
     cdef unsigned long long _long(self, const unsigned char[::1] buf, int bits) except? 0
-    @cython.locals(record=Record)
-    cdef Record _make(self, const unsigned char[::1] buf)
-    cdef bint _has_headers(self) except -1
-    cdef object _part(self, const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end)
+    @cython.locals(
+        record=Record, key_at=Py_ssize_t, value_at=Py_ssize_t, headers_at=Py_ssize_t
+    )
+    cdef Record _make(self)
+    cdef object _part(self, Py_ssize_t start, Py_ssize_t end)
 
 
 @cython.final

@@ -36,7 +36,7 @@ from kafkagroup.wire.primitives import read_uvarint
 try:
     import cython
 except ImportError:  # as for users: it is there to compile, not to run
-    from kafkagroup.wire import _uncompiled as cython
+    from kafkagroup import _uncompiled as cython
 
 __all__ = [
     "COMPILED",
@@ -74,7 +74,7 @@ _MIN_RECORD = 7
 _MAX_OFFSET = 2**63 - 1
 _MAX_INT64 = 0x7FFFFFFFFFFFFFFF
 _MIN_INT64 = -_MAX_INT64 - 1
-_NULL = -1  # where a null key or value begins
+_NULL = -1  # where a null key or value begins, and headers that are none
 
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
@@ -342,7 +342,7 @@ class RecordReader:
         if not self._most:
             return None
         self._most -= 1
-        return self._make(self._buf) if self._step() else None
+        return self._make() if self._step() else None
 
     def skip(self, most: int) -> int:
         """Go past up to `most` records, checking them as `next` does; answer how many.
@@ -516,12 +516,12 @@ class RecordReader:
                 raise DecodeError("a value's length is beyond its record")
             self._value_end = pos
 
-        self._headers_at = pos
         if buf[pos]:
-            self._pos = pos
+            self._pos = self._headers_at = pos
             self._check_headers(buf, record_end)
             pos = self._pos
         else:
+            self._headers_at = _NULL
             pos += 1
         if pos != record_end:
             raise DecodeError("a record does not end where its length says")
@@ -571,7 +571,7 @@ class RecordReader:
                 raise DecodeError("varint is longer than 10 bytes")
         raise DecodeError(f"input ends inside {'an unsigned' if bits == 32 else 'a'} varint")
 
-    def _make(self, buf: Buffer) -> Record:
+    def _make(self) -> Record:
         """The record that was found last."""
         record = Record.__new__(Record)
         record._topic = self._topic
@@ -580,23 +580,18 @@ class RecordReader:
         record._timestamp = self._timestamp
         record._timestamp_type = self._timestamp_type
         record._leader_epoch = self._leader_epoch
-        record._key = record._value = None
-        if self._key_at >= 0:
-            record._key = self._part(buf, self._key_at, self._key_end)
-        if self._value_at >= 0:
-            record._value = self._part(buf, self._value_at, self._value_end)
-        record._headers = _NO_HEADERS
-        if self._has_headers():
-            record._headers = _RawHeaders(_cut(buf, self._headers_at, self._pos))
+        key_at, value_at, headers_at = self._key_at, self._value_at, self._headers_at
+        record._key = None if key_at < 0 else self._part(key_at, self._key_end)
+        record._value = None if value_at < 0 else self._part(value_at, self._value_end)
+        record._headers = (
+            _NO_HEADERS if headers_at < 0 else _RawHeaders(_cut(self._buf, headers_at, self._pos))
+        )
         return record
 
-    def _has_headers(self) -> bool:
-        return self._buf[self._headers_at] != 0
-
-    def _part(self, buf: Buffer, start: int, end: int) -> Buffer:
+    def _part(self, start: int, end: int) -> Buffer:
         if self._views:
             return memoryview(cast(Buffer, self._data))[start:end]
-        return _cut(buf, start, end)
+        return _cut(self._buf, start, end)
 
 
 class _RawHeaders:
@@ -643,7 +638,8 @@ def _cut(buf: Buffer, start: int, end: int) -> bytes:
         if start == end:
             return b""
         first = cython.cast(cython.p_char, cython.address(buf[start]))
-        return cast(bytes, first[: end - start])
+        made: bytes = first[: end - start]
+        return made
     return bytes(buf[start:end])
 
 
