@@ -29,8 +29,11 @@ _XERIAL_BLOCK = 32 * 1024
 # Snappy's densest element copies 64 bytes for 3.
 _SNAPPY_MAX_RATIO = 22
 
-# Each retry inflates from the start: growing by 4 wastes at most a third of the work.
-_FIRST_GUESS = 4096
+_SCRATCH = 1024 * 1024
+"""Bytes that nearly every batch inflates to less than: these are inflated once, whatever their
+ratio, into memory that is touched already."""
+
+# Beyond that each retry inflates from the start: growing by 4 wastes at most a third of the work.
 _GROWTH = 4
 
 _GZIP = 31  # zlib's `wbits` for a gzip member
@@ -131,13 +134,35 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
         fed = memoryview(member.unconsumed_tail)
 
 
+_spare = [bytearray(_SCRATCH)]
+"""The scratch, while nobody inflates: a second thread makes one of its own."""
+
+
 def _inflate(into: Callable[[Buffer, memoryview], int], data: Buffer, limit: int) -> bytes:
-    size = min(limit, max(_FIRST_GUESS, _GROWTH * len(data)))
-    while (inflated := _inflate_into(into, data, size)) is None:
+    size, inflated = 0, None
+    if len(data) < _SCRATCH:
+        size = min(limit, _SCRATCH)
+        inflated = _inflate_small(into, data, size)
+    while inflated is None:
         if size == limit:
             raise _over(limit)
-        size = min(limit, size * _GROWTH)
+        size = min(limit, _GROWTH * max(size, len(data)))
+        inflated = _inflate_into(into, data, size)
     return inflated
+
+
+def _inflate_small(
+    into: Callable[[Buffer, memoryview], int], data: Buffer, size: int
+) -> bytes | None:
+    # By way of the scratch: what comes out is copied, but no memory is cleared for it first, nor
+    # is anything inflated twice for a wrong guess.
+    scratch = _spare.pop() if _spare else bytearray(_SCRATCH)
+    try:
+        with memoryview(scratch) as view, view[:size] as room:
+            written = _write(into, data, room)
+            return None if written is None else bytes(room[:written])
+    finally:
+        _spare[:] = [scratch]
 
 
 def _inflate_into(
@@ -146,15 +171,22 @@ def _inflate_into(
     # None when `size` is too small. A function of its own, as the buffer of one attempt must be
     # gone before the next. A BytesIO lends its buffer and gives it away as bytes: no copy is made.
     out = BytesIO(bytes(size))
+    with out.getbuffer() as view:
+        written = _write(into, data, view)
+    if written is None:
+        return None
+    out.truncate(written)
+    return out.getvalue()
+
+
+def _write(into: Callable[[Buffer, memoryview], int], data: Buffer, room: memoryview) -> int | None:
+    """How many bytes came out; None when there is too little room."""
     try:
-        with out.getbuffer() as view:
-            written = into(data, view)
+        return into(data, room)
     except cramjam.DecompressionError as error:
         if str(error) == _BUFFER_FULL:
             return None
         raise
-    out.truncate(written)
-    return out.getvalue()
 
 
 def _buffer_full() -> str:
