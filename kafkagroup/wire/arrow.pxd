@@ -32,4 +32,4 @@ cdef class _Filling:
 cdef tuple _gather(const unsigned char[::1] buf, long long[::1] places, Py_ssize_t count)
 @cython.locals(n=Py_ssize_t, nulls=Py_ssize_t, bits="unsigned char[::1]")
 cdef object _not_null(long long[::1] values, Py_ssize_t step, Py_ssize_t count)
-cdef void _copy(unsigned char[::1] target, Py_ssize_t at, const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end) except *
+cdef bint _copy(unsigned char[::1] target, Py_ssize_t at, const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end) except -1

@@ -8,7 +8,6 @@ field of a fetch answer. This file is compiled where a compiler is at hand, by t
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
@@ -201,22 +200,31 @@ class _Filling:
         return pa.RecordBatch.from_arrays(arrays, schema=made)
 
     def _header_array(self, pa: Any, kind: Any) -> Any:
+        ends = bytearray(4 * (self._count + 1))
+        if self._headers:
+            marks = memoryview(ends).cast("i")
+            for n, headers in self._headers:
+                marks[n + 1] = len(headers)
+            for n in range(self._count):
+                marks[n + 1] += marks[n]
         flat = [pair for _, headers in self._headers for pair in headers]
-        name, value = kind.value_type
-        pairs = pa.StructArray.from_arrays(
-            [
-                pa.array([pair[0] for pair in flat], name.type),
-                pa.array([pair[1] for pair in flat], value.type),
-            ],
-            fields=[name, value],
-        )
-        ends = array("i", bytes(4))
-        for n, headers in self._headers:
-            ends.extend([ends[-1]] * (n + 1 - len(ends)))
-            ends.append(ends[-1] + len(headers))
-        ends.extend([ends[-1]] * (self._count + 1 - len(ends)))
+        pairs = _pairs(flat) if flat else _no_pairs()
         buffers = [None, pa.py_buffer(ends)]
         return pa.Array.from_buffers(kind, self._count, buffers, children=[pairs])
+
+
+def _pairs(flat: Sequence[tuple[str, bytes | None]]) -> Any:
+    """Names and values of headers, one after the other."""
+    pa = _pyarrow()
+    name, value = _types()[4].value_type
+    names = pa.array([pair[0] for pair in flat], name.type)
+    values = pa.array([pair[1] for pair in flat], value.type)
+    return pa.StructArray.from_arrays([names, values], fields=[name, value])
+
+
+@lru_cache(maxsize=1)
+def _no_pairs() -> Any:
+    return _pairs(())
 
 
 def _gather(buf: Buffer, places: memoryview, count: int) -> Column:
