@@ -30,6 +30,7 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     escaped,
 )
+from kafkagroup.net.incoming import Incoming
 from kafkagroup.net.options import ClientOptions
 from kafkagroup.net.sasl import Mechanism
 from kafkagroup.net.sasl.conversation import authenticate
@@ -79,6 +80,7 @@ class BrokerConnection:
 
     def __init__(self, stream: ByteStream, host: str, name: str, options: ClientOptions) -> None:
         self._stream = stream
+        self._incoming = Incoming(stream, options.receive_bytes)
         self._host = host
         self._name = name
         self._options = options
@@ -322,6 +324,7 @@ class BrokerConnection:
                     tasks.cancel_scope.cancel()
         finally:
             self._fail(ConnectionLostError(f"{self._name}: the connection was closed here"))
+            self._incoming.close()
             with anyio.CancelScope(shield=True):
                 await anyio.aclose_forcefully(self._stream)
 
@@ -329,9 +332,10 @@ class BrokerConnection:
         heard = False
         while True:
             try:
-                data = await self._stream.receive(self._options.receive_bytes)
+                with self._protocol.room() as room:
+                    count = await self._incoming.into(room)
                 heard = heard or bool(self._protocol.broker_versions)
-                answers = self._protocol.receive_data(data)
+                answers = self._protocol.received(count)
             except anyio.EndOfStream:
                 hint = "" if heard else self._hint()
                 self._fail(ConnectionLostError(f"{self._name}: closed by the broker{hint}"))

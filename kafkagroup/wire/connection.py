@@ -1,8 +1,9 @@
 """One connection's protocol, without the connection: bytes in, answers out.
 
 Framing, correlation ids and version choice happen only here. Like h11: the caller owns the socket,
-feeds what arrives to `receive_data`, and writes what `send` returns. After a `RemoteProtocolError`
-the connection is unusable, and every later call raises.
+feeds what arrives to `receive_data`, or lets the socket write it to the `room`, and writes what
+`send` returns. After a `RemoteProtocolError` the connection is unusable, and every later call
+raises.
 """
 
 from __future__ import annotations
@@ -54,6 +55,13 @@ MAX_HANDSHAKE_BYTES = 1024 * 1024
 MAX_AUTHENTICATION_BYTES = 64 * 1024
 """Largest answer to an authentication: a Kerberos ticket with room to spare."""
 
+_ROOM = 4096
+"""Bytes that are read before it is known what they belong to."""
+
+_GROWTH = 16
+"""How many times as much memory an answer gets as bytes of it have come: a claim alone must not
+make memory grow, and each growth copies what is there."""
+
 _HEADER = struct.Struct(">hhih")
 
 
@@ -91,7 +99,10 @@ class Connection:
         self._versions: dict[int, Versions] | None = None
         self._in_flight: dict[int, _Sent] = {}
         self._next_id = 0
-        self._buffer = bytearray()
+        self._buffer = bytearray(_ROOM)
+        """Answers, from the first byte of one on. What is longer than `_ROOM` is alone in it."""
+        self._filled = 0
+        """How many bytes of the buffer have come."""
         self._closed = False
         self.authenticating = False
         """Whether only answers to an authentication are expected, which are short."""
@@ -152,45 +163,70 @@ class Connection:
 
         Raises: RemoteProtocolError, of which DecodeError and LimitExceededError are kinds.
         """
+        answers: list[Answer] = []
+        left = memoryview(data)
+        while left:
+            with self.room() as room:
+                count = min(len(room), len(left))
+                room[:count] = left[:count]
+            left = left[count:]
+            answers += self.received(count)
+        return answers
+
+    def room(self) -> memoryview:
+        """Where the peer's next bytes may be written to, so that nobody copies them; at least one.
+        Released before anything else is called but `send`."""
+        return memoryview(self._buffer)[self._filled :]
+
+    def received(self, count: int) -> list[Answer]:
+        """Take `count` bytes that were written to the room. As `receive_data`."""
         if self._closed:
             raise RemoteProtocolError("the connection is closed after a protocol error")
-        self._buffer += data
+        self._filled += count
         answers: list[Answer] = []
         try:
             while (frame := self._next_frame()) is not None:
                 answers.append(self._answer(frame))
         except RemoteProtocolError:
             self._closed = True
-            self._buffer.clear()
+            self._buffer, self._filled = bytearray(_ROOM), 0
             raise
         return answers
 
     def _next_frame(self) -> bytes | bytearray | None:
-        buffer = self._buffer
-        if len(buffer) < 4:
+        buffer, filled = self._buffer, self._filled
+        if filled < 4:
             return None
         size = int.from_bytes(buffer[:4], "big", signed=True)
         # Checked before a byte of the body is kept: a claim alone must not make memory grow.
         if size < 4:
             raise DecodeError(f"answer of {size} bytes: too short for a correlation id")
         self._check_size(size, self._in_flight.values())
-        if len(buffer) < 8:
+        if filled < 8:
             return None
         correlation_id = int.from_bytes(buffer[4:8], "big", signed=True)
         sent = self._in_flight.get(correlation_id)
         if sent is None:
             raise RemoteProtocolError(f"answer {correlation_id} to a request that was never sent")
         self._check_size(size, (sent,))
-        if len(buffer) < 4 + size:
+        end = 4 + size
+        if filled < end:
+            if filled == len(buffer):
+                self._buffer = bytearray(min(end, _GROWTH * filled))
+                self._buffer[:filled] = buffer
             return None
-        if len(buffer) == 4 + size and sent.request is FetchRequest:
+        if end > _ROOM and sent.request is FetchRequest:
             # Given away rather than copied: a fetch answer is large, and read as views of it.
-            self._buffer = bytearray()
+            self._buffer, self._filled = bytearray(_ROOM), 0
             del buffer[:4]
             return buffer
         with memoryview(buffer) as view:
-            frame = bytes(view[4 : 4 + size])
-        del buffer[: 4 + size]
+            frame = bytes(view[4:end])
+        rest = buffer[end:filled]
+        if end > _ROOM:
+            self._buffer = bytearray(_ROOM)
+        self._buffer[: len(rest)] = rest
+        self._filled = len(rest)
         return frame
 
     def _check_size(self, size: int, answers: Collection[_Sent]) -> None:

@@ -287,20 +287,13 @@ async def test_as_much_is_asked_of_the_socket_as_it_is_told(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: set[int] = set()
-    connect = anyio.connect_tcp
+    recv_into = socket.socket.recv_into
 
-    async def connect_tcp(*arguments: Any, **options: Any) -> Any:
-        stream = await connect(*arguments, **options)
-        receive = stream.receive
+    def noted(self: socket.socket, room: memoryview, most: int) -> int:
+        asked.add(most)
+        return recv_into(self, room, most)
 
-        async def noted(max_bytes: int = 65536) -> bytes:
-            asked.add(max_bytes)
-            return await receive(max_bytes)
-
-        stream.receive = noted
-        return stream
-
-    monkeypatch.setattr(anyio, "connect_tcp", connect_tcp)
+    monkeypatch.setattr(socket.socket, "recv_into", noted)
     async with Broker.open(*address(kafka), options=ClientOptions(receive_bytes=100)) as broker:
         assert len((await broker.request_metadata()).topics) == 1
     assert asked == {100}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import tracemalloc
 from uuid import UUID
@@ -199,7 +200,7 @@ def dead(connection: Connection) -> bool:
         connection.receive_data(beat(0))
     with pytest.raises(LocalProtocolError, match="closed after a protocol error"):
         connection.send(HEARTBEAT, 4)
-    return not connection._buffer
+    return not connection._filled
 
 
 def test_an_answer_to_nothing_closes_for_good() -> None:
@@ -299,32 +300,59 @@ def test_only_the_answer_to_a_fetch_may_be_large() -> None:
         connection.receive_data(struct.pack(">ii", MAX_PLAIN_FRAME_BYTES + 1, asked))
 
 
-@pytest.mark.parametrize("behind", [b"", b"\0"], ids=["alone", "more behind it"])
-def test_a_fetch_answer_is_given_away_not_copied_when_it_came_alone(behind: bytes) -> None:
-    """One copy from socket to record, however large the answer; nothing of it is left behind."""
-    records = bytes(1_000_000)
+def fetched(connection: Connection, records: bytes) -> tuple[int, bytes]:
+    """Asks for records; answers the correlation id and the frame of the answer."""
     data = PartitionData(
         partition_index=0, error_code=0, high_watermark=0, records=records, aborted_transactions=()
     )
     topic = FetchableTopicResponse(topic="t", partitions=(data,))
     body = encode(FetchResponse(responses=(topic,)), 12)
-    connection = open_connection()
     asked, _ = connection.send(FETCH, 12)
-    answer = frame(asked, b"\0" + body) + behind
-    connection.receive_data(answer[:100])
-    chunk = answer[100:]
+    return asked, frame(asked, b"\0" + body)
+
+
+@pytest.mark.parametrize("size", [10, 4_000, 5_000, 70_000, 3_000_000])
+def test_a_fetch_answer_stays_where_the_socket_writes_it(size: int) -> None:
+    """However large it is, and whatever comes behind it; nothing of it is left behind."""
+    warm = open_connection()
+    warm.receive_data(fetched(warm, b"")[1])  # compiles the codec
+    connection = open_connection()
+    records = random.Random(1).randbytes(size)
+    first, answer = fetched(connection, records)
+    second, behind = fetched(connection, records)
+    left = memoryview(answer + behind)
+    answers: list[Answer] = []
     tracemalloc.start()
     try:
-        (got,) = connection.receive_data(chunk)
+        while left:
+            with connection.room() as room:
+                count = min(len(room), len(left))
+                room[:count] = left[:count]
+            answers += connection.received(count)
+            left = left[count:]
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    found = got.message.responses[0].partitions[0].records
-    assert (type(found), bytes(found)) == (memoryview, records)
-    assert (peak < 1_900_000) is not bool(behind)
+    assert [answer.correlation_id for answer in answers] == [first, second]
+    for answer in answers:
+        found = answer.message.responses[0].partitions[0].records
+        assert (type(found), bytes(found)) == (memoryview, records)
+    assert peak < 2 * size * 1.5 + 50_000
+    with connection.room() as room:
+        assert len(room) == 4096
+
+
+def test_an_answer_gets_memory_as_it_comes() -> None:
+    """At most sixteen times what has come."""
+    connection = open_connection()
     asked, _ = connection.send(FETCH, 12)
-    rest = frame(asked, b"\0" + body)[len(behind) :]
-    assert [got.correlation_id for got in connection.receive_data(rest)] == [asked]
+    head = struct.pack(">ii", 50_000_000, asked)
+    assert connection.receive_data(head + bytes(4096 - len(head))) == []
+    with connection.room() as room:
+        assert len(room) == 15 * 4096
+    assert connection.receive_data(bytes(15 * 4096)) == []
+    with connection.room() as room:
+        assert len(room) == 15 * 16 * 4096
 
 
 def test_the_limit_of_a_frame_can_be_set() -> None:
