@@ -490,7 +490,7 @@ class Consumer(Service):
             self._session.offsets.coordinator = None
 
     def metrics(self) -> GroupMetrics:
-        """Heartbeats, joins, syncs and commits of the last minute."""
+        """Heartbeats, joins, syncs and commits of the last minute; what is buffered now."""
         self._raise_if_not_started()
         driver = self._session.driver
         return self._session.meters.read(
@@ -498,6 +498,8 @@ class Consumer(Service):
             last_heartbeat=float("-inf") if driver is None else driver.last_heartbeat,
             owning_until=0.0 if driver is None else driver.owning_until,
             assigned_partitions=len(self.assignment()),
+            buffered_bytes=self._delivery.buffered_bytes,
+            fetching_bytes=0 if self._engine is None else self._engine.fetching_bytes,
         )
 
     # ------------------------------------------------------------ pausing

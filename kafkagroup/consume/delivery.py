@@ -123,6 +123,7 @@ class Delivery:
         """Whether batches stay bytes. Going over them twice costs more than it saves where nothing
         is compiled."""
         self._took = took
+        """Called when less is buffered than was, or less of it counts: there is room to fetch."""
         self._turn: deque[OwnedPartition] = deque()
         self._current: OwnedPartition | None = None
         self._batch: RecordBatch | None = None
@@ -151,6 +152,7 @@ class Delivery:
                 owned.revoked = True
                 owned.drop_buffer()
                 self._leave(owned)
+        self._took()
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Own them no longer."""
@@ -159,6 +161,7 @@ class Delivery:
             owned.revoked = True
             self._leave(owned)
         self._hand = tuple(owned for owned in self._hand if owned not in gone)
+        self._took()
 
     def pause(self, tp: TopicPartition) -> None:
         """Hand out nothing of a partition, and fetch nothing; what is buffered stays."""
@@ -167,6 +170,7 @@ class Delivery:
         if owned is self._current and self._batch is not None:
             owned.put_back(self._batch)
         self._leave(owned)
+        self._took()
 
     def resume(self, tp: TopicPartition) -> None:
         """Hand out and fetch again."""
@@ -180,6 +184,7 @@ class Delivery:
         self._leave(owned)
         self._hand = tuple(o for o in self._hand if o is not owned)
         owned.start_at(offset)
+        self._took()
 
     def _leave(self, owned: OwnedPartition) -> None:
         if self._current is owned:
@@ -219,8 +224,13 @@ class Delivery:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that wait to be handed out."""
+        """Bytes that wait to be handed out, those of paused partitions too."""
         return sum(owned.buffered_bytes for owned in self.owned.values())
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that the application gets when it comes for more."""
+        return sum(owned.buffered_bytes for owned in self.owned.values() if not owned.paused)
 
     # ------------------------------------------------------------ handing out
 
@@ -343,6 +353,7 @@ class Delivery:
         owned.failed = True
         self._leave(owned)
         owned.drop_buffer()
+        self._took()
 
     def _open_batch(self) -> OwnedPartition | None:
         if not self._turn:

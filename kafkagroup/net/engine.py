@@ -130,8 +130,13 @@ class Engine:
         self._fetcher.wake()
         self._session.notify()
 
+    @property
+    def fetching_bytes(self) -> int:
+        """Bytes that were asked for and may come."""
+        return self._fetcher.on_its_way
+
     def made_room(self) -> None:
-        """A batch has left the buffer."""
+        """Less is buffered than was."""
         self._fetcher.wake()
 
     # ------------------------------------------------------------ partitions

@@ -19,6 +19,7 @@ from kafkagroup.consume.fetch_session import FetchSession, SessionRequest
 from kafkagroup.consume.options import ConsumerOptions
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.plan import Remedy, remedy, wanted
+from kafkagroup.consume.room import Room
 from kafkagroup.consume.transactions import mark_aborted
 from kafkagroup.errors import (
     BrokerError,
@@ -74,6 +75,13 @@ class Fetcher:
         self._look_up = look_up
         self._failed = failed
         self._wake = anyio.Event()
+        self._lane_count = 1
+        self._room = Room(options.fetch_max_bytes)
+
+    @property
+    def on_its_way(self) -> int:
+        """Bytes that were asked for and may come."""
+        return self._room.on_its_way
 
     def wake(self) -> None:
         """There may be more to fetch: partitions, positions, or room."""
@@ -89,6 +97,7 @@ class Fetcher:
                 wake = self._wake
                 for node_id, lane in self._lanes() - running:
                     running.add((node_id, lane))
+                    self._lane_count = len(running)
                     tasks.start_soon(self._fetch_from, node_id, lane)
                 await wake.wait()
 
@@ -147,11 +156,16 @@ class Fetcher:
             sound = [o for o in led if not is_doubtful(self._cluster.metadata, o)]
             if len(sound) < len(led):
                 self._look_up()
+            room = self._room.share(
+                buffered=self._delivery.buffered_bytes,
+                unread=self._delivery.unread_bytes,
+                lanes=self._lane_count,
+            )
             ready = wanted(
                 sound,
                 now,
                 per_partition=self._options.max_partition_fetch_bytes,
-                room=self._options.fetch_max_bytes - self._delivery.buffered_bytes,
+                room=room,
                 records_per_partition=self._options.queued_max_records,
             )
             node = self._cluster.metadata.nodes.get(node_id)
@@ -161,7 +175,7 @@ class Fetcher:
                     await wake.wait()
                 continue
             try:
-                stale, empty = await self._fetch(node, lane, ready, session)
+                stale, empty = await self._fetch(node, lane, ready, session, room)
                 if stale:
                     await self._cluster.refresh()
                 pauses.reset()
@@ -200,25 +214,33 @@ class Fetcher:
             logger.info("metadata: %s", error)
 
     async def _fetch(
-        self, node: Node, lane: int, ready: list[OwnedPartition], session: FetchSession
+        self, node: Node, lane: int, ready: list[OwnedPartition], session: FetchSession, room: int
     ) -> tuple[bool, bool]:
-        """One fetch; answer whether metadata has turned out to be stale, and whether nothing came
-        at all, no error either."""
+        """One fetch of up to `room` bytes; answer whether metadata has turned out to be stale, and
+        whether nothing came at all, no error either."""
         asked = {o.tp: (o, o.fetch_offset) for o in ready}
         part = session.request(*self._entries(ready))
         broker = self._cluster.broker(node)
-        answer = await broker.request(
-            self._request(part),
-            connection_id=_CONNECTION if lane == 0 else f"{_CONNECTION}-{lane}",
-            timeout=self._cluster.options.request_timeout + self._options.fetch_max_wait,
-            highest=None if part.by_id else _BY_NAME,
-        )
+        coming = min(room, len(ready) * self._options.max_partition_fetch_bytes)
+        self._room.asked(coming)
+        try:
+            answer = await broker.request(
+                self._request(part, room),
+                connection_id=_CONNECTION if lane == 0 else f"{_CONNECTION}-{lane}",
+                timeout=self._cluster.options.request_timeout + self._options.fetch_max_wait,
+                highest=None if part.by_id else _BY_NAME,
+            )
+        finally:
+            self._room.answered(coming)
+            if self._lane_count > 1:
+                self.wake()  # another lane may have waited for the room
         session.answered(answer.session_id, answer.error_code)
         if FetchSession.is_session_error(answer.error_code) and not part.full:
             return False, False
         if answer.error_code:
             raise TransportError(f"{broker}: {BrokerError(answer.error_code)}")
         stale, empty = False, True
+        unread = self._delivery.unread_bytes
         for tp, data in self._answers(answer):
             empty &= not (data.records or data.error_code)
             owned, offset = asked.get(tp, (None, 0))
@@ -228,6 +250,8 @@ class Fetcher:
             # KIP-951: an error that names the new leader needs no look at the metadata.
             if not (data.error_code and self._cluster.take_leader(tp, data.current_leader, answer)):
                 stale |= self._take(owned, data, node.node_id)
+        if self._delivery.unread_bytes > unread:
+            self._room.arrived(unread)
         self._arrived()
         return stale, empty
 
@@ -252,12 +276,12 @@ class Fetcher:
             owned.checked_epoch = leader_epoch
         return entries, ids
 
-    def _request(self, part: SessionRequest) -> FetchRequest:
+    def _request(self, part: SessionRequest, room: int) -> FetchRequest:
         options = self._options
         return FetchRequest(
             max_wait_ms=round(options.fetch_max_wait * 1000),
             min_bytes=options.fetch_min_bytes,
-            max_bytes=options.fetch_max_bytes,
+            max_bytes=room,
             isolation_level=options.isolation_level,
             session_id=part.session_id,
             session_epoch=part.epoch,

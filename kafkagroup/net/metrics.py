@@ -44,6 +44,11 @@ class GroupMetrics:
     """For how long the membership is sure without another answer; 0 while no generation stands."""
     assigned_partitions: int = 0
     """Of a consumer: how many partitions it owns."""
+    buffered_bytes: int = 0
+    """Of a consumer: what was fetched, and waits to be handed out, as it came."""
+    fetching_bytes: int = 0
+    """Of a consumer: what was asked for and may come. This and `buffered_bytes` stay within
+    `fetch_max_bytes`, but for the one batch that a broker answers with however large it is."""
 
 
 @attrs.define
@@ -104,6 +109,8 @@ class GroupMeters:
         last_heartbeat: float = float("-inf"),
         owning_until: float = 0.0,
         assigned_partitions: int = 0,
+        buffered_bytes: int = 0,
+        fetching_bytes: int = 0,
     ) -> GroupMetrics:
         """`last_heartbeat`: when the last one was sent; `owning_until`: when the session ends
         without another answer."""
@@ -115,4 +122,6 @@ class GroupMeters:
             last_heartbeat_seconds_ago=now - last_heartbeat,
             session_seconds_left=max(owning_until - now, 0.0),
             assigned_partitions=assigned_partitions,
+            buffered_bytes=buffered_bytes,
+            fetching_bytes=fetching_bytes,
         )

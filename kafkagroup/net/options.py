@@ -51,7 +51,7 @@ class ClientOptions:
     """Seconds that a back-off grows to at most."""
     max_frame_bytes: int = MAX_FRAME_BYTES
     """Largest answer that is accepted."""
-    receive_bytes: int = 262_144
+    receive_bytes: int = 1_048_576
     """Bytes asked of a socket at a time; a fetch answer takes few system calls."""
     security: Security | None = attrs.field(default=None, validator=_is_security)
     """TLS and SASL, the same towards every broker; None for neither."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import pack, pack_into
 
 import pytest
@@ -197,6 +198,27 @@ def test_buffered_bytes_count_what_waits() -> None:
     assert delivery.buffered_bytes == second.size
     delivery.revoke([T1])
     assert delivery.buffered_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "shrink",
+    [
+        lambda delivery: delivery.revoke([T0]),
+        lambda delivery: delivery.release([T0]),
+        lambda delivery: delivery.seek(T0, 5),
+        lambda delivery: delivery.pause(T0),
+        lambda delivery: delivery.next_record(),
+    ],
+    ids=["revoke", "release", "seek", "pause", "next_record"],
+)
+def test_whoever_fetches_is_told_when_less_is_unread(shrink: Callable[[Delivery], object]) -> None:
+    """Or it would wait for ever for room that was made."""
+    took = Took()
+    delivery = owning(T0, T1, delivery=Delivery(None, took))
+    delivery.add(delivery.owned[T0], [batch(0, "a")])
+    assert delivery.unread_bytes > 0
+    shrink(delivery)
+    assert (delivery.unread_bytes, took.times) == (0, 1)
 
 
 # ---------------------------------------------------------------- gaps

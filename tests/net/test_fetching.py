@@ -237,7 +237,7 @@ async def test_an_idle_consumer_says_nothing(network: Any, script: Script) -> No
         assert found.request == FetchRequest(
             max_wait_ms=500,
             min_bytes=1,
-            max_bytes=52_428_800,
+            max_bytes=1_048_576,
             session_id=77,
             session_epoch=number,
             topics=(),

@@ -375,6 +375,44 @@ async def test_a_batch_that_is_larger_than_the_fetch_size_comes_whole(reading: A
             assert [len(v) for v in values if isinstance(v, bytes)] == [50_000, 10, 70_000]
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+async def test_what_is_buffered_and_on_its_way_stays_within_the_bound(
+    reading: Any, nodes: int
+) -> None:
+    """Two partitions of 100 batches, from one broker or from two; and the metrics show it."""
+    one, count = 1_100, 100
+    bound = 10_000
+    async with reading(nodes, records=0) as (kafka, consumer):
+        for partition in (0, 1):
+            for _ in range(count):
+                kafka.produce("t", [b"x" * 1_000], partition=partition)
+        async with consumer(fetch_max_bytes=bound) as c:
+            await c.assign([TP, TopicPartition("t", 1)])
+            seen, fetching = [], []
+            for _ in range(2 * count):
+                await c.getone()
+                await anyio.sleep(0.01)
+                found = c.metrics()
+                seen.append(found.buffered_bytes)
+                fetching.append(found.fetching_bytes)
+        assert max(a + b for a, b in zip(seen, fetching, strict=True)) <= bound + nodes * one
+        assert max(seen) >= bound // 2
+        assert fetching[-1] > 0  # for what may still be appended
+
+
+async def test_a_paused_partition_with_a_full_buffer_holds_up_nobody(reading: Any) -> None:
+    async with reading(records=0) as (kafka, consumer):
+        for _ in range(40):
+            kafka.produce("t", [b"x" * 100_000], partition=0)
+        async with consumer() as c:
+            await c.assign([TP, TopicPartition("t", 1)])
+            await c.getone()
+            await anyio.sleep(2)
+            kafka.produce("t", [b"the other"], partition=1)
+            c.pause(TP)
+            assert (await c.getone()).value == b"the other"
+
+
 async def test_a_fetch_that_comes_back_after_a_seek_is_dropped(reading: Any) -> None:
     """Taken, it would put the records from 6 on where those from 2 on belong."""
     async with reading() as (kafka, consumer), consumer() as c:

@@ -1,0 +1,72 @@
+"""How many bytes are fetched ahead."""
+
+from __future__ import annotations
+
+from kafkagroup.consume.room import Room
+
+MIB = 1024 * 1024
+
+
+def share(room: Room, buffered: int = 0, unread: int | None = None, lanes: int = 1) -> int:
+    return room.share(buffered=buffered, unread=buffered if unread is None else unread, lanes=lanes)
+
+
+def test_an_application_that_had_to_wait_gets_twice_as_much_up_to_the_bound() -> None:
+    room = Room(6 * MIB)
+    asked = []
+    for _ in range(5):
+        asked.append(share(room))
+        room.arrived(0)
+    assert asked == [MIB, 2 * MIB, 4 * MIB, 6 * MIB, 6 * MIB]
+
+
+def test_what_was_not_needed_is_wanted_no_more_down_to_a_mebibyte() -> None:
+    room = Room(50 * MIB)
+    room.wanted = 8 * MIB
+    room.arrived(6 * MIB)
+    assert room.wanted == 8 * MIB
+    room.arrived(6 * MIB + 1)
+    assert room.wanted == 4 * MIB
+    for _ in range(5):
+        room.arrived(50 * MIB)
+    assert room.wanted == MIB
+
+
+def test_nothing_is_asked_for_while_enough_is_unread() -> None:
+    room = Room(50 * MIB)
+    assert share(room, buffered=MIB) == 0
+    assert share(room, buffered=MIB - 1) == MIB
+
+
+def test_what_is_paused_takes_room_and_counts_for_nothing_else() -> None:
+    room = Room(3 * MIB)
+    assert share(room, buffered=2 * MIB, unread=0) == MIB
+    assert share(room, buffered=3 * MIB - 1, unread=0) == 1
+    assert share(room, buffered=3 * MIB, unread=0) == 0
+
+
+def test_what_is_on_its_way_takes_room_until_it_is_answered() -> None:
+    room = Room(3 * MIB)
+    room.wanted = 3 * MIB
+    room.asked(2 * MIB)
+    assert (room.on_its_way, share(room)) == (2 * MIB, MIB)
+    room.answered(2 * MIB)
+    assert (room.on_its_way, share(room)) == (0, 3 * MIB)
+
+
+def test_no_lane_takes_the_room_of_another() -> None:
+    room = Room(8 * MIB)
+    room.wanted = 8 * MIB
+    asked = []
+    for _ in range(4):
+        asked.append(share(room, lanes=4))
+        room.asked(asked[-1])
+    assert asked == [2 * MIB] * 4
+
+
+def test_a_bound_below_a_mebibyte_holds() -> None:
+    room = Room(1000)
+    room.arrived(0)
+    assert share(room) == 1000
+    room.arrived(1000)
+    assert share(room, buffered=1) == 999
