@@ -64,6 +64,8 @@ class Standing:
     """When it was told so."""
     join: int = -1
     """The last JoinGroup that was sent."""
+    joined_over: int = -1
+    """The connection that the last JoinGroup or SyncGroup was sent over."""
     sync: int = -1
     """The SyncGroup that was sent after it."""
     generation: int = -1
@@ -122,6 +124,8 @@ class Membership:
         life, standing = self._standing(event.member)
         if standing.fenced is not None and event.api in _MEMBERSHIP:
             self._goes_on(number, event, life, standing, f"sends {event.api}")
+        if event.api in ("JoinGroup", "SyncGroup"):
+            standing.joined_over = event.connection
         match event.api:
             case "JoinGroup":
                 self._check_id(number, event, standing)
@@ -200,7 +204,9 @@ class Membership:
             life.refused = (number, event.time, sent.member_id, standing.generation)
             if event.error in ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"):
                 standing.id_gone = True
-                standing.unknown_at = max(event.time, life.thawed_at)
+                # One past a join says nothing that the join will not be told.
+                if sent.api != "Heartbeat" or event.connection == standing.joined_over:
+                    standing.unknown_at = max(event.time, life.thawed_at)
         elif event.error == "UNKNOWN_MEMBER_ID" and sent.member_id == standing.member_id:
             # Past a join, or one that was given up: it may wait for what that is answered.
             standing.excused, standing.id_gone = number, True
