@@ -39,7 +39,7 @@ class InsecureConnectionWarning(UserWarning):
     """A check was switched off that keeps strangers from posing as the broker."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, init=False)
 class Security:
     """How a client and its brokers prove to each other who they are.
 
@@ -112,7 +112,7 @@ class Security:
         sasl_password = _wrapped(sasl_password)
         if security_protocol is None:
             security_protocol = "SSL" if sasl_mechanism is None else "SASL_SSL"
-        self.__attrs_init__(  # type: ignore[attr-defined]
+        self.__attrs_init__(
             security_protocol=security_protocol,
             ssl_context=ssl_context,
             ssl_ca_location=_path(ssl_ca_location),
@@ -156,6 +156,11 @@ class Security:
         return (
             stream if self._tls is None else await self._tls.wrap(stream, host, name, run_in_thread)
         )
+
+    @property
+    def tls(self) -> Tls | None:
+        """What makes connections secure; None where the protocol is without TLS."""
+        return self._tls
 
     # ------------------------------------------------------------ TLS
 
