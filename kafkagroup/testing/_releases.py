@@ -15,7 +15,7 @@ import attrs
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.testing._listeners import SCRAM, Listener
 
-__all__ = ["HOST", "ZOOKEEPER", "JarSet", "Ports", "Release", "find_release"]
+__all__ = ["HOST", "NETTY", "ZOOKEEPER", "JarSet", "Ports", "Release", "find_release"]
 
 HOST = "127.0.0.1"
 
@@ -63,6 +63,31 @@ ZOOKEEPER = JarSet(
     ),
     variable="KAFKAGROUP_ZOOKEEPER_JARS",
     mark="zookeeper-3.9.3.jar",
+    closed=True,
+)
+
+
+_NETTY = "4.1.113.Final"
+
+NETTY = JarSet(
+    "Netty",
+    _NETTY,
+    # The parts that ZooKeeper's servers need for TLS.
+    tuple(
+        ("io.netty", f"netty-{part}", _NETTY)
+        for part in (
+            "common",
+            "buffer",
+            "resolver",
+            "transport",
+            "codec",
+            "handler",
+            "transport-native-unix-common",
+            "transport-classes-epoll",
+        )
+    ),
+    variable="KAFKAGROUP_NETTY_JARS",
+    mark=f"netty-handler-{_NETTY}.jar",
     closed=True,
 )
 

@@ -5,36 +5,18 @@ For groups that are kept in ZooKeeper. All calls block; how the jars come here i
 
 from __future__ import annotations
 
-import atexit
-import os
 import re
-import signal
 import socket
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import attrs
 
-from kafkagroup.errors import ConfigurationError, IllegalStateError
-from kafkagroup.testing._jars import (
-    LocalKafkaError,
-    LocalKafkaUnavailable,
-    find_java,
-    resolve,
-    tail,
-)
-from kafkagroup.testing._releases import HOST, ZOOKEEPER
-from kafkagroup.testing.local import (
-    _LOG_LEVEL,
-    _ZOOKEEPER,
-    _make_directory,
-    _reserve_ports,
-    _Server,
-)
+from kafkagroup.testing._jars import LocalKafkaError, resolve
+from kafkagroup.testing._releases import HOST, NETTY, ZOOKEEPER
+from kafkagroup.testing._servers import Node, Servers, reserve_ports
+from kafkagroup.testing.local import _ZOOKEEPER
 
 __all__ = ["LocalZooKeeper"]
 
@@ -50,12 +32,12 @@ _SETTINGS = {
 
 
 @attrs.define(eq=False, kw_only=True)
-class _Node(_Server):
-    """One server of the ensemble. Its data and ports outlive its process."""
+class _Node(Node):
+    """One server of the ensemble."""
 
-    id: int
-    port: int
     main: Sequence[str] = _ZOOKEEPER
+    port: int
+    secure_port: int
 
     def serves(self) -> bool:
         """Whether it is part of a quorum."""
@@ -74,7 +56,7 @@ class _Node(_Server):
 
 
 @attrs.define(eq=False)
-class LocalZooKeeper:
+class LocalZooKeeper(Servers[_Node]):
     """Apache ZooKeeper 3.9.3 on this machine, as a context manager.
 
     ```python
@@ -90,38 +72,27 @@ class LocalZooKeeper:
     nodes: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     tick_ms: int = attrs.field(default=500, kw_only=True)
     """A session is at least two of these, and followers tell the leader of theirs each half."""
-    config: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
-    """Settings for `zoo.cfg`; they win over the ones that are set here."""
-    directory: Path | None = attrs.field(
-        default=None, kw_only=True, converter=attrs.converters.optional(Path)
-    )
-    """Where data and output go: absent or empty, and kept. None: a temporary one, removed."""
+    certificate: str | None = attrs.field(default=None, kw_only=True, repr=False)
+    """PEM: a private key as PKCS #8, and the certificates from the servers' own upwards. Given,
+    they speak TLS too, at `secure_hosts`; that needs Netty, whose jars are fetched likewise
+    (`KAFKAGROUP_NETTY_JARS`)."""
+    client_ca: str | None = attrs.field(default=None, kw_only=True)
+    """PEM of who signs the certificates of clients. Given, a client that comes by TLS must show
+    one."""
     jvm_options: Sequence[str] = attrs.field(
         default=("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"), kw_only=True
     )
-    start_timeout: float = attrs.field(default=60.0, kw_only=True)
-    """Seconds until it answers."""
-
-    _java: tuple[str, ...] = attrs.field(default=(), init=False)
-    _ensemble: dict[int, _Node] = attrs.field(factory=dict, init=False)
-    _started: ExitStack | None = attrs.field(default=None, init=False)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+    """Options of each JVM."""
 
     @property
     def hosts(self) -> str:
         """`host:port` of every node, comma-separated, whether it runs at the moment or not."""
         return ",".join(self.address(node) for node in range(1, self.nodes + 1))
+
+    @property
+    def secure_hosts(self) -> str:
+        """The same, by TLS."""
+        return ",".join(f"{HOST}:{self._node(n).secure_port}" for n in range(1, self.nodes + 1))
 
     def address(self, node: int) -> str:
         """`host:port` of one node."""
@@ -130,79 +101,25 @@ class LocalZooKeeper:
     @property
     def leader(self) -> int:
         """The node that leads. Raises: LocalKafkaError while none does."""
-        for node in self._running():
+        for node in self._awake():
             if re.search(rb"Mode: (standalone|leader)", node.say(b"srvr")):
                 return node.id
         raise LocalKafkaError("no node leads")
 
-    def start(self) -> None:
-        """Start every node; return when each serves.
+    def _find_jars(self, java: str) -> Sequence[Path]:
+        sets = [ZOOKEEPER, *([NETTY] if self.certificate else [])]
+        return [resolve(jars, java) for jars in sets]
 
-        Raises: LocalKafkaUnavailable without Java or jars; LocalKafkaError if a JVM ends or the
-        ensemble is not up within `start_timeout`.
-        """
-        if self._started is not None:
-            raise IllegalStateError("this LocalZooKeeper is started already")
-        if os.name != "posix":
-            raise LocalKafkaUnavailable("a local ZooKeeper needs a POSIX system: signals and sh")
-        java = find_java()
-        jars = resolve(ZOOKEEPER, java)
-        with ExitStack() as undo:
-            self._java = (java, _LOG_LEVEL, *self.jvm_options, "-cp", f"{jars}/*")
-            self._lay_out(_make_directory(self.directory, undo), undo)
-            undo.callback(self._kill_all)
-            for node in self._ensemble.values():
-                node.spawn(self._java)
-            self._await_quorum()
-            self._started = undo.pop_all()
-        atexit.register(self._stop_at_exit, os.getpid())
-
-    def stop(self) -> None:
-        """Kill every node and remove a temporary directory. Does nothing when not started."""
-        if self._started is not None:
-            atexit.unregister(self._stop_at_exit)
-            started, self._started = self._started, None
-            started.close()
-
-    def kill(self, node: int) -> None:
-        """SIGKILL: the node is gone at once."""
-        self._node(node).end(signal.SIGKILL)
-
-    def start_node(self, node: int) -> None:
-        """Start a node that was killed, on its data and port; return when all that run serve."""
-        self._node(node).spawn(self._java)
-        self._await_quorum()
-
-    def pause(self, node: int) -> None:
-        """SIGSTOP: connections stay open and nothing is answered."""
-        self._signal(node, signal.SIGSTOP)
-
-    def resume(self, node: int) -> None:
-        """SIGCONT: the node goes on where it stopped."""
-        self._signal(node, signal.SIGCONT)
-
-    def _signal(self, node: int, number: int) -> None:
-        server = self._node(node)
-        if server.process is None:
-            raise IllegalStateError(f"node {node} is not running")
-        server.process.send_signal(number)
-        server.paused = number == signal.SIGSTOP
-
-    def _node(self, node: int) -> _Node:
-        if node not in self._ensemble:
-            raise ConfigurationError(f"no node {node}: they are 1 to {self.nodes}, once started")
-        return self._ensemble[node]
-
-    def _running(self) -> Iterator[_Node]:
-        return (n for n in self._ensemble.values() if n.process is not None and not n.paused)
+    def _serves(self, node: _Node) -> bool:
+        return node.serves()
 
     def _lay_out(self, directory: Path, undo: ExitStack) -> None:
-        ports = iter(_reserve_ports(3 * self.nodes, undo))
+        ports = iter(reserve_ports(4 * self.nodes, undo))
         numbers = range(1, self.nodes + 1)
         peers = {f"server.{n}": f"{HOST}:{next(ports)}:{next(ports)}" for n in numbers}
-        self._ensemble = {}
+        self._nodes = {}
         for number in numbers:
-            home, port = directory / f"node-{number}", next(ports)
+            home, port, secure_port = directory / f"node-{number}", next(ports), next(ports)
             (home / "data").mkdir(parents=True)
             (home / "data" / "myid").write_text(str(number), "ascii")
             settings = {
@@ -211,33 +128,29 @@ class LocalZooKeeper:
                 "tickTime": str(self.tick_ms),
                 "minSessionTimeout": str(2 * self.tick_ms),
                 **(peers if self.nodes > 1 else {}),
+                **self._tls(home, secure_port),
                 **self.config,
             }
             lines = "".join(f"{key}={value}\n" for key, value in settings.items())
             (home / "zoo.cfg").write_text(lines, "ascii")
-            self._ensemble[number] = _Node(directory=home, id=number, port=port)
+            self._nodes[number] = _Node(
+                directory=home, id=number, port=port, secure_port=secure_port
+            )
 
-    def _await_quorum(self) -> None:
-        deadline = time.monotonic() + self.start_timeout
-        for node in self._running():
-            while not node.serves():
-                node.raise_if_ended(f"node {node.id}")
-                if time.monotonic() > deadline:
-                    raise LocalKafkaError(
-                        f"node {node.id} did not serve within {self.start_timeout:g} s:\n"
-                        f"{tail(node.output)}"
-                    )
-                time.sleep(0.03)
-
-    def _kill_all(self) -> None:
-        running = [node for node in self._ensemble.values() if node.process is not None]
-        for node in running:
-            assert node.process is not None
-            node.process.kill()
-        for node in running:
-            node.end(signal.SIGKILL)
-
-    def _stop_at_exit(self, owner: int) -> None:
-        # A forked child runs its parent's exit handlers, and would take the ensemble from it.
-        if os.getpid() == owner:
-            self.stop()
+    def _tls(self, home: Path, port: int) -> dict[str, str]:
+        """The settings of TLS, and their files."""
+        settings: dict[str, str] = {}
+        for store, pem in (("keyStore", self.certificate), ("trustStore", self.client_ca)):
+            if pem is not None:
+                path = home / f"{store}.pem"
+                path.touch(0o600)
+                path.write_text(pem, "ascii")
+                settings |= {f"ssl.{store}.location": f"./{path.name}", f"ssl.{store}.type": "PEM"}
+        if self.certificate is not None:
+            settings |= {
+                "secureClientPort": str(port),
+                "secureClientPortAddress": HOST,
+                "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+                "ssl.clientAuth": "none" if self.client_ca is None else "need",
+            }
+        return settings

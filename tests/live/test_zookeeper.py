@@ -167,10 +167,10 @@ class Split(LocalZooKeeper):
     def _lay_out(self, directory, undo):
         super()._lay_out(directory, undo)
         self.gates = {}
-        for node, server in self._ensemble.items():
+        for node, server in self._nodes.items():
             path = server.directory / "zoo.cfg"
             lines = dict(line.split("=") for line in path.read_text("ascii").splitlines())
-            for other in self._ensemble:
+            for other in self._nodes:
                 host, *ports = lines[f"server.{other}"].split(":")
                 if other == node:
                     # Else it would say where it is, and be called back without passing a gate.

@@ -1,0 +1,368 @@
+"""JVMs as child processes: the servers of a cluster on loopback, gone when this process is.
+
+Only here are JVMs started, stopped, killed and frozen. All calls block; nothing here knows of an
+event loop. How their jars come here is in `_jars`. A JVM that runs has a watchdog, so that it does
+not outlive its owner.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import attrs
+
+from kafkagroup.errors import ConfigurationError, IllegalStateError
+from kafkagroup.testing._jars import LocalKafkaError, LocalKafkaUnavailable, find_java, tail
+from kafkagroup.testing._releases import HOST
+
+__all__ = ["Node", "Server", "Servers", "reserve_ports"]
+
+_STOP_TIMEOUT = 30.0
+"""Seconds that a clean stop of one node may take. It takes 0.3 where a quorum is left."""
+
+_LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+
+# Reads until its owner is gone, however it went, and the pipe between them with it; then kills the
+# JVM. The number may be another process's by then: it must have the node's own mark in its command
+# line (`ps` where there is no /proc).
+_WATCHDOG = """
+read -r _
+if grep -qsF -- "$1" "/proc/$0/cmdline" || ps -o args= -p "$0" 2>/dev/null | grep -qF -- "$1"
+then kill -KILL "$0"
+fi
+"""
+
+
+@attrs.define(eq=False, kw_only=True)
+class Server:
+    """One JVM at a time, in a directory of its own that outlives it."""
+
+    directory: Path
+    main: Sequence[str]
+    """Main class and its arguments."""
+    process: subprocess.Popen[bytes] | None = None
+    watchdog: subprocess.Popen[bytes] | None = None
+    paused: bool = False
+
+    @property
+    def mark(self) -> str:
+        """What only this server's JVM has in its command line."""
+        return f"-Dkafkagroup.node={self.directory}"
+
+    @property
+    def output(self) -> Path:
+        return self.directory / "output.log"
+
+    @property
+    def runs(self) -> bool:
+        """Whether its JVM does, frozen or not."""
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Freeze or thaw it."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        self.paused = number == signal.SIGSTOP
+
+    def spawn(self, java: Sequence[str]) -> None:
+        with self.output.open("ab") as log:
+            self.process = subprocess.Popen(
+                # Native libraries are unpacked there, and a killed JVM leaves them behind.
+                [*java, self.mark, f"-Djava.io.tmpdir={self.directory}", *self.main],
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Else Ctrl-C at a terminal ends the brokers before the tests that still use them.
+                start_new_session=True,
+            )
+        self.watchdog = subprocess.Popen(
+            ["sh", "-c", _WATCHDOG, str(self.process.pid), self.mark],
+            stdin=subprocess.PIPE,
+            # Our own may be pipes, whose readers would wait for it.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def end(self, signal_number: int, timeout: float | None = None) -> bool:
+        """Signal the JVM and wait until it is gone. False: it had to be killed after `timeout`."""
+        assert self.process is not None
+        self.process.send_signal(signal_number)
+        in_time = True
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            in_time = False
+            self.process.kill()
+            self.process.wait()
+        # Not if the wait is interrupted: the watchdog of a JVM that may be alive must stay.
+        self.forget()
+        return in_time
+
+    def forget(self) -> None:
+        """Let go of a JVM that is gone, and of its watchdog."""
+        if self.watchdog is not None:
+            self.watchdog.kill()
+            self.watchdog.communicate()
+        self.process = self.watchdog = None
+        self.paused = False
+
+    def raise_if_ended(self, name: str) -> None:
+        """Raises: LocalKafkaError, with what the JVM printed, if it is gone."""
+        assert self.process is not None
+        code = self.process.poll()
+        if code is not None:
+            raise LocalKafkaError(f"{name} ended while starting ({code}):\n{tail(self.output)}")
+
+
+@attrs.define(eq=False, kw_only=True)
+class Node(Server):
+    """A server with a number. Its data and ports outlive its process."""
+
+    id: int
+
+    def __str__(self) -> str:
+        return f"node {self.id}"
+
+
+N = TypeVar("N", bound=Node)
+
+
+@attrs.define(eq=False)
+class Servers(ABC, Generic[N]):
+    """Nodes that belong together, numbered from 1."""
+
+    config: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
+    """Settings of every node; they win over the ones that are set here."""
+    directory: Path | None = attrs.field(
+        default=None, kw_only=True, converter=attrs.converters.optional(Path)
+    )
+    """Where data and output go: absent or empty, and kept. None: a temporary one, removed."""
+    start_timeout: float = attrs.field(default=60.0, kw_only=True)
+    """Seconds from the first JVM to servers that answer. Fetching jars is bounded apart."""
+    jvm_options: Sequence[str] = attrs.field(default=(), kw_only=True)
+    """Options of each JVM."""
+
+    _java: tuple[str, ...] = attrs.field(default=(), init=False)
+    _nodes: dict[int, N] = attrs.field(factory=dict, init=False)
+    _started: ExitStack | None = attrs.field(default=None, init=False)
+
+    # ------------------------------------------------------------ what each kind does its way
+
+    @abstractmethod
+    def _find_jars(self, java: str) -> Sequence[Path]:
+        """The folders whose jars are the class path. Raises: ConfigurationError for what cannot
+        be, LocalKafkaUnavailable."""
+
+    @abstractmethod
+    def _lay_out(self, directory: Path, undo: ExitStack) -> None:
+        """Write what the servers read, and make `_nodes`."""
+
+    def _prepare(self, deadline: float) -> None:
+        """What comes before the first node is started, at the first start."""
+
+    def _spawn(self, node: N, deadline: float) -> None:
+        """Start a node."""
+        node.spawn(self._java)
+
+    @abstractmethod
+    def _serves(self, node: N) -> bool:
+        """Whether it is up, among the others that run."""
+
+    def _others(self) -> Iterable[Server]:
+        """Servers that are no nodes."""
+        return ()
+
+    # ------------------------------------------------------------ what all do
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start every node; return when each answers and knows of all the others.
+
+        Raises: LocalKafkaUnavailable without Java or jars; LocalKafkaError if a JVM ends or they
+        are not up within `start_timeout`; ConfigurationError for what cannot be, or a directory in
+        use. Nothing but what is in `directory` is left behind then.
+        """
+        if self._started is not None:
+            raise IllegalStateError(f"this {type(self).__name__} is started already")
+        if os.name != "posix":
+            raise LocalKafkaUnavailable("servers on this machine need a POSIX system: signals, sh")
+        java = find_java()
+        jars = ":".join(f"{folder}/*" for folder in self._find_jars(java))
+        with ExitStack() as undo:
+            self._java = (java, _LOG_LEVEL, *self.jvm_options, "-cp", jars)
+            self._lay_out(_make_directory(self.directory, undo), undo)
+            undo.callback(self._kill_all)
+            deadline = time.monotonic() + self.start_timeout
+            self._prepare(deadline)
+            for node in self._nodes.values():
+                self._spawn(node, deadline)
+            self._await_all(deadline)
+            self._started = undo.pop_all()
+        # Servers that nobody stopped must not leave their folder behind. (JVMs have watchdogs.)
+        atexit.register(self._stop_at_exit, os.getpid())
+
+    def stop(self) -> None:
+        """Kill every node and remove a temporary directory. Does nothing when not started."""
+        if self._started is not None:
+            atexit.unregister(self._stop_at_exit)
+            started, self._started = self._started, None
+            started.close()
+
+    def kill(self, node: int) -> None:
+        """SIGKILL: the node is gone at once, and the others learn of it by its silence."""
+        self._running(node).end(signal.SIGKILL)
+
+    def stop_node(self, node: int) -> None:
+        """Clean stop: the node hands over what it leads, then ends.
+
+        Raises: LocalKafkaError if that took more than 30 s (no quorum is left, or the node is
+        paused); it has been killed then.
+        """
+        if not self._running(node).end(signal.SIGTERM, _STOP_TIMEOUT):
+            raise LocalKafkaError(
+                f"node {node} did not stop within {_STOP_TIMEOUT:.0f} s, and was killed:\n"
+                f"{self.output(node)}"
+            )
+
+    def start_node(self, node: int) -> None:
+        """Start a node that was stopped or killed, on its data and ports; return when it is back.
+
+        Back means that it and every other running node know of each other. Raises: LocalKafkaError
+        as `start` does (the JVM is then left as it is); IllegalStateError if the node runs.
+        """
+        stopped = self._node(node)
+        if stopped.runs:
+            raise IllegalStateError(f"node {node} is running")
+        stopped.forget()
+        deadline = time.monotonic() + self.start_timeout
+        self._spawn(stopped, deadline)
+        self._await_all(deadline)
+
+    def restart(self, node: int) -> None:
+        """Stop a node cleanly and start it again; return when it is back."""
+        self.stop_node(node)
+        self.start_node(node)
+
+    def pause(self, node: int) -> None:
+        """SIGSTOP: connections stay open and nothing is answered."""
+        self._running(node).signal(signal.SIGSTOP)
+
+    def resume(self, node: int) -> None:
+        """SIGCONT: the node goes on where it stopped. Does not wait until the others know."""
+        self._running(node).signal(signal.SIGCONT)
+
+    def output(self, node: int) -> str:
+        """The end of what a node's JVMs printed: warnings and errors."""
+        return tail(self._node(node).output)
+
+    def _must_be_started(self) -> None:
+        if self._started is None:
+            raise IllegalStateError(f"this {type(self).__name__} is not started")
+
+    def _node(self, node: int) -> N:
+        self._must_be_started()
+        if node not in self._nodes:
+            raise ConfigurationError(f"no node {node}: they are 1 to {len(self._nodes)}")
+        return self._nodes[node]
+
+    def _running(self, node: int) -> N:
+        running = self._node(node)
+        if not running.runs:
+            raise IllegalStateError(f"node {node} is not running")
+        return running
+
+    def _awake(self) -> list[N]:
+        """The nodes that were started and not frozen."""
+        return [n for n in self._nodes.values() if n.process is not None and not n.paused]
+
+    def _await_all(self, deadline: float) -> None:
+        for node in self._awake():
+            ready = partial(self._serves, node)
+            self._await(ready, node, str(node), f"{node} did not serve", deadline)
+
+    def _await(
+        self, ready: Callable[[], bool], server: Server, name: str, late: str, deadline: float
+    ) -> None:
+        """Return when it is ready. Raises: LocalKafkaError if it ended, or is `late`."""
+        while not ready():
+            server.raise_if_ended(name)
+            if time.monotonic() > deadline:
+                raise LocalKafkaError(
+                    f"{late} within {self.start_timeout:g} s:\n{tail(server.output)}"
+                )
+            time.sleep(0.03)
+
+    def _kill_all(self) -> None:
+        # All first, then wait: one whose peers vanish one by one has much to say about it.
+        servers: list[Server] = [*self._nodes.values(), *self._others()]
+        running = [server for server in servers if server.process is not None]
+        for server in running:
+            assert server.process is not None
+            server.process.kill()
+        for server in running:
+            server.end(signal.SIGKILL)
+
+    def _stop_at_exit(self, owner: int) -> None:
+        # A forked child runs its parent's exit handlers, and would take the servers from it.
+        if os.getpid() == owner:
+            self.stop()
+
+
+def _make_directory(directory: Path | None, undo: ExitStack) -> Path:
+    if directory is None:
+        temporary = Path(tempfile.mkdtemp(prefix="kafkagroup-"))
+        undo.callback(shutil.rmtree, temporary)
+        return temporary
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise ConfigurationError(f"{directory} is not empty: local servers start from nothing")
+    return directory.resolve()
+
+
+def reserve_ports(count: int, undo: ExitStack) -> list[int]:
+    """Free loopback ports, kept from everyone but our JVMs until `undo` where that can be done.
+
+    A socket that is bound and does not listen lets a JVM listen on the same port (both reuse the
+    address), while no other process is given that port: not at the start, and not while its node
+    is down. Only Linux has this rule; elsewhere the ports are merely likely to stay free.
+    """
+    holders = ExitStack()
+    ports: list[int] = []
+    for _ in range(count):
+        holder = holders.enter_context(socket.socket())
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((HOST, 0))
+        ports.append(holder.getsockname()[1])
+    if sys.platform == "linux":
+        undo.callback(holders.close)
+    else:
+        holders.close()
+    return ports
