@@ -7,6 +7,7 @@ turned into an error that says whose fault it is and what to do.
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 import tempfile
 import threading
@@ -64,6 +65,21 @@ class Tls:
                 # ValueError: a host that cannot be one, which another broker has made up.
                 why = escaped(str(error)) or "closed by the broker"
                 raise ConnectionLostError(f"{name}: in the TLS handshake: {why}") from None
+            raise
+
+    def wrap_socket(self, connected: socket.socket, host: str, name: str) -> ssl.SSLSocket:
+        """The same for a socket that blocks, of a client that lives in a thread.
+
+        Raises: TlsError; OSError when the connection broke.
+        """
+        if self._trust_system:
+            self._read_system()
+        try:
+            return self.context.wrap_socket(connected, server_hostname=host)
+        except BaseException as error:
+            connected.close()
+            if isinstance(error, ssl.SSLError):
+                raise tls_error(name, error, "server") from None
             raise
 
     def _read_system(self) -> None:
@@ -163,19 +179,19 @@ def _reason(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
-def tls_error(name: str, error: ssl.SSLError) -> TlsError:
+def tls_error(name: str, error: ssl.SSLError, peer: str = "broker") -> TlsError:
     """What went wrong in a handshake with `name`, whose fault it is, and what to do."""
     reason = escaped(_reason(error))
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _OTHER_NAME:
-            advice = "connect to, and have the brokers advertise, names that are in it"
+            advice = f"connect to, and have the {peer}s advertise, names that are in it"
         else:
-            advice = "give the CA that signed it as ssl_ca_location, if it is the right broker"
+            advice = f"give the CA that signed it as ssl_ca_location, if it is the right {peer}"
         said = escaped(error.verify_message.rstrip("."))
-        return TlsError(f"{name}: the broker's certificate is refused: {said}; {advice}")
+        return TlsError(f"{name}: the {peer}'s certificate is refused: {said}; {advice}")
     if "alert" in reason:
         return TlsError(
-            f"{name}: the broker refuses the TLS handshake: {reason}; it may want another"
+            f"{name}: the {peer} refuses the TLS handshake: {reason}; it may want another"
             " ssl_certificate and ssl_key of this client, or another version of TLS"
         )
     return TlsError(f"{name}: no TLS handshake: {reason}; is this the port of a TLS listener?")

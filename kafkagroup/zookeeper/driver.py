@@ -44,7 +44,7 @@ from kafkagroup.net.driver import Application, Offer, Polls, computed
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.threaded import this_loop
 from kafkagroup.types import TopicPartition
-from kafkagroup.zookeeper.session import Session
+from kafkagroup.zookeeper.session import Access, Session
 
 __all__ = ["ZooKeeperDriver"]
 
@@ -60,7 +60,13 @@ class ZooKeeperDriver:
     """One member of one group, running."""
 
     def __init__(
-        self, hosts: str, paths: Paths, member: Member, application: Application, lag: LoopLag
+        self,
+        hosts: str,
+        access: Access,
+        paths: Paths,
+        member: Member,
+        application: Application,
+        lag: LoopLag,
     ) -> None:
         self.member = member
         """The state, readable at any time; only `run` changes it."""
@@ -70,6 +76,7 @@ class ZooKeeperDriver:
         self.out = anyio.Event()
         """Set once the member has left or failed."""
         self._hosts = hosts
+        self._access = access
         self._paths = paths
         self._application = application
         self._lag = lag
@@ -256,6 +263,7 @@ class ZooKeeperDriver:
             config.session_timeout,
             self._paths,
             config.name,
+            access=self._access,
             whole=config.whole,
             post=post,
             hear=self._hear,

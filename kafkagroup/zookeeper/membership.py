@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import attrs
@@ -12,14 +14,20 @@ from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
 from kafkagroup.net.driver import Application, Offer
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.sasl.secret import Secret
+from kafkagroup.net.security import Security
 from kafkagroup.zookeeper.driver import ZooKeeperDriver
+from kafkagroup.zookeeper.session import Access
+
+if TYPE_CHECKING:
+    from kazoo.security import ACL
 
 __all__ = ["ZooKeeperMembership"]
 
 _LONGEST_MS = 2**31 - 1
 
 
-@attrs.frozen
+@attrs.frozen(init=False)
 class ZooKeeperMembership:
     """Keep the members of a group in ZooKeeper, and its offsets in Kafka as ever.
 
@@ -52,11 +60,53 @@ class ZooKeeperMembership:
     hosts: str
     """Addresses, comma-separated, and perhaps a path below which all is kept:
     "zk1:2181,zk2:2181/chroot"."""
-    session_timeout_ms: int = attrs.field(default=10_000, kw_only=True)
+    session_timeout_ms: int = attrs.field(kw_only=True)
     """How long a member that is gone keeps its claims. ZooKeeper grants what lies between 2 and 20
     of its ticks, 4 to 40 s as it is shipped."""
-    root: str = attrs.field(default="/kafkagroup", kw_only=True)
+    root: str = attrs.field(kw_only=True)
     """Path of the node below which each group has its own."""
+    security: Security | None = attrs.field(kw_only=True)
+    """TLS, as for brokers: `Security(ssl_ca_location="zk-ca.pem")`. None: without."""
+    username: str | None = attrs.field(kw_only=True)
+    """As whom; with the `password`. The nodes are then this user's alone, unless `acl` says
+    otherwise: of all members the same, as a rule."""
+    password: Secret | None = attrs.field(kw_only=True)
+    sasl_mechanism: str | None = attrs.field(kw_only=True)
+    """"DIGEST-MD5" or "GSSAPI", which need `pip install pure-sasl`; None: ZooKeeper's own "digest",
+    which sends the password as it is."""
+    acl: Sequence[ACL] | None = attrs.field(kw_only=True)
+    """Who may do what with the nodes, `root` included if it is not there yet: kazoo's values. None:
+    the `username` everything and nobody else anything; without one, everybody."""
+    allow_plaintext_credentials: bool = attrs.field(kw_only=True)
+    """Whether "digest" may go without TLS, for whoever listens to read."""
+    _access: Access = attrs.field(init=False, repr=False, eq=False)
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_ms: int = 10_000,
+        root: str = "/kafkagroup",
+        security: Security | None = None,
+        username: str | None = None,
+        password: str | Secret | None = None,
+        sasl_mechanism: str | None = None,
+        acl: Sequence[ACL] | None = None,
+        allow_plaintext_credentials: bool = False,
+    ) -> None:
+        # First of all, and under the same name: a traceback from further below may show variables.
+        password = None if password is None else Secret(password)
+        self.__attrs_init__(
+            hosts,
+            session_timeout_ms=session_timeout_ms,
+            root=root,
+            security=security,
+            username=username,
+            password=password,
+            sasl_mechanism=sasl_mechanism,
+            acl=acl,
+            allow_plaintext_credentials=allow_plaintext_credentials,
+        )
 
     def __attrs_post_init__(self) -> None:
         if not self.hosts.partition("/")[0].strip(", "):
@@ -68,6 +118,15 @@ class ZooKeeperMembership:
         names = self.root.split("/")[1:]
         if not self.root.startswith("/") or not all(n and n not in (".", "..") for n in names):
             raise ConfigurationError(f"root={self.root!r}; expected a path such as '/kafkagroup'")
+        access = Access(
+            security=self.security,
+            username=self.username,
+            password=self.password,
+            sasl_mechanism=self.sasl_mechanism,
+            acl=self.acl,
+            allow_plaintext_credentials=self.allow_plaintext_credentials,
+        )
+        object.__setattr__(self, "_access", access)  # frozen, and made of the other fields
 
     def begin(
         self,
@@ -100,4 +159,5 @@ class ZooKeeperMembership:
         # kazoo would not make the chroot, where it is not there yet.
         hosts, _, chroot = self.hosts.partition("/")
         root = f"/{chroot}".rstrip("/") + self.root
-        return ZooKeeperDriver(hosts, Paths(root, group_id), member, application, lag)
+        paths = Paths(root, group_id)
+        return ZooKeeperDriver(hosts, self._access, paths, member, application, lag)

@@ -23,6 +23,7 @@ from kafkagroup.errors import (
     KafkaGroupError,
     RemoteProtocolError,
     RequestTimeoutError,
+    TlsError,
     escaped,
 )
 from kafkagroup.member.zookeeper_nodes import MemberNode, Paths
@@ -58,13 +59,16 @@ try:
         NodeExistsError,
         NoNodeError,
     )
+    from kazoo.protocol.serialization import SASL, Auth
     from kazoo.protocol.states import KeeperState
+
+    from kafkagroup.zookeeper.access import Access
 except ImportError as error:
     raise ImportError(
         "membership in ZooKeeper needs kazoo: pip install 'kafkagroup[zookeeper]'"
     ) from error
 
-__all__ = ["Ask", "Session"]
+__all__ = ["Access", "Ask", "Session"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +76,12 @@ Ask = Register | ReadMembers | Confirm | Claim | Release
 
 _RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 """Of kazoo, for connecting: without end, as the membership gives a session up by its own clock."""
+
+_kazoo_logger = logger.getChild("kazoo")
+# It logs each request, and those that prove who a member is hold the password.
+_kazoo_logger.addFilter(
+    lambda record: not any(isinstance(arg, Auth | SASL) for arg in record.args or ())
+)
 
 _REFUSED = (AuthFailedError, NoAuthError, InvalidACLError)
 
@@ -87,6 +97,7 @@ class Session:
         paths: Paths,
         name: str,
         *,
+        access: Access,
         whole: bool,
         post: Post,
         hear: Callable[[ZooKeeperEvent], None],
@@ -107,7 +118,11 @@ class Session:
         self._closing = False
         self._asks: set[anyio.CancelScope] = set()
         self._client = KazooClient(
-            hosts, timeout=timeout, connection_retry=_RETRY, logger=logger.getChild("kazoo")
+            hosts,
+            timeout=timeout,
+            connection_retry=_RETRY,
+            logger=_kazoo_logger,
+            **access.options(self._refused),
         )
         self._granted = timeout
         self._measure()
@@ -144,6 +159,11 @@ class Session:
             case KeeperState.AUTH_FAILED:
                 error = AuthenticationError("ZooKeeper refuses the credentials")
                 self._to_loop(partial(self._say, SessionFailed, error=error))
+
+    def _refused(self, error: TlsError) -> None:
+        """Called in kazoo's thread. Once it is in, a member may still have other servers."""
+        if self._id is None:
+            self._to_loop(partial(self._say, SessionFailed, error=error))
 
     def _established(self, session_id: int, timeout: float) -> None:
         if self._id not in (None, session_id):
@@ -393,7 +413,10 @@ def _translated(error: Exception) -> Exception:
         case AuthFailedError():
             return AuthenticationError(f"ZooKeeper: {said}")
         case NoAuthError() | InvalidACLError():
-            return ConfigurationError(f"ZooKeeper does not allow it: {said}")
+            return ConfigurationError(
+                f"ZooKeeper does not allow it: {said}; the nodes are another's, see username,"
+                " password and acl of ZooKeeperMembership"
+            )
         case KazooException():
             return ConnectionLostError(f"ZooKeeper: {said}")
     return error

@@ -17,6 +17,7 @@ from kafkagroup.net.driver import Offer
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.group_log import encode_assignment
+from kafkagroup.zookeeper.access import Access
 from kafkagroup.zookeeper.driver import ZooKeeperDriver
 
 pytestmark = pytest.mark.anyio
@@ -68,7 +69,7 @@ def member(application: Stuck) -> ZooKeeperDriver:
     config = Config(group_id="g", protocol_type="consumer", name="me", session_timeout=SESSION)
     member = Member(config=config, protocols=(("range", b""),))
     lag = LoopLag("g", SESSION, threaded=False)
-    return ZooKeeperDriver("zk:2181", Paths("/r", "g"), member, application, lag)
+    return ZooKeeperDriver("zk:2181", Access(), Paths("/r", "g"), member, application, lag)
 
 
 async def test_who_is_stuck_leaves_as_soon_as_it_owns_something_again(

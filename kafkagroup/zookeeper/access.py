@@ -1,0 +1,106 @@
+"""How a member comes to ZooKeeper: by TLS or not, as whom, and who may touch its nodes.
+
+What is secret leaves its wrapping only in the arguments that kazoo is made with.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import attrs
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.security import ACL, CREATOR_ALL_ACL
+
+from kafkagroup.errors import ConfigurationError, TlsError
+from kafkagroup.net.sasl.secret import Secret
+from kafkagroup.net.security import Security
+from kafkagroup.net.tls import Tls
+
+__all__ = ["Access"]
+
+_PASSWORDS = (None, "DIGEST-MD5")
+"""Mechanisms with a name and a password. None is ZooKeeper's own, "digest", which sends both."""
+
+
+@attrs.frozen(kw_only=True)
+class Access:
+    """The same for every session of a member."""
+
+    security: Security | None = None
+    username: str | None = None
+    password: Secret | None = None
+    sasl_mechanism: str | None = None
+    acl: Sequence[ACL] | None = None
+    allow_plaintext_credentials: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        mechanism, security = self.sasl_mechanism, self.security
+        if security is not None and security.security_protocol != "SSL":
+            raise ConfigurationError(
+                f"security_protocol={security.security_protocol!r}; expected 'SSL', as ZooKeeper"
+                " knows none of Kafka's mechanisms: who this is goes into username and password"
+            )
+        if mechanism not in (*_PASSWORDS, "GSSAPI"):
+            raise ConfigurationError(
+                f"sasl_mechanism={mechanism!r}; expected 'DIGEST-MD5', 'GSSAPI', or None"
+            )
+        if mechanism is not None and find_spec("puresasl") is None:
+            # kazoo would say so in a thread of its, where nobody hears.
+            raise ConfigurationError(f"{mechanism} needs pure-sasl: pip install pure-sasl")
+        if (self.username is None) != (self.password is None):
+            raise ConfigurationError("username and password: give both, or none")
+        if mechanism == "DIGEST-MD5" and self.username is None:
+            raise ConfigurationError("DIGEST-MD5 needs username and password")
+        if mechanism == "GSSAPI" and self.username is not None:
+            raise ConfigurationError("username and password: no use with GSSAPI")
+        if self.username is not None and mechanism is None:
+            if ":" in self.username:
+                raise ConfigurationError(f"username={self.username!r}; a colon ends it")
+            if security is None and not self.allow_plaintext_credentials:
+                raise ConfigurationError(
+                    "a password without TLS is shown to whoever listens; give security=Security(),"
+                    " or sasl_mechanism='DIGEST-MD5', or say allow_plaintext_credentials=True"
+                )
+
+    def options(self, failed: Callable[[TlsError], object]) -> dict[str, Any]:
+        """What kazoo is told. `failed` is called, in a thread of its, when TLS is refused."""
+        options: dict[str, Any] = {}
+        if self.security is not None and self.security.tls is not None:
+            options |= {"use_ssl": True, "handler": _TlsHandler(self.security.tls, failed)}
+        known = self.username is not None or self.sasl_mechanism is not None
+        if self.sasl_mechanism is not None:
+            options["sasl_options"] = {"mechanism": self.sasl_mechanism, **self._named()}
+        elif self.password is not None:
+            options["auth_data"] = [("digest", f"{self.username}:{self.password.reveal()}")]
+        acl = CREATOR_ALL_ACL if self.acl is None and known else self.acl
+        if acl is not None:
+            options["default_acl"] = list(acl)
+        return options
+
+    def _named(self) -> dict[str, str]:
+        if self.username is None or self.password is None:
+            return {}
+        return {"username": self.username, "password": self.password.reveal()}
+
+
+class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is not typed
+    """kazoo's threads, with connections as `Security` says: kazoo by itself would trust the
+    system's certificates beside those that are given, and look at no names."""
+
+    def __init__(self, tls: Tls, failed: Callable[[TlsError], object]) -> None:
+        super().__init__()
+        self._tls = tls
+        self._failed = failed
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str, timeout: float, **_: object
+    ) -> socket.socket:
+        connected = socket.create_connection(address, timeout)
+        try:
+            return self._tls.wrap_socket(connected, hostname, f"{hostname}:{address[1]}")
+        except TlsError as error:
+            self._failed(error)
+            raise ConnectionRefusedError(str(error)) from None  # kazoo tries the next server
