@@ -7,13 +7,15 @@ they are started and stopped as the main API's are: on asyncio, from any task.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-__all__ = ["Host", "Hosted"]
+__all__ = ["Guest", "Host", "Hosted"]
 
 
 class Hosted(Protocol):
@@ -61,3 +63,38 @@ class Host:
         # The loop alone would forget it.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+class Guest(ABC):
+    """An object with a host, for `async with`: begins in it, and has ended before it is left."""
+
+    def __init__(self) -> None:
+        self._host = Host()
+
+    @abstractmethod
+    async def _entered(self) -> None:
+        """Start what is to be started at once."""
+
+    @abstractmethod
+    async def _leaving(self) -> None:
+        """Stop what was started."""
+
+    async def __aenter__(self) -> Self:
+        await self._host.enter()
+        try:
+            await self._entered()
+        except BaseException:
+            await self._host.leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self._leaving()
+        finally:
+            await self._host.leave()

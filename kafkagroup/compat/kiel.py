@@ -21,8 +21,7 @@ import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from kafkagroup import (
     Admin,
@@ -37,7 +36,7 @@ from kafkagroup import (
     TopicPartition,
 )
 from kafkagroup.assign import Assignor, allocating, naive_allocator, naive_assignor
-from kafkagroup.compat._host import Host
+from kafkagroup.compat._host import Guest
 
 if TYPE_CHECKING:
     from kafkagroup import ZooKeeperMembership
@@ -60,7 +59,7 @@ class NoOffsetsError(KafkaGroupError):
     """The group's offsets cannot be read, and no retry would change that."""
 
 
-class GroupedConsumer:
+class GroupedConsumer(Guest):
     """A consumer that shares the partitions of all topics with the other members of its group.
 
     Inside `async with` on asyncio and trio; on asyncio also by `connect()` and `close()`.
@@ -95,7 +94,7 @@ class GroupedConsumer:
         self._wait = max_wait_time / 1000
         self._brokers, self._security = brokers, security
         self._current = ""
-        self._host = Host()
+        super().__init__()
         self._consumer = Consumer(
             *topics,
             membership=_membership(zk_hosts),
@@ -113,25 +112,11 @@ class GroupedConsumer:
             on_partitions_assigned=self._assigned,
         )
 
-    async def __aenter__(self) -> Self:
-        await self._host.enter()
-        try:
-            await self.connect()
-        except BaseException:
-            await self._host.leave()
-            raise
-        return self
+    async def _entered(self) -> None:
+        await self.connect()
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await self.close()
-        finally:
-            await self._host.leave()
+    async def _leaving(self) -> None:
+        await self.close()
 
     async def connect(self) -> None:
         """Join the group, and find its coordinator."""

@@ -241,7 +241,7 @@ async def test_a_restart_of_zookeeper_that_is_shorter_than_a_session_moves_nothi
 ):
     await fill(2, 3_000)
     with LocalZooKeeper() as zookeeper:
-        membership = ZooKeeperMembership(f"{zookeeper.hosts}/a/chroot", session_timeout_ms=10_000)
+        membership = ZooKeeperMembership(f"{zookeeper.hosts}/a/chroot", session_timeout_ms=30_000)
         worker = Worker(bootstrap, name, membership=membership)
         worker.pause = 0.0005
         async with worker.consumer, anyio.create_task_group() as tasks:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol
 
 from kafkagroup import (
     ConfigurationError,
@@ -21,7 +20,7 @@ from kafkagroup import (
     GroupProtocol,
     Node,
 )
-from kafkagroup.compat._host import Host
+from kafkagroup.compat._host import Guest
 from kafkagroup.compat.kafka_python.client import KafkaClient
 from kafkagroup.compat.kafka_python.heartbeat import Heartbeat
 from kafkagroup.compat.kafka_python.metrics import GroupCoordinatorMetrics, Metrics
@@ -58,7 +57,7 @@ class HeartbeatTask:
         self._coordinator.heartbeat.reset_session_timeout()
 
 
-class BaseCoordinator:
+class BaseCoordinator(Guest):
     """Membership of one group.
 
     ```python
@@ -98,25 +97,16 @@ class BaseCoordinator:
             self.heartbeat, metrics, self.config["metric_group_prefix"]
         )
         self._client = client
-        self._host = Host()
+        super().__init__()
         self._member: GroupMember | None = None
         self._offered: tuple[tuple[str, bytes], ...] = ()
         self._coordinator: Node | None = None
 
-    async def __aenter__(self) -> Self:
-        await self._host.enter()
-        return self
+    async def _entered(self) -> None:
+        pass  # joining waits for `ensure_active_group`
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await self.close()
-        finally:
-            await self._host.leave()
+    async def _leaving(self) -> None:
+        await self.close()
 
     # ------------------------------------------------------------ for subclasses
 

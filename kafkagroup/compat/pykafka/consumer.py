@@ -11,11 +11,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kafkagroup import ConfigurationError, Consumer, Record, TopicPartition
-from kafkagroup.compat._host import Host
+from kafkagroup.compat._host import Guest
 from kafkagroup.compat.pykafka.membership import (
     GroupMembershipProtocol,
     RangeProtocol,
@@ -41,7 +40,7 @@ _FOREVER = 2**31 - 1
 """Milliseconds. pykafka sets no limit to how long an application may stay away."""
 
 
-class _Balanced:
+class _Balanced(Guest):
     """What both kinds do. Inside `async with` on asyncio and trio; on asyncio also by `start()` and
     `stop()`."""
 
@@ -87,7 +86,7 @@ class _Balanced:
         self._callback = post_rebalance_callback
         self._held: Offsets = {}
         self._started = False
-        self._host = Host()
+        super().__init__()
         self._consumer = Consumer(
             self._topic,
             bootstrap_servers=where.hosts,
@@ -113,26 +112,12 @@ class _Balanced:
 
     # ------------------------------------------------------------ starting and stopping
 
-    async def __aenter__(self) -> Self:
-        await self._host.enter()
+    async def _entered(self) -> None:
         if self._auto_start:
-            try:
-                await self.start()
-            except BaseException:
-                await self._host.leave()
-                raise
-        return self
+            await self.start()
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await self.stop()
-        finally:
-            await self._host.leave()
+    async def _leaving(self) -> None:
+        await self.stop()
 
     async def start(self) -> None:
         """Join the group. With `auto_start` the first call that needs it does that."""
