@@ -7,6 +7,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from brokers import until
+from gate import Gate
 
 from kafkagroup import Consumer, TopicPartition
 from kafkagroup.assign import naive_allocator as the_main_apis
@@ -184,6 +185,22 @@ async def test_members_share_and_take_over_through_zookeeper(
             assert sorted(one.allocation[name] + other.allocation[name]) == [0, 1, 2]
             assert len(await members_in(f"/kiel/{name}")) == 2
         await until(lambda: one.allocation == {name: [0, 1, 2]})
+
+
+async def test_who_waits_for_zookeeper_blocks_nobody(bootstrap, name, fill, zookeeper):
+    """kiel stands still, and its loop with it, until ZooKeeper has answered."""
+    await fill(1)
+    with Gate(zookeeper.address(1)) as gate:
+        gate.bar()
+        consumer = grouped(bootstrap, name, [gate.address])
+        async with consumer:
+            with anyio.fail_after(5):
+                for _ in range(50):
+                    await anyio.sleep(0.01)
+                assert await consumer.consume(name) == []
+            assert consumer.allocation == {}
+            gate.unbar()
+            await until(lambda: consumer.allocation == {name: [0]})
 
 
 async def test_an_allocator_of_ones_own(bootstrap, name, fill):

@@ -12,6 +12,7 @@ from kafkagroup import (
     decode_assignment,
 )
 from kafkagroup.compat import kafka_python, kiel, pykafka
+from kafkagroup.testing import LocalZooKeeper
 from kafkagroup.wire.messages import admin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.brokers]
@@ -50,6 +51,27 @@ async def test_pykafkas_consumer(old, topic):
         async with consumer() as other:
             await until(lambda: len(one.partitions) == len(other.partitions) == 1)
         await until(lambda: one.held_offsets == {0: 2, 1: 2})
+
+
+async def test_pykafkas_consumer_whose_group_zookeeper_keeps(old, topic):
+    with LocalZooKeeper() as zookeeper:
+
+        def consumer():
+            return pykafka.BalancedConsumer(
+                topic, old.bootstrap_servers, topic, zookeeper_connect=zookeeper.hosts
+            )
+
+        async with consumer() as one:
+            with anyio.fail_after(20):
+                seen = [await one.consume() for _ in range(6)]
+            assert {(m.partition_id, m.offset) for m in seen} == {
+                (p, n) for p in range(2) for n in range(3)
+            }
+            await one.commit_offsets()
+            async with consumer() as other:
+                await until(lambda: len(one.partitions) == len(other.partitions) == 1)
+                (partition,) = other.partitions
+                await until(lambda: other.held_offsets == {partition: 2})
 
 
 async def test_pykafkas_broker(old, topic):
