@@ -21,7 +21,7 @@ __all__ = ["Reader", "Records"]
 
 T = TypeVar("T")
 
-_BUDGET = 0.005
+_BUDGET = 0.002
 """Seconds that handing out records may keep the loop: heartbeats need it too."""
 
 

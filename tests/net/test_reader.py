@@ -65,16 +65,16 @@ async def test_what_is_ready_counts_the_one_before_as_processed() -> None:
 async def test_others_get_the_loop_after_a_few_milliseconds() -> None:
     reading = Reading()
     await reading.next()
-    reading.now += 0.0049
+    reading.now += 0.0019
     assert reading.ready() == 1
     reading.now += 0.0002
     assert reading.ready() is None
 
 
 async def test_nothing_is_ready_once_ownership_is_no_longer_sure() -> None:
-    reading = Reading(owning_until=0.002)
+    reading = Reading(owning_until=0.001)
     await reading.next()
-    reading.now += 0.0019
+    reading.now += 0.0009
     assert reading.ready() == 1
     reading.now += 0.0002
     assert reading.ready() is None
