@@ -33,8 +33,10 @@ class Settings:
     """rebalancing, gap: the same heartbeat interval for all; None for each client's default."""
 
 
-SMALL = Settings(records=100_000, rounds=3, repeats=3, changes=8, seconds=8)
+SMALL = Settings(records=1_000_000, rounds=3, repeats=3, changes=8, seconds=8)
 LARGE = Settings(records=1_000_000, rounds=5, repeats=10, changes=20, seconds=30)
+
+TABLE = Path("build", "bench", "table.txt")
 
 Measure = Callable[[str, Settings], list[Figure]]
 
@@ -58,7 +60,7 @@ def main(what: str | None, benchmarks: Mapping[str, Measure]) -> None:
         for name in given.get("only", benchmarks):
             print(f"measuring: {name}", file=sys.stderr, flush=True)
             figures += benchmarks[name](bootstrap, settings)
-    show(figures)
+    show(figures, TABLE)
     if given["json"] is not None:
         write(given["json"], figures, attrs.asdict(settings))
     missed = [

@@ -3,16 +3,17 @@
 python -m tests.bench.consuming [--bootstrap HOST:PORT] [--records N] [--rounds N] [--json FILE]
 
 Each client reads the same records of 100 bytes in a process of its own, one after the other, round
-by round; `readers` is what runs there, and says what the clock covers. A second part goes through
-sizes of records, codecs and numbers of partitions, and draws speed and CPU of ours and aiokafka's
-into build/bench/consuming-*.png.
+by round; `readers` is what runs there, and says what the clock covers. Ours is set against the
+peers' round by round, and has targets: what is not met in speed while a bare socket is not faster
+either, the broker has not met. Then come: ours uncompiled, a ticker beside ours, and what Arrow
+takes without a broker (`decoding`). The last part goes through sizes of records, codecs and numbers
+of partitions, and draws speed and CPU of ours and aiokafka's into build/bench/consuming-*.png.
 """
 
 from __future__ import annotations
 
-import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
@@ -23,9 +24,9 @@ from kafkagroup import TopicPartition
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.records import NewRecord, encode_batch
 
-from . import broker, trial
+from . import broker, decoding, trial
 from .command import Settings, main
-from .figures import Figure
+from .figures import Figure, Least, Target
 from .readers import CHUNK, VALUE_BYTES
 
 __all__ = ["measure"]
@@ -54,6 +55,33 @@ CLIENTS: Mapping[str, Mapping[str, str]] = {
 BARE = "a bare socket"
 """Reads the same answers and makes nothing of them: what the broker can give."""
 
+TARGETS = (
+    ("one by one", "kafkagroup async for", "aiokafka async for", 8.0),
+    ("many at once", "kafkagroup batches()", f"aiokafka getmany({CHUNK})", 3.0),
+    ("many at once", "kafkagroup batches()", f"confluent consume({CHUNK})", 3.0),
+)
+"""How records are asked for, ours, a peer, and how many times its speed ours has at least."""
+
+_AS_FAST = 0.9
+"""Of a bare socket's speed: who reads so fast waits for the broker."""
+
+UNCOMPILED: Mapping[str, tuple[str, bool]] = {
+    "kafkagroup async for, uncompiled": ("kafkagroup_one", True),
+    "kafkagroup batches(), uncompiled": ("kafkagroup_many", True),
+    f"kafka-python poll({CHUNK})": ("kafka_python", False),
+}
+"""Client -> its reader, and whether nothing is compiled."""
+
+TICKING: Mapping[str, str] = {
+    "kafkagroup async for": "kafkagroup_one_ticking",
+    "kafkagroup batches()": "kafkagroup_many_ticking",
+    "nobody": "kafkagroup_resting",
+}
+"""Who reads beside a ticker -> its reader."""
+
+_FEW_MS = 8.0
+"""How late a ticker may be at p99: it takes two turns of the loop, of 2 ms and a batch each."""
+
 PLOTS = Path("build", "bench")
 DRAWN: Mapping[str, str] = {
     "kafkagroup async for": "kafkagroup_one",
@@ -66,6 +94,8 @@ SIZES = (10, 100, 1_000, 10_000, 100_000)
 """Bytes of a value."""
 SPREAD = (1, 8, 64)
 """Partitions."""
+SHARE = 5
+"""The part that goes through sizes reads fewer records, by this."""
 MOST_BYTES = 64 * 1024 * 1024
 """Of one topic, in the part that goes through sizes."""
 
@@ -94,14 +124,106 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
             for unit in UNITS
             for (how, client), rounds in found.items()
         ]
-    return figures + _sweep(bootstrap, settings)
+        for how, ours, peer, least in TARGETS:
+            figures += _times(codec, how, (ours, peer), least, found)
+    figures += _uncompiled(bootstrap, settings) + _late(bootstrap, settings)
+    return figures + decoding.measure(bootstrap, settings) + _sweep(bootstrap, settings)
+
+
+def _times(
+    codec: Codec,
+    how: str,
+    pair: tuple[str, str],
+    least: float,
+    found: Mapping[tuple[str, str], list[dict[str, float]]],
+) -> list[Figure]:
+    """How many times as fast, and as cheap, ours is as a peer."""
+    ours, peer, bare = (found[how, client] for client in (*pair, BARE))
+    speed, cpu = UNITS
+    faster = tuple(a[speed] / b[speed] for a, b in zip(ours, peer, strict=True))
+    cheaper = tuple(b[cpu] / a[cpu] for a, b in zip(ours, peer, strict=True))
+    target, note = Least(least), ""
+    share = median(a[speed] / b[speed] for a, b in zip(ours, bare, strict=True))
+    if not target.met(faster) and share >= _AS_FAST:
+        note = f"{share:.0%} of a bare socket's speed: the broker is the limit"
+    name = f"{codec.name.lower()}, {how}: times {pair[1]}'s"
+    return [
+        Figure(
+            what=f"{name} speed",
+            client=pair[0],
+            values=faster,
+            target=None if note else target,
+            note=note,
+        ),
+        Figure(what=f"{name} thrift", client=pair[0], values=cheaper, target=target),
+    ]
+
+
+def _uncompiled(bootstrap: str, settings: Settings) -> list[Figure]:
+    """Ours where there is no compiler, and a client that never has one."""
+    found: dict[str, list[dict[str, float]]] = {}
+    with broker.topic(bootstrap, PARTITIONS) as topic:
+        records = anyio.run(_fill, bootstrap, topic, Codec.NONE, settings.records // BATCH)
+        for _ in range(settings.rounds):
+            for client, (reader, pure) in UNCOMPILED.items():
+                one = _read(reader, bootstrap, topic, records, pure=pure)
+                found.setdefault(client, []).append(one)
+    figures = [
+        Figure(what=f"uncompiled: {unit}", client=client, values=tuple(one[unit] for one in rounds))
+        for unit in UNITS
+        for client, rounds in found.items()
+    ]
+    *ours, peer = found.items()
+    speed, cpu = UNITS
+    for client, rounds in ours:
+        pairs = list(zip(rounds, peer[1], strict=True))
+        for unit, values in (
+            ("speed", tuple(a[speed] / b[speed] for a, b in pairs)),
+            ("thrift", tuple(b[cpu] / a[cpu] for a, b in pairs)),
+        ):
+            what = f"uncompiled: times {peer[0]}'s {unit}"
+            figures.append(Figure(what=what, client=client, values=values, target=Least(1.0)))
+    return figures
+
+
+def _late(bootstrap: str, settings: Settings) -> list[Figure]:
+    """How late a ticker of 10 ms is beside one that reads as fast as it can."""
+    found: dict[str, list[float]] = {}
+    with broker.topic(bootstrap, PARTITIONS) as topic:
+        records = anyio.run(_fill, bootstrap, topic, Codec.ZSTD, settings.records // BATCH)
+        for _ in range(settings.rounds):
+            for client, reader in TICKING.items():
+                late = _read(reader, bootstrap, topic, records)["ms late"]
+                found.setdefault(client, []).append(late)
+    return [
+        Figure(
+            what="a ticker of 10 ms beside a reader, p99: ms late",
+            client=client,
+            values=tuple(late),
+            target=None if client == "nobody" else Target(50, _FEW_MS),
+            note="what the machine makes late" if client == "nobody" else "zstd",
+        )
+        for client, late in found.items()
+    ]
 
 
 def _read(
-    reader: str, bootstrap: str, topic: str, records: int, size: int = VALUE_BYTES
+    reader: str,
+    bootstrap: str,
+    topic: str,
+    records: int,
+    size: int = VALUE_BYTES,
+    *,
+    pure: bool = False,
 ) -> dict[str, float]:
     return trial.run(
-        "readers", reader=reader, bootstrap=bootstrap, topic=topic, records=records, size=size
+        "readers",
+        pure=pure,
+        reader=reader,
+        bootstrap=bootstrap,
+        topic=topic,
+        records=records,
+        size=size,
     )
 
 
@@ -117,7 +239,7 @@ def _sweep(bootstrap: str, settings: Settings) -> list[Figure]:
         curves: dict[str, dict[str, list[float]]] = {unit: {} for unit in UNITS}
         for case, (size, codec, partitions) in cases.items():
             per_batch = max(1, min(BATCH, 100_000 // size))
-            batches = min(settings.records, MOST_BYTES // size) // per_batch
+            batches = min(settings.records // SHARE, MOST_BYTES // size) // per_batch
             with broker.topic(bootstrap, partitions) as topic:
                 records = anyio.run(
                     _fill, bootstrap, topic, codec, batches, partitions, size, per_batch
@@ -166,25 +288,14 @@ async def _fill(
     per_batch: int = BATCH,
 ) -> int:
     """Append whole batches to all partitions in turn; answer how many records they are."""
-    records = [NewRecord(None, value, 1_700_000_000_000) for value in _values(size, per_batch)]
+    records = [
+        NewRecord(None, value, 1_700_000_000_000) for value in decoding.values(size, per_batch)
+    ]
     batch = encode_batch(records, codec=codec)
     async with broker.connected(bootstrap) as node:
         for n in range(batches):
             await broker.produce(node, {TopicPartition(topic, n % partitions): batch})
     return batches * per_batch
-
-
-def _values(size: int, count: int) -> Iterator[bytes]:
-    """Values that compress about as business JSON does, three to one."""
-    chance = random.Random(1)
-    for n in range(count):
-        text = ""
-        while len(text) < size:
-            text += (
-                f'{{"id":{n},"customer":"{chance.getrandbits(64):016x}","status":"shipped","total":'
-            )
-            text += f"{chance.randrange(10**6)}}}".ljust(26)
-        yield text[:size].encode()
 
 
 if __name__ == "__main__":

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
+from typing import ClassVar
 
 import attrs
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["OURS", "Figure", "Target", "percentile", "ratios", "show", "tell", "write"]
+__all__ = ["OURS", "Figure", "Least", "Target", "percentile", "ratios", "show", "tell", "write"]
 
 OURS = "kafkagroup"
 """Names of our clients begin with this, those of peers never."""
@@ -60,6 +61,21 @@ class Target:
         return f"{where} <= {self.most:g}"
 
 
+@attrs.frozen
+class Least:
+    """What ours promises: a median of at least `least`."""
+
+    least: float
+    percent: ClassVar[float] = 50
+
+    def met(self, values: Sequence[float]) -> bool:
+        """Whether the values keep it."""
+        return median(values) >= self.least
+
+    def __str__(self) -> str:
+        return f"median >= {_number(self.least)}"
+
+
 @attrs.frozen(kw_only=True)
 class Figure:
     """One quantity of one client, measured several times.
@@ -75,7 +91,7 @@ class Figure:
     """At least one."""
     paired: bool = True
     """Whether the values of one round stand at one place; else only their spreads compare."""
-    target: Target | None = None
+    target: Target | Least | None = None
     note: str = ""
     """What one must know to read it: a setting, the case that was worst."""
 
@@ -115,11 +131,19 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def show(figures: Iterable[Figure]) -> None:
-    """Print one table: a block for each quantity, ours first."""
+def show(figures: Iterable[Figure], path: Path) -> None:
+    """Print one table, a block for each quantity, ours first; and write it to a file."""
+    figures = list(figures)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        Console(file=file, width=_WIDTH).print(_table(figures))
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDTH)
+    console.print(_table(figures))
+
+
+def _table(figures: Iterable[Figure]) -> Table:
     table = Table(
         "", "client", "median (min-max)", "p95", "p99", "n", "ours / it", "target", "", box=SIMPLE
     )
@@ -129,7 +153,7 @@ def show(figures: Iterable[Figure]) -> None:
         for figure in sorted(block, key=lambda f: not f.ours):
             table.add_row(what, *_cells(figure, ours))
             what = ""
-    console.print(table)
+    return table
 
 
 def _blocks(figures: Iterable[Figure]) -> Mapping[str, list[Figure]]:

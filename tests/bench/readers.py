@@ -24,12 +24,18 @@ from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchRe
 from kafkagroup.wire.records import read_batches
 from kafkagroup.wire.schema import decode, encode
 
+from .figures import percentile
+
 __all__ = ["CHUNK", "VALUE_BYTES", "trial"]
 
 CHUNK = 5_000
 """Records that peers are asked for at once, where they give many."""
 
 VALUE_BYTES = 100
+_TICK = 0.01
+"""Seconds between the ticks of a ticker."""
+_TICKING = 3.0
+"""Seconds that it ticks, at least: p99 takes hundreds of ticks."""
 _PATIENCE = 10.0
 """Seconds that a peer may wait for records."""
 
@@ -136,6 +142,54 @@ def _kafkagroup_arrow(bootstrap: str, topic: str, records: int) -> dict[str, flo
             return clock.stop(seen, size)
 
     return anyio.run(read)
+
+
+def _ticking(read: Callable[[Any, int], Any]) -> Callable[[str, str, int], dict[str, float]]:
+    """How late a ticker is beside one that reads as fast as it can: p99, in milliseconds."""
+
+    async def run(bootstrap: str, topic: str, records: int) -> dict[str, float]:
+        late: list[float] = []
+
+        async def tick() -> None:
+            due = anyio.current_time()
+            while True:
+                due += _TICK
+                await anyio.sleep_until(due)
+                now = anyio.current_time()
+                late.append(now - due)
+                due = now
+
+        async with _kafkagroup(bootstrap, topic) as consumer:
+            await anext(consumer)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(tick)
+                until = anyio.current_time() + _TICKING
+                while anyio.current_time() < until:
+                    await consumer.seek_to_beginning()
+                    await read(consumer, records)
+                tasks.cancel_scope.cancel()
+        return {"ms late": percentile(late, 99) * 1000}
+
+    return lambda *arguments: anyio.run(run, *arguments)
+
+
+async def _iterate(consumer: Any, records: int) -> None:
+    async for _ in consumer:
+        records -= 1
+        if not records:
+            return
+
+
+async def _iterate_batches(consumer: Any, records: int) -> None:
+    async for batch in consumer.batches():
+        records -= _size(batch) // _Clock.size
+        if not records:
+            return
+
+
+async def _rest(consumer: Any, records: int) -> None:
+    """What the machine alone makes late."""
+    await anyio.sleep(_TICKING)
 
 
 def _bare(bootstrap: str, topic: str, records: int) -> dict[str, float]:
@@ -246,10 +300,36 @@ def _confluent_many(bootstrap: str, topic: str, records: int) -> dict[str, float
         return clock.stop(seen, size)
 
 
+# ---------------------------------------------------------------- kafka-python
+
+
+def _kafka_python(bootstrap: str, topic: str, records: int) -> dict[str, float]:
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=bootstrap, group_id=_group(), auto_offset_reset="earliest"
+    )
+    clock: _Clock | None = None
+    seen = size = 0
+    with closing(consumer):
+        while seen < records:
+            for chunk in consumer.poll(_PATIENCE * 1000, max_records=CHUNK).values():
+                seen += len(chunk)
+                size += _size(chunk)
+            if clock is None and seen:
+                clock = _Clock(seen)
+        assert clock is not None
+        return clock.stop(seen, size)
+
+
 _READERS: dict[str, Callable[[str, str, int], dict[str, float]]] = {
     "kafkagroup_one": _one_by_one(_kafkagroup),
     "kafkagroup_many": _kafkagroup_many,
     "kafkagroup_arrow": _kafkagroup_arrow,
+    "kafkagroup_one_ticking": _ticking(_iterate),
+    "kafkagroup_many_ticking": _ticking(_iterate_batches),
+    "kafkagroup_resting": _ticking(_rest),
+    "kafka_python": _kafka_python,
     "bare": _bare,
     "aiokafka_one": _one_by_one(_aiokafka),
     "aiokafka_many": _aiokafka_many,

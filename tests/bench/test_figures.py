@@ -2,7 +2,7 @@
 
 import pytest
 
-from .figures import Figure, Target, percentile, ratios, tell
+from .figures import Figure, Least, Target, percentile, ratios, tell
 from .gap import kept_gaps
 from .members import Heard, settled
 
@@ -25,6 +25,15 @@ def test_percentile_is_the_nearest_rank(percent, expected):
     ],
 )
 def test_target(target, values, met):
+    assert target.met(values) is met
+    assert Figure(what="x", client="kafkagroup", values=values, target=target).missed is not met
+
+
+@pytest.mark.parametrize(
+    ("values", "met"), [((8.0,), True), ((1.0, 8.1, 9.0), True), ((7.9, 7.9, 99.0), False)]
+)
+def test_what_must_be_large_is_so_in_the_median(values, met):
+    target = Least(8.0)
     assert target.met(values) is met
     assert Figure(what="x", client="kafkagroup", values=values, target=target).missed is not met
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -22,14 +23,16 @@ _TIMEOUT = 300.0
 """Seconds after which a trial counts as stuck."""
 
 
-def run(module: str, **arguments: object) -> dict[str, Any]:
-    """Call `trial(**arguments)` of a module here, in a new process.
+def run(module: str, *, pure: bool = False, **arguments: object) -> dict[str, Any]:
+    """Call `trial(**arguments)` of a module here, in a new process; with `pure`, one in which
+    nothing of ours is compiled.
 
     Raises: CalledProcessError, TimeoutExpired. What the trial prints to stderr is shown.
     """
     done = subprocess.run(
         [sys.executable, "-m", f"{_PACKAGE}.trial", module, json.dumps(arguments)],
         cwd=_ROOT,
+        env=os.environ | ({"KAFKAGROUP_PURE": "1"} if pure else {}),
         stdout=subprocess.PIPE,
         timeout=_TIMEOUT,
         check=True,
