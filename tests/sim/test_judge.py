@@ -411,6 +411,9 @@ def test_s4_the_application_may_name_any_offset():
     named = of(Committing, token=1, offsets={T0: 2})
     assert broken(first, sought, named, commits(2)) == []
     assert broken(first, sought, commits(2)) == ["S4"]
+    looks = request("FindCoordinator", connection=3)
+    assert broken(first, looks, sought, commits(2)) == ["S4"]
+    assert broken(first, sought, looks, commits(2)) == []
 
 
 def test_s4_a_commit_may_have_waited_for_its_connection_while_the_application_sought():
@@ -700,6 +703,10 @@ def test_s14_partitions_that_were_added_may_not_be_known_yet():
     grown = attrs.evolve(formed({"A": (T0,), "B": (T1,)}), partitions={"t": 5}, generation=2)
     assert broken(formed({"A": (T0,), "B": (T1,)}), grown) == []
     assert broken(grown) == ["S14", "S14", "S14"]
+    written_first = [Appended(time=0.0, partition=tp, offset=0, sequence=0) for tp in (T0, T1)]
+    told_of = request("Metadata")
+    assert broken(written_first, told_of, grown) == []
+    assert broken(told_of, written_first, grown) == ["S14", "S14", "S14"]
 
 
 # ------------------------------------------------------------------ L1 to L6

@@ -70,6 +70,7 @@ class Tenure:
     """What of that the client is sure to know of: the application has come back since."""
     left_behind: int = -1
     """How far it had processed when it sought, until the next commit leaves."""
+    sought_by: int = -1
     asked: int = -1
     """The highest offset that the application has asked to commit, in numbers."""
     sent: int | None = None
@@ -104,6 +105,8 @@ class Life:
     """Connections that more than a greeting was sent over."""
     has_connected: bool = False
     """What it sent last is the first on its connection: it may have waited for that."""
+    found_by: int = -1
+    """The last answer to where its coordinator is."""
     frozen: bool = False
     thawed_at: float = -math.inf
     closing: tuple[int, float] | None = None

@@ -130,6 +130,8 @@ class _Course:
     def _answered(self, number: int, event: Answered) -> None:
         if event.api != "Fetch" and event.error not in _QUIETLY:
             self._book.life(event.member).troubled = number
+        if event.api == "FindCoordinator":
+            self._book.life(event.member).found_by = number
 
 
 class _After:

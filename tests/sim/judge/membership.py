@@ -15,6 +15,7 @@ from kafkagroup.assign.check import RULES, VALID, violations
 
 from ..events import (
     Answered,
+    Appended,
     Assigned,
     Delivered,
     Event,
@@ -97,7 +98,10 @@ class Membership:
         """Topic -> how many partitions it had at first."""
         self._misled_at = -math.inf
         """When somebody was last refused metadata, of a topic or of all."""
+        self._read = False
+        """Somebody was told of topics; what was written to before is a partition from the first."""
         self.handlers: Handlers = {
+            Appended: self._appended,
             Sent: self._sent,
             Answered: self._answered,
             Assigned: self._assigned,
@@ -172,8 +176,10 @@ class Membership:
     # ------------------------------------------------------------ what a member is told
 
     def _answered(self, number: int, event: Answered) -> None:
-        if event.api == "Metadata" and event.error != "NONE":
-            self._misled_at = event.time
+        if event.api == "Metadata":
+            self._read = True
+            if event.error != "NONE":
+                self._misled_at = event.time
         if event.api not in _MEMBERSHIP and event.error in _PASSING:
             return
         request = self._book.request(event)
@@ -285,6 +291,12 @@ class Membership:
             self._book.report("S1", event, text, standing.fenced or 0, number)
 
     # ------------------------------------------------------------ assignments
+
+    def _appended(self, number: int, event: Appended) -> None:
+        if not self._read:
+            tp = event.partition
+            count = max(self._partitions.get(tp.topic, 0), tp.partition + 1)
+            self._partitions[tp.topic] = count
 
     def _formed(self, number: int, event: Formed) -> None:
         if not event.partitions:

@@ -150,7 +150,7 @@ class Offsets:
         before = tenure.position if tenure.position is not None else log.floor
         for offset in range(before, event.offset):
             log.flag(offset, PROCESSED)  # passed over by the application's wish
-        tenure.left_behind = max(tenure.left_behind, _done(tenure, log))
+        tenure.left_behind, tenure.sought_by = max(tenure.left_behind, _done(tenure, log)), number
         _move(tenure, log, event.offset)
 
     def _processed(self, number: int, event: Processed) -> None:
@@ -243,7 +243,8 @@ class Offsets:
         done = _done(tenure, log)
         # One that is tried again was right when it first left, whatever was sought since.
         again = identity in tenure.identities
-        if life.has_connected:  # while it waited for that the application may have sought
+        if life.has_connected or life.found_by > tenure.sought_by >= 0:
+            # While it waited for that the application may have sought.
             done = max(done, tenure.left_behind)
         tenure.left_behind = -1
         if offset > max(done, tenure.asked) and not again and log.next_visible(done) < offset:
