@@ -89,6 +89,10 @@ class Subscriber:
         """Whether what is owned is kept while the group rebalances: only if every assignor can."""
         self._had: tuple[Sequence[TopicPartition], int] = ((), -1)
         """What was assigned last, sorted, and in which generation; kept through revocations."""
+        self._let_go_in = -1
+        """The generation in which it let go of something, until it has rejoined."""
+        self._came_back = False
+        """It was assigned to that generation a second time."""
         self._computed = -1
         """The generation that this member computed the assignment of."""
         self._counts: dict[str, int] = {}
@@ -107,7 +111,9 @@ class Subscriber:
         owned, had = tuple(sorted(session.delivery.owned)), self._had
         if self._claims:
             owned, had = (), ((), -1)
-        generation = session.identity.generation_id if owned else -1
+        # A coordinator rebalances for a member that says something else than at its last join.
+        says = owned or self._came_back
+        generation = session.identity.generation_id if says else -1
         return tuple(
             (
                 name,
@@ -231,9 +237,13 @@ class Subscriber:
         self._start_at(await self._call(self._callbacks.assigned, added))
         session.settled = self._stands(generation)
         self._taken_up()
-        if revoked and not self._claims and session.driver is not None:
-            # KIP-429: now that they are free, a second round gives them away.
-            session.driver.rejoin(f"let go of {len(revoked)} partitions")
+        # KIP-429: now that they are free, a second round gives them away. A static member that was
+        # away when it should have rejoined, and is given the same generation again (KIP-345), owes
+        # it still: nobody else knows of them.
+        self._came_back = generation.generation_id == self._let_go_in
+        self._let_go_in = generation.generation_id if revoked else -1
+        if (revoked or self._came_back) and not self._claims and session.driver is not None:
+            session.driver.rejoin(f"let go of {len(revoked) or 'some'} partitions")
 
     def _stands(self, generation: GenerationInfo) -> bool:
         """Whether this is the generation still: it may have ended while the application heard."""

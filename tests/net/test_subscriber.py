@@ -90,3 +90,42 @@ async def test_what_goes_is_handed_out_no_more_even_while_a_callback_runs(
                 await anyio.sleep(5)
                 assert story[:3] == ["assigning", "assigned", told]
                 await consumer.stop()
+
+
+async def test_what_a_static_member_let_go_of_is_given_away_though_it_was_away_then(
+    network: Any,
+) -> None:
+    """Its application was stuck when it should have rejoined; when it came back it was given its
+    old place without a rebalance, and what it had let go of was nobody's for ever."""
+
+    def member(**options: Any) -> Consumer:
+        return Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            assignors=[cooperative_sticky_assignor],
+            session_timeout_ms=6_000,
+            rebalance_timeout_ms=4_000,
+            max_poll_interval_ms=3_000,
+            **options,
+        )
+
+    stuck, other = member(group_instance_id="a", auto_offset_reset="earliest"), member()
+    async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        for partition in (0, 1):
+            kafka.produce("t", ["x"], partition=partition)
+        with anyio.fail_after(60):
+            async with stuck:
+                while len(stuck.assignment()) < 2:
+                    await anyio.sleep(0.1)
+                taken = {tp for _ in (0, 1) for tp in await stuck.getmany(1, timeout=5)}
+                assert len(taken) > 0
+                async with other, anyio.create_task_group() as tasks:
+                    tasks.start_soon(anext, other)
+                    await anyio.sleep(5)
+                    tasks.start_soon(anext, stuck)
+                    await anyio.sleep(3)
+                    owned = sorted(stuck.assignment() | other.assignment())
+                    tasks.cancel_scope.cancel()
+    assert owned == [TopicPartition("t", 0), TopicPartition("t", 1)]
