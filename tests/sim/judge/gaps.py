@@ -43,6 +43,8 @@ class _Window:
     """Since when; None while it does not."""
     waiting_since: float | None = None
     """Since when the application waits for a record; None while it may not."""
+    waits_next: bool = False
+    """It would wait, but for its own commit; not where a callback commits while it is at work."""
     reach: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     """Partition -> how far the records reach that came, and when."""
     paused: frozenset[TopicPartition] = frozenset()
@@ -68,7 +70,7 @@ class Gaps:
             Paused: self._paused,
             Sought: self._sought,
             Away: self._away,
-            Committing: self._away,
+            Committing: self._committing,
             Committed: self._back,
             Processed: self._processed,
             Delivered: self._delivered,
@@ -128,13 +130,19 @@ class Gaps:
         _, window = self._of(event.member)
         window.reach.pop(event.partition, None)  # it was fetched for another place
 
-    def _away(self, number: int, event: Away | Committing) -> None:
+    def _committing(self, number: int, event: Committing) -> None:
+        _, window = self._of(event.member)
+        window.waits_next = window.waiting_since is not None
+        window.waiting_since = None
+
+    def _away(self, number: int, event: Away) -> None:
         _, window = self._of(event.member)
         window.waiting_since = None
 
     def _back(self, number: int, event: Committed) -> None:
         _, window = self._of(event.member)
-        window.waiting_since = event.time
+        if window.waits_next:
+            window.waiting_since = event.time
 
     def _processed(self, number: int, event: Processed) -> None:
         _, window = self._of(event.member)

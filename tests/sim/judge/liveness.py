@@ -78,6 +78,10 @@ class Pulse:
     told_at: float | None = None
     """Since when the member knows that the group rebalances, and has not rejoined."""
     told_by: int = -1
+    drains_at: float | None = None
+    """The same, whatever becomes of the coordinator meanwhile."""
+    freeing: bool = False
+    """A commit of its application was under way then, and still is."""
     free: tuple[float, int] | None = None
     """When it let go of something that nobody else gets before it has rejoined."""
     cancelling: tuple[float, int] | None = None
@@ -131,6 +135,7 @@ class Liveness:
             self._beat(number, event, life, pulse)
         if event.api in ("JoinGroup", "LeaveGroup"):
             pulse.parked, pulse.told_at, pulse.free = True, None, None
+            pulse.drains_at = None
             pulse.parked_by = number
         elif event.api == "Heartbeat":
             self._check_away(number, event, life, pulse)
@@ -156,7 +161,7 @@ class Liveness:
         gone = event.time - max(pulse.away_since, life.thawed_at)
         owned = event.time - min(tenure.began_at for tenure in life.held.values())
         # A revocation that is under way waits for it, at most as long as the group does.
-        told = event.time - pulse.told_at if pulse.told_at is not None else math.inf
+        told = event.time - pulse.drains_at if pulse.drains_at is not None else math.inf
         patience = life.told.max_poll_interval + _REJOIN
         if gone > patience and owned > _REJOIN and told > life.told.rebalance_timeout:
             text = f"{life.name} beats on, {gone:.1f} s after its application left"
@@ -188,7 +193,8 @@ class Liveness:
     def _revoked(self, number: int, event: Revoked) -> None:
         life = self._book.life(event.member)
         if event.partitions and life.told.cooperative and life.closing is None:
-            self._pulse(life).free = (event.time, number)
+            pulse = self._pulse(life)
+            pulse.free, pulse.freeing = (event.time, number), pulse.commits > 0
 
     def _answered(self, number: int, event: Answered) -> None:
         if event.api not in _MEMBERSHIP:
@@ -210,10 +216,11 @@ class Liveness:
         told = event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS"
         if told and pulse.told_at is None and life.closing is None:
             pulse.told_at, pulse.told_by = event.time, number
+            pulse.drains_at = pulse.drains_at or event.time
 
     def _lost(self, number: int, event: Lost) -> None:
         pulse = self._pulse(self._book.life(event.member))
-        pulse.beaten_at = pulse.told_at = pulse.free = None
+        pulse.beaten_at = pulse.told_at = pulse.drains_at = pulse.free = None
 
     # ------------------------------------------------------------ the application
 
@@ -231,6 +238,9 @@ class Liveness:
     def _committed(self, number: int, event: Committed) -> None:
         pulse = self._pulse(self._book.life(event.member))
         pulse.commits, pulse.back_at = pulse.commits - 1, event.time
+        if pulse.freeing and pulse.free is not None:
+            pulse.free = (event.time, pulse.free[1])
+        pulse.freeing = pulse.freeing and pulse.commits > 0
 
     def _went_away(self, number: int, event: Away) -> None:
         pulse = self._pulse(self._book.life(event.member))
