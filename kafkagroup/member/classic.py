@@ -398,7 +398,7 @@ class _Step:
         to the coordinator."""
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self._own_on(code)
-        elif code == ErrorCode.UNKNOWN_MEMBER_ID:
+        elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self._refused(code, "Heartbeat")
 
     def _acknowledge(self, code: int) -> None:

@@ -1173,6 +1173,14 @@ def test_who_is_unknown_past_the_parked_join_has_lost_what_it_kept() -> None:
     )
 
 
+def test_line_12_who_is_fenced_past_the_parked_join_is_out() -> None:
+    static = evolve(PARKED_BEATEN, config=evolve(COOPERATIVE, group_instance_id="i"))
+    error = Like(FencedError, "group_instance_id 'i' is another member's now")
+    after, effects = step(static, reply(8, beaten(E.FENCED_INSTANCE_ID), now=15.5))
+    assert (after.phase, after.holding) == (Phase.FAILED, False)
+    assert effects == (Lose(token=9, reason=error.args[1]), Fail(error=error))
+
+
 @pytest.mark.parametrize(
     "event",
     [

@@ -439,7 +439,8 @@ def _move(tenure: Tenure, log: Log, offset: int | None) -> None:
     tenure.moved = offset is None
     tenure.loose = True
     tenure.position = tenure.processed = tenure.safe = offset
-    log.floor = min(log.floor, offset or 0)
+    if log.holder is tenure:  # what another does that has it no longer says nothing of its commits
+        log.floor = min(log.floor, offset or 0)
 
 
 def _done(tenure: Tenure, log: Log) -> int:
