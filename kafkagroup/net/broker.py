@@ -100,7 +100,8 @@ class Broker:
         self._timeouts = {OFFSETS: offsets_channel_timeout or self._options.request_timeout}
         self._connections: dict[str, BrokerConnection] = {}
         self._connecting: dict[str, anyio.Lock] = {}
-        self._muted_until = 0.0
+        self.muted_until = 0.0
+        """Until when the broker wants to hear nothing (KIP-219), on the loop's clock."""
         self._closings = 0
 
     def __repr__(self) -> str:
@@ -226,25 +227,26 @@ class Broker:
         """
         if timeout is None:
             timeout = self._timeouts.get(connection_id, self._options.request_timeout)
-        await self._wait_while_muted()
-        connection = await self._connection(connection_id)
+        connection = await self._audible(connection_id)
         answer = await connection.request(request, timeout=timeout, highest=highest)
         self._mute(answer)
         return answer
 
-    async def _wait_while_muted(self) -> None:
+    async def _audible(self, connection_id: str) -> BrokerConnection:
+        """An open connection, while the broker listens."""
         # Again and again: an answer that comes meanwhile may ask for a longer silence.
         while True:
-            until = self._muted_until
+            connection = await self._connection(connection_id)
+            until = self.muted_until
             if anyio.current_time() >= until:
-                return
+                return connection
             await anyio.sleep_until(until)
 
     def _mute(self, answer: Any) -> None:
         # KIP-219: the broker answers first and throttles after; it counts on us to hold back.
         throttle = min(getattr(answer, "throttle_time_ms", 0) / 1000, _MAX_THROTTLE)
         if throttle > 0:
-            self._muted_until = max(self._muted_until, anyio.current_time() + throttle)
+            self.muted_until = max(self.muted_until, anyio.current_time() + throttle)
 
     # ------------------------------------------------------------ records
 
@@ -317,8 +319,7 @@ class Broker:
             ),
         )
         if acks == 0:
-            await self._wait_while_muted()
-            await (await self._connection(MAIN)).send_only(request, highest=12)
+            await (await self._audible(MAIN)).send_only(request, highest=12)
             return None
         return await self.request(request, timeout=timeout + 1, highest=12)
 

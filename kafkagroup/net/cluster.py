@@ -105,8 +105,13 @@ class Cluster:
             node = metadata.nodes.get(node_id)
             if node is None or (node.host, node.port) != (broker.host, broker.port):
                 await self._brokers.pop(node_id).aclose()
+        named = {(node.host, node.port): node for node in metadata.nodes.values()}
         while self._bootstrap:
-            await self._bootstrap.popitem()[1].aclose()
+            address, first = self._bootstrap.popitem()
+            if first.muted_until and (node := named.get(address)) is not None:
+                # It is the same broker under another name, and still wants to hear nothing.
+                self.broker(node).muted_until = first.muted_until
+            await first.aclose()
 
     def take_leader(
         self, tp: TopicPartition, leader: LeaderIdAndEpoch, answer: FetchResponse

@@ -14,6 +14,7 @@ from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.options import Address, ClientOptions
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import Throttle
 from kafkagroup.wire.messages.metadata import (
     Coordinator,
     FindCoordinatorRequest,
@@ -100,6 +101,20 @@ async def test_the_connection_to_a_bootstrap_address_is_closed_once_brokers_are_
         assert (network.dialled, network.open) == ([A, B], 1)
         await cluster.refresh()
         assert (network.dialled, network.open) == ([A, B], 1)
+
+
+async def test_a_broker_that_wants_silence_at_its_bootstrap_address_wants_it_under_its_name(
+    network: Any,
+) -> None:
+    """KIP-219. Its Metadata answer asked for it, and the next request came at once."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.fail(MetadataRequest, Throttle(2.0))
+        async with clustered(("kafka-1", 9092)) as cluster:
+            await cluster.refresh()
+            start = anyio.current_time()
+            await cluster.refresh()
+            assert anyio.current_time() - start == pytest.approx(2.0)
 
 
 async def test_a_broker_that_is_still_starting_names_none(network: Any) -> None:

@@ -23,6 +23,7 @@ from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic
 from kafkagroup.member.state import Phase
+from kafkagroup.net import broker as brokers
 from kafkagroup.net import connection as connections
 from kafkagroup.net import driver as drivers
 from kafkagroup.net import engine as engines
@@ -1007,3 +1008,12 @@ def goes_by_the_wall_clock(stack: ExitStack) -> None:
 
     _replace(stack, readers, "anyio", wall)
     _replace(stack, engines, "loop_clock", clock)
+
+
+# ------------------------------------------------------------------ what brokers ask for
+
+
+@_bug("L6")
+def goes_on_while_the_broker_wants_silence(stack: ExitStack) -> None:
+    """What a broker says of throttling is not heard."""
+    _replace(stack, brokers.Broker, "_mute", lambda self, answer: None)

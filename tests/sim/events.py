@@ -201,6 +201,8 @@ class Sent(OfMember):
     """Of a commit: what is to be committed; of a fetch: from where."""
     owned: Partitions = ()
     """Of a join: what the member says that it owns (all protocols alike)."""
+    node: int = 0
+    """The broker that it goes to; 0 where that is not known."""
 
 
 @attrs.frozen(kw_only=True)
@@ -219,6 +221,10 @@ class Answered(OfMember):
     Of a fetch: how far the records reach that came. Partitions with errors are left out."""
     assigned: Partitions | None = None
     """Of a sync or a KIP-848 heartbeat: the assignment; None where it holds none."""
+    node: int = 0
+    """The broker that it is from; 0 where that is not known."""
+    throttle: float = 0.0
+    """For how many seconds the broker asks for silence (KIP-219)."""
 
 
 # ------------------------------------------------------------------ what the broker knows

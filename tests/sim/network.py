@@ -75,7 +75,7 @@ class Agenda:
 class Listener(Protocol):
     """Who hears what crosses the wire, on the process's side of it."""
 
-    def connected(self, process: str, connection: int) -> None: ...
+    def connected(self, process: str, connection: int, node: int) -> None: ...
 
     def sent(self, process: str, connection: int, data: bytes) -> None: ...
 
@@ -244,7 +244,7 @@ class Network:
         ours.peer, theirs.peer = theirs, ours
         theirs.at_broker = True
         self.sockets[ours.number] = ours
-        self.listener.connected(process, ours.number)
+        self.listener.connected(process, ours.number, node)
         # The broker's side is no part of the process: it goes on while that stands still.
         token = PROCESS.set(None)
         self._tasks.start_soon(self._serve, theirs, node)

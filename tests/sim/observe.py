@@ -73,6 +73,7 @@ class _Tapped:
     outgoing: bytes = b""
     incoming: bytes = b""
     unreadable: bool = False
+    node: int = 0
 
 
 class WireTap:
@@ -83,8 +84,8 @@ class WireTap:
         self._topic_name = topic_name
         self._tapped: dict[int, _Tapped] = {}
 
-    def connected(self, process: str, connection: int) -> None:
-        self._tapped[connection] = _Tapped()
+    def connected(self, process: str, connection: int, node: int = 0) -> None:
+        self._tapped[connection] = _Tapped(node=node)
 
     def sent(self, process: str, connection: int, data: bytes) -> None:
         self._log.hash.update(b">%d" % connection + data)
@@ -99,6 +100,7 @@ class WireTap:
                 api=_api(incoming),
                 connection=connection,
                 correlation=incoming.correlation_id,
+                node=tapped.node,
                 **self._asked(incoming.request),
             )
 
@@ -129,6 +131,8 @@ class WireTap:
                 api=_api(incoming),
                 connection=connection,
                 correlation=incoming.correlation_id,
+                node=tapped.node,
+                throttle=getattr(answer, "throttle_time_ms", 0) / 1000,
                 **told,
             )
 

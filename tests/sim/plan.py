@@ -191,6 +191,14 @@ def _late_answer(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
+def _throttled(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "api": random.choice(_PRECIOUS),
+        "count": random.randint(1, 4),
+        "seconds": round(random.uniform(0.3, 3), 2),
+    }
+
+
 def _link(low: float, high: float, *, all_nodes: float = 0.3) -> Any:
     def make(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
         return {
@@ -258,8 +266,10 @@ FAULTS: dict[str, tuple[int, Any]] = {
     "cancel_call": (3, _process((0, 0))),
     "cancel": (1, _process((0, 0))),
     "wall_jump": (1, _wall),
+    "throttled": (0, _throttled),
 }
-"""Name -> how often, relative to the others; and what makes one."""
+"""Name -> how often, relative to the others, 0 for those that have histories of their own; and
+what makes one."""
 
 DEEDS: dict[str, tuple[int, Any]] = {
     "seek": (3, _process((0, 0))),
@@ -270,6 +280,11 @@ DEEDS: dict[str, tuple[int, Any]] = {
     "add_partitions": (1, lambda random, _: {"count": random.randint(1, 2)}),
 }
 """What applications and administrators do besides."""
+
+_KINDS: dict[str, tuple[float, int]] = {
+    "throttled": (0.3, 3),
+}
+"""What only some histories have: how many of them, and how often at most."""
 
 _MODES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("cooperative_sticky",),),
@@ -335,6 +350,14 @@ def make_plan(seed: int, *, backend: str | None = None) -> Plan:
         _draw(random, DEEDS, names, round(random.uniform(1, heal), 3))
         for _ in range(random.randint(2, 8))
     ]
+    kinds = Random(f"kinds {seed}")
+    for what, (share, most) in _KINDS.items():
+        make = (FAULTS | DEEDS)[what][1]
+        if kinds.random() < share:
+            deeds += [
+                Deed(at=round(kinds.uniform(2.5, heal), 3), what=what, **make(kinds, names))
+                for _ in range(kinds.randint(1, most))
+            ]
     return Plan(
         seed=seed,
         backend=backend or ("trio" if seed % 10 == 9 else "asyncio"),

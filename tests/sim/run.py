@@ -22,7 +22,7 @@ from kafkagroup import TopicPartition
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import server
-from kafkagroup.testing.embedded.faults import Action, Close, Delay, Fault, Swallow
+from kafkagroup.testing.embedded.faults import Action, Close, Delay, Fault, Swallow, Throttle
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.wire.messages import fetch, group, metadata, offsets
 from kafkagroup.wire.records import NewRecord, encode_batch
@@ -330,6 +330,9 @@ class _World:
 
     def _answer_late(self, deed: Deed) -> None:
         self._rule(attrs.evolve(deed, seconds=4.0), Delay(deed.seconds))
+
+    def _throttled(self, deed: Deed) -> None:
+        self._rule(attrs.evolve(deed, seconds=4.0), Throttle(deed.seconds))
 
     # the network
 

@@ -886,6 +886,24 @@ def test_l6_nor_what_is_answered():
     assert broken(opening(), [request("Fetch") for _ in range(25)]) == []
 
 
+def test_l6_a_broker_that_wants_silence_is_given_it():
+    def ask(node, connection, throttle=0.0):
+        return request(
+            "Metadata",
+            connection=connection,
+            asked={"node": node},
+            told={"node": node, "throttle": throttle},
+        )
+
+    throttled = [opening(), ask(1, 1, throttle=0.5)]
+    assert broken(throttled, ask(2, 2), 0.5, ask(1, 1)) == []
+    assert broken(throttled, ask(1, 3)) == ["L6"]
+    assert broken(throttled, request("ApiVersions", connection=3, asked={"node": 1})) == []
+    unknown = [opening(), ask(0, 1, throttle=0.5)]
+    assert broken(unknown, ask(0, 2)) == []
+    assert broken(unknown, ask(0, 1)) == ["L6"]
+
+
 def test_l6_pauses_have_jitter():
     assert broken(opening(), refused(6, 0.09)) == ["L6"]
     assert broken(opening(), [refused(1, 0.09 + 0.01 * n) for n in range(6)]) == []

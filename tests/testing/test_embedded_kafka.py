@@ -25,7 +25,7 @@ from kafkagroup.errors import (
     IllegalStateError,
 )
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import BrokerSettings, Close, Delay, Seen, Swallow
+from kafkagroup.testing.embedded import BrokerSettings, Close, Delay, Seen, Swallow, Throttle
 from kafkagroup.testing.embedded.broker import _HANDLERS, Incoming, write_response
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.types import TopicPartition
@@ -312,6 +312,17 @@ async def test_an_answer_can_be_late() -> None:
         began = anyio.current_time()
         await peer.ask(HEARTBEAT, 4)
         assert anyio.current_time() - began == 30.0
+
+
+@VIRTUAL
+async def test_an_answer_can_ask_for_silence_and_what_comes_nevertheless_waits() -> None:
+    kafka = EmbeddedKafka({"t": 1}, listen=False)
+    async with in_memory(kafka) as (peer,):
+        kafka.fail(HeartbeatRequest, Throttle(2.5))
+        began = anyio.current_time()
+        answers = [await peer.ask(HEARTBEAT, 4) for _ in range(2)]
+        assert anyio.current_time() - began == 2.5
+    assert [answer.throttle_time_ms for answer in answers] == [2500, 0]
 
 
 @VIRTUAL

@@ -18,9 +18,18 @@ the answers. Where it does not, it is on purpose, and stands here:
 - What errors say to people is not Kafka's wording.
 """
 
-from kafkagroup.testing.embedded.faults import Close, Delay, Fault, Swallow
+from kafkagroup.testing.embedded.faults import Close, Delay, Fault, Swallow, Throttle
 from kafkagroup.testing.embedded.kafka import EmbeddedKafka
 from kafkagroup.testing.embedded.server import Seen
 from kafkagroup.testing.embedded.settings import BrokerSettings
 
-__all__ = ["BrokerSettings", "Close", "Delay", "EmbeddedKafka", "Fault", "Seen", "Swallow"]
+__all__ = [
+    "BrokerSettings",
+    "Close",
+    "Delay",
+    "EmbeddedKafka",
+    "Fault",
+    "Seen",
+    "Swallow",
+    "Throttle",
+]

@@ -10,7 +10,7 @@ import attrs
 from kafkagroup.errors import ErrorCode
 from kafkagroup.wire.schema import Request
 
-__all__ = ["Action", "Close", "Delay", "Fault", "Faults", "Swallow"]
+__all__ = ["Action", "Close", "Delay", "Fault", "Faults", "Swallow", "Throttle"]
 
 
 @attrs.frozen
@@ -33,7 +33,16 @@ class Delay:
     seconds: float
 
 
-Action = ErrorCode | Close | Swallow | Delay
+@attrs.frozen
+class Throttle:
+    """Carry the request out, answer at once, and ask for silence (KIP-219): what comes on this
+    connection meanwhile waits until it is over. Answers that are too old to ask for it say nothing.
+    """
+
+    seconds: float
+
+
+Action = ErrorCode | Close | Swallow | Delay | Throttle
 """An error code is the answer, and the request is not carried out."""
 
 

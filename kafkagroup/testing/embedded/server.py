@@ -21,7 +21,8 @@ from anyio.abc import ByteStream, SocketAttribute, TaskStatus
 from kafkagroup.errors import DecodeError, ErrorCode, UnsupportedVersionError
 from kafkagroup.testing.embedded.broker import Incoming, handle, read_request, write_response
 from kafkagroup.testing.embedded.cluster import Cluster, Node
-from kafkagroup.testing.embedded.faults import Close, Delay, Faults, Swallow
+from kafkagroup.testing.embedded.evolve import evolve
+from kafkagroup.testing.embedded.faults import Close, Delay, Faults, Swallow, Throttle
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.testing.embedded.sasl import MAX_REQUEST_BYTES, Accounts, Doorkeeper
 from kafkagroup.testing.embedded.tls import TlsStream
@@ -245,8 +246,12 @@ class Server:
             case Swallow():
                 while True:
                     await client.stream.receive()  # raises when the client has given up
+            case Throttle() if hasattr(response, "throttle_time_ms"):
+                response = evolve(response, throttle_time_ms=round(action.seconds * 1000))
         if response is not None:
             await client.stream.send(write_response(incoming, response))
+        if isinstance(action, Throttle):
+            await anyio.sleep(action.seconds)
         return not last
 
     async def _carry_out(self, client: _Client, incoming: Incoming) -> Any:

@@ -109,6 +109,8 @@ class Life:
     """The last answer to where its coordinator is."""
     frozen: bool = False
     thawed_at: float = -math.inf
+    muted_until: float = -math.inf
+    """Until when a broker wants to hear nothing of it (KIP-219)."""
     closing: tuple[int, float] | None = None
     over: bool = False
     """It was killed, or has ended."""
@@ -121,6 +123,11 @@ class Life:
     """The last event that shows that the application came back to the client."""
     joined_by: int = -1
     """When it was assigned something last, if nothing: the event."""
+
+    @property
+    def hindered_until(self) -> float:
+        """Until when it could not do what is asked of it in time."""
+        return max(self.thawed_at, self.muted_until)
 
 
 @attrs.define(eq=False)

@@ -146,7 +146,7 @@ class Liveness:
         """L3: on the connection that the last one was answered on nothing was in the way."""
         if pulse.beaten_at is None:
             return
-        gap = event.time - max(pulse.beaten_at, life.thawed_at)
+        gap = event.time - max(pulse.beaten_at, life.hindered_until)
         if event.connection == pulse.connection:
             self.heartbeat_gap = max(self.heartbeat_gap, gap)
             if gap > life.told.heartbeat_interval + _SLACK:
@@ -158,7 +158,7 @@ class Liveness:
         """L2: a member whose application is gone must not keep its partitions."""
         if pulse.away_since is None or not life.held:
             return
-        gone = event.time - max(pulse.away_since, life.thawed_at)
+        gone = event.time - max(pulse.away_since, life.hindered_until)
         owned = event.time - min(tenure.began_at for tenure in life.held.values())
         # A revocation that is under way waits for it, at most as long as the group does.
         told = event.time - pulse.drains_at if pulse.drains_at is not None else math.inf
@@ -171,7 +171,7 @@ class Liveness:
         """L2: who is told that the group rebalances rejoins, once the application has let go."""
         if pulse.told_at is None or pulse.away_since is not None or pulse.commits:
             return
-        late = event.time - max(pulse.told_at, pulse.back_at, life.thawed_at)
+        late = event.time - max(pulse.told_at, pulse.back_at, life.hindered_until)
         if late > _time_to_commit(life):
             text = f"{life.name} was told to rejoin and has not for {late:.1f} s"
             self._book.report("L2", event, text, pulse.told_by, number)
@@ -182,7 +182,7 @@ class Liveness:
         if pulse.free is None:
             return
         at, by = pulse.free
-        late = event.time - max(at, life.thawed_at)
+        late = event.time - max(at, life.hindered_until)
         # It does not rejoin before the commits that are under way are answered, or have had time.
         waits = pulse.commits or _commits(life)
         if late > (max(_REJOIN, _time_to_commit(life)) if waits else _REJOIN):
@@ -261,7 +261,7 @@ class Liveness:
         if pulse.cancelling is None:
             return
         (at, by), pulse.cancelling = pulse.cancelling, None
-        took = event.time - max(at, life.thawed_at)
+        took = event.time - max(at, life.hindered_until)
         if took > _ENDING:
             text = f"{life.name} goes on for {took:.2f} s in a call that is cancelled"
             self._book.report("L5", event, text, by, number)
@@ -276,7 +276,9 @@ class Liveness:
         self._check_takeovers(number, event, self._orphans)
         if not life.wired or self._book.healed is None:
             return
-        out = event.time - max(pulse.seen_at, self._book.healed, life.thawed_at, life.told.time)
+        out = event.time - max(
+            pulse.seen_at, self._book.healed, life.hindered_until, life.told.time
+        )
         if out > _patience(life):
             text = f"{life.name} has been out of its group for {out:.1f} s, and all was well"
             self._book.report("L2", event, text, number)
@@ -322,7 +324,7 @@ class Liveness:
         if life.closing is None:
             return
         by, at = life.closing
-        took = event.time - max(at, life.thawed_at)
+        took = event.time - max(at, life.hindered_until)
         if took > life.told.close_timeout + _SLACK:
             text = f"{life.name} closes for {took:.1f} s"
             self._book.report("L4", event, text, by, number)

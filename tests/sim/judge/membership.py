@@ -32,6 +32,9 @@ from .book import Book, Handlers, Life
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
 """Requests whose errors say something of the membership."""
 
+_HELD_BACK = 0.01
+"""Seconds in which leaves what a broker's wish for silence has held back."""
+
 _MEMORY = 10.0
 """Seconds for which what was said of a topic may be believed."""
 
@@ -142,8 +145,10 @@ class Membership:
                 self._check_generation(number, event, standing)
             case "Heartbeat" if standing.assigned is None and event.generation == standing.before:
                 pass  # whether it still has its place, while it waits for the answer to its join
-            case "Heartbeat" if life.has_connected and 0 <= event.generation <= standing.before:
-                pass  # that answer has come while this waited for a connection
+            case "Heartbeat" if 0 <= event.generation <= standing.before and (
+                life.has_connected or abs(event.time - life.muted_until) < _HELD_BACK
+            ):
+                pass  # that answer has come while this waited for a connection, or to be heard
             case "Heartbeat":
                 self._check_generation(number, event, standing)
             case "LeaveGroup":

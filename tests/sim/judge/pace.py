@@ -1,4 +1,5 @@
-"""How often a member asks: L6. Not in a hot loop, and not in step with the others."""
+"""How often a member asks: L6. Not in a hot loop, not in step with the others, and not while the
+broker has asked for silence (KIP-219)."""
 
 from __future__ import annotations
 
@@ -17,6 +18,9 @@ _SHORT = 0.05
 """Seconds: what is shorter is no pause."""
 _HASTY = 3
 """So many retries without a pause are no accident: once, another's request may come by."""
+
+_EARLY = 1e-6
+"""Seconds: clocks that are added to differ by less."""
 
 _DRIVEN = frozenset(("Fetch", "OffsetCommit"))
 """Requests that come as often as records and applications do, when they go well."""
@@ -49,6 +53,9 @@ class _Steps:
     """How often it has sent again at once what was refused."""
     refused_at: dict[str, float] = attrs.field(factory=dict)
     """Kind of request -> when it was refused by what passes, and was not sent since."""
+    silent: dict[int, tuple[float, float, int]] = attrs.field(factory=dict)
+    """Broker -> when and until when it asked for silence, and by which event. Where brokers are not
+    known it is each connection, with a minus."""
 
 
 class Pace:
@@ -71,6 +78,8 @@ class Pace:
 
     def _sent(self, number: int, event: Sent) -> None:
         life, steps = self._of(event.member)
+        if steps.silent:
+            self._check_silent(number, event, life, steps)
         if event.api not in _DRIVEN:
             times = steps.sent.setdefault(event.api, deque())
             self._count(number, event, life, times, "")
@@ -85,8 +94,22 @@ class Pace:
                     text = f"{life.name} has sent at once {_HASTY} times what was just refused"
                     self._book.report("L6", event, text, number)
 
+    def _check_silent(self, number: int, event: Sent, life: Life, steps: _Steps) -> None:
+        at, until, by = steps.silent.get(event.node or -event.connection, (0.0, 0.0, -1))
+        # What was sent already is on its way; and a new connection has to say hello.
+        asked = event.time > max(at, life.thawed_at) + self._book.race
+        if asked and event.time < until - _EARLY and event.api != "ApiVersions":
+            left = until - event.time
+            text = f"{life.name} sends {event.api}, to a broker that wants silence for {left:.2f} s"
+            self._book.report("L6", event, text, by, number)
+
     def _answered(self, number: int, event: Answered) -> None:
         life, steps = self._of(event.member)
+        if event.throttle > 0:
+            broker, until = event.node or -event.connection, event.time + event.throttle
+            life.muted_until = max(life.muted_until, until)
+            if until > steps.silent.get(broker, (0.0, 0.0, -1))[1]:
+                steps.silent[broker] = (event.time, until, number)
         if event.error == "NONE":
             steps.refused.pop(event.api, None)
             return
