@@ -1010,6 +1010,29 @@ def goes_by_the_wall_clock(stack: ExitStack) -> None:
     _replace(stack, engines, "loop_clock", clock)
 
 
+@_bug("L2")
+def comes_again_when_it_likes(stack: ExitStack) -> None:
+    """The pause before the coordinator is asked again grows without a limit."""
+    _replace(stack, classic, "backoff", lambda attempts, *_: 4.0 * (1 + attempts))
+
+
+@_bug("S8")
+def forgets_what_is_sought_in_a_rebalance(stack: ExitStack) -> None:
+    """What the application seeks when it is assigned something gives way to the last commit."""
+
+    def make(call: Any) -> Any:
+        async def called(self: Any, callback: Any, partitions: Any) -> None:
+            await call(self, callback, partitions)
+            if callback is self._callbacks.assigned:
+                for tp in partitions:
+                    if (owned := self._session.delivery.owned.get(tp)) is not None:
+                        owned.start_at(UNKNOWN)
+
+        return called
+
+    _around(stack, subscribers.Subscriber, "_call", make)
+
+
 # ------------------------------------------------------------------ what brokers ask for
 
 

@@ -38,7 +38,7 @@ class MemberPlan:
     work: float = 0.002
     """Seconds for one record."""
     callback: str = "quick"
-    """What its callbacks do: quick, slow, commit."""
+    """What its callbacks do: quick, slow, commit, seek."""
     session: float = 6.0
     heartbeat: float = 1.0
     rebalance: float = 8.0
@@ -277,14 +277,19 @@ DEEDS: dict[str, tuple[int, Any]] = {
     "subscribe": (3, _process((2, 8))),
     "dawdle": (1, _process((16, 20), (3, 5))),
     "commit_position": (2, _process((0, 0))),
+    "skip": (0, _process((0, 0))),
     "add_partitions": (1, lambda random, _: {"count": random.randint(1, 2)}),
 }
 """What applications and administrators do besides."""
 
 _KINDS: dict[str, tuple[float, int]] = {
     "throttled": (0.3, 3),
+    "skip": (0.3, 4),
 }
 """What only some histories have: how many of them, and how often at most."""
+
+_SEEKERS = 0.2
+"""How many histories have members that seek whenever they are assigned something."""
 
 _MODES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("cooperative_sticky",),),
@@ -358,6 +363,8 @@ def make_plan(seed: int, *, backend: str | None = None) -> Plan:
                 Deed(at=round(kinds.uniform(2.5, heal), 3), what=what, **make(kinds, names))
                 for _ in range(kinds.randint(1, most))
             ]
+    if kinds.random() < _SEEKERS:
+        members = [attrs.evolve(m, callback="seek") if kinds.random() < 0.5 else m for m in members]
     return Plan(
         seed=seed,
         backend=backend or ("trio" if seed % 10 == 9 else "asyncio"),

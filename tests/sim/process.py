@@ -92,6 +92,8 @@ class Process:
         self._last: dict[TopicPartition, int] = {}
         self._done: dict[TopicPartition, int] = {}
         """Partition -> the offset after the last one that was processed."""
+        self._reached: dict[TopicPartition, int] = {}
+        """The same of all partitions that it ever had."""
         self._commits = 0
         self._uncommitted = 0
         self._dawdle = 0.0
@@ -201,7 +203,7 @@ class Process:
                 tp = TopicPartition(record.topic, record.partition)
                 self._tell(Processed, partition=tp, offset=record.offset)
                 if tp in self._last:  # else it was let go of while it had this in hand
-                    self._done[tp] = record.offset + 1
+                    self._done[tp] = self._reached[tp] = record.offset + 1
                 self._uncommitted += 1
             due = self.plan.commit_every if records else 1
             if not self.plan.auto_commit and self._uncommitted >= due:
@@ -277,10 +279,23 @@ class Process:
         known = sorted(self._last.keys() & self.consumer.assignment())
         if known:
             tp = self._random.choice(known)
-            offset = max(0, self._last[tp] - self._random.randint(0, 10))
-            self._tell(Sought, partition=tp, offset=offset)
-            self._done.pop(tp, None)
-            self.consumer.seek(tp, offset)
+            self._seek(tp, max(0, self._last[tp] - self._random.randint(0, 10)))
+
+    async def _do_skip(self, deed: Deed) -> None:
+        """Forward by a few records, as far as there are any."""
+        known = sorted(self._last.keys() & self.consumer.assignment())
+        if known:
+            tp = self._random.choice(known)
+            ends = await self.consumer.end_offsets([tp])
+            last = self._last.get(tp, -1)
+            offset = min(last + 2 + self._random.randint(0, 5), ends[tp])
+            if offset > last + 1 and tp in self._last:
+                self._seek(tp, offset)
+
+    def _seek(self, tp: TopicPartition, offset: int) -> None:
+        self._tell(Sought, partition=tp, offset=offset)
+        self._done.pop(tp, None)
+        self.consumer.seek(tp, offset)
 
     async def _do_pause(self, deed: Deed) -> None:
         assigned = sorted(self.consumer.assignment())
@@ -316,6 +331,11 @@ class Process:
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         generation = self._look()
         self._tell(Assigned, partitions=tuple(partitions), generation=generation)
+        if self.plan.callback == "seek":
+            for tp in partitions:
+                # It knows better than the group how far it was: from a place of its own.
+                if (reached := self._reached.get(tp)) is not None:
+                    self._seek(tp, max(0, reached - self._random.randint(0, 3)))
         await self._dwell()
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:

@@ -456,7 +456,7 @@ class _World:
         if process is not None:
             process.order(deed)
 
-    _seek = _dawdle = _commit_position = _order
+    _seek = _skip = _dawdle = _commit_position = _order
 
     def _pause(self, deed: Deed) -> None:
         self._order(deed)

@@ -886,6 +886,13 @@ def test_l6_nor_what_is_answered():
     assert broken(opening(), [request("Fetch") for _ in range(25)]) == []
 
 
+def test_l2_who_was_turned_away_comes_again_once_all_is_well():
+    turned_away = [opening(), starts(1, {T0: 0}), beats("NOT_COORDINATOR"), Healed(time=0.0)]
+    assert broken(turned_away, 2.0, request("FindCoordinator")) == []
+    assert broken(turned_away, 4.0, request("FindCoordinator")) == ["L2"]
+    assert broken(turned_away[:-1], 4.0, request("FindCoordinator")) == []
+
+
 def test_l6_a_broker_that_wants_silence_is_given_it():
     def ask(node, connection, throttle=0.0):
         return request(

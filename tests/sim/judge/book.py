@@ -171,8 +171,8 @@ class Log:
         return offset
 
 
-DELIVERED, PROCESSED, HIDDEN = 1, 2, 4
-"""Flags of an offset."""
+DELIVERED, PROCESSED, HIDDEN, PASSED = 1, 2, 4, 8
+"""Flags of an offset. What was passed over is what the application did not want."""
 
 
 class Book:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from ..events import Assigned, Delivered, Finished, Lost, Offsets
-from .book import DELIVERED, HIDDEN, Book, Handlers
+from .book import DELIVERED, HIDDEN, PASSED, Book, Handlers
 from .gaps import Gaps
 from .liveness import Liveness
 from .pace import Pace
@@ -20,7 +20,7 @@ class Figures:
     delivered: int = 0
     """Of those, how many came to somebody."""
     lost: int = 0
-    """And how many to nobody."""
+    """And how many to nobody, though no application has passed them over."""
     duplicated: int = 0
     """Deliveries beyond the first of a record."""
     tenures: int = 0
@@ -69,20 +69,21 @@ class Counting:
 
     def figures(self) -> Figures:
         """The numbers so far."""
-        records = delivered = 0
+        records = delivered = unwanted = 0
         for tp, end in self._ends.items():
             start, log = self._starts.get(tp, 0), self._book.log(tp)
             flags = log.flags[start:end]
             missing = 0 if log.known else end - start - len(flags)
             records += sum(not flag & HIDDEN for flag in flags) + missing
             delivered += sum(flag & DELIVERED > 0 for flag in flags)
+            unwanted += sum(flag & (DELIVERED | HIDDEN | PASSED) == PASSED for flag in flags)
         distinct = sum(
             flag & DELIVERED > 0 for log in self._book.logs.values() for flag in log.flags
         )
         return Figures(
             records=records,
             delivered=delivered,
-            lost=records - delivered,
+            lost=records - delivered - unwanted,
             duplicated=self._deliveries - distinct,
             tenures=self._tenures,
             fenced=self._fenced,

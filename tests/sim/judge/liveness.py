@@ -49,6 +49,8 @@ _CALLBACK_SHARE = 0.1875
 """And how much more those may take that the application asks for when it lets go."""
 
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
+_ASKING = _MEMBERSHIP | {"FindCoordinator", "LeaveGroup", "Metadata"}
+"""With what one that is out of its group asks for its place."""
 _ALIVE = ("NONE", "REBALANCE_IN_PROGRESS")
 
 
@@ -84,6 +86,8 @@ class Pulse:
     """A commit of its application was under way then, and still is."""
     free: tuple[float, int] | None = None
     """When it let go of something that nobody else gets before it has rejoined."""
+    refused: tuple[float, int] | None = None
+    """When it was told something after which it is to ask again, and has not."""
     cancelling: tuple[float, int] | None = None
     """When a call was cancelled that has not ended."""
 
@@ -128,6 +132,9 @@ class Liveness:
     def _sent(self, number: int, event: Sent) -> None:
         life = self._book.life(event.member)
         pulse = self._pulse(life)
+        if event.api in _ASKING:
+            self._check_asked_again(number, event, life, pulse)
+            pulse.refused = None
         if event.api == "FindCoordinator":
             # There is nobody to send anything to.
             pulse.beaten_at = pulse.told_at = pulse.free = None
@@ -190,6 +197,18 @@ class Liveness:
             self._book.report("L2", event, text, by, number)
             pulse.free = None
 
+    def _check_asked_again(self, number: int, event: Event, life: Life, pulse: Pulse) -> None:
+        """L2: once the coordinator is well, whoever it has turned away comes again."""
+        if pulse.refused is None or self._book.healed is None:
+            return
+        if pulse.away_since is not None or pulse.commits:
+            return  # the application is told first, or asked
+        at, by = pulse.refused
+        late = event.time - max(at, pulse.back_at, self._book.healed, life.hindered_until)
+        if late > max(_REJOIN, life.told.heartbeat_interval) + _SLACK:
+            text = f"{life.name} was turned away and has not come again for {late:.1f} s"
+            self._book.report("L2", event, text, by, number)
+
     def _revoked(self, number: int, event: Revoked) -> None:
         life = self._book.life(event.member)
         if event.partitions and life.told.cooperative and life.closing is None:
@@ -201,6 +220,8 @@ class Liveness:
             return
         life = self._book.life(event.member)
         pulse = self._pulse(life)
+        if event.error not in _ALIVE:
+            pulse.refused = (event.time, number)
         if event.error in _ALIVE:
             pulse.seen_at = event.time
         if event.api == "JoinGroup":
@@ -273,6 +294,8 @@ class Liveness:
         pulse = self._pulse(life)
         pulse.beaten_at = pulse.told_at = None
         self._check_cancelled(number, event, life)
+        self._check_asked_again(number, event, life, pulse)
+        pulse.refused = None
         self._check_takeovers(number, event, self._orphans)
         if not life.wired or self._book.healed is None:
             return

@@ -28,7 +28,7 @@ from ..events import (
     Sought,
     Stored,
 )
-from .book import DELIVERED, HIDDEN, PROCESSED, Book, Event, Handlers, Life, Log, Tenure
+from .book import DELIVERED, HIDDEN, PASSED, PROCESSED, Book, Event, Handlers, Life, Log, Tenure
 
 _PATIENCE = 0.45
 """Seconds that the last commit is given at least: half of a second, or of what is left."""
@@ -149,7 +149,7 @@ class Offsets:
             return
         before = tenure.position if tenure.position is not None else log.floor
         for offset in range(before, event.offset):
-            log.flag(offset, PROCESSED)  # passed over by the application's wish
+            log.flag(offset, PROCESSED | PASSED)  # by the application's wish
         tenure.left_behind, tenure.sought_by = max(tenure.left_behind, _done(tenure, log)), number
         _move(tenure, log, event.offset)
 
