@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 import anyio
-from anyio.abc import TaskGroup
 
 from kafkagroup.assign import Assignor
 from kafkagroup.consume.delivery import Batch, Delivery
@@ -40,7 +39,6 @@ from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import GroupMetrics
 from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.reader import Reader, Records
-from kafkagroup.net.security import Security
 from kafkagroup.net.service import Service
 from kafkagroup.net.session import Session
 from kafkagroup.net.subscriber import AssignedCallback, Callbacks, PartitionsCallback
@@ -54,6 +52,9 @@ from kafkagroup.types import (
 
 if TYPE_CHECKING:
     import pyarrow
+    from anyio.abc import TaskGroup
+
+    from kafkagroup.net.security import Security
 
 __all__ = ["ArrowBatches", "Batches", "Consumer"]
 

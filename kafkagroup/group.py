@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
-import anyio.lowlevel
-import attrs
-from anyio.abc import TaskGroup
 
+from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import ConfigurationError, ConsumerClosedError, broker_error
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
@@ -24,15 +23,19 @@ from kafkagroup.net.membership import Membership, Running
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import GroupMeters, GroupMetrics
 from kafkagroup.net.options import ClientOptions, parse_servers
-from kafkagroup.net.security import Security
 from kafkagroup.net.service import Service
 from kafkagroup.net.threaded import ThreadedDriver
 from kafkagroup.wire.messages.group import DescribedGroup, DescribeGroupsRequest
 
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from kafkagroup.net.security import Security
+
 __all__ = ["Generation", "GroupMember", "GroupProtocol"]
 
 
-@attrs.frozen
+@frozen
 class GroupProtocol:
     """What the members of a group agree on: a type, a strategy's name, and the strategy.
 
@@ -452,7 +455,7 @@ class GroupMember(Service):
 
     def _begin(self, cluster: Cluster, protocols: Offer) -> Running:
         """A member that is yet to run."""
-        member = attrs.evolve(self._member, protocols=protocols)
+        member = evolve(self._member, protocols=protocols)
         if self._membership is None:
             return self._kind(cluster, member, self._desk, self._lag, self._meters)
         config = member.config

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
-import attrs
+from kafkagroup._values import frozen
 
 try:
     import cython
@@ -51,7 +51,7 @@ class TimestampType(IntEnum):
     """The broker, when it appended the batch."""
 
 
-@attrs.frozen
+@frozen
 class OffsetAndMetadata:
     """A committed position: the offset of the next record to process, and a note beside it."""
 
@@ -63,7 +63,7 @@ class OffsetAndMetadata:
     """Epoch of the leader that the last record was read from; -1 when unknown (KIP-320)."""
 
 
-@attrs.frozen
+@frozen
 class OffsetAndTimestamp:
     """What a log has at or after a time."""
 
@@ -74,7 +74,7 @@ class OffsetAndTimestamp:
     leader_epoch: int = -1
 
 
-@attrs.frozen
+@frozen
 class GroupMetadata:
     """Who a consumer is to its group: what a transactional producer sends along (KIP-447)."""
 

@@ -137,15 +137,38 @@ def test_an_unknown_name() -> None:
         kafkagroup.Konsumer  # noqa: B018 - the access is the test
 
 
+LIBRARY = {
+    "bisect",
+    "datetime",
+    "platform",  # as uuid wants it
+    "random",
+    "uuid",
+    "zlib",
+}
+"""What a consumer needs of Python's library beyond what asyncio and anyio import."""
+
+
 def test_importing_it_imports_nothing_heavy() -> None:
+    """Nothing of what is for some alone: TLS and SASL, the parts of anyio that its backends import
+    anyway, `attrs`, `argparse` and `email` (the checksum's package wants them for a command)."""
     program = (
         "import sys, kafkagroup\n"
         "from kafkagroup import KafkaGroupError, TopicPartition\n"
-        "print(sorted({'anyio', 'asyncio', 'cramjam', 'crc32c', 'ssl'} & set(sys.modules)))\n"
+        "print(sorted({'anyio', 'asyncio', 'attr', 'cramjam', 'ssl'} & set(sys.modules)))\n"
+        "import asyncio, anyio\n"
+        "known = set(sys.modules)\n"
         "from kafkagroup import Consumer\n"
-        "print(sorted({'anyio', 'cramjam', 'crc32c'} & set(sys.modules)))\n"
+        "new = set(sys.modules) - known\n"
+        "print(*sorted(name for name in new if not name.startswith(('kafkagroup', '_'))))\n"
+        "print(*sorted(name for name in new if name.startswith('kafkagroup.net.s')))\n"
     )
-    assert run(program).splitlines() == ["[]", "['anyio', 'cramjam', 'crc32c']"]
+    light, others, ours = run(program).splitlines()
+    assert light == "[]"
+    packages = {"anyio._core", "anyio._core._exceptions", "cramjam", "cramjam.cramjam"}
+    assert set(others.split()) - {"cython_runtime"} <= LIBRARY | packages
+    assert ours.split() == [
+        f"kafkagroup.net.{name}" for name in ("service", "session", "subscriber")
+    ]
 
 
 def test_assignors_and_wire_run_where_anyio_is_missing() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-import attrs
+from kafkagroup._values import define, field
 
 __all__ = ["Pool", "even_out"]
 
@@ -31,7 +31,7 @@ _BARRED = -_FAR
 """Label of a member that takes no part: nothing is shorter, so nothing reaches it."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Pool:
     """Partitions that the same members may have. Changed in place."""
 
@@ -41,9 +41,9 @@ class Pool:
     """How many of its partitions nobody owns."""
     kept: dict[int, int]
     """Member -> how many that it owns it keeps, if any; at first all of them."""
-    lost: dict[int, int] = attrs.field(factory=dict)
+    lost: dict[int, int] = field(factory=dict)
     """Member -> how many of its own it has to give away, if any."""
-    gained: dict[int, int] = attrs.field(factory=dict)
+    gained: dict[int, int] = field(factory=dict)
     """Member -> how many it gets that it does not own, if any. Nobody both gains and loses."""
 
 

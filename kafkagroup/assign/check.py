@@ -13,8 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 
-import attrs
-
+from kafkagroup._values import frozen
 from kafkagroup.assign.spec import GroupSpec
 from kafkagroup.types import Assignment, TopicPartition
 
@@ -90,7 +89,7 @@ RULES: Mapping[str, frozenset[Kind]] = {
 """Name on the wire -> the rules that each assignment of that assignor keeps."""
 
 
-@attrs.frozen
+@frozen
 class Violation:
     """One thing that is wrong with an assignment."""
 

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 
-import attrs
-
+from kafkagroup._values import frozen
 from kafkagroup.assign.spec import GroupSpec
 from kafkagroup.types import TopicPartition
 
@@ -26,7 +25,7 @@ DISPUTED = -2
 """Owner of a partition whose newest claims are equal: somebody may be at work on it."""
 
 
-@attrs.frozen
+@frozen
 class Claims:
     """The partitions of a group, and who owns them."""
 

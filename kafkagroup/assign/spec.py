@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import attrs
-
+from kafkagroup._values import field, frozen
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import Assignment, TopicPartition
 
@@ -22,7 +21,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class MemberSpec:
     """One member of the group."""
 
@@ -39,7 +38,7 @@ class MemberSpec:
     """How much load it can carry beside the others; above 0. Only weighted assignors look."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class GroupSpec:
     """A group to assign."""
 
@@ -47,9 +46,9 @@ class GroupSpec:
     """Member id -> member."""
     partitions: Mapping[str, int]
     """Topic -> number of partitions, for the topics that exist."""
-    racks: Mapping[str, Sequence[frozenset[str]]] = attrs.field(factory=dict)
+    racks: Mapping[str, Sequence[frozenset[str]]] = field(factory=dict)
     """Topic -> the racks of each partition's replicas, by partition number; none when unknown."""
-    loads: Mapping[TopicPartition, float] = attrs.field(factory=dict)
+    loads: Mapping[TopicPartition, float] = field(factory=dict)
     """Partition -> its load (a rate, a lag), 0 or more; what is missing counts as 1.0. Only
     weighted assignors look."""
 
@@ -90,7 +89,7 @@ Assignor = Callable[[GroupSpec], Assignment]
 """A pure function. Its name on the wire is its attribute `protocol_name`, or its own name."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Told:
     """What a member's user data says, beside its subscription."""
 

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-import attrs
-
+from kafkagroup._values import define
 from kafkagroup.assign.balance import Pool, even_out
 from kafkagroup.assign.claims import DISPUTED, UNCLAIMED, Claims, read_claims
 from kafkagroup.assign.dealing import deal, deal_near
@@ -24,7 +23,7 @@ Run = Sequence[TopicPartition]
 """Partitions in their order."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Held:
     """What one member shall hold."""
 

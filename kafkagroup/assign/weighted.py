@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import repeat
 
-import attrs
-
+from kafkagroup._values import define, frozen
 from kafkagroup.assign.claims import DISPUTED, Claims, read_claims
 from kafkagroup.assign.spec import Assignor, GroupSpec, Told, named
 from kafkagroup.errors import ConfigurationError
@@ -224,7 +223,7 @@ def _fitting(
         yield row[above]
 
 
-@attrs.frozen
+@frozen
 class _Group:
     """What does not change while partitions do. Members and partitions are numbers, as in
     `Claims`; a pool is the partitions of all topics with the same subscribers."""
@@ -267,7 +266,7 @@ def _scaled(spec: GroupSpec, partitions: Sequence[TopicPartition]) -> list[int]:
     return [round(load / total * _TOTAL) for load in loads]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _State:
     """Who has what, in the making."""
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-import attrs
-
+from kafkagroup._values import frozen
 from kafkagroup.errors import ErrorCode
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchPartition
@@ -31,7 +30,7 @@ _SESSION_ERRORS = frozenset(
 )
 
 
-@attrs.frozen
+@frozen
 class SessionRequest:
     """What to put into the next fetch."""
 

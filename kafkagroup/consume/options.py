@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
 
-import attrs
-
+from kafkagroup._values import frozen
 from kafkagroup.assign import (
     Assignor,
     cooperative_sticky_assignor,
@@ -45,7 +44,7 @@ OffsetReset = Literal["earliest", "latest", "none"] | timedelta
 the first record that is younger than a duration."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ConsumerOptions:
     """Checked options; durations are seconds from here on."""
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import deque
 from uuid import UUID
 
-import attrs
-
+from kafkagroup._values import define, field
 from kafkagroup.consume.progress import UNKNOWN, Progress
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.records import RecordBatch
@@ -19,7 +18,7 @@ from kafkagroup.wire.schema import NO_ID
 __all__ = ["UNKNOWN", "OwnedPartition"]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class OwnedPartition(Progress):
     """Positions and buffer of one assigned partition."""
 
@@ -34,7 +33,7 @@ class OwnedPartition(Progress):
     """Epoch of the last leader that was known to have all that lies below `fetch_offset`."""
     topic_id: UUID = NO_ID
     """The topic that the offsets are of; NO_ID until one is known. See `is_made_anew`."""
-    buffered: deque[RecordBatch] = attrs.field(factory=deque)
+    buffered: deque[RecordBatch] = field(factory=deque)
     buffered_bytes: int = 0
     buffered_records: int = 0
     revoked: bool = False
@@ -54,7 +53,7 @@ class OwnedPartition(Progress):
     """Failures in a row."""
 
     def __attrs_pre_init__(self) -> None:
-        super().__init__()
+        Progress.__init__(self)
 
     def start_at(self, offset: int, *, leader_epoch: int = -1) -> None:
         """Read from `offset` on: a committed offset, a reset, or the application's seek."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, assert_never
 
+from kafkagroup._values import evolve
 from kafkagroup.errors import (
     COORDINATOR_MOVED,
     BrokerError,
@@ -37,7 +38,6 @@ from kafkagroup.member.state import (
     PARKING,
     Member,
     Phase,
-    evolved,
 )
 from kafkagroup.member.vocabulary import (
     Assign,
@@ -641,7 +641,7 @@ class _Step:
     # ------------------------------------------------------------ small change
 
     def _set(self, **changes: Any) -> None:
-        self.member = evolved(self.member, changes)
+        self.member = evolve(self.member, **changes)
 
     def _move(self, phase: Phase, **changes: Any) -> None:
         if phase not in MOVES[self.member.phase]:

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-import attrs
-
+from kafkagroup._values import frozen
 from kafkagroup.wire.schema import Request
 
 __all__ = [
@@ -44,7 +43,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen
+@frozen
 class Coordinator:
     """The broker that coordinates the group."""
 
@@ -53,7 +52,7 @@ class Coordinator:
     port: int
 
 
-@attrs.frozen
+@frozen
 class GenerationInfo:
     """One generation of the group, as this member sees it."""
 
@@ -75,7 +74,7 @@ class GenerationInfo:
 # ---------------------------------------------------------------- events
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Event:
     now: float
     """Seconds on the monotonic clock."""
@@ -83,12 +82,12 @@ class _Event:
     """In [0, 1): spreads what many members would do at the same moment."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Started(_Event):
     """The member was started."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Replied(_Event):
     """A `Send` was answered, if only with an error code."""
 
@@ -96,7 +95,7 @@ class Replied(_Event):
     message: Any
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class SendFailed(_Event):
     """A `Send` got no answer: the connection broke, or the deadline passed."""
 
@@ -104,7 +103,7 @@ class SendFailed(_Event):
     error: Exception
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Revoked(_Event):
     """The application has let go of what a `Revoke` or `Lose` named."""
 
@@ -113,7 +112,7 @@ class Revoked(_Event):
     """Protocol name -> metadata for the next JoinGroup; None leaves them."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Computed(_Event):
     """The leader's assignments are ready."""
 
@@ -121,7 +120,7 @@ class Computed(_Event):
     assignments: Mapping[str, bytes]
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ComputeFailed(_Event):
     """The assignor raised."""
 
@@ -129,19 +128,19 @@ class ComputeFailed(_Event):
     error: Exception
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class AssignFailed(_Event):
     """The application could not take up its assignment."""
 
     error: Exception
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Woke(_Event):
     """The time of a `WakeAt` has come."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class RejoinRequested(_Event):
     """The application wants a new generation: other metadata, or the world has changed."""
 
@@ -150,14 +149,14 @@ class RejoinRequested(_Event):
     """Protocol name -> metadata from now on; None leaves them."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class CoordinatorDoubted(_Event):
     """Somebody knows, or fears, that the coordinator is not to be reached where it was."""
 
     reason: str
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Leaving(_Event):
     """The application is done with the group."""
 
@@ -197,7 +196,7 @@ class Route(Enum):
     """The coordinator, past a parked JoinGroup or SyncGroup: a leave would wait behind it."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Send:
     """Send a request."""
 
@@ -208,7 +207,7 @@ class Send:
     timeout: float
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Revoke:
     """The generation ends: finish what is in hand, commit, let go, then report `Revoked`.
 
@@ -220,7 +219,7 @@ class Revoke:
     """When the coordinator stops waiting for this member, less a margin for joining."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Lose:
     """The generation is over already: others may own its partitions. Nothing can be committed."""
 
@@ -228,7 +227,7 @@ class Lose:
     reason: str
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Compute:
     """This member leads: compute every member's assignment."""
 
@@ -240,28 +239,28 @@ class Compute:
     """Member id -> group_instance_id of the static members."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Assign:
     """A new generation has begun."""
 
     generation: GenerationInfo
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class WakeAt:
     """Report `Woke` at this time. The latest one counts."""
 
     time: float
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Fail:
     """The member cannot go on."""
 
     error: Exception
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Leave:
     """The member is out of the group; nothing follows."""
 

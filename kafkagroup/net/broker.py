@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
 from kafkagroup.errors import ConnectionLostError, escaped
 from kafkagroup.net.connection import BrokerConnection
@@ -58,6 +57,9 @@ from kafkagroup.wire.messages.produce import (
     TopicProduceData,
 )
 from kafkagroup.wire.schema import Request
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
 
 __all__ = ["MAIN", "OFFSETS", "Broker"]
 

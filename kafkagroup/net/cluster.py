@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
 from kafkagroup.errors import (
     BrokerError,
@@ -35,6 +34,9 @@ from kafkagroup.wire.messages.metadata import (
     MetadataRequestTopic,
 )
 from kafkagroup.wire.schema import Request
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
 
 __all__ = ["Cluster", "coordinator_in"]
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 import logging
 import random
 import ssl
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
-import attrs
-from anyio.abc import ByteStream, TaskGroup
 
+from kafkagroup._values import define, field
 from kafkagroup.errors import (
     AuthenticationError,
     BrokerError,
@@ -32,13 +31,15 @@ from kafkagroup.errors import (
 )
 from kafkagroup.net.incoming import Incoming
 from kafkagroup.net.options import ClientOptions
-from kafkagroup.net.sasl import Mechanism
-from kafkagroup.net.sasl.conversation import authenticate
-from kafkagroup.net.tls import tls_error
 from kafkagroup.wire.connection import Connection
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafkagroup.wire.schema import Request
 from kafkagroup.wire.shapes import fold, unfold
+
+if TYPE_CHECKING:
+    from anyio.abc import ByteStream, TaskGroup
+
+    from kafkagroup.net.sasl import Mechanism
 
 __all__ = ["BrokerConnection"]
 
@@ -66,11 +67,11 @@ _LONGEST_SESSION = 7 * 86400.0
 """Seconds; whatever the broker claims, what is longer never ends."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Waiting:
     """One request that somebody waits for."""
 
-    done: anyio.Event = attrs.field(factory=anyio.Event)
+    done: anyio.Event = field(factory=lambda: anyio.Event())
     answer: object = None
     error: KafkaGroupError | None = None
 
@@ -220,6 +221,9 @@ class BrokerConnection:
             renewed.set()
 
     async def _authenticate(self, mechanism: Mechanism) -> float:
+        # Only here: most connections have no SASL.
+        from kafkagroup.net.sasl.conversation import authenticate
+
         timeout = self._options.connect_timeout
 
         async def ask(request: Request[R]) -> R:
@@ -381,6 +385,9 @@ class BrokerConnection:
 
     def _broken(self, error: Exception) -> KafkaGroupError:
         if isinstance(error, ssl.SSLError) and not self._protocol.broker_versions:
+            # Only here: what TLS takes is imported where there is TLS.
+            from kafkagroup.net.tls import tls_error
+
             # TLS 1.3: the broker judges this client's certificate after our side of the handshake.
             return tls_error(self._name, error)
         return ConnectionLostError(f"{self._name}: {escaped(str(error)) or 'broken'}")

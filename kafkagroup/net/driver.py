@@ -11,11 +11,9 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
-from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from kafkagroup.errors import KafkaGroupError, RequestTimeoutError
 from kafkagroup.member.classic import step
@@ -52,6 +50,10 @@ from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 __all__ = ["Application", "Driver", "Offer", "Polls", "computed"]
 
@@ -113,9 +115,7 @@ async def computed(application: Application, work: Compute) -> Computed | Comput
 class Polls:
     """Watches that the application comes back: else what it owns would be stuck with it."""
 
-    def __init__(
-        self, application: Application, ran: Callable[[], float] = anyio.current_time
-    ) -> None:
+    def __init__(self, application: Application, ran: Callable[[], float]) -> None:
         """`ran` tells when the application's loop last ran."""
         self._application = application
         self._ran = ran

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-import attrs
-
+from kafkagroup._values import define, field
 from kafkagroup.consume.plan import Remedy, remedy
 from kafkagroup.errors import (
     BrokerError,
@@ -30,13 +29,13 @@ LATEST = -1
 """The timestamp that asks for the log's end; under read_committed, the last stable offset."""
 
 
-@attrs.define
+@define
 class Found:
     """What one round of asking has brought."""
 
-    offsets: dict[TopicPartition, OffsetAndTimestamp] = attrs.field(factory=dict)
+    offsets: dict[TopicPartition, OffsetAndTimestamp] = field(factory=dict)
     """Offset -1 where no record is that young."""
-    errors: dict[TopicPartition, BrokerError] = attrs.field(factory=dict)
+    errors: dict[TopicPartition, BrokerError] = field(factory=dict)
     """What no retry mends."""
 
 

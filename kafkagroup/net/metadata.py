@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-import attrs
-
+from kafkagroup._values import evolve, field, frozen
 from kafkagroup.errors import ErrorCode
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
@@ -36,7 +35,7 @@ Racks = Mapping[str, tuple[frozenset[str], ...]]
 """Topic -> the racks of each partition's replicas, by partition number."""
 
 
-@attrs.frozen
+@frozen
 class Node:
     """One broker's address."""
 
@@ -46,7 +45,7 @@ class Node:
     rack: str | None = None
 
 
-@attrs.frozen
+@frozen
 class PartitionMetadata:
     """Who leads a partition."""
 
@@ -57,7 +56,7 @@ class PartitionMetadata:
     replicas: tuple[int, ...]
 
 
-@attrs.frozen
+@frozen
 class TopicMetadata:
     """One topic, or why nothing is known of it."""
 
@@ -68,14 +67,14 @@ class TopicMetadata:
     internal: bool = False
 
 
-@attrs.frozen
+@frozen
 class ClusterMetadata:
     """Brokers and the topics that were asked for."""
 
     cluster_id: str | None = None
-    nodes: Mapping[int, Node] = attrs.field(factory=dict)
-    topics: Mapping[str, TopicMetadata] = attrs.field(factory=dict)
-    racks: Mapping[int, str] = attrs.field(factory=dict)
+    nodes: Mapping[int, Node] = field(factory=dict)
+    topics: Mapping[str, TopicMetadata] = field(factory=dict)
+    racks: Mapping[int, str] = field(factory=dict)
     """Node id -> rack, of every node ever seen: one that is merely offline keeps its rack."""
 
     def leader(self, tp: TopicPartition) -> PartitionMetadata | None:
@@ -127,7 +126,7 @@ def _node(broker: MetadataResponseBroker) -> Node:
 def _topic(known: TopicMetadata | None, answer: MetadataResponseTopic) -> TopicMetadata:
     if known is not None and answer.error_code == ErrorCode.LEADER_NOT_AVAILABLE:
         # An election is on: that is no reason to forget the partitions.
-        return attrs.evolve(known, error_code=answer.error_code)
+        return evolve(known, error_code=answer.error_code)
     # A topic made anew starts at epoch 0 again: only the same topic's epochs can be compared.
     same = known is not None and known.topic_id == answer.topic_id
     before = known.partitions if known is not None and same else {}
@@ -169,7 +168,7 @@ def with_leader(
     ):
         return None
     topic = known.topics[tp.topic]
-    moved = attrs.evolve(before, leader=leader.leader_id, leader_epoch=leader.leader_epoch)
+    moved = evolve(before, leader=leader.leader_id, leader_epoch=leader.leader_epoch)
     partitions = {**topic.partitions, tp.partition: moved}
-    topics = {**known.topics, tp.topic: attrs.evolve(topic, partitions=partitions)}
-    return attrs.evolve(known, nodes=nodes, topics=topics)
+    topics = {**known.topics, tp.topic: evolve(topic, partitions=partitions)}
+    return evolve(known, nodes=nodes, topics=topics)

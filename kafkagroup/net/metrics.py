@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-import attrs
+from kafkagroup._values import define, field, frozen
 
 __all__ = ["GroupMeters", "GroupMetrics", "Meter", "RequestMetrics"]
 
@@ -17,7 +17,7 @@ _SLOTS = 6
 """How many of these make the window: the last one is still being filled."""
 
 
-@attrs.frozen
+@frozen
 class RequestMetrics:
     """The requests of one kind that were answered in the last minute."""
 
@@ -29,7 +29,7 @@ class RequestMetrics:
     """Seconds that the slowest one took."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class GroupMetrics:
     """One member of a group, at one moment."""
 
@@ -51,7 +51,7 @@ class GroupMetrics:
     `fetch_max_bytes`, but for the one batch that a broker answers with however large it is."""
 
 
-@attrs.define
+@define
 class _Sum:
     slot: int
     count: int = 0
@@ -93,14 +93,14 @@ class Meter:
         )
 
 
-@attrs.frozen
+@frozen
 class GroupMeters:
     """The meters of one member."""
 
-    heartbeat: Meter = attrs.field(factory=Meter)
-    join: Meter = attrs.field(factory=Meter)
-    sync: Meter = attrs.field(factory=Meter)
-    commit: Meter = attrs.field(factory=Meter)
+    heartbeat: Meter = field(factory=Meter)
+    join: Meter = field(factory=Meter)
+    sync: Meter = field(factory=Meter)
+    commit: Meter = field(factory=Meter)
 
     def read(
         self,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, M
 from itertools import count
 
 import anyio
-import attrs
 
+from kafkagroup._values import define, field, frozen
 from kafkagroup.errors import (
     COORDINATOR_MOVED,
     BrokerError,
@@ -65,7 +65,7 @@ _PATIENCE = 5
 """How often in a row a topic may be unknown: one just made is not known everywhere at once."""
 
 
-@attrs.frozen
+@frozen
 class Identity:
     """On whose behalf offsets are committed."""
 
@@ -78,13 +78,13 @@ NO_MEMBERSHIP = Identity(-1, "")
 """A consumer that was given its partitions by hand."""
 
 
-@attrs.define
+@define
 class CommittedOffsets:
     """What one round of asking has brought; partitions in neither are to be asked for again."""
 
-    offsets: dict[TopicPartition, OffsetAndMetadata | None] = attrs.field(factory=dict)
+    offsets: dict[TopicPartition, OffsetAndMetadata | None] = field(factory=dict)
     """None where nothing is committed."""
-    errors: dict[TopicPartition, BrokerError] = attrs.field(factory=dict)
+    errors: dict[TopicPartition, BrokerError] = field(factory=dict)
     """What no retry mends."""
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import attrs
-from anyio import to_thread
+import anyio
 
+from kafkagroup._values import field, frozen
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.net.sasl import RunInThread
-from kafkagroup.net.security import Security
 from kafkagroup.wire.connection import MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    from kafkagroup.net.sasl import RunInThread
+    from kafkagroup.net.security import Security
 
 __all__ = ["Address", "ClientOptions", "parse_servers"]
 
@@ -23,18 +25,10 @@ T = TypeVar("T")
 
 async def _run_in_thread(work: Callable[[], T]) -> T:
     # Left to itself when nobody waits any more: it only computes.
-    return await to_thread.run_sync(work, abandon_on_cancel=True)
+    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
-def _is_security(_: object, __: object, value: Security | None) -> None:
-    if not isinstance(value, Security | None):
-        # Not shown: it may be a mapping with a password in it.
-        raise ConfigurationError(
-            f"security is a {type(value).__name__}; expected kafkagroup.Security(...) or None"
-        )
-
-
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ClientOptions:
     """How one client talks to all brokers."""
 
@@ -53,14 +47,27 @@ class ClientOptions:
     """Largest answer that is accepted."""
     receive_bytes: int = 1_048_576
     """Bytes asked of a socket at a time; a fetch answer takes few system calls."""
-    security: Security | None = attrs.field(default=None, validator=_is_security)
+    security: Security | None = None
     """TLS and SASL, the same towards every broker; None for neither."""
-    run_in_thread: RunInThread = attrs.field(default=_run_in_thread, repr=False)
+    run_in_thread: RunInThread = field(default=_run_in_thread, repr=False)
     """What the derivation of keys runs in; where time is virtual, something without threads."""
     source_host: str | None = None
     """Local address to connect from; None lets the system choose."""
     source_port: int | None = None
     """Local port to connect from; one connection at a time can have it."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.security is None:
+            return
+        # Only here: TLS and the mechanisms of SASL take long to import, and most do without.
+        from kafkagroup.net.security import Security
+
+        if not isinstance(self.security, Security):
+            # Not shown: it may be a mapping with a password in it.
+            raise ConfigurationError(
+                f"security is a {type(self.security).__name__}; expected"
+                " kafkagroup.Security(...) or None"
+            )
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
-import anyio.lowlevel
 
 from kafkagroup.errors import ConsumerClosedError
 from kafkagroup.net.session import Session

@@ -12,12 +12,14 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
 
 from kafkagroup.errors import IllegalStateError
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup, TaskStatus
 
 __all__ = ["Service"]
 
@@ -65,7 +67,7 @@ class Service(ABC):
         if self._opening is not None:
             self._opening.cancel()
 
-    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: TaskStatus[None] | None = None) -> None:
         """Run until `stop`. For `nursery.start(x.run)` on trio, or a task group of anyio.
 
         Returns when all is closed; a cancelled run closes too, within the close timeout.
@@ -78,7 +80,7 @@ class Service(ABC):
                 tasks.start_soon(self._run_engine)
                 try:
                     await self._opened.wait()
-                    if self._failure is None:
+                    if self._failure is None and task_status is not None:
                         task_status.started()
                     await self._stop_requested.wait()
                 finally:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
-import attrs
 
+from kafkagroup._values import evolve
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.lease import Lease
 from kafkagroup.consume.options import ConsumerOptions
@@ -186,9 +186,7 @@ class Session:
     ) -> None:
         deadline = anyio.current_time() + timeout
         if note:
-            noted = {
-                tp: o if o.metadata else attrs.evolve(o, metadata=note) for tp, o in offsets.items()
-            }
+            noted = {tp: o if o.metadata else evolve(o, metadata=note) for tp, o in offsets.items()}
             try:
                 return await self._commit(noted, timeout)
             except BrokerError as error:

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
-import attrs
 
+from kafkagroup._values import frozen
 from kafkagroup.assign import Assignor, GroupSpec, MemberSpec, protocol_name
 from kafkagroup.assign.check import standing_claims
 from kafkagroup.assign.spec import is_cooperative, told, user_data
@@ -54,7 +54,7 @@ _COMMIT_SHARE = 0.5
 """How much of the time left before a deadline the last commit may take; callbacks need some too."""
 
 
-@attrs.frozen
+@frozen
 class Callbacks:
     """What the application wants to be told."""
 

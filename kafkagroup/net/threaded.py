@@ -19,10 +19,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
 from kafkagroup.member.state import Member, Phase
 from kafkagroup.member.vocabulary import Compute, Event, GenerationInfo
@@ -32,6 +31,9 @@ from kafkagroup.net.driver import Application, Driver, Offer
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.wire.schema import Request
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
 
 __all__ = ["Post", "ThreadedDriver", "this_loop"]
 

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 
 import anyio
-import attrs
 
+from kafkagroup._values import frozen
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.options import OffsetReset
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
@@ -56,7 +56,7 @@ def is_doubtful(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
     )
 
 
-@attrs.frozen
+@frozen
 class _Question:
     """What a leader is asked about one partition, and when the answer still counts."""
 

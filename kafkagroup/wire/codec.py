@@ -14,8 +14,6 @@ from functools import cache
 from typing import Any, cast
 from uuid import UUID
 
-import attrs
-
 from kafkagroup.errors import DecodeError, LimitExceededError, LocalProtocolError
 from kafkagroup.wire.primitives import UVARINT_1, encode_uvarint, read_uvarint
 from kafkagroup.wire.schema import (
@@ -23,12 +21,14 @@ from kafkagroup.wire.schema import (
     BYTES,
     NO_ID,
     RECORDS,
+    REQUIRED,
     STRING,
     UUID_,
     Array,
     Field,
     Kind,
     Scalar,
+    defaults_of,
     fields_of,
 )
 
@@ -169,12 +169,11 @@ def _tagged(cls: type, version: int) -> list[tuple[str, Field]]:
 
 def _defaults(cls: type) -> dict[str, Any]:
     """The value of each field that an answer lacks; required fields get their type's zero."""
-    zeros: dict[str, Any] = {}
-    for attribute in attrs.fields(cast(Any, cls)):
-        spec: Field = attribute.metadata[Field]
-        value = attribute.default
-        zeros[attribute.name] = _zero(spec.kind) if value is attrs.NOTHING else value
-    return zeros
+    kinds = fields_of(cls)
+    return {
+        name: _zero(kinds[name].kind) if value is REQUIRED else value
+        for name, value in defaults_of(cls).items()
+    }
 
 
 def _zero(kind: Kind) -> Any:

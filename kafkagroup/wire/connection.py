@@ -12,8 +12,7 @@ import struct
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import attrs
-
+from kafkagroup._values import frozen
 from kafkagroup.errors import (
     DecodeError,
     ErrorCode,
@@ -72,7 +71,7 @@ class _FlexibleHeader:
     correlation_id: int = field(INT32)
 
 
-@attrs.frozen
+@frozen
 class Answer:
     """The answer to the request of the same correlation id."""
 
@@ -80,7 +79,7 @@ class Answer:
     message: Any
 
 
-@attrs.frozen
+@frozen
 class _Sent:
     request: type[Request[Any]]
     version: int

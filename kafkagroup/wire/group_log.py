@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import attrs
-
+from kafkagroup._values import frozen
 from kafkagroup.errors import DecodeError, LimitExceededError
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.schema import (
@@ -65,7 +64,7 @@ class ConsumerProtocolAssignment:
     user_data: bytes | None = field(BYTES, default=None, nullable="0+")
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Subscription:
     """What one member subscribes to, and what it owned when it joined."""
 

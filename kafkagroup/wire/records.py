@@ -21,8 +21,6 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, cast
 
-from crc32c import crc32c
-
 from kafkagroup.errors import (
     CorruptRecordError,
     DecodeError,
@@ -31,6 +29,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.types import Headers, Record, TimestampType
 from kafkagroup.wire.compression import MAX_BATCH_BYTES, Codec, compress, decompress
+from kafkagroup.wire.crc import crc32c
 from kafkagroup.wire.primitives import read_uvarint
 
 try:

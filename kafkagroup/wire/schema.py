@@ -1,4 +1,4 @@
-"""A message is one frozen attrs class; how it looks in each version is metadata of its fields.
+"""A message is one frozen class; how it looks in each version is metadata of its fields.
 
 Here messages are declared, and turned into bytes and back; how that is done is `codec`'s business,
 which compiles a codec for each (message, version) on first use. Source: the message format of
@@ -12,8 +12,7 @@ from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar, cast, dataclass_transform
 from uuid import UUID
 
-import attrs
-
+from kafkagroup._values import REQUIRED, Attribute, fields, frozen
 from kafkagroup.errors import DecodeError
 
 __all__ = [
@@ -25,6 +24,7 @@ __all__ = [
     "INT64",
     "NO_ID",
     "RECORDS",
+    "REQUIRED",
     "STRING",
     "UINT16",
     "UUID_",
@@ -36,6 +36,7 @@ __all__ = [
     "array",
     "decode",
     "decode_prefix",
+    "defaults_of",
     "encode",
     "field",
     "fields_of",
@@ -50,7 +51,7 @@ NO_ID = UUID(int=0)
 """The topic id that stands for none."""
 
 
-@attrs.frozen
+@frozen
 class Scalar:
     """A type of the protocol that is not built from others."""
 
@@ -73,7 +74,7 @@ RECORDS = Scalar("records")
 """Bytes that are not copied out of the frame: a memoryview on decoding."""
 
 
-@attrs.frozen
+@frozen
 class Array:
     """Zero or more of one type; a tuple in Python."""
 
@@ -88,7 +89,7 @@ def array(element: Scalar | type) -> Array:
 Kind = Scalar | Array | type
 
 
-@attrs.frozen
+@frozen
 class Versions:
     """An inclusive range of versions, written as Kafka's schemas do: "0+", "2-4", "7", "none"."""
 
@@ -96,6 +97,7 @@ class Versions:
     high: int
 
     @classmethod
+    @cache
     def parse(cls, text: str) -> Versions:
         if text == "none":
             return cls(1, 0)
@@ -111,7 +113,7 @@ class Versions:
         return iter(range(self.low, self.high + 1))
 
 
-@attrs.frozen
+@frozen
 class Field:
     """What one field of a message is on the wire."""
 
@@ -124,91 +126,26 @@ class Field:
     """Dropped without a word in versions that lack it; otherwise a value there is an error."""
 
 
-_REQUIRED: Any = attrs.NOTHING
-
-
 def field(
     kind: Kind,
     versions: str = "0+",
     *,
-    default: Any = _REQUIRED,
+    default: Any = REQUIRED,
     nullable: str = "none",
     tag: int | None = None,
     tagged: str = "none",
     ignorable: bool = False,
 ) -> Any:
     """Declare a field: its type, the versions that have it, those that allow null, its tag."""
-    spec = Field(
-        kind,
-        Versions.parse(versions),
-        Versions.parse(nullable),
-        tag,
-        Versions.parse(tagged),
-        ignorable,
-    )
-    return attrs.field(default=default, metadata={Field: spec})
-
-
-def _value(cls: type[T]) -> type[T]:
-    """What `attrs.frozen(kw_only=True)` makes, in a tenth of the time: it would compile methods for
-    each of a hundred classes, most of which a process never makes one of."""
-    # Looked for first: a message with a secret in it has a `__repr__` that hides it.
-    shows_itself = "__repr__" in vars(cls)
-    made = cast(Any, attrs.frozen(kw_only=True, init=False, eq=False, repr=False)(cls))
-    made.__init__ = _first_init
-    made.__eq__ = _equals
-    made.__hash__ = _hash
-    if not shows_itself:
-        made.__repr__ = _show
-    return cast("type[T]", made)
-
-
-def _first_init(self: Any, **given: Any) -> None:
-    cls = type(self)
-    cls.__init__ = _written_init(cls)
-    self.__init__(**given)
-
-
-def _written_init(cls: type) -> Any:
-    """An `__init__` that fills the slots directly, as frozen attributes cannot be set."""
-    names: dict[str, Any] = {}
-    parameters, lines = [], ["pass"]
-    for attribute in attrs.fields(cast(Any, cls)):
-        name = attribute.name
-        names[f"set_{name}"] = getattr(cls, name).__set__
-        names[f"default_{name}"] = attribute.default
-        required = attribute.default is attrs.NOTHING
-        parameters.append(name if required else f"{name}=default_{name}")
-        lines.append(f"set_{name}(self, {name})")
-    star = "*, " if parameters else ""
-    body = "\n    ".join(lines)
-    exec(f"def __init__(self, {star}{', '.join(parameters)}):\n    {body}", names)
-    return names["__init__"]
-
-
-def _values(self: Any) -> list[tuple[str, Any]]:
-    return [(a.name, getattr(self, a.name)) for a in attrs.fields(type(self))]
-
-
-def _equals(self: Any, other: object) -> Any:
-    if type(other) is not type(self):
-        return NotImplemented
-    return _values(self) == _values(other)
-
-
-def _hash(self: Any) -> int:
-    return hash(tuple(_values(self)))
-
-
-def _show(self: Any) -> str:
-    told = ", ".join(f"{name}={value!r}" for name, value in _values(self))
-    return f"{type(self).__name__}({told})"
+    parse = Versions.parse
+    spec = Field(kind, parse(versions), parse(nullable), tag, parse(tagged), ignorable)
+    return Attribute(default, metadata={Field: spec})
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 def struct(cls: type[T]) -> type[T]:
     """Make `cls` a part of messages: frozen, its fields given by keyword."""
-    return _value(cls)
+    return frozen(kw_only=True)(cls)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
@@ -216,7 +153,7 @@ def message(api_key: int, versions: str, flexible: str = "none") -> Callable[[ty
     """Make `cls` a message: which API it is of, its versions, those with tagged fields."""
 
     def make(cls: type[T]) -> type[T]:
-        made = cast(Any, _value(cls))
+        made = cast(Any, frozen(kw_only=True)(cls))
         made.api_key = api_key
         made.versions = Versions.parse(versions)
         made.flexible = Versions.parse(flexible)
@@ -238,7 +175,12 @@ class Request(Generic[R]):
 
 def fields_of(cls: type) -> dict[str, Field]:
     """The wire fields of a message or struct, in the order of the wire."""
-    return {a.name: a.metadata[Field] for a in attrs.fields(cast(Any, cls))}
+    return {name: of.metadata[Field] for name, of in fields(cls).items()}
+
+
+def defaults_of(cls: type) -> dict[str, Any]:
+    """The default of each field; REQUIRED where there is none."""
+    return {name: of.default for name, of in fields(cls).items()}
 
 
 def encode(message: object, version: int) -> bytes:

@@ -81,7 +81,7 @@ class ZooKeeperDriver:
         self._application = application
         self._lag = lag
         self._session: Session | None = None
-        self._polls = Polls(application)
+        self._polls = Polls(application, anyio.current_time)
         self._wake_at = float("inf")
         self._over = False
         # Unbounded on purpose: each event answers an effect, or is one of few that ZooKeeper says.

@@ -1,0 +1,257 @@
+"""Values: classes that look and act as `attrs` makes them, and cost an import next to nothing.
+
+A class is given its slots at once, and each of its methods when that is first asked for: attrs
+compiles all of them for each class, and a process that imports a hundred and sixty of these makes
+instances of half. What is made here has no validators, converters or names that begin with `_`;
+a class that wants those, and is not imported with every consumer, is one of attrs itself. Type
+checkers are told that it is attrs; so are `attrs.fields`, `attrs.evolve`, `attrs.asdict` by what
+they look for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["REQUIRED", "Attribute", "define", "evolve", "field", "fields", "frozen"]
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Any = _Required()
+"""Instead of a default, where there is none."""
+
+
+class Attribute:
+    """What is declared of one attribute."""
+
+    __slots__ = ("default", "factory", "metadata", "repr")
+
+    def __init__(
+        self,
+        default: Any = REQUIRED,
+        factory: Callable[[], Any] | None = None,
+        repr: bool = True,
+        metadata: Mapping[object, Any] | None = None,
+    ) -> None:
+        self.default = default
+        self.factory = factory
+        """Makes the default of each instance its own."""
+        self.repr = repr
+        self.metadata = metadata or {}
+
+
+def fields(cls: type) -> dict[str, Attribute]:
+    """Name -> attribute, in the order of declaration, of a class that was made here."""
+    return _declared(cls).attributes
+
+
+class _Declared:
+    """A class as it was declared: all that its methods are written from."""
+
+    __slots__ = ("attributes", "eq", "frozen", "kw_only", "reading")
+
+    def __init__(
+        self, attributes: dict[str, Attribute], frozen: bool, kw_only: bool, eq: bool
+    ) -> None:
+        self.attributes = attributes
+        self.frozen = frozen
+        self.kw_only = kw_only
+        self.eq = eq
+        names = tuple(attributes)
+        self.reading = names, attrgetter(*names) if len(names) > 1 else _reader(*names)
+
+
+def _reader(name: str = "") -> Callable[[object], tuple[Any, ...]]:
+    """As `attrgetter`, of one name or none."""
+    return lambda value: (getattr(value, name),) if name else ()
+
+
+def _declared(cls: Any) -> _Declared:
+    declared: _Declared = cls.__declared__
+    return declared
+
+
+class _Later:
+    """Stands for a method until that is first asked for."""
+
+    __slots__ = ("_name", "_owner", "_write")
+
+    def __init__(self, write: Callable[[type], Any]) -> None:
+        self._write = write
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        made = self._write(self._owner)
+        type.__setattr__(self._owner, self._name, made)
+        bind = getattr(made, "__get__", None)
+        return made if bind is None else bind(instance, owner)
+
+
+def _init(cls: type) -> Any:
+    """Fills the slots directly: a frozen class has attributes that cannot be set."""
+    declared = _declared(cls)
+    names: dict[str, Any] = {"REQUIRED": REQUIRED}
+    parameters, lines = [], []
+    for name, attribute in declared.attributes.items():
+        names[f"set_{name}"] = getattr(cls, name).__set__
+        given = name
+        if attribute.factory is not None:
+            names[f"new_{name}"] = attribute.factory
+            parameters.append(f"{name}=REQUIRED")
+            given = f"new_{name}() if {name} is REQUIRED else {name}"
+        elif attribute.default is not REQUIRED:
+            names[f"default_{name}"] = attribute.default
+            parameters.append(f"{name}=default_{name}")
+        else:
+            parameters.append(name)
+        lines.append(f"set_{name}(self, {given})")
+    if hasattr(cls, "__attrs_pre_init__"):
+        lines.insert(0, "self.__attrs_pre_init__()")
+    if hasattr(cls, "__attrs_post_init__"):
+        lines.append("self.__attrs_post_init__()")
+    star = ["*"] if declared.kw_only and parameters else []
+    return _function(cls, "__init__", ["self", *star, *parameters], lines or ["pass"], names)
+
+
+def _eq(cls: type) -> Any:
+    same = " and ".join(f"self.{name} == other.{name}" for name in fields(cls)) or "True"
+    lines = ["if other.__class__ is not self.__class__: return NotImplemented", f"return {same}"]
+    return _function(cls, "__eq__", ["self", "other"], lines, {})
+
+
+def _hash(cls: type) -> Any:
+    # Of the values alone: the same in each process, so that what is replayed goes the same way.
+    values = "".join(f"self.{name}, " for name in fields(cls))
+    return _function(cls, "__hash__", ["self"], [f"return hash(({values}))"], {})
+
+
+def _repr(cls: type) -> Any:
+    shown = ", ".join(f"{name}={{self.{name}!r}}" for name, of in fields(cls).items() if of.repr)
+    return _function(cls, "__repr__", ["self"], [f"return f'{cls.__name__}({shown})'"], {})
+
+
+def _function(
+    cls: type, name: str, parameters: list[str], lines: list[str], names: dict[str, Any]
+) -> Any:
+    body = "\n    ".join(lines)
+    source = f"def {name}({', '.join(parameters)}):\n    {body}"
+    exec(compile(source, f"<{name} of {cls.__qualname__}>", "exec"), names)
+    made = names.pop(name)
+    made.__qualname__ = f"{cls.__qualname__}.{name}"
+    made.__module__ = cls.__module__
+    return made
+
+
+def _attrs(cls: type) -> Any:
+    """What makes it a class of attrs to attrs: asked for by tests and tools, never on the way of a
+    record. Imported only here, as attrs takes longer to import than all classes made with this."""
+    import attrs
+
+    declared = _declared(cls)
+    body: dict[str, Any] = {
+        name: attrs.field(
+            default=(
+                attrs.Factory(of.factory)
+                if of.factory is not None
+                else attrs.NOTHING
+                if of.default is REQUIRED
+                else of.default
+            ),
+            repr=of.repr,
+            metadata=of.metadata,
+        )
+        for name, of in declared.attributes.items()
+    }
+    kinds = {n: k for of in reversed(cls.__mro__) for n, k in _annotations(of).items()}
+    body["__annotations__"] = {name: kinds[name] for name in body}
+    twin = type(cls.__name__, (), body)
+    return attrs.fields(attrs.define(kw_only=declared.kw_only)(twin))
+
+
+def _refuse(self: object, name: str, value: object = None) -> None:
+    from attrs.exceptions import FrozenInstanceError
+
+    raise FrozenInstanceError
+
+
+def _getstate(self: object) -> dict[str, Any]:
+    return {name: getattr(self, name) for name in fields(type(self))}
+
+
+def _setstate(self: object, state: Mapping[str, Any]) -> None:
+    for name, value in state.items():
+        object.__setattr__(self, name, value)
+
+
+def _evolve(value: Any, **changes: Any) -> Any:
+    # Not `attrs.evolve`, which asks for the fields each time: a member that only beats spent a
+    # tenth of its time there.
+    names, read = _declared(value).reading
+    return type(value)(**{**dict(zip(names, read(value), strict=True)), **changes})
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    """Those of the class itself; as text, where a module imports them from `__future__`."""
+    found: dict[str, Any] = vars(cls).get("__annotations__", {})
+    return found
+
+
+def _made(cls: type, frozen: bool, kw_only: bool, eq: bool) -> type:
+    """The class with slots, which Python gives only to a class in the making: a second one."""
+    body = dict(vars(cls))
+    own: dict[str, Attribute] = {}
+    for name, kind in _annotations(cls).items():
+        if not str(kind).startswith(("ClassVar", "typing.ClassVar")):
+            given = body.pop(name, REQUIRED)
+            own[name] = given if type(given) is Attribute else Attribute(given)
+    attributes = {
+        name: attribute
+        for base in reversed(cls.__mro__[1:])
+        if "__declared__" in vars(base)
+        for name, attribute in fields(base).items()
+        if name not in own
+    } | own
+    body.pop("__dict__", None)
+    body.pop("__weakref__", None)
+    weak = () if any(base.__weakrefoffset__ for base in cls.__bases__) else ("__weakref__",)
+    body["__slots__"] = (*own, *weak)
+    body["__declared__"] = _Declared(attributes, frozen, kw_only, eq)
+    body["__match_args__"] = () if kw_only else tuple(attributes)
+    body["__attrs_attrs__"] = _Later(_attrs)
+    body.setdefault("__init__", _Later(_init))
+    body.setdefault("__repr__", _Later(_repr))
+    if eq and "__eq__" not in body:
+        body["__eq__"] = _Later(_eq)
+        body["__hash__"] = _Later(_hash) if frozen else None
+    if frozen:
+        body["__setattr__"] = body["__delattr__"] = _refuse
+    body["__getstate__"] = _getstate
+    body["__setstate__"] = _setstate
+    body["__replace__"] = _evolve
+    return type(cls)(cls.__name__, cls.__bases__, body)
+
+
+def _decorator(frozen: bool) -> Any:
+    def decorate(cls: type | None = None, *, kw_only: bool = False, eq: bool = True) -> Any:
+        if cls is None:
+            return lambda cls: _made(cls, frozen, kw_only, eq)
+        return _made(cls, frozen, kw_only, eq)
+
+    return decorate
+
+
+if TYPE_CHECKING:
+    from attrs import define, evolve, field, frozen
+else:
+    field = Attribute
+    evolve = _evolve
+    frozen = _decorator(True)
+    define = _decorator(False)

@@ -1,0 +1,22 @@
+"""The checksum of record batches, CRC-32C (Castagnoli)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+__all__ = ["crc32c"]
+
+
+def crc32c(data: bytes | memoryview) -> int:
+    """The checksum of some bytes."""
+    return _function()(data)
+
+
+@cache
+def _function() -> Callable[[bytes | memoryview], int]:
+    # Only with the first batch: the package imports what its command line wants, `argparse` and
+    # `importlib.metadata` with all of `email`, which takes as long as all of this library.
+    from crc32c import crc32c
+
+    return crc32c
