@@ -5,7 +5,7 @@ python -m tests.bench [--preset small|large] [--only NAME ...] [--bootstrap HOST
 Small takes some minutes, large about an hour; both want a machine with nothing else to do.
 """
 
-from . import assigning, consuming, gap, idle, rebalancing
+from . import assigning, consuming, gap, idle, punctual, rebalancing, resting, startup
 from .command import main
 
 main(
@@ -16,5 +16,8 @@ main(
         "rebalancing": rebalancing.measure,
         "gap": gap.measure,
         "idle": idle.measure,
+        "startup": startup.measure,
+        "resting": resting.measure,
+        "punctual": punctual.measure,
     },
 )

@@ -22,13 +22,13 @@ class Settings:
     records: int
     """consuming: how many are read at a time, rounded down to thousands."""
     rounds: int
-    """consuming: how often each client reads them."""
+    """consuming: how often each client reads them; startup: a quarter of how often each starts."""
     repeats: int
     """rebalancing: how often each client's members all join, one joins, one leaves."""
     changes: int
     """gap: how often a member joins or leaves in each round."""
     seconds: int
-    """idle: how long requests are counted."""
+    """idle, resting, punctual: how long it is looked at."""
     heartbeat_ms: int | None = None
     """rebalancing, gap: the same heartbeat interval for all; None for each client's default."""
 

@@ -1,0 +1,124 @@
+"""Whether heartbeats are on time when a thousand members share a process, and its one loop.
+
+python -m tests.bench.punctual [--bootstrap HOST:PORT] [--seconds N] [--json FILE]
+
+Consumers in groups of 20, on the real broker and on an embedded one, which is in another process
+than they. A heartbeat is late by what lies between it and the one before beyond the interval; when
+the last one was sent is what `Consumer.metrics` tells. Each consumer is looked at more often than
+it beats, a few at a time, so that looking holds up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from itertools import pairwise
+
+from kafkagroup import Consumer
+from kafkagroup.testing import EmbeddedKafka
+
+from . import broker
+from . import trial as trials
+from .command import Settings, main
+from .figures import OURS, Figure, Target
+
+__all__ = ["measure", "sent_at", "trial"]
+
+MEMBERS = 1_000
+GROUP = 20
+"""Members of one group, and partitions of the topic."""
+
+INTERVAL = 3_000
+"""Milliseconds; aiokafka's and librdkafka's default."""
+
+CALM = 3 * INTERVAL / 1000
+"""Seconds after the last join until all beat at their pace."""
+
+LATE = Target(99, INTERVAL / 10)
+
+_TICK = 0.02
+_TICKS = 40
+"""How many of these it takes to look at each member once."""
+
+
+def measure(bootstrap: str, settings: Settings) -> list[Figure]:
+    """Milliseconds of lateness."""
+    figures = []
+    seconds = max(settings.seconds, 4 * INTERVAL // 1000)
+    with EmbeddedKafka({"t": GROUP}) as node:
+        found = trials.run("punctual", bootstrap=node.bootstrap_servers, topic="t", seconds=seconds)
+    figures.append(_figure("an embedded broker", found["late"], found["cpu"]))
+    with broker.topic(bootstrap, GROUP) as topic:
+        found = trials.run("punctual", bootstrap=bootstrap, topic=topic, seconds=seconds)
+    figures.append(_figure("Apache Kafka", found["late"], found["cpu"]))
+    return figures
+
+
+def _figure(where: str, late: list[float], cpu: float) -> Figure:
+    return Figure(
+        what=f"{MEMBERS} members, {where}: ms that a heartbeat is late",
+        client=OURS,
+        values=tuple(late),
+        target=LATE,
+        note=f"interval {INTERVAL}; {cpu:.0%} of a CPU",
+    )
+
+
+def sent_at(looks: list[float]) -> list[float]:
+    """When heartbeats were sent, of what each look made out for the last one: within a few
+    milliseconds two of these are the same."""
+    found = sorted(looks)
+    return found[:1] + [after for before, after in pairwise(found) if after - before > 0.01]
+
+
+# ---------------------------------------------------------------- in the process of a trial
+
+
+def trial(*, bootstrap: str, topic: str, seconds: int) -> dict[str, object]:
+    """ "late": milliseconds of each heartbeat; "cpu": how much of one the process took."""
+    return asyncio.run(_beat(bootstrap, topic, seconds))
+
+
+async def _beat(bootstrap: str, topic: str, seconds: int) -> dict[str, object]:
+    name = uuid.uuid4().hex[:8]
+    consumers = [
+        Consumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=f"bench-{name}-{n // GROUP}",
+            heartbeat_interval_ms=INTERVAL,
+        )
+        for n in range(MEMBERS)
+    ]
+    for first in range(0, MEMBERS, GROUP):
+        await asyncio.gather(*(c.start() for c in consumers[first : first + GROUP]))
+    reading = [asyncio.create_task(_read(consumer)) for consumer in consumers]
+    while not all(consumer.assignment() for consumer in consumers):
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(CALM)
+    looks: list[list[float]] = [[] for _ in consumers]
+    loop = asyncio.get_running_loop()
+    used, began, tick = time.process_time(), loop.time(), 0
+    while loop.time() < began + seconds:
+        for n in range(tick % _TICKS, MEMBERS, _TICKS):
+            ago = consumers[n].metrics().last_heartbeat_seconds_ago
+            looks[n].append(loop.time() - ago)
+        tick += 1
+        await asyncio.sleep(_TICK)
+    cpu = (time.process_time() - used) / (loop.time() - began)
+    # What was sent before the first look may have been on its way to settling still.
+    times = [[at for at in sent_at(of) if at >= began] for of in looks]
+    late = [(after - before) * 1000 - INTERVAL for of in times for before, after in pairwise(of)]
+    await asyncio.gather(*(consumer.stop() for consumer in consumers))
+    await asyncio.gather(*reading)
+    return {"late": late, "cpu": cpu}
+
+
+async def _read(consumer: Consumer) -> None:
+    async for _ in consumer:
+        pass
+
+
+if __name__ == "__main__":
+    main(__doc__, {"punctual": measure})
