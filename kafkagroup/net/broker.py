@@ -200,8 +200,7 @@ class Broker:
         connection = self._connections.get(connection_id)
         if connection is not None and not connection.closed:
             return connection
-        lock = self._connecting.setdefault(connection_id, anyio.Lock())
-        async with lock:
+        async with self._connecting.setdefault(connection_id, anyio.Lock()):
             connection = self._connections.get(connection_id)
             if connection is None or connection.closed:
                 closings = self._closings

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -60,8 +60,8 @@ class Cluster:
         """The topics that a refresh asks for."""
         self.all_topics = False
         """Whether a refresh asks for every topic there is."""
-        self.changed = anyio.Event()
-        """Set, and replaced by a new one, at every change of metadata."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called at every change of metadata."""
         self.bootstrap_servers = bootstrap_servers
         self._tasks = tasks
         self._brokers: dict[int, Broker] = {}
@@ -128,8 +128,7 @@ class Cluster:
 
     def _replace(self, metadata: ClusterMetadata) -> None:
         self.metadata = metadata
-        self.changed.set()
-        self.changed = anyio.Event()
+        self.on_change()
 
     def broker(self, node: Node) -> Broker:
         """The broker at a node's address."""

@@ -1,12 +1,14 @@
 """One socket to one broker: pipelined requests, each with a deadline of its own.
 
 Only the writer task writes and only the reader task reads, so cancelling a request can never leave
-half a frame on the wire. A request that is given up on (cancelled) keeps its correlation id until
-its answer has come and been dropped; one that times out closes the connection, as a broker answers
-in order and whatever is behind it would wait too. So does one that was given up on, as soon as
-something else is asked after its deadline: callers that always give up first would keep a dead
-connection for ever. Where the broker's sessions end, the connection renews its own in time: new
-requests wait meanwhile, those in flight are answered first (KIP-368).
+half a frame on the wire. There is a writer while there is something to write, and for good where
+that comes often: a connection that is hardly used costs one task. A request that is given up on
+(cancelled) keeps its correlation id until its answer has come and been dropped; one that times out
+closes the connection, as a broker answers in order and whatever is behind it would wait too. So
+does one that was given up on, as soon as something else is asked after its deadline: callers that
+always give up first would keep a dead connection for ever. Where the broker's sessions end, the
+connection renews its own in time: new requests wait meanwhile, those in flight are answered first
+(KIP-368).
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     escaped,
 )
+from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.incoming import Incoming
 from kafkagroup.net.options import ClientOptions
-from kafkagroup.wire.connection import Connection
+from kafkagroup.wire.connection import Answer, Connection
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafkagroup.wire.schema import Request
 from kafkagroup.wire.shapes import fold, unfold
@@ -58,6 +61,13 @@ _BROKEN = (
 _RENEW_AFTER = (0.85, 0.95)
 """How much of a session passes before it is renewed: at random, or all connections would do it at
 the same time. The same as Java's client."""
+
+_QUICK = 1.5
+"""Seconds from one write to the next: more than a fetch without records takes, or members wait
+between heartbeats by default. For these a task each would cost more than one that stays."""
+
+_MANY = 4
+"""How many quick writes in a row it takes to keep a writer waiting for the next."""
 
 _SHORTEST_SESSION = 1.0
 """Seconds. Brokers refuse to renew a session that is younger, and one that ends sooner would have
@@ -90,14 +100,20 @@ class BrokerConnection:
         self._given_up: dict[int, float] = {}
         """Correlation id -> deadline, of requests that nobody waits for and that have no answer."""
         self._outgoing: list[bytes] = []
-        self._wake_writer = anyio.Event()
+        self._wake_writer: anyio.Event | None = None
+        """While there is a writer: set when there is something to write."""
+        self._wrote_at = float("-inf")
+        self._quick = 0
+        """Writes in a row that came soon after the one before."""
         self._error: KafkaGroupError | None = None
+        self._clock = loop_clock()
         self._scope = anyio.CancelScope()
-        self._tasks: TaskGroup
+        self._tasks: TaskGroup | None = None
+        """Set while it runs."""
         self._renewed: anyio.Event | None = None
         """While the session is being renewed: set once requests may go out again."""
-        self._answered = anyio.Event()
-        """Set, while the session is being renewed, when nothing is in flight any more."""
+        self._answered: anyio.Event | None = None
+        """While the session is being renewed: set when nothing is in flight any more."""
 
     @classmethod
     async def connect(
@@ -198,7 +214,7 @@ class BrokerConnection:
 
     async def _log_in(self, mechanism: Mechanism) -> None:
         lifetime = await self._authenticate(mechanism)
-        if lifetime:
+        if lifetime and self._tasks is not None:
             self._tasks.start_soon(self._keep_logged_in, mechanism, lifetime)
 
     async def _keep_logged_in(self, mechanism: Mechanism, lifetime: float) -> None:
@@ -211,6 +227,7 @@ class BrokerConnection:
             self._answered = anyio.Event()
             if self._protocol.in_flight:
                 await self._answered.wait()
+            self._answered = None
             try:
                 lifetime = await self._authenticate(mechanism)
             except KafkaGroupError as error:
@@ -266,14 +283,14 @@ class BrokerConnection:
     # ------------------------------------------------------------ the stream
 
     async def _request(self, request: Request[R], version: int, timeout: float) -> R:
-        now = anyio.current_time()
+        now = self._clock()
         if self._given_up and min(self._given_up.values()) <= now:
             self._time_out("a request that was given up on")
         self._raise_if_closed()
         correlation_id = self._send(request, version)
         waiting = self._waiting[correlation_id] = _Waiting()
         try:
-            with anyio.move_on_after(timeout):
+            with anyio.CancelScope(deadline=now + timeout):
                 await waiting.done.wait()
         except BaseException:
             if not waiting.done.is_set():
@@ -306,7 +323,14 @@ class BrokerConnection:
 
     def _write(self, data: bytes) -> None:
         self._outgoing.append(data)
-        self._wake_writer.set()
+        if self._wake_writer is not None:
+            self._wake_writer.set()
+        elif self._tasks is not None:
+            self._start_writer(self._tasks)
+
+    def _start_writer(self, tasks: TaskGroup) -> None:
+        self._wake_writer = anyio.Event()
+        tasks.start_soon(self._write_all)
 
     def _fail(self, error: KafkaGroupError) -> None:
         if self._error is not None:
@@ -323,7 +347,8 @@ class BrokerConnection:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
                     self._tasks = tasks
-                    tasks.start_soon(self._write_all)
+                    if self._outgoing:
+                        self._start_writer(tasks)
                     await self._read_all()
                     tasks.cancel_scope.cancel()
         finally:
@@ -353,20 +378,23 @@ class BrokerConnection:
                 error.__context__ = None
                 self._fail(error.with_traceback(None))
                 return
-            for answer in answers:
-                self._given_up.pop(answer.correlation_id, None)
-                # An answer that nobody waits for any more belongs to a cancelled request. Taken out
-                # here: a failure before the waiter runs must not overwrite an answer that came.
-                if waiting := self._waiting.pop(answer.correlation_id, None):
-                    waiting.answer = answer.message
-                    waiting.done.set()
-            if self._renewed is not None and not self._protocol.in_flight:
+            self._deliver(answers)
+            del answers  # or the last one stayed, with its records, until the next comes
+            if self._answered is not None and not self._protocol.in_flight:
                 self._answered.set()
 
+    def _deliver(self, answers: list[Answer]) -> None:
+        for answer in answers:
+            self._given_up.pop(answer.correlation_id, None)
+            # An answer that nobody waits for any more belongs to a cancelled request. Taken out
+            # here: a failure before the waiter runs must not overwrite an answer that came.
+            if waiting := self._waiting.pop(answer.correlation_id, None):
+                waiting.answer = answer.message
+                waiting.done.set()
+
     async def _write_all(self) -> None:
-        while True:
-            await self._wake_writer.wait()
-            self._wake_writer = anyio.Event()
+        while self._outgoing:
+            self._wake_writer = wake = anyio.Event()
             data = b"".join(self._outgoing)
             self._outgoing.clear()
             try:
@@ -375,6 +403,11 @@ class BrokerConnection:
                 self._fail(self._broken(error))
                 self._scope.cancel()
                 return
+            before, self._wrote_at = self._wrote_at, self._clock()
+            self._quick = self._quick + 1 if self._wrote_at - before < _QUICK else 0
+            if self._quick > _MANY:
+                await wake.wait()
+        self._wake_writer = None
 
     def _hint(self) -> str:
         """Why a broker may have closed the connection after nothing but its versions."""

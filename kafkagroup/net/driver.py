@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,6 +45,7 @@ from kafkagroup.member.vocabulary import (
 from kafkagroup.net.broker import OFFSETS
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.mailbox import Mailbox
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.types import TopicPartition
@@ -53,7 +53,6 @@ from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, S
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
-    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 __all__ = ["Application", "Driver", "Offer", "Polls", "computed"]
 
@@ -174,14 +173,11 @@ class Driver:
         """It stood still for a whole session, and the coordinator has not answered since."""
         self._polls: Polls
         # Unbounded on purpose: each event answers an effect, so there are never more than those.
-        self._mailbox: deque[Event] = deque()
-        self._mailed = anyio.Event()
-        """Set, and replaced by who waits, when there is something in the mailbox."""
-        self._work: MemoryObjectSendStream[Revoke | Lose | Assign | Compute]
-        self._desk: MemoryObjectReceiveStream[Revoke | Lose | Assign | Compute]
-        self._work, self._desk = anyio.create_memory_object_stream[
-            Revoke | Lose | Assign | Compute
-        ](float("inf"))
+        self._events: Mailbox[Event] = Mailbox()
+        self._work: list[Revoke | Lose | Assign | Compute] = []
+        """For the application, in order."""
+        self._served: anyio.Event | None = None
+        """While the application is at it: set when it has done all."""
 
     # ------------------------------------------------------------ what others ask
 
@@ -254,8 +250,7 @@ class Driver:
 
     def _post(self, event: Event) -> None:
         if not self._over:
-            self._mailbox.append(event)
-            self._mailed.set()
+            self._events.put(event)
 
     # ------------------------------------------------------------ running
 
@@ -269,34 +264,27 @@ class Driver:
     async def _be_member(self) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                done = anyio.Event()
                 self._polls = Polls(self._application, self._ran)
-                tasks.start_soon(self._serve_application, done)
                 tasks.start_soon(self._watch_polls)
                 self._step(Started(now=anyio.current_time(), jitter=random.random()), tasks)
                 while self.member.phase not in (Phase.LEFT, Phase.FAILED):
                     self._step(await self._next_event(), tasks)
-                self._work.close()
-                await done.wait()
+                if self._served is not None:
+                    await self._served.wait()
                 tasks.cancel_scope.cancel()
         finally:
             self._over = True
-            self._work.close()
-            self._desk.close()
 
     async def _next_event(self) -> Event:
         pulse = anyio.current_time() + self.member.config.session_timeout * _PULSE
         due = min(self._wake_at, pulse)
-        if not self._mailbox:
-            self._mailed = anyio.Event()
-            with anyio.move_on_at(due):
-                await self._mailed.wait()
+        event = await self._events.take(due)
         now = anyio.current_time()
         self._lag.saw(now - due, now)
-        if self._mailbox:
-            return self._mailbox.popleft()
-        self._wake_at = float("inf")
-        return Woke(now=now, jitter=random.random())
+        if event is None:
+            self._wake_at = float("inf")
+            event = Woke(now=now, jitter=random.random())
+        return event
 
     def _step(self, event: Event, tasks: TaskGroup) -> None:
         before = self.member
@@ -322,9 +310,9 @@ class Driver:
                     tasks.start_soon(self._send, effect)
                 case Revoke() | Lose():
                     self._application.ending(lost=isinstance(effect, Lose))
-                    self._work.send_nowait(effect)
+                    self._give(effect, tasks)
                 case Assign() | Compute():
-                    self._work.send_nowait(effect)
+                    self._give(effect, tasks)
                 case WakeAt(time=time):
                     self._wake_at = time
                 case Fail(error=error):
@@ -382,10 +370,16 @@ class Driver:
         now = anyio.current_time()
         meter.record(now, now - sent)
 
-    async def _serve_application(self, done: anyio.Event) -> None:
+    def _give(self, work: Revoke | Lose | Assign | Compute, tasks: TaskGroup) -> None:
+        self._work.append(work)
+        if self._served is None:
+            self._served = anyio.Event()
+            tasks.start_soon(self._serve_application, self._served)
+
+    async def _serve_application(self, served: anyio.Event) -> None:
         application = self._application
-        async for work in self._desk:
-            match work:
+        while self._work:
+            match work := self._work.pop(0):
                 case Revoke(token=token, deadline=deadline):
                     offer = await application.revoke(deadline)
                     self._post(Revoked(now=anyio.current_time(), token=token, protocols=offer))
@@ -396,7 +390,8 @@ class Driver:
                     await self._assign(generation)
                 case Compute():
                     self._post(await computed(application, work))
-        done.set()
+        self._served = None
+        served.set()
 
     async def _assign(self, generation: GenerationInfo) -> None:
         try:

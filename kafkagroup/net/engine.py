@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import anyio
@@ -24,6 +24,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.member.state import Config, Member
+from kafkagroup.net.chore import Chore, Spawn
 from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver
@@ -46,9 +47,6 @@ _UNKNOWN_TOPIC_PAUSE = 1.0
 
 _SHARE = 0.5
 """How much of the close timeout the record in hand gets, and then the last commit."""
-
-Spawn = Callable[[Callable[[], Awaitable[None]], str], None]
-"""Runs a background task, under a name."""
 
 
 class Engine:
@@ -92,6 +90,7 @@ class Engine:
             session.offsets,
             self.log_offsets,
             self._options.auto_offset_reset,
+            spawn=spawn,
             found=self.wake,
             failed=session.partition_failed,
         )
@@ -99,6 +98,7 @@ class Engine:
             cluster,
             self._delivery,
             self._options,
+            spawn=spawn,
             arrived=session.notify,
             look_up=self._positions.look_up,
             failed=session.partition_failed,
@@ -106,15 +106,16 @@ class Engine:
         self._subscriber = Subscriber(
             session, cluster, callbacks, self._taken_up, claims=membership is not None
         )
+        self._following = Chore(spawn, self._follow_metadata, "metadata watch")
+        self._metadata_is_new = False
         session.rejoin = self.join
         session.clock = loop_clock()
 
     def start(self) -> None:
         """Start the background tasks."""
-        self._spawn(self._positions.run, "positions")
         self._spawn(self._fetcher.run, "fetching")
         self._spawn(self._keep_metadata, "metadata")
-        self._spawn(self._follow_metadata, "metadata watch")
+        self._cluster.on_change = self._metadata_changed
         if self._options.group_id is not None and self._options.enable_auto_commit:
             self._spawn(self._auto_commit, "auto-commit")
 
@@ -309,9 +310,13 @@ class Engine:
             except (TransportError, RemoteProtocolError) as error:
                 logger.warning("metadata: %s", error)
 
+    def _metadata_changed(self) -> None:
+        self._metadata_is_new = True
+        self._following.ask()
+
     async def _follow_metadata(self) -> None:
-        while True:
-            await self._cluster.changed.wait()
+        while self._metadata_is_new:
+            self._metadata_is_new = False
             self._tell_denied()
             self._taken_up()
             await self._match()

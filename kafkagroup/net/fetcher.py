@@ -30,6 +30,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.member.backoff import backoff
+from kafkagroup.net.chore import Chore, Spawn
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.retry import Pauses
@@ -64,6 +65,7 @@ class Fetcher:
         delivery: Delivery,
         options: ConsumerOptions,
         *,
+        spawn: Spawn,
         arrived: Callable[[], None],
         look_up: Callable[[], None],
         failed: Callable[[OwnedPartition, Exception], None],
@@ -77,6 +79,7 @@ class Fetcher:
         self._wake = anyio.Event()
         self._lane_count = 1
         self._room = Room(options.fetch_max_bytes)
+        self._leading = Chore(spawn, self._find_leaders, "leaders")
 
     @property
     def on_its_way(self) -> int:
@@ -92,9 +95,10 @@ class Fetcher:
         """Start a task for each broker that leads something, as they come to be needed."""
         running: set[tuple[int, int]] = set()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._find_leaders)
             while True:
                 wake = self._wake
+                if not self._all_led():
+                    self._leading.ask()
                 for node_id, lane in self._lanes() - running:
                     running.add((node_id, lane))
                     self._lane_count = len(running)
@@ -127,12 +131,7 @@ class Fetcher:
         """Ask for metadata while something owned has no leader: an election is on, and nobody else
         would ask before metadata grows old."""
         pauses = Pauses(self._cluster.options)
-        while True:
-            wake = self._wake
-            if self._all_led():
-                pauses.reset()
-                await wake.wait()
-                continue
+        while not self._all_led():
             await pauses.wait()
             if not self._all_led():
                 await self._try_refresh()
@@ -252,7 +251,8 @@ class Fetcher:
                 stale |= self._take(owned, data, node.node_id)
         if self._delivery.unread_bytes > unread:
             self._room.arrived(unread)
-        self._arrived()
+        if not empty:
+            self._arrived()
         return stale, empty
 
     def _entries(

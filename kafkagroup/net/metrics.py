@@ -5,8 +5,6 @@ Whoever measures says the time; nothing here asks a clock or keeps more than a f
 
 from __future__ import annotations
 
-from collections import deque
-
 from kafkagroup._values import define, field, frozen
 
 __all__ = ["GroupMeters", "GroupMetrics", "Meter", "RequestMetrics"]
@@ -63,7 +61,7 @@ class Meter:
     """Durations of the last minute."""
 
     def __init__(self) -> None:
-        self._sums: deque[_Sum] = deque(maxlen=_SLOTS)
+        self._sums: list[_Sum] = []
         self._since = float("inf")
 
     def record(self, now: float, seconds: float) -> None:
@@ -71,7 +69,7 @@ class Meter:
         self._since = min(self._since, now - seconds)
         slot = int(now // _SLOT)
         if not self._sums or self._sums[-1].slot != slot:
-            self._sums.append(_Sum(slot))
+            self._sums = [*self._sums[1 - _SLOTS :], _Sum(slot)]
         last = self._sums[-1]
         last.count += 1
         last.total += seconds
@@ -80,7 +78,7 @@ class Meter:
     def read(self, now: float) -> RequestMetrics:
         """What there is to tell now."""
         first = int(now // _SLOT) - _SLOTS + 1
-        sums = [s for s in tuple(self._sums) if s.slot >= first]
+        sums = [s for s in self._sums if s.slot >= first]
         if not sums:
             return RequestMetrics()
         count = sum(s.count for s in sums)

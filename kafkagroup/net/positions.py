@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-import anyio
-
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.options import OffsetReset
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
@@ -23,6 +21,7 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from kafkagroup.net.chore import Chore, Spawn
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.log_offsets import EARLIEST, LATEST, Found, LogOffsets
 from kafkagroup.net.offsets import GroupOffsets
@@ -47,6 +46,7 @@ class Positions:
         log_offsets: LogOffsets,
         policy: OffsetReset,
         *,
+        spawn: Spawn,
         found: Callable[[], None],
         failed: Callable[[OwnedPartition, Exception], None],
     ) -> None:
@@ -58,39 +58,36 @@ class Positions:
         self._found = found
         self._failed = failed
         self._validation = Validation(
-            cluster, delivery, policy, settled=found, reset=self.look_up, failed=failed
+            cluster,
+            delivery,
+            policy,
+            spawn=spawn,
+            settled=found,
+            reset=self.look_up,
+            failed=failed,
         )
-        self._wake = anyio.Event()
+        self._looking_up = Chore(spawn, self._look_all_up, "positions")
         self._unknown: dict[TopicPartition, int] = {}
         """How often in a row the coordinator did not know the topic."""
 
     def look_up(self) -> None:
         """There are partitions without a position, or whose position is not in the log."""
-        self._wake.set()
+        if any(_is_lost(o) for o in self._delivery.owned.values()):
+            self._looking_up.ask()
         self._validation.wake()
 
-    async def run(self) -> None:
-        """Look up positions, and validate them, whenever there are some to look up or validate."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._validation.run)
-            await self._keep_looking_up()
-
-    async def _keep_looking_up(self) -> None:
+    async def _look_all_up(self) -> None:
         offsets = self._offsets
         pauses = Pauses(self._cluster.options) if offsets is None else offsets.pauses()
-        while True:
-            self._wake = anyio.Event()
-            lost = [o for o in self._delivery.owned.values() if _is_lost(o)]
-            if not lost:
-                pauses.reset()
-                await self._wake.wait()
-                continue
+        while lost := [o for o in self._delivery.owned.values() if _is_lost(o)]:
             try:
                 await self._look_up(lost)
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("positions: %s", error)
             if any(_is_lost(o) for o in lost):
                 await pauses.wait()
+            else:
+                pauses.reset()
 
     async def _look_up(self, lost: list[OwnedPartition]) -> None:
         fresh = [o for o in lost if not o.reset]

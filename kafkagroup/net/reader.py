@@ -76,6 +76,7 @@ class Reader:
                 session.last_poll = now
                 self._grant(now)
                 return taken
+            session.unsure = not owns
             now = await self._wait()
 
     async def breathe(self) -> None:

@@ -64,6 +64,8 @@ class Session:
         """When closing: how long the record in hand is waited for."""
         self.waiting = False
         """The application waits in the client."""
+        self.unsure = False
+        """It waits because nobody knows whether what there is to hand out is still its own."""
         self.joined_at = 0.0
         """When it became a member, for the first time or again."""
         self.lease = Lease()

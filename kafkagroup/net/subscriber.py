@@ -165,7 +165,7 @@ class Subscriber:
 
     def alive(self) -> None:
         """Whoever waits for ownership to be sure may look again."""
-        if self._session.waiting:
+        if self._session.waiting and self._session.unsure:
             self._session.notify()
 
     def failed(self, error: Exception) -> None:

@@ -24,6 +24,7 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
     broker_error,
 )
+from kafkagroup.net.chore import Chore, Spawn
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import ClusterMetadata
 from kafkagroup.net.retry import Pauses
@@ -74,7 +75,7 @@ class _Question:
 
 
 class Validation:
-    """Sees to doubtful positions, in a task of its own."""
+    """Sees to doubtful positions, whenever there are some."""
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class Validation:
         delivery: Delivery,
         policy: OffsetReset,
         *,
+        spawn: Spawn,
         settled: Callable[[], None],
         reset: Callable[[], None],
         failed: Callable[[OwnedPartition, Exception], None],
@@ -92,24 +94,19 @@ class Validation:
         self._settled = settled
         self._reset = reset
         self._failed = failed
-        self._wake = anyio.Event()
+        self._settling = Chore(spawn, self._settle_all, "validation")
 
     def wake(self) -> None:
         """There may be doubtful positions: new ones, or a new leader."""
-        self._wake.set()
+        if self._doubtful():
+            self._settling.ask()
 
-    async def run(self) -> None:
-        """Settle doubts whenever there are some."""
+    async def _settle_all(self) -> None:
         pauses = Pauses(self._cluster.options)
-        while True:
-            self._wake = anyio.Event()
-            if doubtful := self._doubtful():
-                await self._settle(doubtful)
-                if self._doubtful():
-                    await pauses.wait()
-            else:
-                pauses.reset()
-                await self._wake.wait()
+        while doubtful := self._doubtful():
+            await self._settle(doubtful)
+            if self._doubtful():
+                await pauses.wait()
 
     def _doubtful(self) -> list[OwnedPartition]:
         metadata = self._cluster.metadata

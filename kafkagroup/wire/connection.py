@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 from kafkagroup._values import frozen
@@ -22,7 +23,7 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
 )
 from kafkagroup.wire.messages.fetch import FetchRequest
-from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
+from kafkagroup.wire.messages.metadata import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kafkagroup.wire.schema import (
     INT32,
     Request,
@@ -95,7 +96,7 @@ class Connection:
         self._client_id = encoded
         self._client_id_length = -1 if client_id is None else len(encoded)
         self._max_frame_bytes = max_frame_bytes
-        self._versions: dict[int, Versions] | None = None
+        self._versions: Mapping[int, Versions] | None = None
         self._in_flight: dict[int, _Sent] = {}
         self._next_id = 0
         self._buffer = bytearray(_ROOM)
@@ -118,9 +119,7 @@ class Connection:
 
     def set_broker_versions(self, answer: ApiVersionsResponse) -> None:
         """Take what the broker speaks from its answer to ApiVersions."""
-        self._versions = {
-            k.api_key: Versions(k.min_version, k.max_version) for k in answer.api_keys
-        }
+        self._versions = _spoken(answer.api_keys)
 
     def choose_version(self, request: type[Request[Any]], highest: int | None = None) -> int:
         """The highest version that both sides speak, at most `highest`.
@@ -262,5 +261,15 @@ class Connection:
             if code == ErrorCode.UNSUPPORTED_VERSION:
                 version = 0
         elif version in response.flexible:
-            _, offset = decode_prefix(_FlexibleHeader, 0, frame)
+            if frame[4:5] == b"\0":
+                offset = 5  # no tagged fields, as ever
+            else:
+                _, offset = decode_prefix(_FlexibleHeader, 0, frame)
         return Answer(correlation_id, decode(response, version, frame, offset))
+
+
+@lru_cache(maxsize=8)
+def _spoken(api_keys: tuple[ApiVersion, ...]) -> Mapping[int, Versions]:
+    """One table for all connections to brokers of one version: it is larger than all else that a
+    connection keeps."""
+    return {k.api_key: Versions(k.min_version, k.max_version) for k in api_keys}
