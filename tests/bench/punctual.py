@@ -14,6 +14,7 @@ import asyncio
 import time
 import uuid
 from itertools import pairwise
+from typing import Any
 
 from kafkagroup import Consumer
 from kafkagroup.testing import EmbeddedKafka
@@ -35,6 +36,9 @@ INTERVAL = 3_000
 CALM = 3 * INTERVAL / 1000
 """Seconds after the last join until all beat at their pace."""
 
+PATIENCE = 120.0
+"""Seconds without all having partitions, after which the trial has failed."""
+
 LATE = Target(99, INTERVAL / 10)
 
 _TICK = 0.02
@@ -50,9 +54,15 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
         found = trials.run("punctual", bootstrap=node.bootstrap_servers, topic="t", seconds=seconds)
     figures.append(_figure("an embedded broker", found["late"], found["cpu"]))
     with broker.topic(bootstrap, GROUP) as topic:
-        found = trials.run("punctual", bootstrap=bootstrap, topic=topic, seconds=seconds)
+        found = _run(bootstrap, topic, seconds)
     figures.append(_figure("Apache Kafka", found["late"], found["cpu"]))
     return figures
+
+
+def _run(bootstrap: str, topic: str, seconds: int) -> dict[str, Any]:
+    return trials.run(
+        "punctual", bootstrap=bootstrap, topic=topic, members=MEMBERS, seconds=seconds
+    )
 
 
 def _figure(where: str, late: list[float], cpu: float) -> Figure:
@@ -75,12 +85,12 @@ def sent_at(looks: list[float]) -> list[float]:
 # ---------------------------------------------------------------- in the process of a trial
 
 
-def trial(*, bootstrap: str, topic: str, seconds: int) -> dict[str, object]:
+def trial(*, bootstrap: str, topic: str, members: int, seconds: int) -> dict[str, object]:
     """ "late": milliseconds of each heartbeat; "cpu": how much of one the process took."""
-    return asyncio.run(_beat(bootstrap, topic, seconds))
+    return asyncio.run(_beat(bootstrap, topic, members, seconds))
 
 
-async def _beat(bootstrap: str, topic: str, seconds: int) -> dict[str, object]:
+async def _beat(bootstrap: str, topic: str, members: int, seconds: int) -> dict[str, object]:
     name = uuid.uuid4().hex[:8]
     consumers = [
         Consumer(
@@ -89,19 +99,20 @@ async def _beat(bootstrap: str, topic: str, seconds: int) -> dict[str, object]:
             group_id=f"bench-{name}-{n // GROUP}",
             heartbeat_interval_ms=INTERVAL,
         )
-        for n in range(MEMBERS)
+        for n in range(members)
     ]
-    for first in range(0, MEMBERS, GROUP):
+    for first in range(0, members, GROUP):
         await asyncio.gather(*(c.start() for c in consumers[first : first + GROUP]))
     reading = [asyncio.create_task(_read(consumer)) for consumer in consumers]
-    while not all(consumer.assignment() for consumer in consumers):
-        await asyncio.sleep(0.1)
+    async with asyncio.timeout(PATIENCE):
+        while not all(consumer.assignment() for consumer in consumers):
+            await asyncio.sleep(0.1)
     await asyncio.sleep(CALM)
     looks: list[list[float]] = [[] for _ in consumers]
     loop = asyncio.get_running_loop()
     used, began, tick = time.process_time(), loop.time(), 0
     while loop.time() < began + seconds:
-        for n in range(tick % _TICKS, MEMBERS, _TICKS):
+        for n in range(tick % _TICKS, members, _TICKS):
             ago = consumers[n].metrics().last_heartbeat_seconds_ago
             looks[n].append(loop.time() - ago)
         tick += 1
