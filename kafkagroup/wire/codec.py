@@ -71,8 +71,11 @@ def _ends_early(size: int) -> DecodeError:
     return DecodeError(f"the input ends early, after {size} bytes")
 
 
-def _bad_marker(what: str, marker: int) -> DecodeError:
-    return DecodeError(f"{what} begins with {marker}, which is neither null (-1) nor present (1)")
+def _bad_marker(what: str, marker: int, null: int) -> DecodeError:
+    told = -1 if null == 255 else null
+    return DecodeError(
+        f"{what} begins with {marker}, which is neither null ({told}) nor present (1)"
+    )
 
 
 def _not_in_version(name: str) -> LocalProtocolError:
@@ -320,18 +323,22 @@ def _read_length(out: _Module, wide: bool) -> None:
         out(f"pos += {layout.size}")
 
 
-def _read_value(out: _Module, name: str, kind: Kind, *, nullable: bool, target: str = "") -> None:
-    """Read one value into `target`, else `f_<name>`; `name` is what errors call it."""
+def _read_value(
+    out: _Module, name: str, kind: Kind, *, nullable: bool, target: str = "", null: int = 255
+) -> None:
+    """Read one value into `target`, else `f_<name>`; `name` is what errors call it, and `null` the
+    marker of a struct that is null."""
     target = target or f"f_{name}"
     if isinstance(kind, type):
         read = f"{target}, pos = read_{kind.__name__}(buf, pos"
         if not nullable:
             out(f"{read}, end)")
             return
-        out("marker = buf[pos]")  # KIP-893: an int8 before a struct that may be null
+        # KIP-893: an int8 before a struct that may be null; in a tagged field, an unsigned varint.
+        out("marker = buf[pos]")
         out(f"if marker == 1: {read} + 1, end)")
-        out(f"elif marker == 255: {target}, pos = None, pos + 1")
-        out(f"else: raise bad_marker({name!r}, marker)")
+        out(f"elif marker == {null}: {target}, pos = None, pos + 1")
+        out(f"else: raise bad_marker({name!r}, marker, {null})")
         return
     if isinstance(kind, Scalar) and kind.code:
         layout = _layout(kind.code)
@@ -400,7 +407,7 @@ def _read_tags(out: _Module, tagged: list[tuple[str, Field]]) -> None:
     for name, spec in tagged:
         out(f"if tag == {spec.tag}:")
         out.indent += 1
-        _read_value(out, name, spec.kind, nullable=out.version in spec.nullable)
+        _read_value(out, name, spec.kind, nullable=out.version in spec.nullable, null=0)
         # Without this a tagged field that lies about its size would shift all that follows.
         out(f"if pos != after: raise DecodeError('tagged field {name} is not of its stated size')")
         out.indent -= 1
@@ -477,13 +484,16 @@ def _write_null(out: _Module, wide: bool) -> None:
     out(f"out += {null!r}")
 
 
-def _write_value(out: _Module, name: str, kind: Kind, *, nullable: bool) -> None:
-    """Append the value in `v`."""
+def _write_value(
+    out: _Module, name: str, kind: Kind, *, nullable: bool, null: bytes = b"\xff"
+) -> None:
+    """Append the value in `v`; `null` stands for a struct that is null."""
     if isinstance(kind, type):
         if not nullable:
             out(f"write_{kind.__name__}(out, v)")
             return
-        out("if v is None: out += b'\\xff'")  # KIP-893: an int8 before a struct that may be null
+        # KIP-893: an int8 before a struct that may be null; in a tagged field, an unsigned varint.
+        out(f"if v is None: out += {null!r}")
         out("else:")
         out("    out += b'\\1'")
         out(f"    write_{kind.__name__}(out, v)")
@@ -534,7 +544,7 @@ def _write_tags(out: _Module, tagged: list[tuple[str, Field]], defaults: dict[st
         out("whole = out")
         out("out = bytearray()")
         out(f"v = value.{name}")
-        _write_value(out, name, spec.kind, nullable=out.version in spec.nullable)
+        _write_value(out, name, spec.kind, nullable=out.version in spec.nullable, null=b"\0")
         out(f"tags.append(({spec.tag}, out))")
         out("out = whole")
         out.indent -= 1

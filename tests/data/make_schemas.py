@@ -1,6 +1,6 @@
 """Write `schemas.json`: what Apache Kafka's own schemas say about the messages that we declare.
 
-    python tests/data/make_schemas.py kafka-clients-4.3.1.jar
+    python tests/data/make_schemas.py FOLDER_OF_THE_JARS_OF_4.3.1
 
 Only facts are kept (names, types, versions, tags, defaults), in a form of our own: per message a
 table of structs, per struct its fields in the order of the wire. Run it again after declaring a
@@ -18,34 +18,40 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import kafkagroup.wire.messages as families
+from kafkagroup.wire import coordinator, messages
 from kafkagroup.wire.schema import Versions
 
 TARGET = Path(__file__).with_name("schemas.json")
+JARS = ("kafka-clients-4.3.1.jar", "kafka-group-coordinator-4.3.1.jar")
 
 
 def declared() -> dict[str, type]:
     """Every message class of the library, by name."""
     found: dict[str, type] = {}
-    for info in pkgutil.iter_modules(families.__path__):
-        module = importlib.import_module(f"{families.__name__}.{info.name}")
-        for name, value in vars(module).items():
-            # Only messages have versions; the structs inside them do not.
-            here = getattr(value, "__module__", "") == module.__name__
-            if here and isinstance(getattr(value, "versions", None), Versions):
-                assert name not in found, f"{name} is declared twice"
-                found[name] = value
+    for families in (messages, coordinator):
+        for info in pkgutil.iter_modules(families.__path__):
+            module = importlib.import_module(f"{families.__name__}.{info.name}")
+            for name, value in vars(module).items():
+                # Only messages have versions; the structs inside them do not.
+                here = getattr(value, "__module__", "") == module.__name__
+                if here and isinstance(getattr(value, "versions", None), Versions):
+                    assert name not in found, f"{name} is declared twice"
+                    found[name] = value
     return dict(sorted(found.items()))
 
 
-def facts_of_jar(jar: Path, names: list[str]) -> dict[str, Any]:
-    """The facts about these messages, from the schemas in a kafka-clients jar."""
-    with zipfile.ZipFile(jar) as archive:
-        return {name: _facts(_schema(archive, name)) for name in names}
+def facts_of_jars(folder: Path, names: list[str]) -> dict[str, Any]:
+    """The facts about these messages, from the schemas in Kafka's jars."""
+    schemas: dict[str, str] = {}
+    for jar in JARS:
+        with zipfile.ZipFile(folder / jar) as archive:
+            for entry in archive.namelist():
+                if entry.endswith(".json"):
+                    schemas[Path(entry).stem] = archive.read(entry).decode()
+    return {name: _facts(_schema(schemas[name])) for name in names}
 
 
-def _schema(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
-    text = archive.read(f"common/message/{name}.json").decode()
+def _schema(text: str) -> dict[str, Any]:
     # The files are JSON with // comments on lines of their own.
     loaded: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
     return loaded
@@ -77,7 +83,8 @@ def _field(field: dict[str, Any]) -> dict[str, Any]:
     fact = {
         "name": re.sub(r"(?<!^)(?=[A-Z])", "_", field["name"]).lower(),
         "type": field["type"],
-        "versions": field["versions"],
+        # Where Kafka's schema has no versions of a field, those are meant in which it is tagged.
+        "versions": field.get("versions", field.get("taggedVersions")),
     }
     for ours, theirs in (("nullable", "nullableVersions"), ("tagged", "taggedVersions")):
         if theirs in field:
@@ -117,5 +124,5 @@ def render(facts: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    (jar,) = sys.argv[1:]
-    TARGET.write_text(render(facts_of_jar(Path(jar), list(declared()))))
+    (folder,) = sys.argv[1:]
+    TARGET.write_text(render(facts_of_jars(Path(folder), list(declared()))))

@@ -412,6 +412,22 @@ def test_a_struct_that_may_be_null_begins_with_minus_one_or_one() -> None:
         )
 
 
+def test_a_tagged_struct_that_may_be_null_begins_with_nought_or_one() -> None:
+    """As Kafka's generated classes read and write it: an unsigned varint, not an int8."""
+
+    @message(99, "0", flexible="0+")
+    class Holder:
+        extra: Extra | None = field(Extra, default=Extra(), nullable="0+", tag=0, tagged="0+")
+
+    some, none = Holder(extra=Extra(epoch=2)), Holder(extra=None)
+    for holder, data in ((some, "01 00 0a 01 0000000000000002 00"), (none, "01 00 01 00")):
+        assert encode(holder, 0) == bytes.fromhex(data)
+        assert decode(Holder, 0, bytes.fromhex(data)) == holder
+    assert refusal(DecodeError, decode, Holder, 0, bytes.fromhex("01 00 01 ff")) == (
+        "Holder v0: extra begins with 255, which is neither null (0) nor present (1)"
+    )
+
+
 def test_an_array_of_structs_whose_only_field_is_a_null_struct() -> None:
     """Its bound must count one byte an element, not the size of the struct that is not there."""
 

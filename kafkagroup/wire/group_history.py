@@ -1,0 +1,89 @@
+"""One record of `__consumer_offsets`: what its key and value say, or why nobody here can tell.
+
+A reader of the topic meets records of brokers newer than this library, and of whoever else may
+write there: nothing that is in a record is an error. What every type looks like is declared in
+`coordinator`, one class for each key and value. Source: the schemas in Apache Kafka's
+group-coordinator jar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import attrs
+
+from kafkagroup.errors import DecodeError
+from kafkagroup.wire.coordinator import classic, consumer, offsets, share, streams
+from kafkagroup.wire.schema import decode
+
+__all__ = ["GroupRecord", "Undecoded", "decode_group_record"]
+
+_NUMBER_BYTES = 2
+"""Of the type before a key, and of the version before a value."""
+
+
+@attrs.frozen
+class GroupRecord:
+    """What one record says."""
+
+    key: Any
+    """An instance of one of the classes whose names end in `Key`."""
+    value: Any
+    """An instance of the class of that name that ends in `Value`; None where the record is a
+    tombstone: what the key names is gone."""
+
+
+@attrs.frozen
+class Undecoded:
+    """A record that is none of those known here."""
+
+    reason: str
+    """What is wrong, or new, about it."""
+
+
+def decode_group_record(key: bytes | None, value: bytes | None) -> GroupRecord | Undecoded:
+    """The record with this key and value. Never raises. O(bytes)."""
+    if key is None:
+        return Undecoded("a record without a key")
+    kind = _number(key)
+    known = None if kind is None else _types().get(kind)
+    if known is None:
+        return Undecoded("a key without a type" if kind is None else f"a key of type {kind}")
+    key_class, value_class = known
+    try:
+        found = decode(key_class, 0, key, _NUMBER_BYTES)
+        if value is None:
+            return GroupRecord(found, None)
+        version = _number(value)
+        if version is None:
+            return Undecoded(f"{value_class.__name__} without a version")
+        if version not in value_class.versions:
+            return Undecoded(f"{value_class.__name__} of version {version}")
+        return GroupRecord(found, decode(value_class, version, value, _NUMBER_BYTES))
+    except DecodeError as error:
+        return Undecoded(str(error))
+
+
+def _number(data: bytes) -> int | None:
+    if len(data) < _NUMBER_BYTES:
+        return None
+    return int.from_bytes(data[:_NUMBER_BYTES], "big", signed=True)
+
+
+@cache
+def _types() -> dict[int, tuple[Any, Any]]:
+    """Number of a type -> the classes of its key and its value."""
+    return {
+        key.api_key: (key, value)
+        for key, value in _pairs(classic, consumer, offsets, share, streams)
+    }
+
+
+def _pairs(*families: ModuleType) -> Iterator[tuple[Any, Any]]:
+    for family in families:
+        for name, cls in vars(family).items():
+            if name.endswith("Key") and hasattr(cls, "api_key"):
+                yield cls, getattr(family, name.removesuffix("Key") + "Value")

@@ -1,0 +1,161 @@
+"""Every message of the library with Kafka's facts about it, and values and bytes for tests."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.wire.schema import (
+    BOOL,
+    BYTES,
+    INT16,
+    INT64,
+    NO_ID,
+    RECORDS,
+    STRING,
+    UINT16,
+    UUID_,
+    Array,
+    Field,
+    Kind,
+    Scalar,
+    fields_of,
+)
+
+DATA = Path(__file__).parent / "data"
+MAKER = runpy.run_path(str(DATA / "make_schemas.py"))
+KAFKA: dict[str, Any] = json.loads((DATA / "schemas.json").read_text())
+MESSAGES: dict[str, Any] = MAKER["declared"]()
+PAIRS = [
+    pytest.param(cls, version, id=f"{name}-v{version}")
+    for name, cls in MESSAGES.items()
+    for version in cls.versions
+]
+RECORDS_OF_GROUPS = "kafkagroup.wire.coordinator."
+"""Where the messages are that nobody sends: those that a coordinator writes to its log."""
+
+
+def is_record(cls: type) -> bool:
+    return cls.__module__.startswith(RECORDS_OF_GROUPS)
+
+
+def repeatable(examples: int) -> settings:
+    """The same examples in every run: a failure here is news about the code, not about luck."""
+    return settings(
+        derandomize=True,
+        database=None,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+REQUIRED = attrs.NOTHING
+ZEROS = {STRING: "", UUID_: NO_ID, BYTES: b"", RECORDS: b"", BOOL: False}
+
+
+def zero(kind: Kind) -> Any:
+    """The value that Kafka's classes start with when the schema gives no default."""
+    if isinstance(kind, Array):
+        return ()
+    if isinstance(kind, Scalar):
+        return ZEROS.get(kind, 0)
+    return zero_of(kind)
+
+
+def zero_of(cls: Any) -> Any:
+    return cls(
+        **{
+            a.name: zero(a.metadata[Field].kind) if a.default is REQUIRED else a.default
+            for a in attrs.fields(cls)
+        }
+    )
+
+
+CODES = {"b": 8, "h": 16, "i": 32, "q": 64}
+error_codes = st.sampled_from(ErrorCode).map(int)
+milliseconds = st.integers(-(10**12), 10**12)
+timestamps = st.just(-1) | st.integers(0, 4 * 10**9).map(lambda seconds: seconds * 1000)
+
+
+def values(name: str, kind: Kind, version: int) -> st.SearchStrategy[Any]:
+    """Values of one type, kept to what kio takes: known error codes, times that a clock shows."""
+    if isinstance(kind, Array):
+        element = values("", kind.element, version)
+        return st.lists(element, max_size=2).map(tuple)
+    if isinstance(kind, type):
+        return messages(kind, version)
+    if kind is INT16 and name.endswith("error_code"):
+        return error_codes
+    if kind is INT64 and name.endswith("_ms"):
+        return timestamps if name == "log_append_time_ms" else milliseconds
+    if kind.code in CODES:
+        half = 2 ** (CODES[kind.code] - 1)
+        return st.integers(-half, half - 1)
+    return {
+        BOOL: st.booleans(),
+        UINT16: st.integers(0, 65535),
+        UUID_: st.just(NO_ID) | st.uuids(),
+        STRING: st.text(max_size=8),
+        BYTES: st.binary(max_size=8),
+        RECORDS: st.binary(max_size=8),
+    }[kind]
+
+
+@cache
+def messages(cls: Any, version: int) -> st.SearchStrategy[Any]:
+    """What `version` can carry; the fields that it lacks keep their default."""
+    empty = zero_of(cls)
+    parts = {}
+    for name, spec in fields_of(cls).items():
+        strategy = st.just(getattr(empty, name))
+        if version in spec.versions:
+            strategy = values(name, spec.kind, version)
+            if version in spec.nullable:
+                strategy = st.none() | strategy
+        parts[name] = strategy
+    return st.builds(cls, **parts)
+
+
+HOSTILE = (
+    b"\x00",
+    b"\xff",
+    b"\xff\xff",
+    b"\x7f\xff",
+    b"\x7f\xff\xff\xff",
+    b"\xff\xff\xff\xfe",
+    b"\xff\xff\xff\xff\x0f",
+    b"\xff\xff\xff\xff\xff\x01",
+    b"\x80\x80\x80\x80\x00",
+)
+
+
+def damaged(data: bytes) -> st.SearchStrategy[bytes]:
+    """Valid bytes, cut short, with bits flipped, with a hostile length, or with bytes put in."""
+    where = st.integers(0, max(0, len(data) - 1))
+    hostile = st.sampled_from(HOSTILE)
+
+    def flipped(bits: list[int]) -> bytes:
+        out = bytearray(data)
+        for bit in bits:
+            out[bit // 8] ^= 1 << bit % 8
+        return bytes(out)
+
+    bit = st.integers(0, max(0, 8 * len(data) - 1))
+    if not data:
+        return st.binary(max_size=9)
+    return st.one_of(
+        where.map(lambda n: data[:n]),
+        st.lists(bit, min_size=1, max_size=4).map(flipped),
+        st.builds(lambda n, h: data[:n] + h + data[n + len(h) :], where, hostile),
+        st.builds(lambda n, h: data[:n] + h + data[n:], where, hostile),
+    )
