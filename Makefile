@@ -12,6 +12,8 @@ INSTALL := -m pip --disable-pip-version-check install --quiet --constraint const
 VERSIONS := 3.11 3.12 3.13
 # What is compiled, where there is a C compiler.
 COMPILED := $(shell sed -nE 's/^    "(kafkagroup\/.*\.py)",$$/\1/p' setup.py)
+# Spark is half a gigabyte, and of no use without Java.
+SPARK := $(if $(shell command -v java),.venv/spark.stamp)
 WIRE_DEPENDENCIES := aiokafka hypothesis kio pyarrow pytest pytest-asyncio trio
 
 # Shell: prints the first of some commands that is a Python which can make environments. Only
@@ -56,7 +58,7 @@ test: test-all test-wire ## all tests, compiled, with real Kafka if there is Jav
 	@echo "== tests/wire and tests/consume, uncompiled:"
 	@sed 's/^/     /' .venv/wire.log
 
-test-all: .venv/compiled.stamp
+test-all: .venv/compiled.stamp $(SPARK)
 	@command -v java >/dev/null || echo "NO JAVA: no test meets a real Kafka"
 	$(BIN)/python -m pytest | tee .venv/pytest.log
 
@@ -129,6 +131,11 @@ clean: ## remove the virtual environments and all that tools have left
 	@echo "compiling the hot path"
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@$(COMPILED_OR_NOT)
+	@touch $@
+
+.venv/spark.stamp: pyproject.toml constraints.txt .venv/compiled.stamp
+	@echo "installing Spark into .venv, half a gigabyte"
+	@$(BIN)/python $(INSTALL) --editable '.[spark]'
 	@touch $@
 
 .venv/bench.stamp: pyproject.toml constraints.txt .venv/compiled.stamp

@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": _PUBLIC | {"assign"},
     "__main__": {"cli"},
     "zookeeper": {"types", "errors", "member", "net"},
-    "spark": {"types", "errors", "wire", "assign"},
+    "spark": _ENGINE,
     "testing": _ENGINE,
 }
 """Part of the package -> the other parts that it may import; "" is `kafkagroup` itself."""

@@ -1,0 +1,35 @@
+"""PySpark: Kafka topics as tables and streams, and the offsets given back to the group.
+
+```python
+kafkagroup.spark.register(spark)
+orders = spark.read.format("kafkagroup").option("bootstrap.servers", "localhost:9092").option(
+    "subscribe", "orders").load()
+```
+
+No JVM connector: records come through this library's own wire code, as Arrow. Needs the extra
+`spark` on the driver and on every executor. The names are imported on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafkagroup.spark.commits import CommitListener, reconcile
+    from kafkagroup.spark.source import KafkaGroupSource, register
+
+__all__ = ["CommitListener", "KafkaGroupSource", "reconcile", "register"]
+
+_HOMES = {
+    "CommitListener": "commits",
+    "KafkaGroupSource": "source",
+    "reconcile": "commits",
+    "register": "source",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kafkagroup.spark' has no attribute {name!r}")
+    return getattr(import_module(f"kafkagroup.spark.{_HOMES[name]}"), name)

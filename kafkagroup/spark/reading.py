@@ -1,0 +1,115 @@
+"""What tables and streams share: where a bound lies, and the rows of one task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from kafkagroup.errors import ConfigurationError, ErrorCode
+from kafkagroup.spark.options import Bound, SourceOptions
+from kafkagroup.spark.ranges import DataLossError, Range
+from kafkagroup.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+    from kafkagroup.spark.cluster import Session
+
+__all__ = ["data_loss", "inside", "positions_at", "read"]
+
+logger = logging.getLogger(__name__)
+
+_SILENCE = 20
+"""Answers without a record, each half a second long, after which what was there when this was
+planned is there no more: an election that nobody should have won has cut the log."""
+
+
+def positions_at(
+    session: Session,
+    bound: Bound,
+    options: SourceOptions,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """The offset that a bound means in each partition. Where a group has committed nothing it is
+    the start of the log, as for partitions that a bound of offsets does not name: none is skipped.
+
+    Raises: ConfigurationError for a partition that does not exist.
+    """
+    match bound.kind:
+        case "earliest":
+            return dict(starts)
+        case "latest":
+            return dict(ends)
+        case "timestamp":
+            return session.offsets_at(dict.fromkeys(starts, bound.timestamp))
+        case "group":
+            assert options.group_id is not None
+            committed = session.committed(options.group_id, starts)
+            return {tp: committed[tp].offset if tp in committed else starts[tp] for tp in starts}
+        case "offsets":
+            if unknown := sorted(set(bound.offsets) - set(starts)):
+                raise ConfigurationError(
+                    f"offsets of partitions that are not read: {', '.join(map(str, unknown))}"
+                )
+            default = starts if bound is options.starting_offsets else ends
+            given = {**default, **bound.offsets}
+            return {
+                tp: starts[tp] if at == -2 else ends[tp] if at == -1 else at
+                for tp, at in given.items()
+            }
+
+
+def inside(tp: TopicPartition, position: int, start: int, end: int, options: SourceOptions) -> int:
+    """A position that is in the log. Raises: DataLossError if this one is not."""
+    if start <= position <= end:
+        return position
+    data_loss(f"{tp} is to be read from {position}, but has {start} to {end}", options)
+    return min(max(position, start), end)
+
+
+def data_loss(what: str, options: SourceOptions) -> None:
+    """Raises: DataLossError, unless the options take a loss with a warning."""
+    if options.fail_on_data_loss:
+        raise DataLossError(f"{what}; failOnDataLoss=false would read what there is")
+    logger.warning("%s", what)
+
+
+def read(options: SourceOptions, schema: StructType, of: Range) -> Iterator[pyarrow.RecordBatch]:
+    """The rows of one task. Asks for the next ones before it hands out those at hand.
+
+    Raises: DataLossError; BrokerError; DecodeError for a damaged batch.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from kafkagroup.spark.cluster import Session
+    from kafkagroup.spark.rows import Rows
+
+    rows = Rows(options, of, to_arrow_schema(schema, timezone="UTC"))
+    position, silent = of.start, 0
+    with Session(options) as session:
+        fetch = session.start_fetch(of.tp, of.topic_id, position)
+        while True:
+            data = fetch.result()
+            made: Iterator[pyarrow.RecordBatch] = iter(())
+            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                starts, ends = session.log_bounds([of.tp])
+                start, end = starts[of.tp], ends[of.tp]
+                data_loss(f"{of.tp} is to be read at {position}, but has {start} to {end}", options)
+                position = start if position < start else of.end
+            else:
+                before = position
+                position, made = rows.of(data, before)
+                silent = silent + 1 if position == before else 0
+                if silent == _SILENCE:
+                    data_loss(
+                        f"{of.tp} is to be read up to {of.end}, but ends at {before}", options
+                    )
+                    position = of.end
+            if position >= of.end:
+                yield from made
+                return
+            fetch = session.start_fetch(of.tp, of.topic_id, position)
+            yield from made

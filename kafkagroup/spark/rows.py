@@ -1,0 +1,129 @@
+"""From the bytes of a fetch answer to the columns of Spark's rows; nothing is made for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafkagroup.consume.transactions import mark_aborted
+from kafkagroup.spark.options import SourceOptions
+from kafkagroup.spark.ranges import Range
+from kafkagroup.wire.arrow import columns
+from kafkagroup.wire.messages.fetch import PartitionData
+from kafkagroup.wire.records import RecordBatch, read_batches
+
+__all__ = ["Rows"]
+
+_MOST = 1 << 20
+"""Most rows of one Arrow batch: what the JVM holds of a task at a time."""
+
+
+@attrs.frozen
+class _Part:
+    """Some records of one batch, in our own columns, and what all of them share."""
+
+    arrow: Any
+    timestamp_type: int
+    leader_epoch: int
+    producer_id: int
+    transactional: bool
+
+
+class Rows:
+    """The rows of one task, in Spark's schema."""
+
+    def __init__(self, options: SourceOptions, of: Range, schema: pa.Schema) -> None:
+        """`schema`: some of the columns, in any order, as Spark wants them in Arrow."""
+        self._options = options
+        self._of = of
+        self._schema = schema
+
+    def of(self, data: PartitionData, position: int) -> tuple[int, Iterator[pa.RecordBatch]]:
+        """The next position, and the rows from `position` on that are below the range's end.
+
+        Raises: DecodeError for what is damaged.
+        """
+        batches = list(
+            read_batches(
+                memoryview(data.records or b""),
+                topic=self._of.tp.topic,
+                partition=self._of.tp.partition,
+                check_crcs=self._options.check_crcs,
+            )
+        )
+        if self._options.isolation == "read_committed":
+            mark_aborted(batches, data.aborted_transactions or ())
+        after = max((batch.next_offset for batch in batches), default=position)
+        return max(position, after), self._rows(batches, position)
+
+    def _rows(self, batches: Sequence[RecordBatch], position: int) -> Iterator[pa.RecordBatch]:
+        parts: list[_Part] = []
+        count = 0
+        for batch in batches:
+            if batch.is_control or batch.hidden or batch.base_offset >= self._of.end:
+                continue
+            part = self._part(batch, position)
+            if part is None:
+                continue
+            if count + part.arrow.num_rows > _MOST and parts:
+                yield self._together(parts)
+                parts, count = [], 0
+            parts.append(part)
+            count += part.arrow.num_rows
+        if parts:
+            yield self._together(parts)
+
+    def _part(self, batch: RecordBatch, position: int) -> _Part | None:
+        records = batch.records(position)
+        unread = records.fork()
+        if batch.last_offset < self._of.end:
+            count = records.skip(batch.count)
+        else:
+            count = 0
+            while records.skip(1) and records.offset < self._of.end:
+                count += 1
+        if not count:
+            return None
+        return _Part(
+            columns(unread, count, batch.topic, batch.partition),
+            batch.timestamp_type,
+            batch.leader_epoch,
+            batch.producer_id,
+            batch.is_transactional,
+        )
+
+    def _together(self, parts: Sequence[_Part]) -> pa.RecordBatch:
+        whole = parts[0].arrow if len(parts) == 1 else pa.concat_batches(p.arrow for p in parts)
+        counts = [part.arrow.num_rows for part in parts]
+        made = [self._column(field, whole, parts, counts) for field in self._schema]
+        return pa.RecordBatch.from_arrays(made, schema=self._schema)
+
+    def _column(
+        self, field: pa.Field, whole: pa.RecordBatch, parts: Sequence[_Part], counts: Sequence[int]
+    ) -> pa.Array:
+        if field.name in whole.schema.names:
+            return whole.column(field.name).cast(field.type)
+        if field.name in _SAME_IN_A_RANGE:
+            of = self._of
+            value = {
+                "topic": of.tp.topic,
+                "partition": of.tp.partition,
+                "topic_id": of.topic_id or None,
+            }[field.name]
+            return pa.repeat(pa.scalar(value, field.type), whole.num_rows)
+        values = [getattr(part, field.name) for part in parts]
+        if field.name != "transactional":
+            values = [None if value == -1 else value for value in values]
+        if len(set(values)) == 1:
+            return pa.repeat(pa.scalar(values[0], field.type), whole.num_rows)
+        ends = pc.cumulative_sum(pa.array(counts, pa.int32()))
+        return pc.run_end_decode(
+            pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, field.type))
+        )
+
+
+_SAME_IN_A_RANGE = ("topic", "topic_id", "partition")

@@ -1,0 +1,173 @@
+"""Topics as streams: which offsets each batch reads.
+
+One of these lives in a process beside the driver and plans; copies of it, without connections, read
+in the tasks. A partition that is seen for the first time is in one batch's end at its own start, so
+that Spark's log pins where it begins; it is read from the next batch on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from kafkagroup.errors import BrokerError, ErrorCode, KafkaGroupError
+from kafkagroup.spark.options import SourceOptions
+from kafkagroup.spark.ranges import Positions, Range, capped, split
+from kafkagroup.spark.reading import data_loss, inside, positions_at, read
+from kafkagroup.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+    from kafkagroup.spark.cluster import Session
+
+__all__ = ["StreamReader"]
+
+logger = logging.getLogger(__name__)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A topic as a stream."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._connected: Session | None = None
+        self._first: Positions | None = None
+        self._target: Positions | None = None
+        """Where a query of the trigger AvailableNow ends."""
+        self._latest: Positions | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StreamReader, (self._options, self._schema)
+
+    # ------------------------------------------------------------ planning
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins. Spark asks twice."""
+        if self._first is None:
+            options, session = self._options, self._session()
+            there, ids = session.partitions()
+            starts, ends = session.log_bounds(there)
+            begin = positions_at(session, options.starting_offsets, options, starts, ends)
+            offsets = {tp: inside(tp, begin[tp], starts[tp], ends[tp], options) for tp in there}
+            self._first = Positions(offsets, ids, options.group_id)
+            if self._commits():
+                from kafkagroup.spark.commits import pin
+
+                self._first = pin(session, options, self._first)
+        return self._first.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_rows_per_batch
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin = Positions.from_json(start)
+        ends = self._target or self._ends(begin)
+        self._latest = ends
+        offsets, fresh = self._reachable(begin, ends)
+        if isinstance(limit, ReadMaxRows):
+            offsets = capped(begin.offsets, offsets, limit.max_rows)
+        if fresh:
+            starts, _ = self._session().log_bounds(fresh)
+            offsets |= starts
+        return Positions(offsets, ends.topic_ids, self._options.group_id).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._latest is None else self._latest.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        before, after = Positions.from_json(start), Positions.from_json(end)
+        ranges = [
+            Range(tp, after.topic_ids[tp.topic], before.offsets[tp], offset)
+            for tp, offset in after.offsets.items()
+            if tp in before.offsets and _same_topic(tp, before, after)
+        ]
+        return [InputPartition(r) for r in split(ranges, self._options.min_partitions)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The batch up to `end` is in Spark's commit log. An error here would end the query."""
+        if not (self._commits() and self._options.commit == "source"):
+            return
+        from kafkagroup.spark.commits import commit
+
+        done = Positions.from_json(end)
+        assert done.group is not None
+        try:
+            commit(self._session(), done.group, done)
+        except KafkaGroupError as error:
+            logger.warning("offsets are not committed to group %r: %s", done.group, error)
+
+    def stop(self) -> None:
+        if self._connected is not None:
+            self._connected.__exit__(None, None, None)
+            self._connected = None
+
+    def _commits(self) -> bool:
+        return self._options.group_id is not None and self._options.commit != "off"
+
+    def _session(self) -> Session:
+        if self._connected is None:
+            from kafkagroup.spark.cluster import Session
+
+            self._connected = Session(self._options).__enter__()
+        return self._connected
+
+    def _ends(self, begin: Positions | None = None) -> Positions:
+        """The ends of the logs; `begin` where the topics are gone, and that is not an error."""
+        session = self._session()
+        try:
+            there, ids = session.partitions()
+        except BrokerError as error:
+            if begin is None or error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            data_loss(str(error), self._options)
+            return begin
+        _, ends = session.log_bounds(there)
+        return Positions(ends, ids, self._options.group_id)
+
+    def _reachable(
+        self, begin: Positions, ends: Positions
+    ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
+        """Ends of what the stream has a position in, and the partitions it has none in yet."""
+        offsets, fresh = {}, []
+        lost = set()
+        for tp, end in ends.offsets.items():
+            if tp not in begin.offsets:
+                fresh.append(tp)
+            elif not _same_topic(tp, begin, ends):
+                fresh.append(tp)
+                lost.add(tp.topic)
+            elif end < begin.offsets[tp]:
+                data_loss(
+                    f"{tp} was read up to {begin.offsets[tp]}, but ends at {end}", self._options
+                )
+                offsets[tp] = begin.offsets[tp]
+            else:
+                offsets[tp] = end
+        for topic in sorted(lost):
+            data_loss(f"topic {topic!r} was deleted and made anew", self._options)
+        return offsets, fresh
+
+    # ------------------------------------------------------------ reading
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return read(self._options, self._schema, partition.value)
+
+
+def _same_topic(tp: TopicPartition, one: Positions, other: Positions) -> bool:
+    return one.topic_ids[tp.topic] == other.topic_ids[tp.topic]

@@ -1,0 +1,50 @@
+"""Topics as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from kafkagroup.spark.options import SourceOptions
+from kafkagroup.spark.ranges import Range, split
+from kafkagroup.spark.reading import data_loss, inside, positions_at, read
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+__all__ = ["TableReader"]
+
+
+class TableReader(DataSourceReader):
+    """A topic as a table, from one offset to another."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks. Offsets are looked up here, once: later records are not seen."""
+        from kafkagroup.spark.cluster import Session
+
+        options = self._options
+        with Session(options) as session:
+            there, ids = session.partitions()
+            starts, ends = session.log_bounds(there)
+            first = positions_at(session, options.starting_offsets, options, starts, ends)
+            last = positions_at(session, options.ending_offsets, options, starts, ends)
+        ranges = []
+        for tp in there:
+            start, end = inside(tp, first[tp], starts[tp], ends[tp], options), last[tp]
+            if end > ends[tp]:
+                data_loss(f"{tp} is to be read up to {end}, but ends at {ends[tp]}", options)
+                end = ends[tp]
+            ranges.append(Range(tp, ids[tp.topic], start, end))
+        return [InputPartition(r) for r in split(ranges, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        # Spark sends a partition without a value where there is none at all.
+        of = partition.value
+        return iter(()) if of is None else read(self._options, self._schema, of)

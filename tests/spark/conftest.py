@@ -1,0 +1,170 @@
+"""One Spark session, and one real Kafka, for all tests here: each first use of either is slow."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import sys
+import uuid
+import warnings
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+import confluent_kafka
+import pytest
+from brokers import append
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from kafkagroup import Broker, TopicPartition
+from kafkagroup.testing._jars import LocalKafkaUnavailable, find_java
+from kafkagroup.testing.embedded.topics import CLUSTER_ID
+from kafkagroup.wire.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kafkagroup.wire.records import NewRecord
+
+T = TypeVar("T")
+
+
+def why_no_spark() -> str | None:
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed"
+    try:
+        find_java()
+    except LocalKafkaUnavailable as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A local session with two threads, which knows the data source."""
+    if reason := why_no_spark():
+        pytest.skip(f"NOT TESTED on Spark: {reason}")
+    from pyspark.sql import SparkSession
+
+    import kafkagroup.spark
+
+    # Else workers are another Python, and die at once.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    folder = tmp_path_factory.mktemp("spark")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.driver.memory", "700m")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+            .config("spark.local.dir", str(folder / "local"))
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.log.level", "ERROR")
+            .getOrCreate()
+        )
+        kafkagroup.spark.register(session)
+    yield session
+    session.stop()
+
+
+def blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Tests of Spark have no event loop."""
+    return asyncio.run(work)
+
+
+@pytest.fixture(scope="session")
+def real(kafka: str) -> str:
+    """The address of real Kafka."""
+
+    async def cluster_id() -> str | None:
+        host, port = kafka.split(",")[0].split(":")
+        async with Broker.open(host, int(port)) as broker:
+            return (await broker.request_metadata([])).cluster_id
+
+    if blocking(cluster_id()) == CLUSTER_ID:
+        pytest.skip("NOT TESTED on Spark: no real Kafka here")
+    return kafka
+
+
+@pytest.fixture
+def name() -> str:
+    """A topic or group of this test's own."""
+    return f"test-{uuid.uuid4().hex[:8]}"
+
+
+class Kafka:
+    """What tests do to a broker, without an event loop."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def with_broker(self, work: Callable[[Broker], Coroutine[Any, Any, T]]) -> T:
+        async def run() -> T:
+            host, port = self.address.split(",")[0].split(":")
+            async with Broker.open(host, int(port)) as broker:
+                return await work(broker)
+
+        return blocking(run())
+
+    def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
+        # Records of 1970, as tests have them, would be gone with the next look at retention.
+        configs = {"retention_ms": "-1", **configs}
+        new = CreatableTopic(
+            name=topic,
+            num_partitions=partitions,
+            replication_factor=1,
+            assignments=(),
+            configs=tuple(
+                CreatableTopicConfig(name=key.replace("_", "."), value=value)
+                for key, value in configs.items()
+            ),
+        )
+        answer = self.with_broker(lambda b: b.request(CreateTopicsRequest(topics=(new,))))
+        assert [t.error_code for t in answer.topics] == [0]
+
+    def fill(self, topic: str, partition: int, records: list[NewRecord]) -> None:
+        self.with_broker(lambda b: append(b, TopicPartition(topic, partition), records))
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """What retention does, at once."""
+        at = confluent_kafka.TopicPartition(topic, partition, before)
+        admin = AdminClient({"bootstrap.servers": self.address})
+        admin.delete_records([at])[at].result(20)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        admin = AdminClient({"bootstrap.servers": self.address})
+        admin.create_partitions([NewPartitions(topic, total)])[topic].result(20)
+
+    def delete(self, topic: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.address})
+        admin.delete_topics([topic])[topic].result(20)
+
+    def exists(self, topic: str) -> bool:
+        answer = self.with_broker(lambda b: b.request_metadata([topic]))
+        return answer.topics[0].error_code == 0
+
+    def commit(self, group: str, offsets: dict[TopicPartition, int]) -> None:
+        """As a program that knows nothing of us."""
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self.address, "group.id": group, "enable.auto.commit": False}
+        )
+        at = [confluent_kafka.TopicPartition(*tp, offset) for tp, offset in offsets.items()]
+        consumer.commit(offsets=at, asynchronous=False)
+        consumer.close()
+
+    def committed(self, group: str, *partitions: TopicPartition) -> list[int | None]:
+        """What the group has committed of each; None for nothing."""
+        answer = self.with_broker(lambda b: b.fetch_consumer_group_offsets(group, partitions))
+        found = {
+            TopicPartition(topic.name, p.partition_index): p.committed_offset
+            for of in answer.groups
+            for topic in of.topics
+            for p in topic.partitions
+            if p.committed_offset >= 0
+        }
+        return [found.get(tp) for tp in partitions]
+
+
+@pytest.fixture
+def broker(real: str) -> Kafka:
+    return Kafka(real)

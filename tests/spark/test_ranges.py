@@ -1,0 +1,82 @@
+"""Positions as Spark keeps them, tasks, shares of a batch: whole values, without Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkagroup import ConfigurationError, TopicPartition
+from kafkagroup.spark.ranges import Positions, Range, capped, split
+
+repeatable = settings(derandomize=True, database=None, deadline=None)
+partitions = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 12))
+logs = st.dictionaries(partitions, st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8)
+
+
+def test_positions_are_the_same_text_in_whatever_order_they_came() -> None:
+    ids = {"a": "1", "b": "2"}
+    offsets = {TopicPartition("b", 10): 1, TopicPartition("b", 9): 2, TopicPartition("a", 0): 3}
+    one = Positions(offsets, ids, "g")
+    other = Positions(dict(reversed(offsets.items())), dict(reversed(ids.items())), "g")
+    text = json.dumps(one.to_json())
+    assert text == json.dumps(other.to_json())
+    assert text == (
+        '{"kafkagroup": 1, "group": "g", "topics": {'
+        '"a": {"id": "1", "offsets": {"0": 3}}, "b": {"id": "2", "offsets": {"9": 2, "10": 1}}}}'
+    )
+    assert Positions.from_json(json.loads(text)) == one
+
+
+def test_the_offsets_of_another_source_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="not the offsets of a kafkagroup source"):
+        Positions.from_json({"orders": {"0": 1}})
+
+
+@repeatable
+@given(logs, st.integers(1, 60))
+def test_a_share_for_each_that_waits(
+    logs: dict[TopicPartition, tuple[int, int]], most: int
+) -> None:
+    start = {tp: at for tp, (at, _) in logs.items()}
+    end = {tp: at + count for tp, (at, count) in logs.items()}
+    given_out = {tp: at - start[tp] for tp, at in capped(start, end, most).items()}
+    assert given_out.keys() == logs.keys()
+    waiting = sum(1 for _, count in logs.values() if count)
+    assert sum(given_out.values()) <= max(most, waiting)
+    for tp, (_, count) in logs.items():
+        assert min(1, count) <= given_out[tp] <= count
+
+
+def test_shares_are_by_what_waits() -> None:
+    a, b = TopicPartition("t", 0), TopicPartition("t", 1)
+    assert capped({a: 100, b: 0}, {a: 400, b: 100}, 40) == {a: 129, b: 10}
+    assert capped({a: 100, b: 0}, {a: 400, b: 100}, 400) == {a: 400, b: 100}
+
+
+@repeatable
+@given(logs, st.integers(1, 40))
+def test_tasks_are_the_whole_and_nothing_twice(
+    logs: dict[TopicPartition, tuple[int, int]], least: int
+) -> None:
+    whole = [Range(tp, "id", at, at + count) for tp, (at, count) in logs.items()]
+    tasks = split(whole, least)
+    assert sorted((t.tp, n) for t in tasks for n in range(t.start, t.end)) == sorted(
+        (r.tp, n) for r in whole for n in range(r.start, r.end)
+    )
+    assert all(t.start < t.end for t in tasks)
+
+
+def test_the_largest_are_split() -> None:
+    a, b = TopicPartition("t", 0), TopicPartition("t", 1)
+    ranges = [Range(a, "i", 0, 90), Range(b, "i", 5, 15)]
+    assert split(ranges, 2) == ranges
+    assert split(ranges, 4) == [
+        Range(a, "i", 0, 22),
+        Range(a, "i", 22, 45),
+        Range(a, "i", 45, 67),
+        Range(a, "i", 67, 90),
+        Range(b, "i", 5, 15),
+    ]

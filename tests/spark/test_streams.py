@@ -1,0 +1,289 @@
+"""Topics as streams: which rows come, in which batches, and what of it the group is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from brokers import numbered
+
+from kafkagroup import TopicPartition
+
+pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
+
+from kafkagroup.spark import CommitListener, reconcile
+
+
+class Stream:
+    """A query that writes rows to Parquet, as often as it is run, with one checkpoint."""
+
+    def __init__(self, spark: Any, address: str, folder: Path, **options: str) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.options = {"bootstrap.servers": address} | {
+            name.replace("_", "."): value for name, value in options.items()
+        }
+
+    @property
+    def checkpoint(self) -> str:
+        return str(self.folder / "checkpoint")
+
+    def start(self, **trigger: Any) -> Any:
+        reader = self.spark.readStream.format("kafkagroup").options(**self.options)
+        writer = reader.load().select("topic", "partition", "offset", "value").writeStream
+        return (
+            writer.format("parquet")
+            .option("path", str(self.folder / "out"))
+            .option("checkpointLocation", self.checkpoint)
+            .trigger(**trigger)
+            .start()
+        )
+
+    def run(self) -> list[int]:
+        """Read what is available now; answer how many rows each batch had."""
+        query = self.start(availableNow=True)
+        assert query.awaitTermination(120)
+        return [progress.numInputRows for progress in query.recentProgress]
+
+    def rows(self) -> list[tuple[int, int, bytes]]:
+        """All that was ever written."""
+        found = self.spark.read.parquet(str(self.folder / "out")).collect()
+        return sorted((row.partition, row.offset, bytes(row.value)) for row in found)
+
+    def reconcile(self) -> dict[TopicPartition, int]:
+        return reconcile(self.spark, self.checkpoint, self.options)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.1)
+
+
+def expected(**counts: int) -> list[tuple[int, int, bytes]]:
+    return [
+        (int(p[1:]), n, b"%s/%d" % (p[1:].encode(), n)) for p in counts for n in range(counts[p])
+    ]
+
+
+def test_what_is_available_now_in_batches_of_a_size(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    broker.create(name, 2)
+    broker.fill(name, 0, numbered(0, 30))
+    broker.fill(name, 1, numbered(1, 10))
+    stream = Stream(spark, broker.address, tmp_path, subscribe=name, maxRowsPerBatch="16")
+    assert stream.run() == [16, 16, 8]
+    assert stream.rows() == expected(p0=30, p1=10)
+    broker.fill(name, 1, numbered(1, 12, 10))
+    assert stream.run() == [2]
+    assert stream.rows() == expected(p0=30, p1=12)
+
+
+def test_partitions_that_are_added_are_read_from_their_start(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 3))
+    stream = Stream(spark, broker.address, tmp_path, subscribe=name, startingOffsets="latest")
+    stream.run()
+    broker.add_partitions(name, 2)
+    broker.fill(name, 1, numbered(1, 4))
+    broker.fill(name, 0, numbered(0, 5, 3))
+    stream.run()
+    assert stream.rows() == [(0, 3, b"0/3"), (0, 4, b"0/4"), *expected(p1=4)]
+
+
+def test_the_group_is_told_of_each_batch_but_the_last_which_reconcile_tells(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    tp = TopicPartition(name, 0)
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 25))
+    stream = Stream(
+        spark, broker.address, tmp_path, subscribe=name, maxRowsPerBatch="10", group_id=name
+    )
+    assert stream.run() == [10, 10, 5]
+    assert broker.committed(name, tp) == [20]
+    assert stream.reconcile() == {tp: 25}
+    assert broker.committed(name, tp) == [25]
+    assert stream.reconcile() == {}
+
+
+def test_a_listener_tells_the_group_of_every_batch(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    tp = TopicPartition(name, 0)
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    stream = Stream(
+        spark, broker.address, tmp_path, subscribe=name, group_id=name, commit="listener"
+    )
+    listener = CommitListener(stream.options)
+    spark.streams.addListener(listener)
+    try:
+        stream.run()
+        wait_until(lambda: broker.committed(name, tp) == [5])
+    finally:
+        spark.streams.removeListener(listener)
+
+
+def test_a_stream_that_commits_nothing(spark: Any, broker: Any, name: str, tmp_path: Path) -> None:
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    options = {"subscribe": name, "group_id": name, "maxRowsPerBatch": "2", "commit": "off"}
+    Stream(spark, broker.address, tmp_path, **options).run()
+    assert broker.committed(name, TopicPartition(name, 0)) == [None]
+
+
+def test_a_new_query_goes_on_where_the_group_is(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    tp = TopicPartition(name, 0)
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    broker.commit(name, {tp: 3})
+    options = {"subscribe": name, "group_id": name, "startingOffsets": "group"}
+    stream = Stream(spark, broker.address, tmp_path / "a", **options)
+    stream.run()
+    assert stream.rows() == [(0, 3, b"0/3"), (0, 4, b"0/4")]
+    stream.reconcile()
+    broker.fill(name, 0, numbered(0, 6, 5))
+    other = Stream(spark, broker.address, tmp_path / "b", **options)
+    other.run()
+    assert other.rows() == [(0, 5, b"0/5")]
+
+
+def test_the_latest_of_a_query_that_died_in_its_first_batch_is_still_its_latest(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    """Spark keeps where a batch ends, and asks again where the first one begins: what had come
+    since the query was first started used to be lost."""
+    tp = TopicPartition(name, 0)
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 3))
+    options = {"subscribe": name, "group_id": name, "startingOffsets": "latest"}
+    stream = Stream(spark, broker.address, tmp_path, **options)
+
+    def die(batch: Any, number: int) -> None:
+        raise RuntimeError("the sink is not there")
+
+    reader = spark.readStream.format("kafkagroup").options(**stream.options).load()
+    query = (
+        reader.writeStream.foreachBatch(die).option("checkpointLocation", stream.checkpoint).start()
+    )
+    wait_until(lambda: broker.committed(name, tp) == [3])
+    broker.fill(name, 0, numbered(0, 5, 3))
+    with pytest.raises(Exception, match="the sink is not there"):
+        query.awaitTermination(60)
+    broker.fill(name, 0, numbered(0, 6, 5))
+    assert broker.committed(name, tp) == [3]
+    stream.run()
+    assert stream.rows() == [(0, n, b"0/%d" % n) for n in (3, 4, 5)]
+
+
+@pytest.mark.parametrize("lost", ["the commit log", "the commit log and the sink", "nothing"])
+def test_a_driver_that_dies_around_its_last_batch(
+    spark: Any, broker: Any, name: str, tmp_path: Path, lost: str
+) -> None:
+    """The group is never ahead of the sink, and level with it once the query has run again."""
+    tp = TopicPartition(name, 0)
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 10))
+    stream = Stream(
+        spark, broker.address, tmp_path, subscribe=name, maxRowsPerBatch="6", group_id=name
+    )
+    assert stream.run() == [6, 4]
+    if lost != "nothing":
+        for file in (tmp_path / "checkpoint" / "commits").iterdir():
+            if file.name in ("1", ".1.crc"):
+                file.unlink()
+    if lost == "the commit log and the sink":
+        for file in (tmp_path / "out" / "_spark_metadata").iterdir():
+            if file.name in ("1", ".1.crc"):
+                file.unlink()
+    stream.reconcile()
+    (committed,) = broker.committed(name, tp)
+    assert committed == (10 if lost == "nothing" else 6)
+    assert committed <= len(stream.rows())
+    stream.run()
+    stream.reconcile()
+    assert stream.rows() == expected(p0=10)
+    assert broker.committed(name, tp) == [10]
+
+
+def test_a_group_with_members_is_left_alone(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    member = confluent_kafka.Consumer({"bootstrap.servers": broker.address, "group.id": name})
+    member.subscribe([name])
+    try:
+        while not member.assignment():
+            member.poll(0.1)
+        stream = Stream(spark, broker.address, tmp_path, subscribe=name, group_id=name)
+        with pytest.raises(Exception, match=f"group '{name}' has members"):
+            stream.run()
+    finally:
+        member.close()
+
+
+def test_a_group_goes_back_only_where_that_is_asked_for(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    tp = TopicPartition(name, 0)
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    broker.commit(name, {tp: 4})
+    options = {"subscribe": name, "group_id": name}
+    stream = Stream(spark, broker.address, tmp_path / "a", **options)
+    with pytest.raises(Exception, match=f"has committed 4 of {tp}, and the query is to begin at 0"):
+        stream.run()
+    assert broker.committed(name, tp) == [4]
+    stream = Stream(spark, broker.address, tmp_path / "b", rewind="true", **options)
+    stream.run()
+    assert stream.rows() == expected(p0=5)
+    stream.reconcile()
+    assert broker.committed(name, tp) == [5]
+
+
+def test_a_topic_that_is_made_anew(spark: Any, broker: Any, name: str, tmp_path: Path) -> None:
+    tp = TopicPartition(name, 0)
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    stream = Stream(spark, broker.address, tmp_path, subscribe=name, group_id=name)
+    stream.run()
+    stream.reconcile()
+    broker.delete(name)
+    wait_until(lambda: not broker.exists(name))
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 2))
+    with pytest.raises(Exception, match=f"topic '{name}' was deleted and made anew"):
+        stream.run()
+    stream.options["failOnDataLoss"] = "false"
+    stream.run()
+    assert stream.rows() == sorted([*expected(p0=5), *expected(p0=2)])
+    stream.reconcile()
+    assert broker.committed(name, tp) == [2]
+
+
+def test_what_retention_takes_from_under_a_stream(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    stream = Stream(spark, broker.address, tmp_path, subscribe=name)
+    stream.run()
+    broker.fill(name, 0, numbered(0, 10, 5))
+    broker.delete_records(name, 0, 8)
+    with pytest.raises(Exception, match=f"{name}/0 is to be read at 5, but has 8 to 10"):
+        stream.run()
+    stream.options["failOnDataLoss"] = "false"
+    stream.run()
+    assert [offset for _, offset, _ in stream.rows()] == [0, 1, 2, 3, 4, 8, 9]

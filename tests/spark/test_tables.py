@@ -1,0 +1,189 @@
+"""Topics as tables: what is in them, from where to where, and what is told when it is gone."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import confluent_kafka
+import pytest
+from brokers import numbered
+
+from kafkagroup import TopicPartition
+from kafkagroup.wire.coordinator.offsets import OffsetCommitKey
+from kafkagroup.wire.group_history import GroupRecord, decode_group_record
+from kafkagroup.wire.records import NewRecord
+
+
+def table(spark: Any, address: str, **options: str) -> Any:
+    reader = spark.read.format("kafkagroup").option("bootstrap.servers", address)
+    for name, value in options.items():
+        reader = reader.option(name.replace("_", "."), value)
+    return reader.load()
+
+
+def test_a_row_has_all_of_a_record(spark: Any, broker: Any, name: str) -> None:
+    broker.create(name)
+    broker.fill(name, 0, [NewRecord(b"k", b"v", 1_500, (("h", b"x"), ("h", None)))])
+    broker.fill(name, 0, [NewRecord(None, None, 2_000)])
+    frame = table(spark, broker.address, subscribe=name)
+    first, second = (row.asDict(recursive=True) for row in frame.orderBy("offset").collect())
+    topic_id = first.pop("topic_id")
+    assert len(topic_id) == 36
+    assert first == {
+        "topic": name,
+        "partition": 0,
+        "offset": 0,
+        "timestamp": datetime.datetime(1970, 1, 1, 0, 0, 1, 500_000),
+        "timestamp_type": 0,
+        "key": b"k",
+        "value": b"v",
+        "headers": [{"name": "h", "value": b"x"}, {"name": "h", "value": None}],
+        "leader_epoch": 0,
+        "producer_id": None,
+        "transactional": False,
+    }
+    assert (second["key"], second["value"], second["headers"]) == (None, None, [])
+    assert frame.schema.simpleString() == (
+        "struct<topic:string,topic_id:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestamp_type:int,key:binary,value:binary,headers:array<struct<name:string,value:binary>>,"
+        "leader_epoch:int,producer_id:bigint,transactional:boolean>"
+    )
+
+
+def values(frame: Any) -> list[tuple[int, int, bytes]]:
+    rows = frame.select("partition", "offset", "value").collect()
+    return sorted((row.partition, row.offset, bytes(row.value)) for row in rows)
+
+
+def test_all_of_a_topic_in_as_many_tasks_as_wanted(spark: Any, broker: Any, name: str) -> None:
+    broker.create(name, 3)
+    for partition in range(2):
+        for start in range(0, 100, 25):
+            broker.fill(name, partition, numbered(partition, start + 25, start))
+    expected = [(p, n, b"%d/%d" % (p, n)) for p in range(2) for n in range(100)]
+    frame = table(spark, broker.address, subscribe=name)
+    assert values(frame) == expected
+    split = table(spark, broker.address, subscribe=name, minPartitions="7")
+    assert split.rdd.getNumPartitions() in (7, 8)
+    assert values(split) == expected
+
+
+def test_some_columns_in_their_order(spark: Any, broker: Any, name: str) -> None:
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 2))
+    frame = table(spark, broker.address, subscribe=name, columns="value,topic")
+    assert frame.columns == ["value", "topic"]
+    assert [(bytes(v), t) for v, t in frame.collect()] == [(b"0/0", name), (b"0/1", name)]
+
+
+def test_from_where_to_where(spark: Any, broker: Any, name: str) -> None:
+    broker.create(name, 2)
+    broker.fill(name, 0, numbered(0, 10))
+    broker.fill(name, 1, numbered(1, 10))
+    offsets = f'{{"{name}": {{"0": 3, "1": -1}}}}'
+    ends = f'{{"{name}": {{"0": 5}}}}'
+    some = table(spark, broker.address, subscribe=name, startingOffsets=offsets, endingOffsets=ends)
+    assert values(some) == [(0, 3, b"0/3"), (0, 4, b"0/4")]
+    # Records are a millisecond apart, from 1000 on.
+    timed = table(
+        spark,
+        broker.address,
+        assign=f'{{"{name}": [1]}}',
+        startingOffsets="1008",
+        endingOffsets="1970-01-01T00:00:01.009Z",
+    )
+    assert values(timed) == [(1, 8, b"1/8")]
+
+
+def test_what_a_group_has_not_read(spark: Any, broker: Any, name: str) -> None:
+    broker.create(name, 2)
+    for partition in range(2):
+        broker.fill(name, partition, numbered(partition, 3))
+    broker.commit(name, {TopicPartition(name, 1): 2})
+    frame = table(spark, broker.address, subscribe=name, startingOffsets="group", group_id=name)
+    assert values(frame) == [(0, n, b"0/%d" % n) for n in range(3)] + [(1, 2, b"1/2")]
+
+
+def test_transactions(spark: Any, broker: Any, name: str) -> None:
+    """A table of committed records ends at the end of what is decided, past aborted ones and
+    markers, which are no rows."""
+    broker.create(name)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.address, "transactional.id": name}
+    )
+    producer.init_transactions(20)
+    for value, end in (
+        ("committed", producer.commit_transaction),
+        ("aborted", producer.abort_transaction),
+    ):
+        producer.begin_transaction()
+        producer.produce(name, value, partition=0)
+        producer.flush(20)
+        end(20)
+    broker.fill(name, 0, [NewRecord(None, b"plain", 1)])
+    producer.begin_transaction()
+    producer.produce(name, "open", partition=0)
+    producer.flush(20)
+    try:
+        everything = table(spark, broker.address, subscribe=name).orderBy("offset").collect()
+        assert [(r.offset, bytes(r.value), r.transactional) for r in everything] == [
+            (0, b"committed", True),
+            (2, b"aborted", True),
+            (4, b"plain", False),
+            (5, b"open", True),
+        ]
+        assert (everything[0].producer_id is None, everything[2].producer_id) == (False, None)
+        decided = table(spark, broker.address, subscribe=name, isolation_level="read_committed")
+        assert values(decided) == [(0, 0, b"committed"), (0, 4, b"plain")]
+    finally:
+        producer.abort_transaction(20)
+
+
+def test_what_retention_took_is_an_error_or_a_warning(spark: Any, broker: Any, name: str) -> None:
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 10))
+    broker.delete_records(name, 0, 6)
+    options = {"subscribe": name, "startingOffsets": f'{{"{name}": {{"0": 2}}}}'}
+    with pytest.raises(Exception, match=f"{name}/0 is to be read from 2, but has 6 to 10"):
+        table(spark, broker.address, **options).collect()
+    frame = table(spark, broker.address, failOnDataLoss="false", **options)
+    assert values(frame) == [(0, n, b"0/%d" % n) for n in range(6, 10)]
+
+
+def test_the_records_of_groups(spark: Any, broker: Any, name: str) -> None:
+    """Spark's own source shows nothing of an internal topic."""
+    broker.create(name)
+    broker.commit(name, {TopicPartition(name, 0): 7})
+    rows = table(spark, broker.address, subscribe="__consumer_offsets").collect()
+    decoded = [
+        decode_group_record(row.key and bytes(row.key), row.value and bytes(row.value))
+        for row in rows
+    ]
+    commits = [
+        d.value.offset
+        for d in decoded
+        if isinstance(d, GroupRecord)
+        and d.key == OffsetCommitKey(group=name, topic=name, partition=0)
+    ]
+    assert commits == [7]
+
+
+def test_nothing_at_all(spark: Any, broker: Any, name: str) -> None:
+    broker.create(name, 2)
+    assert table(spark, broker.address, subscribe=name).collect() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "t", "startingOffset": "latest"}, "unknown options: startingoffset"),
+        ({}, "give one of the options subscribe and assign"),
+        ({"subscribe": "not-there"}, "topic 'not-there'"),
+    ],
+)
+def test_what_is_wrong_is_told(
+    spark: Any, broker: Any, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Exception, match=message):
+        table(spark, broker.address, **options).collect()
