@@ -1,18 +1,16 @@
 """The cluster, for who has no event loop: Spark's driver and its tasks.
 
 A `Session` runs one loop in a thread of its own, so that a connection stays alive, and the next
-fetch is on its way, while Spark takes its time. Each call is bounded by the option
+request is on its way, while Spark takes its time. Each call is bounded by the option
 `default.api.timeout.ms`, tries again what may be tried again, and raises what is not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self, TypeVar
-from uuid import UUID
 
 import anyio
 from anyio.abc import TaskStatus
@@ -24,30 +22,18 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     RequestTimeoutError,
     TransportError,
-    broker_error,
 )
+from kafkagroup.net.broker import Broker
 from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.log_offsets import EARLIEST, LATEST, LogOffsets
 from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.security import Security
-from kafkagroup.spark.options import SourceOptions
-from kafkagroup.spark.ranges import DataLossError
-from kafkagroup.types import OffsetAndMetadata, TopicPartition
-from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from kafkagroup.wire.schema import NO_ID
+from kafkagroup.spark.options import ConnectionOptions
+from kafkagroup.types import TopicPartition
 
 __all__ = ["Session"]
 
 T = TypeVar("T")
-
-_MAX_WAIT = 0.5
-"""Seconds that a broker waits for records which are not there yet."""
-_TRIES_IF_GONE = 6
-"""Brokers may not have heard yet of a topic that was just made: about two seconds for that."""
-_GONE = "the topic was deleted, or deleted and made anew, since this was planned"
-_BY_NAME = 12
-"""Highest version of Fetch that names topics; later ones go by topic id."""
 
 
 class Session:
@@ -56,7 +42,7 @@ class Session:
     Not for pickling: a task makes its own.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: ConnectionOptions) -> None:
         self._options = options
         self._stack = ExitStack()
         self._portal: BlockingPortal
@@ -95,214 +81,47 @@ class Session:
             await stop.wait()
             await cluster.aclose()
 
-    # ------------------------------------------------------------ what is there
+    def _call(self, work: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
+        """Do it in the loop, and wait for it; `timeout` in place of the option's."""
+        return self._portal.call(self._bounded, work, timeout)
 
-    def partitions(self) -> tuple[list[TopicPartition], dict[str, str]]:
-        """The partitions that the options ask for, sorted, and each topic's id.
+    async def _bounded(self, work: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
+        self._last = None
+        seconds = self._options.api_timeout if timeout is None else timeout
+        with anyio.move_on_after(seconds):
+            return await work()
+        raise self._last or RequestTimeoutError(f"no answer in {seconds:g} s")
 
-        Raises: BrokerError where a topic does not exist or may not be read.
-        """
-        return self._portal.call(self._bounded, self._partitions)
-
-    async def _partitions(self) -> tuple[list[TopicPartition], dict[str, str]]:
-        metadata = await self._cluster.refresh()
-        for name in self._options.topics:
-            topic = metadata.topics.get(name)
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
-            if code:
-                raise broker_error(code, f"topic {name!r}", operation="READ", topic=name)
-        found = {
-            TopicPartition(name, partition)
-            for name in self._options.topics
-            for partition in metadata.topics[name].partitions
-        }
-        if self._options.assign:
-            if missing := sorted(set(self._options.assign) - found):
-                raise broker_error(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"no partitions {', '.join(map(str, missing))}",
-                    operation="READ",
-                    topic=missing[0].topic,
-                )
-            found = set(self._options.assign)
-        ids = {name: metadata.topics[name].topic_id for name in self._options.topics}
-        return sorted(found), {n: "" if i == NO_ID else str(i) for n, i in ids.items()}
-
-    def log_bounds(
-        self, partitions: Iterable[TopicPartition]
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Where each log starts, and ends; under read_committed, at the last stable offset."""
-        wanted = list(partitions)
-        starts = self.offsets_at(dict.fromkeys(wanted, EARLIEST))
-        return starts, self.offsets_at(dict.fromkeys(wanted, LATEST))
-
-    def offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The first offset at or after each timestamp, in milliseconds; the log's end where no
-        record is that young."""
-        return self._portal.call(self._bounded, lambda: self._offsets_at(timestamps))
-
-    async def _offsets_at(
-        self, timestamps: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
-        if not timestamps:
-            return {}
-        logs = LogOffsets(self._cluster, self._options.isolation == "read_committed")
-        found = {tp: at.offset for tp, at in (await logs.at(timestamps)).items()}
-        if young := [tp for tp, offset in found.items() if offset < 0]:
-            ends = await logs.at(dict.fromkeys(young, LATEST))
-            found |= {tp: at.offset for tp, at in ends.items()}
-        return found
-
-    # ------------------------------------------------------------ records
-
-    def start_fetch(self, tp: TopicPartition, topic_id: str, offset: int) -> Future[PartitionData]:
-        """Ask for what lies at `offset`. What comes may begin before it, or be nothing yet; its
-        error code is none, or OFFSET_OUT_OF_RANGE.
-
-        The future raises: BrokerError for what no retry mends, as for a topic that is gone.
-        """
-        return self._portal.start_task_soon(
-            self._bounded, lambda: self._fetch(tp, UUID(topic_id or NO_ID.hex), offset)
-        )
-
-    async def _fetch(self, tp: TopicPartition, topic_id: UUID, offset: int) -> PartitionData:
-        options = self._options
-        partition = FetchPartition(
-            partition=tp.partition,
-            fetch_offset=offset,
-            partition_max_bytes=options.max_partition_fetch_bytes,
-        )
-        request = FetchRequest(
-            max_wait_ms=round(_MAX_WAIT * 1000),
-            min_bytes=1,
-            max_bytes=options.max_partition_fetch_bytes,
-            isolation_level=options.isolation == "read_committed",
-            topics=(FetchTopic(topic=tp.topic, topic_id=topic_id, partitions=(partition,)),),
-        )
-
+    async def _again(
+        self,
+        ask: Callable[[], Awaitable[T]],
+        give_up: Callable[[BrokerError, int], Exception | None] = lambda error, tries: None,
+    ) -> T:
+        """Ask until there is an answer that no retry would change. Between two tries the metadata
+        is renewed. `give_up` answers what to raise in place of another try, by their number."""
         pauses, tries = Pauses(self._cluster.options), 0
         while True:
             tries += 1
             try:
-                return await self._ask_leader(tp, topic_id, request)
+                return await ask()
             except (TransportError, RemoteProtocolError) as error:
                 self._last = error
             except BrokerError as error:
                 if not error.retriable:
                     raise
+                if end := give_up(error, tries):
+                    raise end from error
                 self._last = error
-                if tries > _TRIES_IF_GONE and self._is_gone(tp, topic_id):
-                    raise DataLossError(f"{tp}: {_GONE}") from error
             await pauses.wait()
             try:
                 await self._cluster.refresh()
             except (TransportError, RemoteProtocolError) as error:
                 self._last = error
 
-    async def _ask_leader(
-        self, tp: TopicPartition, topic_id: UUID, request: FetchRequest
-    ) -> PartitionData:
+    def _leader(self, tp: TopicPartition) -> Broker:
+        """Raises: BrokerError LEADER_NOT_AVAILABLE."""
         leader = self._cluster.metadata.leader(tp)
         node = None if leader is None else self._cluster.metadata.nodes.get(leader.leader)
         if node is None:
             raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
-        answer = await self._cluster.broker(node).request(
-            request,
-            connection_id="fetch",
-            timeout=self._options.request_timeout + _MAX_WAIT,
-            highest=None if topic_id != NO_ID else _BY_NAME,
-        )
-        found = [data for topic in answer.responses for data in topic.partitions]
-        code = answer.error_code or (found[0].error_code if found else ErrorCode.NONE)
-        if code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
-            raise broker_error(code, f"fetching {tp}", operation="READ", topic=tp.topic)
-        if not found:
-            raise RemoteProtocolError(f"the broker did not answer for {tp}")
-        return found[0]
-
-    def _is_gone(self, tp: TopicPartition, topic_id: UUID) -> bool:
-        """Whether there is no such topic, or another one under its name."""
-        topic = self._cluster.metadata.topics.get(tp.topic)
-        return topic is not None and (
-            topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            or topic_id not in (NO_ID, topic.topic_id)
-        )
-
-    # ------------------------------------------------------------ the group
-
-    def committed(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed, of these partitions. Raises: BrokerError."""
-        wanted = list(partitions)
-        return self._portal.call(self._bounded, lambda: self._committed(group, wanted))
-
-    async def _committed(
-        self, group: str, partitions: list[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
-            coordinator = await self._cluster.find_coordinator(group)
-            answer = await self._cluster.broker(coordinator).fetch_consumer_group_offsets(
-                group, partitions, require_stable=True
-            )
-            code = answer.error_code or (answer.groups[0].error_code if answer.groups else 0)
-            found = {}
-            for topic in answer.groups[0].topics if answer.groups else answer.topics:
-                for p in topic.partitions:
-                    code = code or p.error_code
-                    if p.committed_offset >= 0:
-                        found[TopicPartition(topic.name, p.partition_index)] = OffsetAndMetadata(
-                            p.committed_offset, p.metadata or "", p.committed_leader_epoch
-                        )
-            if code:
-                raise broker_error(code, f"offsets of {group!r}", operation="READ", group=group)
-            return found
-
-        return await self._of_coordinator(ask)
-
-    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit as one who is no member.
-
-        Raises: BrokerError; UNKNOWN_MEMBER_ID where the group has members.
-        """
-        return self._portal.call(self._bounded, lambda: self._commit(group, offsets))
-
-    async def _commit(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> None:
-        async def ask() -> None:
-            coordinator = await self._cluster.find_coordinator(group)
-            answer = await self._cluster.broker(coordinator).commit_consumer_group_offsets(
-                group, -1, "", offsets
-            )
-            for topic in answer.topics:
-                for p in topic.partitions:
-                    if p.error_code:
-                        raise broker_error(
-                            p.error_code,
-                            f"committing {topic.name}/{p.partition_index} to group {group!r}",
-                            operation="READ",
-                            group=group,
-                            topic=topic.name,
-                        )
-
-        await self._of_coordinator(ask)
-
-    async def _of_coordinator(self, ask: Callable[[], Awaitable[T]]) -> T:
-        pauses = Pauses(self._cluster.options)
-        while True:
-            try:
-                return await ask()
-            except BrokerError as error:
-                if not error.retriable:
-                    raise
-                self._last = error
-            except (TransportError, RemoteProtocolError) as error:
-                self._last = error
-            await pauses.wait()
-
-    async def _bounded(self, work: Callable[[], Awaitable[T]]) -> T:
-        self._last = None
-        with anyio.move_on_after(self._options.api_timeout):
-            return await work()
-        raise self._last or RequestTimeoutError(f"no answer in {self._options.api_timeout:g} s")
+        return self._cluster.broker(node)

@@ -22,7 +22,7 @@ import attrs
 from pyspark.sql.streaming import StreamingQueryListener
 
 from kafkagroup.errors import ConfigurationError, ErrorCode, IllegalStateError, KafkaGroupError
-from kafkagroup.spark.cluster import Session
+from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import SourceOptions, parse_options
 from kafkagroup.spark.ranges import Positions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -63,7 +63,7 @@ class _Note:
         return not (self.topic_id and topic_id) or self.topic_id == topic_id
 
 
-def pin(session: Session, options: SourceOptions, planned: Positions) -> Positions:
+def pin(session: Logs, options: SourceOptions, planned: Positions) -> Positions:
     """Where a new query begins, committed before it is known to anybody: what moves, as the ends of
     logs do, must be the same when a query that died in its first batch is started again.
 
@@ -90,13 +90,15 @@ def pin(session: Session, options: SourceOptions, planned: Positions) -> Positio
     return pinned
 
 
-def commit(session: Session, group: str, done: Positions) -> dict[TopicPartition, int]:
+def commit(
+    session: Logs, group: str, done: Positions, timeout: float | None = None
+) -> dict[TopicPartition, int]:
     """Commit the end of a batch that is in Spark's commit log; answer what was not there before.
 
     Raises: IllegalStateError where the group has members; BrokerError; TransportError.
     """
     news = dict(done.offsets)
-    for tp, committed in session.committed(group, done.offsets).items():
+    for tp, committed in session.committed(group, done.offsets, timeout).items():
         note = _Note.of(committed)
         if not note.is_of(done.topic_ids[tp.topic]):
             continue
@@ -104,24 +106,24 @@ def commit(session: Session, group: str, done: Positions) -> dict[TopicPartition
         if ahead > 0 or (ahead == 0 and not note.first):
             del news[tp]
     if news:
-        _write(session, group, done, news)
+        _write(session, group, done, news, timeout=timeout)
     return news
 
 
 def _write(
-    session: Session,
+    session: Logs,
     group: str,
     positions: Positions,
     offsets: Mapping[TopicPartition, int],
     first: bool = False,
+    timeout: float | None = None,
 ) -> None:
     notes = {
         topic: _Note(topic_id, first).to_text() for topic, topic_id in positions.topic_ids.items()
     }
     try:
-        session.commit(
-            group, {tp: OffsetAndMetadata(at, notes[tp.topic]) for tp, at in offsets.items()}
-        )
+        noted = {tp: OffsetAndMetadata(at, notes[tp.topic]) for tp, at in offsets.items()}
+        session.commit(group, noted, timeout)
     except KafkaGroupError as error:
         if getattr(error, "code", None) == ErrorCode.UNKNOWN_MEMBER_ID:
             raise IllegalStateError(
@@ -151,7 +153,7 @@ class CommitListener(StreamingQueryListener):
                 continue
             assert done.group is not None
             try:
-                with Session(self._options) as session:
+                with Logs(self._options) as session:
                     commit(session, done.group, done)
             except KafkaGroupError as error:
                 logger.warning("the offsets of batch %d: %s", event.progress.batchId, error)
@@ -181,7 +183,7 @@ def reconcile(
     if not found:
         raise ConfigurationError(f"{checkpoint} has no offsets of group {parsed.group_id!r}")
     news: dict[TopicPartition, int] = {}
-    with Session(parsed) as session:
+    with Logs(parsed) as session:
         for done in found:
             assert done.group is not None
             news |= commit(session, done.group, done)

@@ -1,4 +1,4 @@
-"""The options of the source, from the strings that Spark hands over. Pure.
+"""The options of source and sink, from the strings that Spark hands over. Pure.
 
 Spark folds the case of names; those of connecting may be written with dots or underscores. What is
 not known here is refused: a misspelt option would be one that silently has no effect.
@@ -10,14 +10,23 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from inspect import signature
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import attrs
 
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.compression import Codec
 
-__all__ = ["COLUMNS", "Bound", "SourceOptions", "parse_options"]
+__all__ = [
+    "COLUMNS",
+    "Bound",
+    "ConnectionOptions",
+    "SinkOptions",
+    "SourceOptions",
+    "parse_options",
+    "parse_sink_options",
+]
 
 
 COLUMNS = {
@@ -39,6 +48,9 @@ COLUMNS = {
 Commit = Literal["source", "listener", "off"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 
+_Table = Mapping[str, tuple[str, Callable[[str], object]]]
+"""Name in Spark -> field, and what reads it."""
+
 _DAY_ONE = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -59,14 +71,44 @@ LATEST = Bound("latest")
 
 
 @attrs.frozen(kw_only=True)
-class SourceOptions:
-    """What is read, from where to where, and how."""
+class ConnectionOptions:
+    """How to reach a cluster."""
 
     bootstrap_servers: str
     client_id: str = "kafkagroup-spark"
     security: Mapping[str, str | bool] = attrs.field(factory=dict, repr=lambda given: str([*given]))
     """Arguments of `kafkagroup.Security`, which is made where it is needed; none for neither TLS
     nor SASL."""
+    request_timeout: float = 30.0
+    """Seconds."""
+    api_timeout: float = 60.0
+    """Seconds that a call to the cluster may take with all its retries."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """All that are known beforehand, sorted."""
+        return ()
+
+
+@attrs.frozen(kw_only=True)
+class SinkOptions(ConnectionOptions):
+    """What rows are written to, and how."""
+
+    topic: str | None = None
+    """For rows that name none."""
+    compression: Codec = Codec.NONE
+    batch_bytes: int = 512 << 10
+    """Bytes of keys and values in one batch, before compression."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return () if self.topic is None else (self.topic,)
+
+
+@attrs.frozen(kw_only=True)
+class SourceOptions(ConnectionOptions):
+    """What is read, from where to where, and how."""
+
     subscribe: tuple[str, ...] = ()
     """Topics, of which all partitions are read."""
     assign: tuple[TopicPartition, ...] = ()
@@ -89,10 +131,6 @@ class SourceOptions:
     """Who commits a stream's offsets to `group_id`, if there is one."""
     rewind: bool = False
     """Whether the group's offsets may go back to where a new query begins."""
-    request_timeout: float = 30.0
-    """Seconds."""
-    api_timeout: float = 60.0
-    """Seconds that a call to the cluster may take with all its retries."""
     max_partition_fetch_bytes: int = 8 << 20
     """Most bytes of one fetch, but for a single larger batch."""
     check_crcs: bool = True
@@ -104,10 +142,27 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options. Raises: ConfigurationError that names the one which is wrong."""
+    """Those of the source. Raises: ConfigurationError that names the one which is wrong."""
+    taken = _parse(given, _SOURCE)
+    if bool(taken.get("subscribe")) == bool(taken.get("assign")):
+        raise ConfigurationError("give one of the options subscribe and assign")
+    made = SourceOptions(**taken)
+    if made.group_id is None and made.starting_offsets.kind == "group":
+        raise ConfigurationError("startingOffsets=group needs the option group.id")
+    if made.ending_offsets.kind in ("group", "earliest"):
+        raise ConfigurationError(f"endingOffsets={made.ending_offsets.kind} makes no sense")
+    return made
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Those of the sink. Raises: ConfigurationError that names the one which is wrong."""
+    return SinkOptions(**_parse(given, _SINK))
+
+
+def _parse(given: Mapping[str, str], known: _Table) -> dict[str, Any]:
     options = {name.lower().replace("_", "."): value for name, value in given.items()}
-    taken: dict[str, object] = {}
-    for name, (field, parse) in _OPTIONS.items():
+    taken: dict[str, Any] = {}
+    for name, (field, parse) in known.items():
         if (value := options.pop(name.lower(), None)) is not None:
             try:
                 taken[field] = parse(value)
@@ -116,19 +171,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     taken["security"] = _security(options)
     if options:
         raise ConfigurationError(
-            f"unknown options: {', '.join(sorted(options))}; there are {', '.join(_OPTIONS)}, and"
+            f"unknown options: {', '.join(sorted(options))}; there are {', '.join(known)}, and"
             " those of kafkagroup.Security"
         )
     if "bootstrap_servers" not in taken:
         raise ConfigurationError("option bootstrap.servers is missing")
-    if bool(taken.get("subscribe")) == bool(taken.get("assign")):
-        raise ConfigurationError("give one of the options subscribe and assign")
-    made = SourceOptions(**taken)  # type: ignore[arg-type]
-    if made.group_id is None and made.starting_offsets.kind == "group":
-        raise ConfigurationError("startingOffsets=group needs the option group.id")
-    if made.ending_offsets.kind in ("group", "earliest"):
-        raise ConfigurationError(f"endingOffsets={made.ending_offsets.kind} makes no sense")
-    return made
+    return taken
 
 
 def _security(options: dict[str, str]) -> dict[str, str | bool]:
@@ -211,9 +259,14 @@ def _bound(text: str) -> Bound:
     return Bound("timestamp", timestamp=(time - _DAY_ONE) // _MILLISECOND)
 
 
-_OPTIONS: Mapping[str, tuple[str, Callable[[str], object]]] = {
+_CONNECTION: _Table = {
     "bootstrap.servers": ("bootstrap_servers", str),
     "client.id": ("client_id", str),
+    "request.timeout.ms": ("request_timeout", _seconds),
+    "default.api.timeout.ms": ("api_timeout", _seconds),
+}
+_SOURCE: _Table = {
+    **_CONNECTION,
     "subscribe": ("subscribe", _names),
     "assign": ("assign", _partitions),
     "group.id": ("group_id", str),
@@ -226,9 +279,12 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "columns": ("columns", _columns),
     "commit": ("commit", _one_of(Commit)),
     "rewind": ("rewind", _boolean),
-    "request.timeout.ms": ("request_timeout", _seconds),
-    "default.api.timeout.ms": ("api_timeout", _seconds),
     "max.partition.fetch.bytes": ("max_partition_fetch_bytes", _count),
     "check.crcs": ("check_crcs", _boolean),
 }
-"""Name in Spark -> field, and what reads it."""
+_SINK: _Table = {
+    **_CONNECTION,
+    "topic": ("topic", str),
+    "compression.type": ("compression", lambda name: Codec[name.upper()]),
+    "batch.size": ("batch_bytes", _count),
+}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
-    from kafkagroup.spark.cluster import Session
+    from kafkagroup.spark.logs import Logs
 
 __all__ = ["data_loss", "inside", "positions_at", "read"]
 
@@ -27,7 +27,7 @@ planned is there no more: an election that nobody should have won has cut the lo
 
 
 def positions_at(
-    session: Session,
+    session: Logs,
     bound: Bound,
     options: SourceOptions,
     starts: Mapping[TopicPartition, int],
@@ -84,12 +84,12 @@ def read(options: SourceOptions, schema: StructType, of: Range) -> Iterator[pyar
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from kafkagroup.spark.cluster import Session
+    from kafkagroup.spark.logs import Logs
     from kafkagroup.spark.rows import Rows
 
     rows = Rows(options, of, to_arrow_schema(schema, timezone="UTC"))
     position, silent = of.start, 0
-    with Session(options) as session:
+    with Logs(options) as session:
         fetch = session.start_fetch(of.tp, of.topic_id, position)
         while True:
             data = fetch.result()

@@ -29,11 +29,15 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
-    from kafkagroup.spark.cluster import Session
+    from kafkagroup.spark.logs import Logs
 
 __all__ = ["StreamReader"]
 
 logger = logging.getLogger(__name__)
+
+
+_COMMIT_TIMEOUT = 5.0
+"""Seconds that the next batch waits for the offsets of the last one, twice at most."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -42,7 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._connected: Session | None = None
+        self._connected: Logs | None = None
         self._first: Positions | None = None
         self._target: Positions | None = None
         """Where a query of the trigger AvailableNow ends."""
@@ -108,7 +112,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done = Positions.from_json(end)
         assert done.group is not None
         try:
-            commit(self._session(), done.group, done)
+            timeout = min(_COMMIT_TIMEOUT, self._options.api_timeout)
+            commit(self._session(), done.group, done, timeout)
         except KafkaGroupError as error:
             logger.warning("offsets are not committed to group %r: %s", done.group, error)
 
@@ -120,11 +125,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _commits(self) -> bool:
         return self._options.group_id is not None and self._options.commit != "off"
 
-    def _session(self) -> Session:
+    def _session(self) -> Logs:
         if self._connected is None:
-            from kafkagroup.spark.cluster import Session
+            from kafkagroup.spark.logs import Logs
 
-            self._connected = Session(self._options).__enter__()
+            self._connected = Logs(self._options).__enter__()
         return self._connected
 
     def _ends(self, begin: Positions | None = None) -> Positions:

@@ -27,10 +27,10 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks. Offsets are looked up here, once: later records are not seen."""
-        from kafkagroup.spark.cluster import Session
+        from kafkagroup.spark.logs import Logs
 
         options = self._options
-        with Session(options) as session:
+        with Logs(options) as session:
             there, ids = session.partitions()
             starts, ends = session.log_bounds(there)
             first = positions_at(session, options.starting_offsets, options, starts, ends)

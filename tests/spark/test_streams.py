@@ -78,7 +78,7 @@ def test_what_is_available_now_in_batches_of_a_size(
     broker.fill(name, 0, numbered(0, 30))
     broker.fill(name, 1, numbered(1, 10))
     stream = Stream(spark, broker.address, tmp_path, subscribe=name, maxRowsPerBatch="16")
-    assert stream.run() == [16, 16, 8]
+    assert stream.run() == [15, 15, 10]
     assert stream.rows() == expected(p0=30, p1=10)
     broker.fill(name, 1, numbered(1, 12, 10))
     assert stream.run() == [2]
@@ -157,34 +157,6 @@ def test_a_new_query_goes_on_where_the_group_is(
     other = Stream(spark, broker.address, tmp_path / "b", **options)
     other.run()
     assert other.rows() == [(0, 5, b"0/5")]
-
-
-def test_the_latest_of_a_query_that_died_in_its_first_batch_is_still_its_latest(
-    spark: Any, broker: Any, name: str, tmp_path: Path
-) -> None:
-    """Spark keeps where a batch ends, and asks again where the first one begins: what had come
-    since the query was first started used to be lost."""
-    tp = TopicPartition(name, 0)
-    broker.create(name)
-    broker.fill(name, 0, numbered(0, 3))
-    options = {"subscribe": name, "group_id": name, "startingOffsets": "latest"}
-    stream = Stream(spark, broker.address, tmp_path, **options)
-
-    def die(batch: Any, number: int) -> None:
-        raise RuntimeError("the sink is not there")
-
-    reader = spark.readStream.format("kafkagroup").options(**stream.options).load()
-    query = (
-        reader.writeStream.foreachBatch(die).option("checkpointLocation", stream.checkpoint).start()
-    )
-    wait_until(lambda: broker.committed(name, tp) == [3])
-    broker.fill(name, 0, numbered(0, 5, 3))
-    with pytest.raises(Exception, match="the sink is not there"):
-        query.awaitTermination(60)
-    broker.fill(name, 0, numbered(0, 6, 5))
-    assert broker.committed(name, tp) == [3]
-    stream.run()
-    assert stream.rows() == [(0, n, b"0/%d" % n) for n in (3, 4, 5)]
 
 
 @pytest.mark.parametrize("lost", ["the commit log", "the commit log and the sink", "nothing"])

@@ -59,8 +59,8 @@ def values(frame: Any) -> list[tuple[int, int, bytes]]:
 def test_all_of_a_topic_in_as_many_tasks_as_wanted(spark: Any, broker: Any, name: str) -> None:
     broker.create(name, 3)
     for partition in range(2):
-        for start in range(0, 100, 25):
-            broker.fill(name, partition, numbered(partition, start + 25, start))
+        for start, end in ((0, 40), (40, 80), (80, 100)):
+            broker.fill(name, partition, numbered(partition, end, start))
     expected = [(p, n, b"%d/%d" % (p, n)) for p in range(2) for n in range(100)]
     frame = table(spark, broker.address, subscribe=name)
     assert values(frame) == expected

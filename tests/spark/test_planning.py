@@ -1,0 +1,140 @@
+"""The planner of a stream, as Spark calls it, on real Kafka but without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from brokers import numbered
+
+pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from kafkagroup import TopicPartition
+from kafkagroup.spark.options import parse_options
+from kafkagroup.spark.ranges import Positions, Range
+from kafkagroup.spark.stream import StreamReader
+
+Planner = Callable[..., StreamReader]
+
+
+@pytest.fixture
+def planner(broker: Any, name: str) -> Iterator[Planner]:
+    """Makes planners for the topic `name`, each as if in a process of its own."""
+    made = []
+
+    def make(**options: str) -> StreamReader:
+        given = {name.replace("_", "."): value for name, value in options.items()}
+        least = {"bootstrap.servers": broker.address, "subscribe": name}
+        reader = StreamReader(parse_options({**least, **given}), None)
+        made.append(reader)
+        return reader
+
+    yield make
+    for reader in made:
+        reader.stop()
+
+
+def offsets(told: dict[str, Any]) -> dict[int, int]:
+    return {tp.partition: at for tp, at in Positions.from_json(told).offsets.items()}
+
+
+def tasks(planner: StreamReader, start: Any, end: Any) -> list[tuple[int, int, int]]:
+    found: list[Range] = [task.value for task in planner.partitions(start, end)]
+    return [(r.tp.partition, r.start, r.end) for r in found]
+
+
+@pytest.mark.parametrize("where", ["latest", "earliest", "3000"])
+def test_a_query_that_died_in_its_first_batch_begins_where_it_began(
+    broker: Any, name: str, planner: Planner, where: str
+) -> None:
+    """Spark keeps where a batch ends, and asks again where the first one begins: what had come
+    since the query was first started would be lost."""
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 3))
+    options = {"group_id": name, "startingOffsets": where}
+    first = planner(**options)
+    begin = first.initialOffset()
+    assert first.initialOffset() == begin
+    broker.fill(name, 0, numbered(0, 5, 3))
+    end = first.latestOffset(begin, ReadAllAvailable())
+    assert tasks(first, begin, end) == [(0, 0 if where == "earliest" else 3, 5)]
+    broker.delete_records(name, 0, 2)
+    again = planner(**options)
+    assert again.initialOffset() == begin
+
+
+def test_without_a_group_nothing_is_pinned_but_within_one_process(
+    broker: Any, name: str, planner: Planner
+) -> None:
+    broker.create(name)
+    reader = planner(startingOffsets="latest")
+    begin = reader.initialOffset()
+    broker.fill(name, 0, numbered(0, 2))
+    assert offsets(begin) == {0: 0}
+    assert reader.initialOffset() == begin
+
+
+def test_a_new_partition_is_pinned_at_its_start_and_then_read(
+    broker: Any, name: str, planner: Planner
+) -> None:
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 2))
+    reader = planner(startingOffsets="latest")
+    begin = reader.initialOffset()
+    broker.add_partitions(name, 2)
+    broker.fill(name, 1, numbered(1, 6))
+    broker.delete_records(name, 1, 4)
+    seen = reader.latestOffset(begin, ReadAllAvailable())
+    assert offsets(seen) == {0: 2, 1: 4}
+    assert tasks(reader, begin, seen) == []
+    end = reader.latestOffset(seen, ReadAllAvailable())
+    assert tasks(reader, seen, end) == [(1, 4, 6)]
+
+
+def test_what_was_available_when_it_was_asked_for_and_no_more(
+    broker: Any, name: str, planner: Planner
+) -> None:
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    reader = planner()
+    begin = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    broker.fill(name, 0, numbered(0, 9, 5))
+    first = reader.latestOffset(begin, ReadMaxRows(3))
+    second = reader.latestOffset(first, ReadMaxRows(3))
+    assert [offsets(first), offsets(second)] == [{0: 3}, {0: 5}]
+    assert reader.latestOffset(second, ReadMaxRows(3)) == second
+
+
+def test_a_commit_never_goes_back_and_is_of_one_topic(
+    broker: Any, name: str, planner: Planner
+) -> None:
+    tp = TopicPartition(name, 0)
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    reader = planner(group_id=name)
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    assert broker.committed(name, tp) == [0]
+    reader.commit(end)
+    assert broker.committed(name, tp) == [5]
+    reader.commit(begin)
+    assert broker.committed(name, tp) == [5]
+    end["topics"][name]["id"] = "12345678-1234-1234-1234-123456789012"
+    end["topics"][name]["offsets"]["0"] = 1
+    reader.commit(end)
+    assert broker.committed(name, tp) == [1]
+
+
+def test_a_commit_that_fails_is_no_error(
+    broker: Any, name: str, planner: Planner, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create(name)
+    begin = planner(group_id=name).initialOffset()
+    reader = planner(group_id=name, default_api_timeout_ms="200")
+    begin["topics"][name]["offsets"]["77"] = 1
+    reader.commit(begin)
+    assert "offsets are not committed to group" in caplog.text
