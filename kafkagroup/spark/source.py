@@ -9,9 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
-from kafkagroup.spark.options import COLUMNS, parse_options
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.spark.options import COLUMNS, SinkOptions, parse_options, parse_sink_options
+from kafkagroup.spark.sink import StreamWriter, TableWriter, check_schema
 from kafkagroup.spark.stream import StreamReader
 from kafkagroup.spark.table import TableReader
 
@@ -29,7 +37,7 @@ def register(spark: SparkSession) -> None:
 
 
 class KafkaGroupSource(DataSource):
-    """`spark.read.format("kafkagroup")`; its options are those of `SourceOptions`."""
+    """`format("kafkagroup")`; the options are those of `SourceOptions` and `SinkOptions`."""
 
     @classmethod
     def name(cls) -> str:
@@ -44,3 +52,24 @@ class KafkaGroupSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(parse_options(dict(self.options)), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise ConfigurationError(
+                'a topic is only written to behind its end; use mode("append")'
+            )
+        return TableWriter(self._sink(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StreamWriter(self._sink(schema))
+
+    def _sink(self, schema: StructType) -> SinkOptions:
+        options = parse_sink_options(
+            {name: value for name, value in self.options.items() if name not in _SPARKS_OWN}
+        )
+        check_schema(schema, options)
+        return options
+
+
+_SPARKS_OWN = ("checkpointlocation",)
+"""Options of Spark's that it hands to sinks too."""

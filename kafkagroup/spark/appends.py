@@ -1,0 +1,45 @@
+"""Batches of records appended to logs."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from kafkagroup.errors import ErrorCode, RemoteProtocolError, broker_error
+from kafkagroup.spark.cluster import Session
+from kafkagroup.types import TopicPartition
+
+__all__ = ["Appends"]
+
+
+class Appends(Session):
+    """What the sink needs of a cluster."""
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has. Raises: BrokerError, where it does not exist too."""
+        return self._call(lambda: self._partition_count(topic))
+
+    async def _partition_count(self, topic: str) -> int:
+        self._cluster.topics.add(topic)
+        metadata = (await self._cluster.refresh()).topics.get(topic)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if metadata is None else metadata.error_code
+        if metadata is None or code:
+            raise broker_error(code, f"topic {topic!r}", operation="WRITE", topic=topic)
+        return len(metadata.partitions)
+
+    def start_append(self, tp: TopicPartition, batch: bytes) -> Future[None]:
+        """Append a batch, which all replicas in sync then have. Tried again it may be there twice.
+
+        The future raises: BrokerError; TransportError when the time is up.
+        """
+        return self._portal.start_task_soon(
+            self._bounded, lambda: self._again(lambda: self._append(tp, batch))
+        )
+
+    async def _append(self, tp: TopicPartition, batch: bytes) -> None:
+        self._cluster.topics.add(tp.topic)
+        answer = await self._leader(tp).produce_messages({tp: batch})
+        if answer is None or not answer.responses or not answer.responses[0].partition_responses:
+            raise RemoteProtocolError(f"the broker did not answer for {tp}")
+        code = answer.responses[0].partition_responses[0].error_code
+        if code:
+            raise broker_error(code, f"writing to {tp}", operation="WRITE", topic=tp.topic)

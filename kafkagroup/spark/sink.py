@@ -1,0 +1,179 @@
+"""Rows written to topics, at least once: a task that Spark runs again writes its rows again.
+
+Columns: `value`, and where there are any `key`, `topic`, `partition`, `timestamp`, `headers`, in
+whatever order; texts are written as UTF-8. A record goes to its `partition`, else where its key
+belongs, else to a partition that changes with each batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.spark.options import SinkOptions
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.murmur2 import partition_of
+from kafkagroup.wire.records import NewRecord, encode_batch
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+    from kafkagroup.spark.appends import Appends
+
+__all__ = ["StreamWriter", "TableWriter", "check_schema"]
+
+_TYPES = {
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": ("array<struct<name:string,value:binary>>",),
+}
+"""Column -> the types that it may have."""
+
+_IN_FLIGHT = 4
+"""Most batches of a task that are not answered yet; of one partition one, or they could change
+places."""
+
+
+def check_schema(schema: StructType, options: SinkOptions) -> None:
+    """Raises: ConfigurationError for rows that cannot be written."""
+    given = {field.name: field.dataType.simpleString() for field in schema}
+    wrong = [
+        f"{name} is {kind}, {' or '.join(_TYPES[name])} is wanted"
+        if name in _TYPES
+        else f"there is no column {name} in a record"
+        for name, kind in given.items()
+        if kind not in _TYPES.get(name, ())
+    ]
+    if "value" not in given:
+        wrong.append("there is no column value")
+    if "topic" not in given and options.topic is None:
+        wrong.append("there is neither a column topic nor the option topic")
+    if wrong:
+        raise ConfigurationError("; ".join(wrong))
+
+
+class TableWriter(DataSourceArrowWriter):
+    """Writes a table."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        return _write(self._options, iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes each batch of a stream."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        return _write(self._options, iterator)
+
+
+def _write(options: SinkOptions, rows: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+    """Returns once every row is in its log. Raises: BrokerError; TransportError."""
+    from kafkagroup.spark.appends import Appends
+
+    with Appends(options) as appends:
+        task = _Task(options, appends)
+        for batch in rows:
+            task.add(batch)
+        task.finish()
+    return WriterCommitMessage()
+
+
+class _Task:
+    """The batches of one task, being filled and sent."""
+
+    def __init__(self, options: SinkOptions, appends: Appends) -> None:
+        self._options = options
+        self._appends = appends
+        self._counts: dict[str, int] = {}
+        self._open: dict[TopicPartition, tuple[list[NewRecord], int]] = {}
+        """Records that wait for more, and their bytes."""
+        self._sent: dict[TopicPartition, Future[None]] = {}
+        self._order: deque[TopicPartition] = deque()
+        self._turn = 0
+        """What records without a key follow: it moves on with every batch that is sent."""
+
+    def add(self, batch: pyarrow.RecordBatch) -> None:
+        columns = _columns(batch)
+        now = time.time_ns() // 1_000_000
+        for n in range(batch.num_rows):
+            key, value = columns["key"][n], columns["value"][n]
+            stamp, headers = columns["timestamp"][n], columns["headers"][n] or ()
+            record = NewRecord(
+                key,
+                value,
+                now if stamp is None else stamp,
+                tuple((header["name"], header["value"]) for header in headers),
+            )
+            tp = self._place(
+                columns["topic"][n] or self._options.topic, columns["partition"][n], key
+            )
+            records, size = self._open.get(tp, ([], 0))
+            more = len(key or b"") + len(value or b"")
+            if records and size + more > self._options.batch_bytes:
+                self._send(tp, records)
+                records, size = [], 0
+            records.append(record)
+            self._open[tp] = records, size + more
+
+    def finish(self) -> None:
+        for tp, (records, _) in self._open.items():
+            self._send(tp, records)
+        for sent in self._sent.values():
+            sent.result()
+
+    def _place(self, topic: str | None, partition: int | None, key: bytes | None) -> TopicPartition:
+        if topic is None:
+            raise ConfigurationError("a row names no topic, and there is no option topic")
+        if partition is not None:
+            return TopicPartition(topic, partition)
+        if topic not in self._counts:
+            self._counts[topic] = self._appends.partition_count(topic)
+        count = self._counts[topic]
+        return TopicPartition(
+            topic, self._turn % count if key is None else partition_of(key, count)
+        )
+
+    def _send(self, tp: TopicPartition, records: Sequence[NewRecord]) -> None:
+        if before := self._sent.pop(tp, None):
+            before.result()
+            self._order.remove(tp)
+        while len(self._order) >= _IN_FLIGHT:
+            self._sent.pop(self._order.popleft()).result()
+        data = encode_batch(records, codec=self._options.compression)
+        self._sent[tp] = self._appends.start_append(tp, data)
+        self._order.append(tp)
+        self._turn += 1
+
+
+def _columns(batch: pyarrow.RecordBatch) -> Mapping[str, Sequence[Any]]:
+    """Each column as a list; nothing but nulls where there is none."""
+    import pyarrow as pa
+
+    found: dict[str, Sequence[Any]] = dict.fromkeys(_TYPES, [None] * batch.num_rows)
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if field.name in ("key", "value"):
+            column = column.cast(pa.binary())
+        elif field.name == "timestamp":
+            column = column.cast(pa.timestamp("ms", field.type.tz), safe=False).cast(pa.int64())
+        found[field.name] = column.to_pylist()
+    return found
