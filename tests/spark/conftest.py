@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
+import importlib
 import os
 import sys
 import uuid
@@ -26,18 +26,18 @@ T = TypeVar("T")
 
 
 def why_no_spark() -> str | None:
-    if importlib.util.find_spec("pyspark") is None:
-        return "pyspark is not installed"
     try:
+        importlib.import_module("pyspark")
         find_java()
-    except LocalKafkaUnavailable as error:
+    except (ImportError, LocalKafkaUnavailable) as error:
         return str(error)
     return None
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A local session with two threads, which knows the data source."""
+def spark(tmp_path_factory: pytest.TempPathFactory, real: str) -> Iterator[Any]:
+    """A local session with two threads, which knows the data source; none without real Kafka, as
+    there would be nothing to read."""
     if reason := why_no_spark():
         pytest.skip(f"NOT TESTED on Spark: {reason}")
     from pyspark.sql import SparkSession
@@ -167,4 +167,10 @@ class Kafka:
 
 @pytest.fixture
 def broker(real: str) -> Kafka:
+    return Kafka(real)
+
+
+@pytest.fixture(scope="module")
+def module_broker(real: str) -> Kafka:
+    """The same, for what all tests of a module look at."""
     return Kafka(real)

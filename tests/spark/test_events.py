@@ -1,0 +1,156 @@
+"""Records of groups as rows: of every type and version, in one shape; no Spark here."""
+
+from __future__ import annotations
+
+from struct import pack
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from messages import MESSAGES, PAIRS, is_record, repeatable
+from messages import messages as values_of
+
+from kafkagroup import TopicPartition, encode_assignment, encode_subscription
+from kafkagroup.spark.events import event_of, to_events
+from kafkagroup.wire.coordinator.classic import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+)
+from kafkagroup.wire.coordinator.consumer import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    TopicPartitions,
+)
+from kafkagroup.wire.coordinator.offsets import OffsetCommitKey, OffsetCommitValue
+from kafkagroup.wire.group_log import Subscription
+from kafkagroup.wire.schema import encode
+
+pa = pytest.importorskip("pyarrow")
+
+AN_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
+VALUES = [p for p in PAIRS if is_record(p.values[0]) and p.values[0].__name__.endswith("Value")]
+
+
+def data(message: Any, version: int, number: int) -> bytes:
+    return pack(">h", number) + encode(message, version)
+
+
+def test_a_commit_and_its_end() -> None:
+    key = data(OffsetCommitKey(group="g", topic="t", partition=3), 0, 1)
+    value = OffsetCommitValue(
+        offset=9, leader_epoch=2, metadata="m", commit_timestamp=1_700_000_000_123, topic_id=AN_ID
+    )
+    told = {"record": "OffsetCommit", "kind": "offsets", "group_id": "g"}
+    assert event_of(key, data(value, 4, 4)) == {
+        **told,
+        "removed": False,
+        "commit": {
+            "topic": "t",
+            "topic_id": str(AN_ID),
+            "partition": 3,
+            "offset": 9,
+            "leader_epoch": 2,
+            "metadata": "m",
+            "commit_time": 1_700_000_000_123_000,
+            "expire_time": None,
+        },
+    }
+    gone = {**told, "removed": True, "commit": {"topic": "t", "partition": 3}}
+    assert event_of(key, None) == gone
+
+
+def test_a_generation_of_consumers() -> None:
+    member = MemberMetadata(
+        member_id="m",
+        group_instance_id="i",
+        client_id="c",
+        client_host="/h",
+        rebalance_timeout=5,
+        session_timeout=6,
+        subscription=encode_subscription(Subscription(topics=("t",), rack="r")),
+        assignment=encode_assignment([TopicPartition("t", 1)]),
+    )
+    value = GroupMetadataValue(
+        protocol_type="consumer",
+        generation=7,
+        protocol="range",
+        leader="m",
+        current_state_timestamp=5,
+        members=(member,),
+    )
+    event = event_of(data(GroupMetadataKey(group="g"), 0, 2), data(value, 3, 3))
+    assert event["generation"] == {
+        "number": 7,
+        "protocol_type": "consumer",
+        "protocol": "range",
+        "leader": "m",
+        "state_time": 5_000,
+        "members": 1,
+    }
+    assert event["members"] == [
+        {
+            "member_id": "m",
+            "instance_id": "i",
+            "client_id": "c",
+            "client_host": "/h",
+            "epoch": 7,
+            "session_timeout_ms": 6,
+            "rebalance_timeout_ms": 5,
+            "topics": ["t"],
+            "rack": "r",
+            "assigned": [{"topic": "t", "partition": 1}],
+        }
+    ]
+
+
+def test_what_a_member_has_by_the_newer_protocol() -> None:
+    key = ConsumerGroupCurrentMemberAssignmentKey(group_id="g", member_id="m")
+    value = ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=4,
+        previous_member_epoch=3,
+        state=1,
+        assigned_partitions=(TopicPartitions(topic_id=AN_ID, partitions=(0, 2)),),
+        partitions_pending_revocation=(TopicPartitions(topic_id=AN_ID, partitions=(1,)),),
+    )
+    has, pending = (
+        [{"topic_id": str(AN_ID), "partition": n} for n in numbers] for numbers in ((0, 2), (1,))
+    )
+    assert event_of(data(key, 0, 8), data(value, 0, 0))["members"] == [
+        {"member_id": "m", "epoch": 4, "state": 1, "assigned": has, "pending": pending}
+    ]
+
+
+def test_what_nobody_can_read() -> None:
+    assert event_of(b"\0\x63", b"x") == {
+        "undecoded": {"reason": "a key of type 99", "key": b"\0\x63", "value": b"x"}
+    }
+
+
+@pytest.mark.parametrize(("cls", "version"), VALUES)
+def test_any_record_is_a_row(cls: Any, version: int) -> None:
+    key_class: Any = MESSAGES[cls.__name__.removesuffix("Value") + "Key"]
+    at = st.integers(-(2**63), 2**63 - 1)
+
+    @repeatable(10)
+    @given(values_of(key_class, 0), values_of(cls, version), at)
+    def one_row(key: Any, value: Any, time: int) -> None:
+        told = [data(key, 0, cls.api_key), data(value, version, version)]
+        batch = pa.RecordBatch.from_arrays(
+            [
+                pa.array([0, 0], pa.int32()),
+                pa.array([5, 6], pa.int64()),
+                pa.array([time, None], pa.timestamp("us", "UTC")),
+                pa.array([told[0]] * 2, pa.binary()),
+                pa.array([told[1], None], pa.binary()),
+            ],
+            names=["partition", "offset", "timestamp", "key", "value"],
+        )
+        (made,) = to_events([batch])
+        assert made.column("log_offset").to_pylist() == [5, 6]
+        assert made.column("removed").to_pylist() == [False, True]
+        assert made.column("undecoded").null_count == 2
+
+    one_row()

@@ -1,0 +1,93 @@
+"""The history of groups as tables: of groups of real Kafka, beside what the broker says itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import confluent_kafka
+import pytest
+from brokers import numbered
+
+from kafkagroup import TopicPartition
+
+pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
+
+from kafkagroup.spark import history
+
+
+def consume(address: str, group: str, topic: str, **more: str) -> None:
+    given = {name.replace("_", "."): value for name, value in more.items()}
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest", **given}
+    )
+    consumer.subscribe([topic])
+    message = consumer.poll(30)
+    assert message is not None
+    consumer.commit(message, asynchronous=False)
+    consumer.close()
+
+
+@pytest.fixture(scope="module")
+def told(spark: Any, module_broker: Any) -> Any:
+    """The events after two groups have come and gone, kept; topic "history"."""
+    broker = module_broker
+    broker.create("history", 2)
+    broker.fill("history", 0, numbered(0, 3))
+    consume(broker.address, "history-classic", "history")
+    consume(broker.address, "history-848", "history", group_protocol="consumer")
+    frame = history.events(spark, {"bootstrap.servers": broker.address})
+    return frame.where("group_id LIKE 'history-%' OR undecoded IS NOT NULL").cache()
+
+
+def test_everything_is_understood(told: Any) -> None:
+    assert history.undecoded(told).collect() == []
+    keys = told.select("log_partition", "log_offset")
+    assert keys.distinct().count() == told.count() > 10
+
+
+def test_what_was_committed(told: Any, module_broker: Any) -> None:
+    rows = history.commits(told).where("partition = 0 AND NOT removed").collect()
+    assert {(r.group_id, r.topic, r.offset) for r in rows} == {
+        ("history-classic", "history", 1),
+        ("history-848", "history", 1),
+    }
+    tp = TopicPartition("history", 0)
+    for group in ("history-classic", "history-848"):
+        assert module_broker.committed(group, tp) == [1]
+
+
+def test_generations(told: Any) -> None:
+    rows = history.generations(told).orderBy("log_offset").collect()
+    classic = [(r.generation, r.protocol, r.members) for r in rows if r.kind == "classic"]
+    assert classic[0] == (1, "range", 1)
+    newer = [r.generation for r in rows if r.kind == "consumer"]
+    assert newer == sorted(newer)
+    assert len(newer) >= 2
+    assert all(r.time is not None for r in rows)
+
+
+def test_who_had_what(told: Any) -> None:
+    names = history.topic_names(told).withColumnRenamed("topic", "name")
+    frame = history.assignments(told).join(names, "topic_id", "left")
+    rows = frame.selectExpr("*", "coalesce(topic, name) AS of").collect()
+    had = {(r.kind, r.of, r.partition) for r in rows if r.partition is not None and not r.removed}
+    assert had == {(kind, "history", p) for kind in ("classic", "consumer") for p in (0, 1)}
+    assert {r.kind for r in rows if r.removed} == {"consumer"}
+
+
+def test_a_stream_of_them(spark: Any, module_broker: Any, told: Any, tmp_path: Any) -> None:
+    options = {"bootstrap.servers": module_broker.address}
+    frame = history.commits(history.events(spark, options, streaming=True))
+    query = (
+        frame.writeStream.format("parquet")
+        .option("path", str(tmp_path / "commits"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    written = spark.read.parquet(str(tmp_path / "commits")).where("group_id LIKE 'history-%'")
+    key = ["log_partition", "log_offset"]
+    assert sorted(written.select(key).collect()) == sorted(
+        history.commits(told).select(key).collect()
+    )
