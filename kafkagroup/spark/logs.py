@@ -62,7 +62,23 @@ class Logs(Session):
                 )
             found = set(self._options.assign)
         ids = {name: metadata.topics[name].topic_id for name in self._options.topics}
-        return sorted(found), {n: "" if i == NO_ID else str(i) for n, i in ids.items()}
+        return sorted(found), {name: _id_text(topic_id) for name, topic_id in ids.items()}
+
+    def known(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[list[TopicPartition], dict[str, str]]:
+        """Those of some partitions that exist, sorted, and the ids of their topics."""
+        wanted = set(partitions)
+        return self._call(lambda: self._known(wanted))
+
+    async def _known(
+        self, wanted: set[TopicPartition]
+    ) -> tuple[list[TopicPartition], dict[str, str]]:
+        self._cluster.topics |= {tp.topic for tp in wanted}
+        metadata = await self._cluster.refresh()
+        there = sorted(tp for tp in wanted if metadata.leader(tp) is not None)
+        ids = {tp.topic: metadata.topics[tp.topic].topic_id for tp in there}
+        return there, {topic: _id_text(topic_id) for topic, topic_id in ids.items()}
 
     def log_bounds(
         self, partitions: Iterable[TopicPartition]
@@ -211,3 +227,7 @@ class Logs(Session):
                         )
 
         await self._again(ask)
+
+
+def _id_text(topic_id: UUID) -> str:
+    return "" if topic_id == NO_ID else str(topic_id)

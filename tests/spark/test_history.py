@@ -13,6 +13,7 @@ from kafkagroup import TopicPartition
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 
 from kafkagroup.spark import history
+from kafkagroup.spark.lag import lag
 
 
 def consume(address: str, group: str, topic: str, **more: str) -> None:
@@ -59,7 +60,8 @@ def test_what_was_committed(told: Any, module_broker: Any) -> None:
 def test_generations(told: Any) -> None:
     rows = history.generations(told).orderBy("log_offset").collect()
     classic = [(r.generation, r.protocol, r.members) for r in rows if r.kind == "classic"]
-    assert classic[0] == (1, "range", 1)
+    assert (1, "range", 1) in classic
+    assert [number for number, _, _ in classic] == sorted(number for number, _, _ in classic)
     newer = [r.generation for r in rows if r.kind == "consumer"]
     assert newer == sorted(newer)
     assert len(newer) >= 2
@@ -91,3 +93,13 @@ def test_a_stream_of_them(spark: Any, module_broker: Any, told: Any, tmp_path: A
     assert sorted(written.select(key).collect()) == sorted(
         history.commits(told).select(key).collect()
     )
+
+
+def test_lag_from_what_was_committed(spark: Any, module_broker: Any, told: Any) -> None:
+    options = {"bootstrap.servers": module_broker.address}
+    rows = lag(spark, options, history.commits(told)).where("partition = 0").collect()
+    assert {(r.group_id, r.topic, r.committed, r.log_end, r.lag) for r in rows} == {
+        ("history-classic", "history", 1, 3, 2),
+        ("history-848", "history", 1, 3, 2),
+    }
+    assert all(r.seconds > 0 and r.reason is None for r in rows)

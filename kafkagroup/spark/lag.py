@@ -1,0 +1,179 @@
+"""How far groups are behind: in records, and in seconds.
+
+Seconds are exact in bursts and in silence alike: the age of the record at the committed offset, the
+oldest that the group has not processed. Ends of logs are asked for after the commits were read, so
+nothing is below zero; what cannot be said is null, and `reason` says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import attrs
+
+from kafkagroup.errors import BrokerError, DecodeError
+from kafkagroup.spark.logs import Logs
+from kafkagroup.spark.options import parse_options
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.fetch import PartitionData
+from kafkagroup.wire.records import read_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["LAG", "Committed", "Lag", "lag", "measure"]
+
+LAG = (
+    "group_id string, topic string, partition int, committed bigint, log_start bigint,"
+    " log_end bigint, lag bigint, seconds double, reason string, sampled_at timestamp"
+)
+"""The schema, in Spark's words."""
+
+_AT_ONCE = 50
+"""Fetches on their way at a time."""
+
+_FETCH_BYTES = 16 << 10
+"""Enough for one record; a broker sends a larger batch whole."""
+
+
+@attrs.frozen
+class Committed:
+    """What a group has committed last of a partition."""
+
+    group: str
+    tp: TopicPartition
+    offset: int
+    topic_id: str | None = None
+    """None where the commit does not tell."""
+
+
+@attrs.frozen
+class Lag:
+    """One row of the table, but for the time."""
+
+    of: Committed
+    start: int | None = None
+    end: int | None = None
+    lag: int | None = None
+    """Records, or what compaction, transactions and retention have left of them."""
+    seconds: float | None = None
+    reason: str | None = None
+    """Why something is null."""
+
+
+def lag(spark: SparkSession, options: Mapping[str, str], commits: DataFrame) -> DataFrame:
+    """The lag of every group and partition now, in the schema `LAG`.
+
+    `commits` is the table of that name, read before; `options` are those of connecting.
+    """
+    last = (
+        commits.groupBy("group_id", "topic", "partition")
+        .agg({"log_offset": "max"})
+        .withColumnRenamed("max(log_offset)", "log_offset")
+    )
+    rows = (
+        commits.join(last, ["group_id", "topic", "partition", "log_offset"])
+        .where("NOT removed")
+        .select("group_id", "topic", "partition", "offset", "topic_id")
+        .distinct()
+        .collect()
+    )
+    wanted = [
+        Committed(r.group_id, TopicPartition(r.topic, r.partition), r.offset, r.topic_id)
+        for r in rows
+    ]
+    found = measure(options, wanted)
+    now = datetime.now(UTC)
+    return spark.createDataFrame(
+        [
+            (x.of.group, *x.of.tp, x.of.offset, x.start, x.end, x.lag, x.seconds, x.reason, now)
+            for x in found
+        ],
+        LAG,
+    )
+
+
+def measure(options: Mapping[str, str], wanted: Iterable[Committed]) -> list[Lag]:
+    """The lag of each, in their order. Raises: BrokerError; TransportError."""
+    given = list(wanted)
+    if not given:
+        return []
+    topics = ",".join(sorted({of.tp.topic for of in given}))
+    parsed = attrs.evolve(
+        parse_options({**options, "subscribe": topics}), max_partition_fetch_bytes=_FETCH_BYTES
+    )
+    with Logs(parsed) as logs:
+        there, ids = logs.known(of.tp for of in given)
+        starts, ends = logs.log_bounds(there)
+        now = time.time()
+        waiting = {
+            (of.tp, max(of.offset, starts[of.tp]))
+            for of in given
+            if of.tp in ends and of.offset < ends[of.tp] and _same(of, ids)
+        }
+        ages = _ages(logs, waiting, ids, now)
+    return [_lag(of, ids, starts, ends, ages) for of in given]
+
+
+def _lag(
+    of: Committed,
+    ids: Mapping[str, str],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    ages: Mapping[tuple[TopicPartition, int], float | str],
+) -> Lag:
+    if of.tp not in ends:
+        return Lag(of, reason="there is no such partition")
+    start, end = starts[of.tp], ends[of.tp]
+    if not _same(of, ids):
+        return Lag(of, start, end, reason="the topic was made anew since the commit")
+    if of.offset > end:
+        return Lag(of, start, end, reason="the log ends before the committed offset")
+    if of.offset == end:
+        return Lag(of, start, end, 0, 0.0)
+    first = max(of.offset, start)
+    age = ages[of.tp, first]
+    if isinstance(age, str):
+        return Lag(of, start, end, end - first, reason=age)
+    return Lag(of, start, end, end - first, age)
+
+
+def _same(of: Committed, ids: Mapping[str, str]) -> bool:
+    """Whether the commit is of the topic that has the name now."""
+    return not (of.topic_id and ids[of.tp.topic]) or of.topic_id == ids[of.tp.topic]
+
+
+def _ages(
+    logs: Logs, wanted: Iterable[tuple[TopicPartition, int]], ids: Mapping[str, str], now: float
+) -> dict[tuple[TopicPartition, int], float | str]:
+    """Seconds since the first record at or after each offset was made, or why nobody can tell."""
+    ages: dict[tuple[TopicPartition, int], float | str] = {}
+    todo = sorted(wanted)
+    for n in range(0, len(todo), _AT_ONCE):
+        some = todo[n : n + _AT_ONCE]
+        fetches = [logs.start_fetch(tp, ids[tp.topic], offset) for tp, offset in some]
+        for (tp, offset), fetch in zip(some, fetches, strict=True):
+            try:
+                stamp = next(_timestamps(fetch.result(), tp, offset), None)
+            except (BrokerError, DecodeError) as error:
+                ages[tp, offset] = str(error)
+                continue
+            if stamp is None:
+                ages[tp, offset] = "no record was found at the committed offset"
+            elif stamp < 0:
+                ages[tp, offset] = "the record at the committed offset has no timestamp"
+            else:
+                ages[tp, offset] = max(0.0, now - stamp / 1000)
+    return ages
+
+
+def _timestamps(data: PartitionData, tp: TopicPartition, offset: int) -> Iterator[int]:
+    for batch in read_batches(
+        memoryview(data.records or b""), topic=tp.topic, partition=tp.partition
+    ):
+        if not batch.is_control:
+            for record in batch.records(offset):
+                yield record.timestamp

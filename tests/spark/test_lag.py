@@ -1,0 +1,54 @@
+"""Lag in records and seconds, on real Kafka but without Spark."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from kafkagroup import TopicPartition
+from kafkagroup.spark.lag import Committed, Lag, measure
+from kafkagroup.wire.records import NewRecord
+
+
+def test_lag_is_exact_or_null_with_a_reason(broker: Any, name: str) -> None:
+    now = round(time.time() * 1000)
+    broker.create(name, 3)
+    aged = [NewRecord(None, b"v", now - 1000 * seconds) for seconds in (500, 400, 300)]
+    broker.fill(name, 0, aged)
+    broker.fill(name, 1, aged)
+    broker.fill(name, 2, [NewRecord(None, b"v")])
+    broker.delete_records(name, 1, 2)
+    tps = [TopicPartition(name, n) for n in range(4)]
+    wanted = [
+        Committed("g", tps[0], 1),
+        Committed("h", tps[0], 0),
+        Committed("g", tps[0], 3),
+        Committed("g", tps[0], 4),
+        Committed("g", tps[0], 0, "00112233-4455-6677-8899-aabbccddeeff"),
+        Committed("g", tps[1], 0),
+        Committed("g", tps[2], 0),
+        Committed("g", tps[3], 0),
+        Committed("g", TopicPartition(f"{name}-gone", 0), 0),
+    ]
+    found = measure({"bootstrap.servers": broker.address}, wanted)
+    assert [lag.of for lag in found] == wanted
+    seconds = [found[n].seconds for n in (0, 1, 5)]
+    for measured, age in zip(seconds, (400, 500, 300), strict=True):
+        assert measured is not None
+        assert age <= measured <= age + 60
+    assert [(lag.start, lag.end, lag.lag, lag.reason) for lag in found] == [
+        (0, 3, 2, None),
+        (0, 3, 3, None),
+        (0, 3, 0, None),
+        (0, 3, None, "the log ends before the committed offset"),
+        (0, 3, None, "the topic was made anew since the commit"),
+        (2, 3, 1, None),
+        (0, 1, 1, "the record at the committed offset has no timestamp"),
+        (None, None, None, "there is no such partition"),
+        (None, None, None, "there is no such partition"),
+    ]
+    assert found[2] == Lag(wanted[2], 0, 3, 0, 0.0)
+
+
+def test_of_nothing_nothing_is_asked() -> None:
+    assert measure({"bootstrap.servers": "nowhere.invalid:1"}, []) == []
