@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check compile wheel test test-all test-wire test-brokers soak sim bench fuzz fuzz-assign hostile clean
+.PHONY: help demo check compile wheel test test-all test-wire test-brokers soak sim bench bench-spark fuzz fuzz-assign hostile clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -102,6 +102,9 @@ sim: .venv/compiled.stamp ## 10,000 simulated lives of groups, judged; HISTORIES
 
 bench: .venv/bench.stamp ## everything beside aiokafka, librdkafka and Java; PRESET=large for the long form
 	$(BIN)/python -m tests.bench --preset $(or $(PRESET),small)
+
+bench-spark: .venv/bench.stamp .venv/spark.stamp ## rows into Spark beside its own connector; ROWS=n
+	$(BIN)/python -m tests.bench.spark $(if $(ROWS),--rows $(ROWS))
 
 clean: ## remove the virtual environments and all that tools have left
 	find kafkagroup -name '*.so' -delete

@@ -18,8 +18,9 @@ from kafkagroup.wire.records import RecordBatch, read_batches
 
 __all__ = ["Rows"]
 
-_MOST = 1 << 20
-"""Most rows of one Arrow batch: what the JVM holds of a task at a time."""
+_MOST_BYTES = 64 << 20
+"""Most bytes of one Arrow batch, but for the records of a single larger batch: what the JVM holds
+of a task at a time, however well it was compressed."""
 
 
 @attrs.frozen
@@ -62,18 +63,18 @@ class Rows:
 
     def _rows(self, batches: Sequence[RecordBatch], position: int) -> Iterator[pa.RecordBatch]:
         parts: list[_Part] = []
-        count = 0
+        size = 0
         for batch in batches:
             if batch.is_control or batch.hidden or batch.base_offset >= self._of.end:
                 continue
             part = self._part(batch, position)
             if part is None:
                 continue
-            if count + part.arrow.num_rows > _MOST and parts:
+            if parts and size + part.arrow.nbytes > _MOST_BYTES:
                 yield self._together(parts)
-                parts, count = [], 0
+                parts, size = [], 0
             parts.append(part)
-            count += part.arrow.num_rows
+            size += part.arrow.nbytes
         if parts:
             yield self._together(parts)
 

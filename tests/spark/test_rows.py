@@ -1,0 +1,112 @@
+"""Fetch answers as rows: where a task ends, what nobody is to see, what batches differ in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from brokers import numbered
+
+from kafkagroup import TopicPartition
+from kafkagroup.spark import ranges
+from kafkagroup.spark.options import SourceOptions
+from kafkagroup.wire.messages.fetch import AbortedTransaction, PartitionData
+from kafkagroup.wire.records import NewRecord, encode_batch
+
+pa = pytest.importorskip("pyarrow")
+
+from kafkagroup.spark import rows as rows_module  # noqa: E402 - which is made of it
+
+SCHEMA = pa.schema(
+    {
+        "value": pa.binary(),
+        "offset": pa.int64(),
+        "topic_id": pa.string(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "leader_epoch": pa.int32(),
+        "producer_id": pa.int64(),
+        "transactional": pa.bool_(),
+    }
+)
+READ = SourceOptions(bootstrap_servers="nowhere", subscribe=("t",))
+COMMITTED = SourceOptions(bootstrap_servers="nowhere", subscribe=("t",), isolation="read_committed")
+ABORT = NewRecord(b"\0\0\0\0", b"")
+
+
+def batch(offset: int, count: int, **more: Any) -> bytes:
+    return encode_batch(numbered(0, offset + count, offset), base_offset=offset, **more)
+
+
+def read(
+    options: SourceOptions, start: int, end: int, *batches: bytes, aborted: Any = None
+) -> tuple[int, list[Any]]:
+    of = ranges.Range(TopicPartition("t", 0), "an id", start, end)
+    data = PartitionData(
+        partition_index=0,
+        error_code=0,
+        high_watermark=99,
+        records=b"".join(batches),
+        aborted_transactions=aborted,
+    )
+    position, made = rows_module.Rows(options, of, SCHEMA).of(data, start)
+    return position, list(made)
+
+
+def offsets(made: list[Any]) -> list[int]:
+    return [offset for part in made for offset in part.column("offset").to_pylist()]
+
+
+def test_a_task_begins_and_ends_inside_batches() -> None:
+    batches = [batch(0, 5), batch(5, 5), batch(10, 5)]
+    for start in range(15):
+        for end in range(start + 1, 16):
+            position, made = read(READ, start, end, *batches)
+            assert offsets(made) == list(range(start, end))
+            assert position == 15
+
+
+def test_columns_that_differ_from_batch_to_batch() -> None:
+    _, (made,) = read(
+        READ,
+        0,
+        9,
+        batch(0, 2, leader_epoch=3),
+        batch(2, 1, leader_epoch=4, producer_id=7, transactional=True),
+        batch(3, 1, leader_epoch=4),
+    )
+    assert made.to_pydict() | {"timestamp": None} == {
+        "value": [b"0/0", b"0/1", b"0/2", b"0/3"],
+        "offset": [0, 1, 2, 3],
+        "topic_id": ["an id"] * 4,
+        "timestamp": None,
+        "leader_epoch": [3, 3, 4, 4],
+        "producer_id": [None, None, 7, None],
+        "transactional": [False, False, True, False],
+    }
+    assert made.schema == SCHEMA
+    assert made.column("timestamp").cast(pa.int64()).to_pylist() == [
+        1_000_000 + 1000 * n for n in range(4)
+    ]
+
+
+def test_what_was_aborted_and_markers_are_no_rows_but_are_gone_past() -> None:
+    batches = [
+        batch(0, 2, producer_id=7, producer_epoch=0, transactional=True),
+        encode_batch([ABORT], base_offset=2, producer_id=7, transactional=True, control=True),
+    ]
+    aborted = (AbortedTransaction(producer_id=7, first_offset=0),)
+    assert read(COMMITTED, 0, 3, *batches, aborted=aborted) == (3, [])
+    position, made = read(READ, 0, 3, *batches, aborted=aborted)
+    assert (position, offsets(made)) == (3, [0, 1])
+
+
+def test_nothing_yet() -> None:
+    assert read(READ, 4, 9) == (4, [])
+
+
+def test_large_answers_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "_MOST_BYTES", 300)
+    position, made = read(READ, 0, 50, *(batch(n, 5) for n in range(0, 50, 5)))
+    assert (position, offsets(made)) == (50, list(range(50)))
+    assert len(made) > 3
+    assert all(part.num_rows >= 5 for part in made)
