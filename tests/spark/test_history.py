@@ -87,7 +87,7 @@ def test_a_stream_of_them(spark: Any, module_broker: Any, told: Any, tmp_path: A
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     written = spark.read.parquet(str(tmp_path / "commits")).where("group_id LIKE 'history-%'")
     key = ["log_partition", "log_offset"]
     assert sorted(written.select(key).collect()) == sorted(

@@ -90,7 +90,7 @@ def test_a_stream_from_topic_to_topic(spark: Any, broker: Any, name: str, tmp_pa
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     copied = [bytes(row.value) for row in read(spark, broker.address, f"{name}-copy")]
     assert copied == [b"0/%d" % n for n in range(20)]
 

@@ -46,7 +46,7 @@ class Stream:
     def run(self) -> list[int]:
         """Read what is available now; answer how many rows each batch had."""
         query = self.start(availableNow=True)
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
         return [progress.numInputRows for progress in query.recentProgress]
 
     def rows(self) -> list[tuple[int, int, bytes]]:
@@ -58,7 +58,7 @@ class Stream:
         return reconcile(self.spark, self.checkpoint, self.options)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came to that"
