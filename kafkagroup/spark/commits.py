@@ -24,7 +24,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 from kafkagroup.errors import ConfigurationError, ErrorCode, IllegalStateError, KafkaGroupError
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import SourceOptions, parse_options
-from kafkagroup.spark.ranges import Positions
+from kafkagroup.spark.ranges import Note, Positions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -33,34 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["CommitListener", "commit", "pin", "reconcile"]
 
 logger = logging.getLogger(__name__)
-
-
-@attrs.frozen
-class _Note:
-    """What is written beside a committed offset."""
-
-    topic_id: str = ""
-    """"" where it is not known."""
-    first: bool = False
-    """Whether no batch has ended here: a query was to begin here."""
-
-    def to_text(self) -> str:
-        return json.dumps(
-            {"kafkagroup": "first" if self.first else "batch", "topic": self.topic_id}
-        )
-
-    @classmethod
-    def of(cls, committed: OffsetAndMetadata) -> _Note:
-        """The note of a commit; of those of other programs nothing is known."""
-        try:
-            told = json.loads(committed.metadata)
-            return cls(str(told["topic"]), told["kafkagroup"] == "first")
-        except (ValueError, KeyError, TypeError):
-            return cls()
-
-    def is_of(self, topic_id: str) -> bool:
-        """Whether the offset can be compared with those of that topic."""
-        return not (self.topic_id and topic_id) or self.topic_id == topic_id
 
 
 def pin(session: Logs, options: SourceOptions, planned: Positions) -> Positions:
@@ -74,7 +46,7 @@ def pin(session: Logs, options: SourceOptions, planned: Positions) -> Positions:
     group, offsets = options.group_id, dict(planned.offsets)
     explicit = options.starting_offsets.kind == "offsets"
     for tp, committed in session.committed(group, offsets).items():
-        note = _Note.of(committed)
+        note = Note.of(committed)
         if not note.is_of(planned.topic_ids[tp.topic]):
             continue
         if note.first:
@@ -99,7 +71,7 @@ def commit(
     """
     news = dict(done.offsets)
     for tp, committed in session.committed(group, done.offsets, timeout).items():
-        note = _Note.of(committed)
+        note = Note.of(committed)
         if not note.is_of(done.topic_ids[tp.topic]):
             continue
         ahead = committed.offset - done.offsets[tp]
@@ -119,7 +91,7 @@ def _write(
     timeout: float | None = None,
 ) -> None:
     notes = {
-        topic: _Note(topic_id, first).to_text() for topic, topic_id in positions.topic_ids.items()
+        topic: Note(topic_id, first).to_text() for topic, topic_id in positions.topic_ids.items()
     }
     try:
         noted = {tp: OffsetAndMetadata(at, notes[tp.topic]) for tp, at in offsets.items()}

@@ -7,6 +7,7 @@ before.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
@@ -14,9 +15,9 @@ from typing import Any
 import attrs
 
 from kafkagroup.errors import ConfigurationError, KafkaGroupError
-from kafkagroup.types import TopicPartition
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
-__all__ = ["DataLossError", "Positions", "Range", "capped", "split"]
+__all__ = ["DataLossError", "Note", "Positions", "Range", "capped", "split"]
 
 _VERSION = 1
 
@@ -60,6 +61,34 @@ class Positions:
             {topic: of["id"] for topic, of in given["topics"].items()},
             given["group"],
         )
+
+
+@attrs.frozen
+class Note:
+    """What is written beside a committed offset."""
+
+    topic_id: str = ""
+    """"" where it is not known."""
+    first: bool = False
+    """Whether no batch has ended here: a query was to begin here."""
+
+    def to_text(self) -> str:
+        return json.dumps(
+            {"kafkagroup": "first" if self.first else "batch", "topic": self.topic_id}
+        )
+
+    @classmethod
+    def of(cls, committed: OffsetAndMetadata) -> Note:
+        """The note of a commit; of those of other programs nothing is known."""
+        try:
+            told = json.loads(committed.metadata)
+            return cls(str(told["topic"]), told["kafkagroup"] == "first")
+        except (ValueError, KeyError, TypeError):
+            return cls()
+
+    def is_of(self, topic_id: str) -> bool:
+        """Whether the offset can be compared with those of that topic."""
+        return not (self.topic_id and topic_id) or self.topic_id == topic_id
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kafkagroup.errors import ConfigurationError, ErrorCode
 from kafkagroup.spark.options import Bound, SourceOptions
-from kafkagroup.spark.ranges import DataLossError, Range
+from kafkagroup.spark.ranges import DataLossError, Note, Range
 from kafkagroup.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -32,9 +32,12 @@ def positions_at(
     options: SourceOptions,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
+    ids: Mapping[str, str],
 ) -> dict[TopicPartition, int]:
-    """The offset that a bound means in each partition. Where a group has committed nothing it is
-    the start of the log, as for partitions that a bound of offsets does not name: none is skipped.
+    """The offset that a bound means in each partition.
+
+    It is the start of the log where a bound of offsets names none, and where a group has committed
+    nothing, or only of a topic that is gone though another has its name: none is skipped.
 
     Raises: ConfigurationError for a partition that does not exist.
     """
@@ -48,7 +51,12 @@ def positions_at(
         case "group":
             assert options.group_id is not None
             committed = session.committed(options.group_id, starts)
-            return {tp: committed[tp].offset if tp in committed else starts[tp] for tp in starts}
+            return {
+                tp: at.offset
+                if (at := committed.get(tp)) is not None and Note.of(at).is_of(ids[tp.topic])
+                else starts[tp]
+                for tp in starts
+            }
         case "offsets":
             if unknown := sorted(set(bound.offsets) - set(starts)):
                 raise ConfigurationError(

@@ -63,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options, session = self._options, self._session()
             there, ids = session.partitions()
             starts, ends = session.log_bounds(there)
-            begin = positions_at(session, options.starting_offsets, options, starts, ends)
+            begin = positions_at(session, options.starting_offsets, options, starts, ends, ids)
             offsets = {tp: inside(tp, begin[tp], starts[tp], ends[tp], options) for tp in there}
             self._first = Positions(offsets, ids, options.group_id)
             if self._commits():

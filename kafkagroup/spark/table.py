@@ -33,8 +33,8 @@ class TableReader(DataSourceReader):
         with Logs(options) as session:
             there, ids = session.partitions()
             starts, ends = session.log_bounds(there)
-            first = positions_at(session, options.starting_offsets, options, starts, ends)
-            last = positions_at(session, options.ending_offsets, options, starts, ends)
+            first = positions_at(session, options.starting_offsets, options, starts, ends, ids)
+            last = positions_at(session, options.ending_offsets, options, starts, ends, ids)
         ranges = []
         for tp in there:
             start, end = inside(tp, first[tp], starts[tp], ends[tp], options), last[tp]

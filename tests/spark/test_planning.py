@@ -138,3 +138,17 @@ def test_a_commit_that_fails_is_no_error(
     begin["topics"][name]["offsets"]["77"] = 1
     reader.commit(begin)
     assert "offsets are not committed to group" in caplog.text
+
+
+def test_a_group_that_was_in_a_topic_now_gone_begins_anew(
+    broker: Any, name: str, planner: Planner
+) -> None:
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    reader = planner(group_id=name)
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    end["topics"][name]["id"] = "12345678-1234-1234-1234-123456789012"
+    reader.commit(end)
+    assert broker.committed(name, TopicPartition(name, 0)) == [5]
+    again = planner(group_id=name, startingOffsets="group")
+    assert offsets(again.initialOffset()) == {0: 0}
