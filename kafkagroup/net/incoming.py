@@ -40,7 +40,8 @@ class Incoming:
             data = await self._stream.receive(most)
             room[: len(data)] = data
             return len(data)
-        await anyio.sleep(0)  # a fast broker would keep the loop
+        # A fast broker would keep the loop. anyio.lowlevel takes an import of its own.
+        await anyio.sleep(0)  # noqa: ASYNC115
         while True:
             try:
                 count = self._socket.recv_into(room, most)
