@@ -82,14 +82,17 @@ def _events(seed: int, planted: AbstractContextManager[object] | None) -> Sequen
 def hunt(
     names: Iterable[str], jobs: int, *, seeds: Sequence[int] = range(MOST), enough: int = 2
 ) -> int:
-    """Find the first seeds that show each bug; print them, and keep them. 1 if one is not found."""
+    """Find seeds that show each bug, those that are kept or else the first; print them, and keep
+    them. 1 if one is not found."""
     began = time.monotonic()
     wanted = sorted(names) or sorted(BUGS)
     found = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     survivors = []
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs, initializer=_quiet, maxtasksperchild=1) as pool:
-        work = ((name, seeds, enough) for name in wanted)
+        # What has shown a bug before is likely to show it again: little is looked for anew.
+        before = {name: [each["seed"] for each in found.get(name, ())] for name in wanted}
+        work = ((name, [*dict.fromkeys((*before[name], *seeds))], enough) for name in wanted)
         for name, caught_by in pool.imap_unordered(_hunt_one, work):
             if caught_by:
                 found[name] = caught_by
