@@ -375,6 +375,25 @@ def test_s3_the_last_commit_is_answered_or_its_time_is_over():
     assert broken(first, commits(2, answer=False), 0.5, revokes(T0), leaves()) == []
 
 
+def test_s3_a_commit_that_was_cancelled_on_its_way_out_is_not_waited_for():
+    first = [opening(auto_commit=False), starts(1, {T0: 0}), delivers(0, 1)]
+    called = [
+        of(Committing, token=1, offsets=None),
+        of(Committed, token=1, outcome="cancelled"),
+    ]
+
+    def leaves_after(seconds):
+        *before, cancelled, sent = told(first, called, next(iter(commits(2, stored=False))))
+        after = told(revokes(T0), leaves())
+        at = cancelled.time + seconds
+        after = [attrs.evolve(event, time=at + event.time) for event in after]
+        story = [*before, cancelled, attrs.evolve(sent, time=at), *after]
+        return [violation.invariant for violation in judge(story)]
+
+    assert leaves_after(0.0) == []
+    assert leaves_after(0.1) == ["S3"]
+
+
 def test_s3_an_error_of_the_coordinator_excuses():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1, 2)]
     assert broken(first, beats("NOT_COORDINATOR"), revokes(T0)) == []
@@ -796,6 +815,18 @@ def test_l2_who_has_no_application_gives_its_partitions_up():
     alive = [[0.9, beats()] for _ in range(7)]
     assert broken(first, alive) == []
     assert broken(first, alive, 0.9, beats()) == ["L2"]
+
+
+def test_l2_while_it_is_waited_for_it_keeps_them_whatever_becomes_of_the_coordinator():
+    first = [opening(max_poll_interval=5.0), starts(1, {T0: 0}), delivers(0, processed=False)]
+    told_to = [[0.9, beats()] for _ in range(4)], beats("REBALANCE_IN_PROGRESS")
+    looks = request("FindCoordinator", connection=3)
+    assert broken(first, told_to, looks, [[0.9, beats()] for _ in range(5)]) == []
+
+
+def test_l1_what_a_callback_commits_does_not_make_the_application_wait():
+    commit = [of(Committing, token=1, offsets={}), of(Committed, token=1, outcome="ok")]
+    assert broken(rejoining(of(Away), commit, 0.5, delivers(1))) == []
 
 
 def test_l2_when_all_is_well_the_records_are_processed():

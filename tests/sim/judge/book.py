@@ -78,6 +78,8 @@ class Tenure:
     sent_by: int = -1
     flying: bool = False
     """That commit was not answered."""
+    cancelled: tuple[int, float] | None = None
+    """The offset of the application's last commit that was cancelled, and when."""
     flying_since: float = -math.inf
     """When it left, or the first of those that it repeats."""
     identities: set[tuple[str, int, int]] = attrs.field(factory=set)

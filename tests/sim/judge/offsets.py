@@ -186,8 +186,8 @@ class Offsets:
         asked = self._asked.pop((event.member, event.token), {})
         if event.outcome == "cancelled":
             # Nobody waits for its answer any more; the next commit covers what it was for.
-            for tenure, _ in asked.values():
-                tenure.flying = False
+            for tenure, offset in asked.values():
+                tenure.flying, tenure.cancelled = False, (offset, event.time)
         if event.outcome != "ok":
             return
         life = self._book.life(event.member)
@@ -255,6 +255,9 @@ class Offsets:
             self._book.report("S5", event, text, tenure.sent_by, number)
         tenure.sent, tenure.sent_by = offset, number
         tenure.identities.add(identity)
+        dropped, at = tenure.cancelled or (-1, 0.0)
+        if offset == dropped and event.time - at <= self._book.race:
+            return  # it was on its way out
         if not tenure.flying:
             tenure.flying, tenure.flying_since = True, event.time
 
