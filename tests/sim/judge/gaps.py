@@ -99,7 +99,10 @@ class Gaps:
         if event.api == "Fetch":
             for tp, reach in event.offsets.items():
                 window.reach[tp] = (reach, event.time)
-        elif event.api in _MEMBERSHIP and event.error in ("NONE", "REBALANCE_IN_PROGRESS"):
+        elif event.api in _MEMBERSHIP and (
+            event.error == "NONE"
+            or (event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS")
+        ):
             found = self._book.request(event)
             since = event.time if found is None else found[1].time
             until = since + life.told.session_timeout
