@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import socket
 import sys
+from typing import TYPE_CHECKING
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, SocketStream
+
+if TYPE_CHECKING:
+    from anyio.abc import ByteStream
 
 __all__ = ["Incoming"]
 
@@ -24,6 +27,9 @@ class Incoming:
         self._stream = stream
         self._most = most
         self._socket: socket.socket | None = None
+        # Here, as it is a tenth of what importing a consumer costs, and is there once one connects.
+        from anyio.abc import SocketAttribute, SocketStream
+
         # Where a loop has asked the kernel for bytes before we do, as on Windows, it gets them.
         if isinstance(stream, SocketStream) and sys.platform != "win32":
             # Another descriptor of the same socket: loops refuse to wait for one that they read.
