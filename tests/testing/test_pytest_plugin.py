@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkagroup.testing.local import LocalKafkaUnavailable, find_java, resolve_jars
+from kafkagroup.testing._jars import LocalKafkaUnavailable, find_java, resolve_jars
 
 pytest_plugins = ["pytester"]
 
