@@ -184,6 +184,9 @@ class BrokerConnection:
         correlation_id, data = self._protocol.send(request, version)
         self._protocol.expect_no_answer(correlation_id)
         self._write(data)
+        # Nothing else waits: who sends these in a row would keep the loop, and the writer from
+        # running. anyio.lowlevel takes an import of its own.
+        await anyio.sleep(0)  # noqa: ASYNC115
 
     async def aclose(self) -> None:
         """Close at once. What waits fails with ConnectionLostError."""

@@ -5,6 +5,7 @@ import weakref
 
 import anyio
 import pytest
+from anyio.abc import SocketAttribute
 from trustme import CA
 
 from kafkagroup import (
@@ -30,6 +31,7 @@ from kafkagroup.compat.pykafka import (
     RangeProtocol,
 )
 from kafkagroup.errors import ConsumerClosedError, RequestTimeoutError
+from kafkagroup.net.incoming import Incoming
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Swallow
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
@@ -127,30 +129,23 @@ async def test_the_timeouts_are_those_of_each_channel():
 
 async def test_buffer_size_and_source_address(monkeypatch):
     seen = []
-    connect = anyio.connect_tcp
+    into = Incoming.into
 
-    async def connect_tcp(*arguments, **options):
-        stream = await connect(*arguments, **options)
-        receive = stream.receive
-        local = stream.extra(anyio.abc.SocketAttribute.local_address)
+    async def noted(incoming, room):
+        count = await into(incoming, room)
+        seen.append((incoming._stream.extra(SocketAttribute.local_address), count))
+        return count
 
-        async def noted(max_bytes=65536):
-            seen.append((local, max_bytes))
-            return await receive(max_bytes)
-
-        stream.receive = noted
-        return stream
-
-    with EmbeddedKafka({"t": 1}) as near:
+    topics = [f"one-of-twenty-topics-{n}" for n in range(20)]
+    with EmbeddedKafka(dict.fromkeys(topics, 1)) as near:
         async with broker_at(near.bootstrap_servers) as broker:
-            _, port = broker.handler._connections[""]._stream.extra(
-                anyio.abc.SocketAttribute.local_address
-            )
-        monkeypatch.setattr(anyio, "connect_tcp", connect_tcp)
+            _, port = broker.handler._connections[""]._stream.extra(SocketAttribute.local_address)
+        monkeypatch.setattr(Incoming, "into", noted)
         options = {"buffer_size": 512, "source_host": "127.0.0.1", "source_port": port + 1}
         async with broker_at(near.bootstrap_servers, **options) as broker:
-            await broker.request_metadata([])
-    assert set(seen) == {(("127.0.0.1", port + 1), 512)}
+            await broker.request_metadata(topics)
+    assert {address for address, _ in seen} == {("127.0.0.1", port + 1)}
+    assert max(count for _, count in seen) == 512
 
 
 async def test_every_connection_speaks_tls():
