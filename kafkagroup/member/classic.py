@@ -126,7 +126,8 @@ class _Step:
                 if token == self.member.pending:
                     self._fail(error)
             case AssignFailed(error=error):
-                self._fail(error)
+                if self.member.phase not in OVER:
+                    self._fail(error)
             case Woke():
                 pass
             case RejoinRequested(reason=reason, protocols=protocols):

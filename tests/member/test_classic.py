@@ -32,6 +32,7 @@ from kafkagroup.member.classic import step
 from kafkagroup.member.state import BEATING, MOVES, PARKING, Config, Member, Phase
 from kafkagroup.member.vocabulary import (
     Assign,
+    AssignFailed,
     Compute,
     Computed,
     ComputeFailed,
@@ -1673,3 +1674,9 @@ def test_a_doubted_coordinator_is_looked_for_at_once_and_the_generation_stands()
         evolve(STABLE, coordinator=None, finding=6, last_token=6),
         (find(6), WakeAt(time=20.0)),
     )
+
+
+def test_what_fails_to_be_taken_up_once_the_member_goes_is_no_news() -> None:
+    """Fenced while the application took up bytes that are no assignment, it left twice."""
+    late = AssignFailed(now=10.0, error=DecodeError("x"))
+    assert step(GOING, late) == (GOING, ())
