@@ -496,7 +496,7 @@ class _Step:
         static = member.config.group_instance_id is not None
         if (
             leaving is None
-            or not leaving.leave_group
+            or leaving.leave_group is False
             or static
             or not member.member_id
             or member.coordinator is None

@@ -38,6 +38,7 @@ __all__ = [
     "Send",
     "SendFailed",
     "Started",
+    "Taken",
     "WakeAt",
     "Woke",
 ]
@@ -136,6 +137,13 @@ class AssignFailed(_Event):
 
 
 @frozen(kw_only=True)
+class Taken(_Event):
+    """The application owns what it was told to: it has let go, committed, taken up."""
+
+    token: int
+
+
+@frozen(kw_only=True)
 class Woke(_Event):
     """The time of a `WakeAt` has come."""
 
@@ -161,8 +169,9 @@ class Leaving(_Event):
     """The application is done with the group."""
 
     reason: str
-    leave_group: bool = True
-    """Whether to tell the coordinator; otherwise it waits for the session to time out."""
+    leave_group: bool | None = None
+    """Whether to tell the coordinator; otherwise it waits for the session to time out. None:
+    static members keep their place for that long, all others tell (KIP-1092)."""
     lost: bool = False
     """The application did not poll in time: it gets no say, and nothing is committed."""
 

@@ -23,6 +23,7 @@ from kafkagroup.member.vocabulary import (
     Revoke,
     Revoked,
     Started,
+    Taken,
     WakeAt,
     Woke,
     _Event,
@@ -142,13 +143,6 @@ class AskFailed(_Event):
 
     token: int
     error: Exception
-
-
-@attrs.frozen(kw_only=True)
-class Taken(_Event):
-    """The application has done what a `Take` says: let go, committed, taken up."""
-
-    token: int
 
 
 ZooKeeperEvent = (

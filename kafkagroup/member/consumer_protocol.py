@@ -1,0 +1,612 @@
+"""The protocol of consumer groups (KIP-848): one pure `step`. Nothing here reads a clock or touches
+a socket.
+
+The coordinator assigns; a member learns what it is to own from the answers to its heartbeats, and
+tells what it owns in them. What it is to give up it lets go of and commits first, then it takes up
+the rest, then it says so. Assignments come no sooner than a heartbeat asks for them: around any
+change heartbeats are frequent. `consumer_state.MOVES` is the whole table of phases. Sources:
+KIP-848, KIP-1082 (member ids are the client's), KIP-1092 (leaving for good, or for a while).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, assert_never
+from uuid import UUID
+
+from kafkagroup._values import evolve
+from kafkagroup.errors import (
+    COORDINATOR_MOVED,
+    BrokerError,
+    ErrorCode,
+    FencedError,
+    JoinFailedError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    TransportError,
+    UnsupportedVersionError,
+    broker_error,
+)
+from kafkagroup.member.backoff import backoff
+from kafkagroup.member.consumer_requests import (
+    LEAVES,
+    LEAVES_FOR_A_WHILE,
+    heartbeat_request,
+    join_request,
+    leave_request,
+)
+from kafkagroup.member.consumer_state import BEATING, MOVES, OVER, Member, Phase, Share
+from kafkagroup.member.consumer_vocabulary import (
+    ConsumerEffect,
+    ConsumerEvent,
+    FallBack,
+    Name,
+    Reconcile,
+    Subscribed,
+    Tell,
+    TopicsNamed,
+)
+from kafkagroup.member.vocabulary import (
+    AssignFailed,
+    Coordinator,
+    CoordinatorDoubted,
+    Fail,
+    GenerationInfo,
+    Leave,
+    Leaving,
+    Lose,
+    RejoinRequested,
+    Replied,
+    Revoke,
+    Revoked,
+    Route,
+    Send,
+    SendFailed,
+    Started,
+    Taken,
+    WakeAt,
+    Woke,
+)
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.group_log import encode_assignment
+from kafkagroup.wire.messages.consumer_heartbeat import Assignment, ConsumerGroupHeartbeatResponse
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from kafkagroup.wire.schema import Request
+
+__all__ = ["step"]
+
+_DRAIN_SHARE = 0.75
+"""How much of the rebalance timeout the application gets when it leaves."""
+
+_SETTLING = 2.0
+"""For how many heartbeat intervals after a change heartbeats are frequent: brokers compute
+assignments once a second (`group.consumer.assignment.interval.ms`)."""
+
+_PATIENCE = 5
+"""How often a member beats at once when it has something to say, or joins at once when its place
+was given away, before it paces itself: a coordinator that knows no rest must not be hammered."""
+
+_BROKERS_DEFAULT = 5.0
+"""The interval in seconds that brokers ask for by default (`group.consumer.heartbeat.interval.ms`).
+Whoever has set it higher wants fewer requests; below that, own pace is better."""
+
+_GONE = frozenset(
+    (
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    )
+)
+"""The coordinator has given the member's place away, or has never heard of it."""
+
+_NOT_HERE = frozenset((ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND))
+"""Of a join: the broker has this protocol switched off, or the group is classic and must stay."""
+
+
+def step(member: Member, event: ConsumerEvent) -> tuple[Member, tuple[ConsumerEffect, ...]]:
+    """The member after an event, and what is to be done. An event that is stale changes nothing."""
+    if member.phase in (Phase.LEFT, Phase.FAILED):
+        return member, ()
+    run = _Step(member, event.now, event.jitter)
+    run.take(event)
+    run.advance()
+    return run.member, tuple(run.effects)
+
+
+class _Step:
+    """One step in the making: the member so far, and the effects so far."""
+
+    def __init__(self, member: Member, now: float, jitter: float) -> None:
+        self.member = member
+        self.now = now
+        self.jitter = jitter
+        self.effects: list[ConsumerEffect] = []
+
+    # ------------------------------------------------------------ events
+
+    def take(self, event: ConsumerEvent) -> None:
+        match event:
+            case Started():
+                self._move(Phase.UNJOINED)
+            case Replied(token=token, message=message):
+                self._take_reply(token, message)
+            case SendFailed(token=token, error=error):
+                self._take_failure(token, error)
+            case Taken(token=token):
+                if token == self.member.telling:
+                    self._set(telling=None, owned=self.member.taking, taking={})
+                    self._hurry()
+            case Revoked(token=token):
+                if token == self.member.pending:
+                    self._revoked()
+            case Subscribed(topics=topics, pattern=pattern):
+                self._set(topics=topics, pattern=pattern)
+                self._hurry()
+            case TopicsNamed(names=names):
+                self._set(
+                    names={**self.member.names, **names},
+                    asked=self.member.asked - names.keys(),
+                )
+            case RejoinRequested():
+                # Nobody but the coordinator can start a rebalance: say all, and hear all.
+                self._set(said=None)
+                self._hurry()
+            case AssignFailed(error=error):
+                if self.member.phase not in OVER:
+                    self._fail(error)
+            case CoordinatorDoubted():
+                self._lose_coordinator()
+            case Woke():
+                pass
+            case Leaving():
+                self._take_leaving(event)
+            case _:
+                assert_never(event)
+
+    def _take_reply(self, token: int, message: object) -> None:
+        member = self.member
+        if token == member.finding:
+            assert isinstance(message, FindCoordinatorResponse)
+            self._set(finding=None)
+            self._found(message)
+        elif token == member.beating:
+            assert isinstance(message, ConsumerGroupHeartbeatResponse)
+            self._set(beating=None)
+            self._beaten(message)
+        elif token == member.pending and member.phase is Phase.JOINING:
+            assert isinstance(message, ConsumerGroupHeartbeatResponse)
+            self._joined(message)
+        elif token == member.pending and member.phase is Phase.LEAVING:
+            self._left()  # whatever it says: who is not known there has left as well
+
+    def _take_failure(self, token: int, error: Exception) -> None:
+        member = self.member
+        if token not in (member.finding, member.beating, member.pending):
+            return
+        if member.phase is Phase.LEAVING:
+            self._left()
+        elif not isinstance(error, TransportError | RemoteProtocolError):
+            too_old = isinstance(error, UnsupportedVersionError)
+            if token == member.pending and too_old and member.config.may_fall_back:
+                self._fall_back(error)
+            else:
+                self._fail(error)
+        elif token == member.finding:
+            self._set(finding=None)
+            self._back_off(error)
+        else:
+            # Nobody knows whether it was heard: what it said is to be said again.
+            self._lose_coordinator()
+            self._back_off(error)
+            if member.phase is Phase.JOINING:
+                self._restart("the coordinator did not answer")
+
+    def _revoked(self) -> None:
+        self._set(holding=False, owned={})
+        if self.member.leaving is not None:
+            self._leave()
+        else:
+            self._restart(self.member.reason)
+
+    def _take_leaving(self, event: Leaving) -> None:
+        if self.member.leaving is not None:
+            return
+        self._set(leaving=event)
+        match self.member.phase:
+            case Phase.MEMBER if not self.member.holding:
+                self._leave()
+            case Phase.MEMBER if event.lost:
+                self._lose(event.reason)
+            case Phase.MEMBER:
+                token = self._token()
+                self._move(Phase.REVOKING, pending=token, reason=event.reason)
+                share = self.member.config.rebalance_timeout * _DRAIN_SHARE
+                self.effects.append(Revoke(token=token, deadline=self.now + share))
+            case Phase.LOSING | Phase.LEAVING:
+                pass  # leaves when the application knows; or does so already
+            case _:
+                self._leave()
+
+    # ------------------------------------------------------------ answers
+
+    def _found(self, answer: FindCoordinatorResponse) -> None:
+        if not answer.coordinators:
+            return self._back_off()
+        found = answer.coordinators[0]
+        if found.error_code == ErrorCode.NONE:
+            coordinator = Coordinator(found.node_id, found.host, found.port)
+            return self._set(coordinator=coordinator, next_beat=self.now)
+        error = broker_error(
+            found.error_code,
+            found.error_message,
+            operation="DESCRIBE",
+            group=self.member.config.group_id,
+        )
+        return self._back_off(error) if error.retriable else self._fail(error)
+
+    def _joined(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+        if answer.error_code != ErrorCode.NONE:
+            self._set(known=False)
+            return self._refused(answer)
+        if answer.member_epoch <= 0:
+            # Nothing that a heartbeat could name: there it would join again.
+            self._back_off()
+            return self._restart("the coordinator gave no epoch")
+        self._move(
+            Phase.MEMBER,
+            pending=None,
+            epoch=answer.member_epoch,
+            failures=0,
+            unreleased_since=None,
+        )
+        return self._heard(answer, changed=True)
+
+    def _beaten(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+        if answer.error_code != ErrorCode.NONE:
+            return self._refused(answer)
+        epoch = answer.member_epoch
+        changed = 0 < epoch != self.member.epoch or answer.assignment is not None
+        self._set(epoch=epoch if epoch > 0 else self.member.epoch, losses=0)
+        return self._heard(answer, changed=changed)
+
+    def _heard(self, answer: ConsumerGroupHeartbeatResponse, *, changed: bool) -> None:
+        """The coordinator has taken a heartbeat and answered."""
+        member = self.member
+        self._set(
+            said=member.saying,
+            saying=None,
+            acknowledged=member.beat_sent,
+            session_ends=member.beat_sent + member.config.session_timeout,
+            attempts=0,
+            complained=False,
+        )
+        if answer.heartbeat_interval_ms > 0:
+            self._set(broker_interval=answer.heartbeat_interval_ms / 1000)
+        if answer.assignment is not None:
+            self._set(target=_share(answer.assignment))
+        if changed:
+            self._settle()
+        elif self.now >= member.settled_at:
+            self._set(hurried=0)
+
+    def _refused(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+        """An error code; whatever the heartbeat said is to be said again."""
+        self._set(said=None, saying=None)
+        config, code = self.member.config, answer.error_code
+        joining = self.member.phase is Phase.JOINING
+        error = broker_error(code, answer.error_message, operation="READ", group=config.group_id)
+        match code:
+            case _ if joining and code in _NOT_HERE:
+                self._fall_back(error) if config.may_fall_back else self._fail(error)
+            case _ if code in _GONE:
+                self._gone(error)
+            case ErrorCode.FENCED_INSTANCE_ID:
+                instance = config.group_instance_id
+                self._fail(FencedError(f"group_instance_id {instance!r} is another member's now"))
+            case ErrorCode.UNRELEASED_INSTANCE_ID:
+                self._unreleased(error)
+            case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                # Others of its topics may be allowed, and this one may be tomorrow.
+                if not self.member.complained:
+                    self.effects.append(Tell(error=error))
+                self._set(complained=True)
+                self._retry(error)
+            case _ if code in COORDINATOR_MOVED:
+                self._lose_coordinator()
+                self._retry(error)
+            case _ if error.retriable:
+                self._retry(error)
+            case _:
+                self._fail(error)
+
+    def _retry(self, error: Exception) -> None:
+        self._back_off(error)
+        if self.member.phase is Phase.JOINING:
+            self._restart(str(error))
+
+    def _gone(self, error: BrokerError) -> None:
+        """The coordinator has given the place away: join again, without a pause the first times."""
+        self._set(losses=self.member.losses + 1, known=False)
+        if self.member.phase is Phase.JOINING or self.member.losses > _PATIENCE:
+            self._back_off(error)
+        if self.member.holding:
+            self._lose(str(error))
+        else:
+            self._restart(str(error))
+
+    def _unreleased(self, error: BrokerError) -> None:
+        """After a crash this is ourselves: the coordinator waits for the session of that life."""
+        since = self.member.unreleased_since
+        since = self.now if since is None else since
+        if self.now - since >= self.member.config.release_timeout:
+            return self._fail(error)
+        self._set(unreleased_since=since)
+        return self._retry(error)
+
+    # ------------------------------------------------------------ moves
+
+    def _restart(self, reason: str) -> None:
+        """Back to joining. Answers to anything sent before are stale from here."""
+        if self.member.leaving is not None:
+            return self._leave()
+        return self._move(Phase.UNJOINED, reason=reason, **_OUTSIDE)
+
+    def _lose(self, reason: str) -> None:
+        token = self._token()
+        self._move(Phase.LOSING, reason=reason, **{**_OUTSIDE, "pending": token})
+        self.effects.append(Lose(token=token, reason=reason))
+
+    def _leave(self) -> None:
+        member, epoch = self.member, self._leaves_with()
+        if epoch is None or not member.known or member.coordinator is None:
+            return self._left()
+        request = leave_request(member, epoch)
+        # What is in flight is answered first, and by then nobody listens.
+        token = self._send(request, timeout=member.config.request_timeout)
+        return self._move(Phase.LEAVING, **{**_OUTSIDE, "pending": token})
+
+    def _leaves_with(self) -> int | None:
+        """The epoch that says how this member leaves; None to leave without a word."""
+        leaving = self.member.leaving
+        static = self.member.config.group_instance_id is not None
+        for_good = None if leaving is None else leaving.leave_group
+        if for_good or (for_good is None and not static):
+            return LEAVES
+        return LEAVES_FOR_A_WHILE if static else None
+
+    def _left(self) -> None:
+        self._move(Phase.LEFT, **_OUTSIDE, finding=None)
+        self.effects.append(Leave())
+
+    def _fall_back(self, error: Exception) -> None:
+        self._move(Phase.LEFT, **_OUTSIDE, finding=None)
+        self.effects.append(FallBack(error=error))
+
+    def _fail(self, error: Exception) -> None:
+        member = self.member
+        if member.holding:
+            self.effects.append(Lose(token=self._token(), reason=str(error)))
+        self.effects.append(Fail(error=error))
+        # A static member keeps its place for when it is started again, a fenced one has none.
+        stays = member.config.group_instance_id is not None or isinstance(error, FencedError)
+        if member.known and member.coordinator is not None and not stays:
+            # The others need not wait for the session of a member that will not come back.
+            request = leave_request(member, LEAVES)
+            token = self._send(request, timeout=member.config.request_timeout)
+            self._move(Phase.LEAVING, **{**_OUTSIDE, "pending": token}, finding=None)
+        else:
+            self._move(Phase.FAILED, **_OUTSIDE, finding=None)
+
+    def _lose_coordinator(self) -> None:
+        self._set(coordinator=None, beating=None, said=None, saying=None)
+
+    def _hurry(self) -> None:
+        """There is something to say: at once, but not again and again."""
+        if self.member.hurried < _PATIENCE:
+            self._set(
+                hurried=self.member.hurried + 1, next_beat=min(self.member.next_beat, self.now)
+            )
+        self._settle()
+
+    def _settle(self) -> None:
+        """Something has changed: more is to be heard soon, by whoever asks soon."""
+        config = self.member.config
+        soon = max(self.member.beat_sent + config.settling_interval, self.now)
+        self._set(
+            next_beat=min(self.member.next_beat, soon),
+            settled_at=self.now + _SETTLING * config.heartbeat_interval,
+        )
+
+    def _back_off(self, error: Exception | None = None) -> None:
+        config, attempts = self.member.config, self.member.attempts + 1
+        pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
+        self._set(attempts=attempts, retry_at=self.now + pause, next_beat=self.now + pause)
+        if config.max_retries is not None and self.member.phase not in BEATING:
+            trouble = self.member.trouble if error is None else str(error)
+            self._set(failures=self.member.failures + 1, trouble=trouble)
+
+    def _give_up_when_due(self) -> None:
+        member, most = self.member, self.member.config.max_retries
+        if most is not None and member.phase is Phase.UNJOINED and member.failures > most:
+            self._fail(
+                JoinFailedError(
+                    f"joining group {member.config.group_id!r} failed {member.failures} times in a"
+                    f" row: {member.trouble or member.reason}"
+                )
+            )
+
+    # ------------------------------------------------------------ what is due
+
+    def advance(self) -> None:
+        """Do and send what is due; ask to be woken for what is not yet."""
+        self._give_up_when_due()
+        member = self.member
+        if member.phase in OVER or member.phase is Phase.IDLE:
+            return
+        if member.phase in BEATING and self.now >= member.session_ends:
+            # No answer for a whole session: look for the coordinator again, and give it one more.
+            self._lose_coordinator()
+            self._set(session_ends=self.now + member.config.session_timeout)
+        self._reconcile()
+        if self.member.coordinator is None and self.member.finding is None:
+            self._find_when_due()
+        if self.member.coordinator is not None:
+            self._join_when_due()
+            self._beat_when_due()
+        self._wake()
+
+    def _reconcile(self) -> None:
+        """Have the application own what is assigned, as far as it can be named; one thing at a
+        time."""
+        member = self.member
+        if member.phase is not Phase.MEMBER or member.target is None or member.telling is not None:
+            return
+        unnamed = member.target.keys() - member.names.keys()
+        if unnamed != member.asked:
+            self._set(asked=frozenset(unnamed))
+            self.effects.append(Name(topic_ids=frozenset(unnamed)))
+        share = {t: p for t, p in member.target.items() if t not in unnamed}
+        if unnamed and not share and not member.owned:
+            return  # there is an assignment, and it is not "nothing"
+        if member.holding and share == member.owned:
+            return
+        token = self._token()
+        self._set(telling=token, taking=share, holding=True)
+        self.effects.append(
+            Reconcile(
+                token=token,
+                generation=GenerationInfo(
+                    generation_id=member.epoch,
+                    member_id=member.member_id,
+                    leader_id="",
+                    protocol_name=member.config.assignor or "",
+                    members={},
+                    assignment=_named(share, member.names),
+                ),
+            )
+        )
+
+    def _find_when_due(self) -> None:
+        if self.now < self.member.retry_at:
+            return
+        config = self.member.config
+        token = self._token()
+        self.effects.append(
+            Send(
+                token=token,
+                request=FindCoordinatorRequest(coordinator_keys=(config.group_id,)),
+                route=Route.ANY,
+                coordinator=None,
+                timeout=config.request_timeout,
+            )
+        )
+        self._set(finding=token)
+
+    def _join_when_due(self) -> None:
+        member = self.member
+        if member.phase is not Phase.UNJOINED or self.now < member.retry_at:
+            return
+        token = self._send(join_request(member), timeout=member.config.request_timeout)
+        self._move(Phase.JOINING, pending=token, known=True)
+        self._say()
+
+    def _beat_when_due(self) -> None:
+        member = self.member
+        if member.phase not in BEATING or member.beating is not None or self.now < member.next_beat:
+            return
+        # The answer is of use until the session ends; then the connection counts as dead.
+        left = max(member.session_ends - self.now, member.config.heartbeat_interval)
+        token = self._send(heartbeat_request(member), timeout=left)
+        self._set(beating=token)
+        self._say()
+
+    def _say(self) -> None:
+        """A heartbeat was sent."""
+        member = self.member
+        self._set(
+            saying=member.statement,
+            patterned=member.patterned or member.pattern is not None,
+            beat_sent=self.now,
+            next_beat=self.now + self._pace(),
+        )
+
+    def _pace(self) -> float:
+        """Seconds from one heartbeat to the next."""
+        member, config = self.member, self.member.config
+        asked = member.broker_interval or config.heartbeat_interval
+        pace = asked if asked > _BROKERS_DEFAULT else min(asked, config.heartbeat_interval)
+        if self.now < member.settled_at:
+            return min(config.settling_interval, pace)
+        return pace
+
+    def _wake(self) -> None:
+        member = self.member
+        times: list[float] = []
+        if member.phase in BEATING:
+            times.append(member.session_ends)
+            if member.coordinator is not None and member.beating is None:
+                times.append(member.next_beat)
+        waits = member.coordinator is None and member.finding is None
+        if waits or (member.phase is Phase.UNJOINED and member.coordinator is not None):
+            times.append(member.retry_at)
+        if times:
+            self.effects.append(WakeAt(time=min(times)))
+
+    # ------------------------------------------------------------ small change
+
+    def _set(self, **changes: Any) -> None:
+        self.member = evolve(self.member, **changes)
+
+    def _move(self, phase: Phase, **changes: Any) -> None:
+        if phase not in MOVES[self.member.phase]:
+            raise LocalProtocolError(f"no move from {self.member.phase} to {phase}")
+        self._set(phase=phase, **changes)
+
+    def _token(self) -> int:
+        self._set(last_token=self.member.last_token + 1)
+        return self.member.last_token
+
+    def _send(self, request: Request[Any], *, timeout: float) -> int:
+        token = self._token()
+        self.effects.append(
+            Send(
+                token=token,
+                request=request,
+                route=Route.COORDINATOR,
+                coordinator=self.member.coordinator,
+                timeout=timeout,
+            )
+        )
+        return token
+
+
+_OUTSIDE: Mapping[str, Any] = {
+    "epoch": 0,
+    "target": None,
+    "owned": {},
+    "taking": {},
+    "telling": None,
+    "said": None,
+    "saying": None,
+    "holding": False,
+    "pending": None,
+    "beating": None,
+}
+"""What a member that is not in the group has: nothing."""
+
+
+def _share(assignment: Assignment) -> Share:
+    """What an answer assigns. A topic that it names twice counts with all its partitions."""
+    share: dict[UUID, tuple[int, ...]] = {}
+    for topic in assignment.topic_partitions:
+        partitions = {*share.get(topic.topic_id, ()), *topic.partitions}
+        if partitions:
+            share[topic.topic_id] = tuple(sorted(partitions))
+    return share
+
+
+def _named(share: Share, names: Mapping[UUID, str]) -> bytes:
+    return encode_assignment(
+        [TopicPartition(names[topic], p) for topic, numbers in share.items() for p in numbers]
+    )

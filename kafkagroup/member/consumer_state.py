@@ -1,0 +1,204 @@
+"""The state of a member of a consumer group (KIP-848): its phases, the legal moves, its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from uuid import UUID
+
+from kafkagroup._values import field, frozen
+from kafkagroup.member.vocabulary import Coordinator, Leaving
+
+__all__ = ["BEATING", "MOVES", "OVER", "Config", "Member", "Phase", "Share", "Statement"]
+
+Share = Mapping[UUID, tuple[int, ...]]
+"""Topic id -> partitions, sorted; no topic without any."""
+
+
+class Phase(Enum):
+    """Where a member stands."""
+
+    IDLE = "idle"
+    """Not started."""
+    UNJOINED = "unjoined"
+    """About to join, once the coordinator is known and back-off is over."""
+    JOINING = "joining"
+    """The heartbeat of epoch 0 is on its way."""
+    MEMBER = "member"
+    """In the group: beats, and owns what the coordinator gives it."""
+    REVOKING = "revoking"
+    """It leaves: the application finishes and commits. Heartbeats go on."""
+    LOSING = "losing"
+    """The coordinator has given its place away; the application is being told."""
+    LEAVING = "leaving"
+    """The heartbeat of epoch -1 or -2 is on its way."""
+    LEFT = "left"
+    """Out of the group for good."""
+    FAILED = "failed"
+    """Out of the group by an error that no retry mends."""
+
+
+_END = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
+
+MOVES: Mapping[Phase, frozenset[Phase]] = {
+    Phase.IDLE: frozenset((Phase.UNJOINED, Phase.LEFT)),
+    Phase.UNJOINED: _END | {Phase.JOINING},
+    Phase.JOINING: _END | {Phase.UNJOINED, Phase.MEMBER},
+    Phase.MEMBER: _END | {Phase.UNJOINED, Phase.REVOKING, Phase.LOSING},
+    Phase.REVOKING: _END | {Phase.LOSING},
+    Phase.LOSING: _END | {Phase.UNJOINED},
+    Phase.LEAVING: frozenset((Phase.LEFT,)),
+    Phase.LEFT: frozenset(),
+    Phase.FAILED: frozenset(),
+}
+"""Every move that a phase may make; any other is a bug and raises."""
+
+BEATING = frozenset((Phase.MEMBER, Phase.REVOKING))
+"""Phases with heartbeats, and with commits."""
+
+OVER = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
+"""Phases in which nothing is due any more."""
+
+
+@frozen(kw_only=True)
+class Config:
+    """What a member is told once. Times in seconds."""
+
+    group_id: str
+    group_instance_id: str | None = None
+    """Set for a static member: it keeps its place while it is away for one session."""
+    rack: str | None = None
+    assignor: str | None = None
+    """The server's assignor, "uniform" or "range"; None: the broker's default."""
+    may_fall_back: bool = False
+    """Whether a group or broker without this protocol ends the membership with `FallBack`."""
+    session_timeout: float = 45.0
+    """The broker's own; a member only guesses it."""
+    rebalance_timeout: float = 300.0
+    heartbeat_interval: float = 1.0
+    """The pace of heartbeats at rest, unless the broker wants another one."""
+    settling_interval: float = 0.1
+    """Their pace around a change, as assignments come with their answers only."""
+    request_timeout: float = 30.0
+    retry_backoff: float = 0.1
+    retry_backoff_max: float = 1.0
+    max_retries: int | None = None
+    """How often in a row joining may fail and be tried again; None: for ever."""
+    release_timeout: float = 60.0
+    """How long another member may hold our `group_instance_id`: after a crash it is ourselves."""
+
+
+@frozen
+class Statement:
+    """What a member tells of itself; only what has changed is sent again."""
+
+    topics: tuple[str, ...]
+    pattern: str | None
+    owned: Share
+
+
+@frozen(kw_only=True)
+class Member:
+    """The whole state of a member."""
+
+    config: Config
+    member_id: str
+    """Made by the client and kept for its life (KIP-1082)."""
+    topics: tuple[str, ...] = ()
+    """What is subscribed to by name, sorted."""
+    pattern: str | None = None
+    """What is subscribed to by a regular expression, of the server's kind (RE2J)."""
+    phase: Phase = Phase.IDLE
+    coordinator: Coordinator | None = None
+    epoch: int = 0
+    """The member's epoch; 0 outside of the group."""
+    target: Share | None = None
+    """What the coordinator last said that is to be owned; None before it said anything."""
+    owned: Share = field(factory=dict)
+    """What the application holds, or is letting go of."""
+    taking: Share = field(factory=dict)
+    """What it is to hold after the reconciliation under way."""
+    telling: int | None = None
+    """Token of that reconciliation."""
+    names: Mapping[UUID, str] = field(factory=dict)
+    """Topic id -> name, of all that were asked for."""
+    asked: frozenset[UUID] = frozenset()
+    """The topic ids whose names are being looked up."""
+    said: Statement | None = None
+    """What the coordinator surely knows of this member; None: all of it is to be said again."""
+    saying: Statement | None = None
+    """What the heartbeat in flight says."""
+    patterned: bool = False
+    """Whether the coordinator may know a pattern, which only an empty one takes back."""
+    holding: bool = False
+    """Whether the application was told of an assignment, and no `Lose` has taken it back."""
+    known: bool = False
+    """Whether the coordinator may count this member in."""
+    pending: int | None = None
+    """Token of the phase's own effect: a join or leave in flight, a revocation, a loss."""
+    finding: int | None = None
+    """Token of the FindCoordinator in flight."""
+    beating: int | None = None
+    """Token of the heartbeat in flight."""
+    beat_sent: float = 0.0
+    """When the last heartbeat was sent, the one that joins included."""
+    next_beat: float = 0.0
+    broker_interval: float = 0.0
+    """What the broker asks for between heartbeats; zero before it has asked."""
+    settled_at: float = 0.0
+    """Until then heartbeats are frequent."""
+    hurried: int = 0
+    """How many heartbeats did not wait for their time since it last was at rest."""
+    acknowledged: float = 0.0
+    """When the last request that the coordinator acknowledged was sent: ownership is sure from
+    here for one session timeout."""
+    session_ends: float = 0.0
+    """Without an answer until then, the coordinator counts as unknown."""
+    retry_at: float = 0.0
+    """Neither find nor join before this."""
+    attempts: int = 0
+    """Failures in a row, for back-off."""
+    failures: int = 0
+    """How often joining has failed since it was a member; counted where there is a limit."""
+    losses: int = 0
+    """How often the place was given away since a heartbeat found it standing."""
+    unreleased_since: float | None = None
+    """When the coordinator first said that another member holds the instance id."""
+    complained: bool = False
+    """The application was told of topics that are denied, and no heartbeat was taken since."""
+    trouble: str = ""
+    """What failed last, in words."""
+    reason: str = ""
+    """Why the place was lost, or is given up."""
+    leaving: Leaving | None = None
+    last_token: int = 0
+
+    @property
+    def generation_id(self) -> int:
+        """The epoch, under the name that it has in commits."""
+        return self.epoch
+
+    @property
+    def owning_until(self) -> float:
+        """Until when what is owned is surely this member's, without another answer."""
+        if not self.holding:
+            return 0.0
+        return self.acknowledged + self.config.session_timeout
+
+    @property
+    def statement(self) -> Statement:
+        """What there is to tell now."""
+        return Statement(self.topics, self.pattern, self._claimed)
+
+    @property
+    def _claimed(self) -> Share:
+        """What is told to be owned. What the application may hold must never seem to be let go of:
+        the coordinator would give it to another member."""
+        if self.telling is None:
+            return self.owned
+        both = {t: {*self.owned.get(t, ()), *p} for t, p in self.taking.items()}
+        claimed = {**self.owned, **{t: tuple(sorted(p)) for t, p in both.items()}}
+        said = {} if self.said is None else self.said.owned
+        let_go = any({*p} - {*claimed.get(t, ())} for t, p in said.items())
+        # What is being taken up is said once that is done.
+        return claimed if let_go or self.said is None else said

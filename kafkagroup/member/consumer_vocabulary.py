@@ -1,0 +1,108 @@
+"""What a member of a consumer group hears and says besides the vocabulary that all members share.
+
+Whoever runs the step answers every `Reconcile` with `Taken` or `AssignFailed`, and every `Name`
+with `TopicsNamed`, as often as more names become known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from kafkagroup._values import frozen
+from kafkagroup.member.vocabulary import (
+    AssignFailed,
+    CoordinatorDoubted,
+    Fail,
+    GenerationInfo,
+    Leave,
+    Leaving,
+    Lose,
+    RejoinRequested,
+    Replied,
+    Revoke,
+    Revoked,
+    Send,
+    SendFailed,
+    Started,
+    Taken,
+    WakeAt,
+    Woke,
+    _Event,
+)
+
+__all__ = [
+    "ConsumerEffect",
+    "ConsumerEvent",
+    "FallBack",
+    "Name",
+    "Reconcile",
+    "Subscribed",
+    "Tell",
+    "TopicsNamed",
+]
+
+
+@frozen(kw_only=True)
+class Subscribed(_Event):
+    """The application subscribes to something else."""
+
+    topics: tuple[str, ...]
+    """Sorted."""
+    pattern: str | None
+
+
+@frozen(kw_only=True)
+class TopicsNamed(_Event):
+    """Names of topics whose ids were asked for have become known."""
+
+    names: Mapping[UUID, str]
+
+
+ConsumerEvent = (
+    Started
+    | Replied
+    | SendFailed
+    | Revoked
+    | Taken
+    | AssignFailed
+    | Woke
+    | RejoinRequested
+    | CoordinatorDoubted
+    | Leaving
+    | Subscribed
+    | TopicsNamed
+)
+
+
+@frozen(kw_only=True)
+class Reconcile:
+    """Own exactly this assignment: let go of what is not in it, finish and commit that first; take
+    up the rest."""
+
+    token: int
+    generation: GenerationInfo
+
+
+@frozen(kw_only=True)
+class Name:
+    """Look up the names of these topics, and of no others any more."""
+
+    topic_ids: frozenset[UUID]
+
+
+@frozen(kw_only=True)
+class Tell:
+    """The application should know of this error; the member goes on."""
+
+    error: Exception
+
+
+@frozen(kw_only=True)
+class FallBack:
+    """This protocol is not to be had here: the member is out, and the classic one may be tried."""
+
+    error: Exception
+
+
+ConsumerEffect = Send | Revoke | Lose | Reconcile | Name | Tell | WakeAt | Fail | FallBack | Leave
