@@ -19,6 +19,7 @@ from kafkagroup.consume.delivery import Batch, Delivery
 from kafkagroup.consume.options import (
     ConsumerOptions,
     Deserializer,
+    GroupProtocol,
     OffsetReset,
     PartitionLoads,
 )
@@ -89,9 +90,10 @@ class Consumer(Service):
         auto_commit_interval_ms: int = 5_000,
         offsets_commit_max_retries: int | None = None,
         offsets_channel_backoff_ms: int | None = None,
-        group_protocol: Literal["classic"] = "classic",
+        group_protocol: Literal["classic", "consumer", "auto"] = "classic",
+        group_remote_assignor: str | None = None,
         security: Security | None = None,
-        leave_group_on_close: bool = True,
+        leave_group_on_close: bool | None = None,
         session_timeout_ms: int | None = None,
         heartbeat_interval_ms: int | None = None,
         heartbeat_thread: bool = False,
@@ -129,11 +131,12 @@ class Consumer(Service):
         Raises: ConfigurationError.
         """
         super().__init__(close_timeout)
-        _refuse_unsupported(group_protocol=(group_protocol, "classic"))
         options = ConsumerOptions.checked(
             group_id=group_id,
             group_instance_id=group_instance_id,
             client_id=client_id,
+            group_protocol=group_protocol,
+            group_remote_assignor=group_remote_assignor,
             assignors=assignors,
             partition_loads=partition_loads,
             auto_offset_reset=auto_offset_reset,
@@ -730,17 +733,10 @@ def _check_membership(options: ConsumerOptions) -> None:
         raise ConfigurationError("membership= needs a group_id")
     if options.group_instance_id is not None:
         raise ConfigurationError("group_instance_id is for groups that Kafka keeps: no membership=")
+    if options.group_protocol is not GroupProtocol.CLASSIC:
+        raise ConfigurationError("group_protocol= is for groups that Kafka keeps: no membership=")
     if options.partition_loads is not None:
         raise ConfigurationError(
             "partition_loads is asked of the leader, and with membership= every member computes:"
             " members that know of other loads would never agree"
         )
-
-
-def _refuse_unsupported(**given: tuple[object, object]) -> None:
-    """Options that are part of the signature and not at work yet: an error, never silence."""
-    for name, (value, supported) in given.items():
-        if value != supported:
-            raise ConfigurationError(
-                f"{name}={value!r} is not supported yet; leave it at {supported!r}"
-            )

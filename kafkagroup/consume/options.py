@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from enum import Enum
 from typing import Literal
 
 from kafkagroup._values import frozen
@@ -17,7 +19,14 @@ from kafkagroup.assign import (
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import TopicPartition
 
-__all__ = ["ConsumerOptions", "Deserializer", "OffsetReset", "PartitionLoads"]
+__all__ = [
+    "ConsumerOptions",
+    "Deserializer",
+    "GroupProtocol",
+    "OffsetReset",
+    "PartitionLoads",
+    "server_pattern",
+]
 
 DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
     range_assignor,
@@ -44,6 +53,17 @@ OffsetReset = Literal["earliest", "latest", "none"] | timedelta
 the first record that is younger than a duration."""
 
 
+class GroupProtocol(Enum):
+    """Who assigns partitions to members."""
+
+    CLASSIC = "classic"
+    """One of the members."""
+    CONSUMER = "consumer"
+    """The coordinator (KIP-848)."""
+    AUTO = "auto"
+    """The coordinator, where it can and the group lets it."""
+
+
 @frozen(kw_only=True)
 class ConsumerOptions:
     """Checked options; durations are seconds from here on."""
@@ -51,6 +71,9 @@ class ConsumerOptions:
     group_id: str | None
     group_instance_id: str | None
     client_id: str
+    group_protocol: GroupProtocol
+    """Never `AUTO` where assignors of the client's are asked for: those are classic."""
+    group_remote_assignor: str | None
     assignors: tuple[Assignor, ...]
     partition_loads: PartitionLoads | None
     auto_offset_reset: OffsetReset
@@ -58,7 +81,8 @@ class ConsumerOptions:
     auto_commit_interval: float
     offsets_commit_max_retries: int | None
     offsets_channel_backoff: float
-    leave_group_on_close: bool
+    leave_group_on_close: bool | None
+    """None: as members of their kind do, static ones not."""
     session_timeout: float
     heartbeat_interval: float
     rebalance_timeout: float
@@ -92,6 +116,8 @@ class ConsumerOptions:
         group_id: str | None,
         group_instance_id: str | None,
         client_id: str,
+        group_protocol: str,
+        group_remote_assignor: str | None,
         assignors: Sequence[Assignor] | None,
         partition_loads: PartitionLoads | None,
         auto_offset_reset: OffsetReset,
@@ -99,7 +125,7 @@ class ConsumerOptions:
         auto_commit_interval_ms: int,
         offsets_commit_max_retries: int | None,
         offsets_channel_backoff_ms: int | None,
-        leave_group_on_close: bool,
+        leave_group_on_close: bool | None,
         session_timeout_ms: int | None,
         heartbeat_interval_ms: int | None,
         rebalance_timeout_ms: int | None,
@@ -182,6 +208,7 @@ class ConsumerOptions:
                 f"heartbeat_interval_ms={heartbeat_interval_ms} must be less than"
                 f" session_timeout_ms={session_timeout_ms}; a third of it at most is wise"
             )
+        protocol = _checked_protocol(group_protocol, group_remote_assignor, assignors)
         strategies = DEFAULT_ASSIGNORS if assignors is None else assignors
         names = [protocol_name(assignor) for assignor in strategies]
         if not names or len(set(names)) < len(names):
@@ -190,6 +217,8 @@ class ConsumerOptions:
             group_id=group_id,
             group_instance_id=group_instance_id,
             client_id=client_id,
+            group_protocol=protocol,
+            group_remote_assignor=group_remote_assignor,
             assignors=tuple(strategies),
             partition_loads=partition_loads,
             auto_offset_reset=auto_offset_reset,
@@ -222,3 +251,34 @@ class ConsumerOptions:
             close_timeout=close_timeout,
             heartbeat_thread=heartbeat_thread,
         )
+
+
+def _checked_protocol(
+    name: str, remote_assignor: str | None, assignors: Sequence[Assignor] | None
+) -> GroupProtocol:
+    names = [protocol.value for protocol in GroupProtocol]
+    if name not in names:
+        raise ConfigurationError(f"group_protocol={name!r}; expected one of {names}")
+    protocol = GroupProtocol(name)
+    if remote_assignor is not None and (protocol is GroupProtocol.CLASSIC or not remote_assignor):
+        raise ConfigurationError(
+            f"group_remote_assignor={remote_assignor!r} is an assignor of the coordinator's, such"
+            " as 'uniform' or 'range', for group_protocol='consumer' or 'auto'"
+        )
+    if assignors is not None and protocol is GroupProtocol.CONSUMER:
+        raise ConfigurationError(
+            "assignors are the members' own, and with group_protocol='consumer' the coordinator"
+            " assigns; see group_remote_assignor"
+        )
+    if assignors is not None and remote_assignor is not None:
+        raise ConfigurationError("give assignors, or group_remote_assignor: one of them assigns")
+    return protocol if assignors is None else GroupProtocol.CLASSIC
+
+
+_FLAGS = ((re.IGNORECASE, "i"), (re.MULTILINE, "m"), (re.DOTALL, "s"))
+
+
+def server_pattern(pattern: re.Pattern[str]) -> str:
+    """A pattern as the coordinator takes it (RE2J), which knows no flags but those within it."""
+    letters = "".join(letter for flag, letter in _FLAGS if pattern.flags & flag)
+    return f"(?{letters}){pattern.pattern}" if letters else pattern.pattern

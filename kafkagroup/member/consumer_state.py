@@ -179,6 +179,35 @@ class Member:
         return self.epoch
 
     @property
+    def protocols(self) -> tuple[tuple[str, bytes], ...]:
+        """No member computes, so none has anything to offer."""
+        return ()
+
+    @property
+    def out(self) -> bool:
+        """Whether the membership is over for good."""
+        return self.phase in (Phase.LEFT, Phase.FAILED)
+
+    @property
+    def revoking(self) -> bool:
+        """Whether the application is letting go of what it still owns."""
+        return self.phase is Phase.REVOKING
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the coordinator takes commits: from each member, at all times."""
+        return self.phase in BEATING
+
+    @property
+    def leads(self) -> bool:
+        """The coordinator assigns, and watches the topics."""
+        return False
+
+    def stands(self, generation_id: int) -> bool:
+        """Whether it owns what it was told to, whatever has become of the epoch since."""
+        return self.phase is Phase.MEMBER and self.holding
+
+    @property
     def owning_until(self) -> float:
         """Until when what is owned is surely this member's, without another answer."""
         if not self.holding:

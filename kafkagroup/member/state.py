@@ -167,6 +167,30 @@ class Member:
         return self.acknowledged + self.config.session_timeout
 
     @property
+    def out(self) -> bool:
+        """Whether the membership is over for good."""
+        return self.phase in (Phase.LEFT, Phase.FAILED)
+
+    @property
+    def revoking(self) -> bool:
+        """Whether the application is letting go of what it still owns."""
+        return self.phase is Phase.REVOKING
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the coordinator takes commits: not from JoinGroup until SyncGroup is answered."""
+        return self.phase in COMMITTING
+
+    @property
+    def leads(self) -> bool:
+        """Whether the assignment that stands is of its computing."""
+        return self.phase is Phase.STABLE and self.is_leader
+
+    def stands(self, generation_id: int) -> bool:
+        """Whether the generation is the one that it is in."""
+        return self.phase is Phase.STABLE and self.generation_id == generation_id
+
+    @property
     def is_leader(self) -> bool:
         """Whether this member leads its generation."""
         return bool(self.member_id) and self.leader_id == self.member_id

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, TypeVar
+from uuid import UUID
 
 import anyio
 
@@ -157,6 +158,19 @@ class Cluster:
         told = list(dict.fromkeys(reasons))
         more = f"; and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
         raise NoBrokersAvailableError("no broker answered: " + "; ".join(told[:_MOST_TOLD]) + more)
+
+    async def names(self, topic_ids: Collection[UUID]) -> dict[UUID, str]:
+        """The names of topics, of those that are known by now. Raises: NoBrokersAvailableError."""
+        known = self.metadata.topics.items()
+        names = {t.topic_id: name for name, t in known if t.topic_id in topic_ids}
+        missing = sorted({*topic_ids} - names.keys())
+        if not missing:
+            return names
+        wanted = tuple(MetadataRequestTopic(topic_id=i, name=None) for i in missing)
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        answer = await self.request_any(request)
+        told = {t.topic_id: t.name for t in answer.topics if t.name and not t.error_code}
+        return names | {i: name for i, name in told.items() if i in topic_ids}
 
     def _candidates(self) -> Iterator[Broker]:
         nodes = list(self.metadata.nodes.values())

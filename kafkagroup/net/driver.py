@@ -10,13 +10,27 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from uuid import UUID
 
 import anyio
 
-from kafkagroup.errors import KafkaGroupError, RequestTimeoutError
-from kafkagroup.member.classic import step
-from kafkagroup.member.state import COMMITTING, Member, Phase
+from kafkagroup.errors import (
+    KafkaGroupError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    TransportError,
+)
+from kafkagroup.member import classic
+from kafkagroup.member.consumer_vocabulary import (
+    FallBack,
+    Name,
+    Reconcile,
+    Subscribed,
+    Tell,
+    TopicsNamed,
+)
+from kafkagroup.member.state import Member
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,
@@ -39,6 +53,7 @@ from kafkagroup.member.vocabulary import (
     Send,
     SendFailed,
     Started,
+    Taken,
     WakeAt,
     Woke,
 )
@@ -48,13 +63,19 @@ from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.mailbox import Mailbox
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import GroupMeters
+from kafkagroup.net.retry import Pauses
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["Application", "Driver", "Offer", "Polls", "computed"]
+    from kafkagroup.member.consumer_state import Member as ConsumerMember
+
+__all__ = ["Application", "Assignee", "Driver", "Hears", "Offer", "Polls", "computed"]
+
+Hears = Event | Subscribed | Taken | TopicsNamed
+Work = Revoke | Lose | Assign | Reconcile | Compute
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +120,13 @@ class Application(Protocol):
 
     async def compute(self, work: Compute) -> Mapping[str, bytes]:
         """As the leader: each member's assignment."""
+
+
+class Assignee(Application, Protocol):
+    """An application whose partitions the coordinator assigns."""
+
+    def told(self, error: Exception) -> None:
+        """Something is wrong, and the member goes on. Called at once."""
 
 
 async def computed(application: Application, work: Compute) -> Computed | ComputeFailed:
@@ -148,7 +176,7 @@ class Driver:
     def __init__(
         self,
         cluster: Cluster,
-        member: Member,
+        member: Member | ConsumerMember,
         application: Application,
         lag: LoopLag,
         meters: GroupMeters | None = None,
@@ -160,6 +188,14 @@ class Driver:
         clock; zero while there is no generation. Asked for each record, so made at each step."""
         self.out = anyio.Event()
         """Set once the member has left or failed."""
+        self.fell_back = False
+        """Whether it is out because its protocol is not to be had, and another one may be tried."""
+        self._advance: Any = classic.step
+        if not isinstance(member, Member):
+            # Only here: most members are classic, and need not wait for what they never run.
+            from kafkagroup.member import consumer_protocol
+
+            self._advance = consumer_protocol.step
         self._meters = meters or GroupMeters()
         self._cluster = cluster
         self._application = application
@@ -172,9 +208,13 @@ class Driver:
         self._stood_still = False
         """It stood still for a whole session, and the coordinator has not answered since."""
         self._polls: Polls
+        self._unnamed: frozenset[UUID] = frozenset()
+        """Topics whose names are to be looked up."""
+        self._names_wanted: anyio.Event
+        """Set when there are others of these."""
         # Unbounded on purpose: each event answers an effect, so there are never more than those.
-        self._events: Mailbox[Event] = Mailbox()
-        self._work: list[Revoke | Lose | Assign | Compute] = []
+        self._events: Mailbox[Hears] = Mailbox()
+        self._work: list[Work] = []
         """For the application, in order."""
         self._served: anyio.Event | None = None
         """While the application is at it: set when it has done all."""
@@ -210,16 +250,16 @@ class Driver:
     @property
     def leads(self) -> bool:
         """Whether the assignment that stands is of its computing."""
-        return self.member.phase is Phase.STABLE and self.member.is_leader
+        return self.member.leads
 
     def stands(self, generation_id: int) -> bool:
-        """Whether the generation is the one that it is in."""
-        return self.member.phase is Phase.STABLE and self.member.generation_id == generation_id
+        """Whether the generation is the one that it is in, with what was assigned in it."""
+        return self.member.stands(generation_id)
 
     @property
     def may_commit(self) -> bool:
-        """Whether the coordinator takes commits: not from JoinGroup until SyncGroup is answered."""
-        return self.member.phase in COMMITTING
+        """Whether the coordinator takes commits."""
+        return self.member.may_commit
 
     @property
     def expelled(self) -> bool:
@@ -235,20 +275,25 @@ class Driver:
         """Ask for a new generation, perhaps with other metadata."""
         self._ask(RejoinRequested(now=anyio.current_time(), reason=reason, protocols=protocols))
 
+    def subscribe(self, topics: frozenset[str], pattern: str | None) -> None:
+        """Have the coordinator assign of other topics; only of members that it assigns to."""
+        names = tuple(sorted(topics))
+        self._ask(Subscribed(now=anyio.current_time(), topics=names, pattern=pattern))
+
     def forget_coordinator(self, reason: str) -> None:
         """Look for the coordinator again: the one that is known is not to be trusted."""
         self._ask(CoordinatorDoubted(now=anyio.current_time(), reason=reason))
 
-    def leave(self, reason: str, *, leave_group: bool = True, lost: bool = False) -> None:
-        """Leave the group; `out` tells when it is done."""
+    def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
+        """Leave the group, as `Leaving` has it; `out` tells when it is done."""
         now = anyio.current_time()
         self._ask(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
 
-    def _ask(self, event: Event) -> None:
+    def _ask(self, event: Hears) -> None:
         """Take what somebody else wants."""
         self._post(event)
 
-    def _post(self, event: Event) -> None:
+    def _post(self, event: Hears) -> None:
         if not self._over:
             self._events.put(event)
 
@@ -266,8 +311,11 @@ class Driver:
             async with anyio.create_task_group() as tasks:
                 self._polls = Polls(self._application, self._ran)
                 tasks.start_soon(self._watch_polls)
+                if not isinstance(self.member, Member):
+                    self._names_wanted = anyio.Event()
+                    tasks.start_soon(self._look_up_names)
                 self._step(Started(now=anyio.current_time(), jitter=random.random()), tasks)
-                while self.member.phase not in (Phase.LEFT, Phase.FAILED):
+                while not self.member.out:
                     self._step(await self._next_event(), tasks)
                 if self._served is not None:
                     await self._served.wait()
@@ -275,7 +323,7 @@ class Driver:
         finally:
             self._over = True
 
-    async def _next_event(self) -> Event:
+    async def _next_event(self) -> Hears:
         pulse = anyio.current_time() + self.member.config.session_timeout * _PULSE
         due = min(self._wake_at, pulse)
         event = await self._events.take(due)
@@ -286,12 +334,12 @@ class Driver:
             event = Woke(now=now, jitter=random.random())
         return event
 
-    def _step(self, event: Event, tasks: TaskGroup) -> None:
+    def _step(self, event: Hears, tasks: TaskGroup) -> None:
         before = self.member
         if before.holding and event.now - self._awake > before.config.session_timeout:
             self._stood_still = True
         self._awake = event.now
-        self.member, effects = step(before, event)
+        self.member, effects = self._advance(before, event)
         if self.member.phase is not before.phase:
             logger.debug(
                 "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
@@ -311,17 +359,25 @@ class Driver:
                 case Revoke() | Lose():
                     self._application.ending(lost=isinstance(effect, Lose))
                     self._give(effect, tasks)
-                case Assign() | Compute():
+                case Assign() | Reconcile() | Compute():
                     self._give(effect, tasks)
+                case Name(topic_ids=topic_ids):
+                    self._unnamed = topic_ids
+                    self._names_wanted.set()
+                case Tell(error=error):
+                    cast(Assignee, self._application).told(error)
                 case WakeAt(time=time):
                     self._wake_at = time
                 case Fail(error=error):
                     self._application.failed(error)
+                case FallBack(error=error):
+                    logger.info("group %s: %s", before.config.group_id, error)
+                    self.fell_back = True
                 case Leave():
                     pass  # the phase says so
 
     async def _send(self, send: Send) -> None:
-        event: Event
+        event: Hears
         sent = anyio.current_time()
         try:
             if send.coordinator is None:
@@ -366,11 +422,15 @@ class Driver:
             case SyncGroupRequest() if not answer.error_code:
                 meter = meters.sync
             case _:
-                return
+                epoch = getattr(request, "member_epoch", -1)
+                if epoch < 0 or (epoch == 0 and answer.error_code):
+                    return
+                # KIP-848: a heartbeat of epoch 0 joins.
+                meter = meters.heartbeat if epoch else meters.join
         now = anyio.current_time()
         meter.record(now, now - sent)
 
-    def _give(self, work: Revoke | Lose | Assign | Compute, tasks: TaskGroup) -> None:
+    def _give(self, work: Work, tasks: TaskGroup) -> None:
         self._work.append(work)
         if self._served is None:
             self._served = anyio.Event()
@@ -388,18 +448,47 @@ class Driver:
                     self._post(Revoked(now=anyio.current_time(), token=token, protocols=offer))
                 case Assign(generation=generation):
                     await self._assign(generation)
+                case Reconcile(token=token, generation=generation):
+                    if await self._assign(generation):
+                        self._post(Taken(now=anyio.current_time(), token=token))
                 case Compute():
                     self._post(await computed(application, work))
         self._served = None
         served.set()
 
-    async def _assign(self, generation: GenerationInfo) -> None:
+    async def _assign(self, generation: GenerationInfo) -> bool:
+        """Have it taken up; answers whether it was."""
+        failure: Exception | None = None
         try:
             await self._application.assign(generation)
         except KafkaGroupError as error:
             # As a rule bytes of the leader's that are no assignment.
+            failure = error
             self._post(AssignFailed(now=anyio.current_time(), error=error))
         self._polls.taken_up()
+        return failure is None
+
+    async def _look_up_names(self) -> None:
+        """Name the topics that are assigned by ids which the step cannot name."""
+        pauses = Pauses(self._cluster.options)
+        while True:
+            self._names_wanted = anyio.Event()
+            if not self._unnamed:
+                pauses.reset()
+                await self._names_wanted.wait()
+                continue
+            try:
+                names = await self._cluster.names(self._unnamed)
+            except (TransportError, RemoteProtocolError) as error:
+                logger.info("group %s: names of topics: %s", self.member.config.group_id, error)
+                names = {}
+            if names:
+                self._unnamed -= names.keys()
+                self._post(TopicsNamed(now=anyio.current_time(), names=names))
+            else:
+                # The broker that was asked may not have heard of a new topic yet.
+                with anyio.move_on_after(pauses.next()):
+                    await self._names_wanted.wait()
 
 
 def _node(coordinator: Coordinator) -> Node:

@@ -10,10 +10,13 @@ import logging
 import re
 from collections.abc import Iterable
 from functools import partial
+from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import anyio
 
 from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.options import GroupProtocol, server_pattern
 from kafkagroup.errors import (
     BrokerError,
     CommitFailedError,
@@ -37,6 +40,9 @@ from kafkagroup.net.session import Session
 from kafkagroup.net.subscriber import Callbacks, Subscriber
 from kafkagroup.net.threaded import ThreadedDriver
 from kafkagroup.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kafkagroup.member.consumer_state import Member as ConsumerMember
 
 __all__ = ["Engine"]
 
@@ -108,6 +114,13 @@ class Engine:
         )
         self._following = Chore(spawn, self._follow_metadata, "metadata watch")
         self._metadata_is_new = False
+        session.assigned_to = (
+            membership is None
+            and self._options.group_id is not None
+            and self._options.group_protocol is not GroupProtocol.CLASSIC
+        )
+        self._member_id = str(uuid4())
+        """Of a member that makes its own, for as long as this consumer lives (KIP-1082)."""
         session.rejoin = self.join
         session.clock = loop_clock()
 
@@ -159,18 +172,27 @@ class Engine:
             self._own_all()
         elif driver is None or driver.out.is_set():
             self.join()
+        elif self._session.assigned_to and isinstance(driver, Driver):
+            driver.subscribe(topics, self._server_pattern)
         else:
             driver.rejoin("the subscription changed", self._subscriber.protocols())
 
     async def follow(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> None:
         """Consume the topics whose whole name matches, those of today and those to come."""
         self._pattern, self._exclude_internal = pattern, exclude_internal
+        if self._session.assigned_to:
+            await self._subscribe(frozenset())  # the coordinator matches, and assigns what matches
+            return
         self._cluster.all_topics = True
         await self._cluster.refresh()
         await self._match()
 
+    @property
+    def _server_pattern(self) -> str | None:
+        return None if self._pattern is None else server_pattern(self._pattern)
+
     async def _match(self) -> None:
-        if self._pattern is None:
+        if self._pattern is None or self._session.assigned_to:
             return
         matching = frozenset(
             name
@@ -248,6 +270,11 @@ class Engine:
                 max_retries=options.rebalance_max_retries,
                 lag=session.lag,
             )
+        kind = ThreadedDriver if options.heartbeat_thread else Driver
+        if session.assigned_to:
+            return kind(
+                self._cluster, self._assignee(), self._subscriber, session.lag, session.meters
+            )
         config = Config(
             group_id=options.group_id or "",
             protocol_type="consumer",
@@ -262,12 +289,44 @@ class Engine:
             max_retries=options.rebalance_max_retries,
         )
         member = Member(config=config, protocols=self._subscriber.protocols())
-        kind = ThreadedDriver if options.heartbeat_thread else Driver
         return kind(self._cluster, member, self._subscriber, session.lag, session.meters)
+
+    def _assignee(self) -> ConsumerMember:
+        """A member that the coordinator assigns to, yet to join."""
+        from kafkagroup.member import consumer_state
+
+        options = self._options
+        config = consumer_state.Config(
+            group_id=options.group_id or "",
+            group_instance_id=options.group_instance_id,
+            rack=options.client_rack,
+            assignor=options.group_remote_assignor,
+            may_fall_back=options.group_protocol is GroupProtocol.AUTO,
+            session_timeout=options.session_timeout,
+            rebalance_timeout=options.rebalance_timeout,
+            heartbeat_interval=options.heartbeat_interval,
+            request_timeout=options.request_timeout,
+            retry_backoff=options.rebalance_backoff,
+            retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
+            max_retries=options.rebalance_max_retries,
+        )
+        return consumer_state.Member(
+            config=config,
+            member_id=self._member_id,
+            topics=tuple(sorted(self._subscription)),
+            pattern=self._server_pattern,
+        )
 
     async def _be_member(self, driver: Running) -> None:
         await driver.run()
         session = self._session
+        if isinstance(driver, Driver) and driver.fell_back and driver is not self._leaving:
+            session.assigned_to = False
+            if self._pattern is None:
+                self.join()
+            else:
+                await self.follow(self._pattern, exclude_internal=self._exclude_internal)
+            return
         if driver.expelled and driver is not self._leaving:
             session.expired = True
             session.notify()  # it may be waiting again, for what nobody brings

@@ -81,8 +81,8 @@ class Running(Protocol):
     def forget_coordinator(self, reason: str) -> None:
         """Look for the coordinator again, if there is one."""
 
-    def leave(self, reason: str, *, leave_group: bool = True, lost: bool = False) -> None:
-        """Leave the group; `out` tells when it is done."""
+    def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
+        """Leave the group, as `Leaving` has it; `out` tells when it is done."""
 
     async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
         """Until when commits of these may be sent, on the loop's clock; make sure, within `timeout`

@@ -47,6 +47,7 @@ _SAME_COORDINATOR = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.STALE_MEMBER_EPOCH,  # its next heartbeat brings the new one
     )
 )
 """Tried again for as long as the caller waits, as are those of a coordinator that has moved."""
@@ -56,6 +57,7 @@ _NOT_OURS = frozenset(
     (
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_MEMBER_EPOCH,
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.GROUP_ID_NOT_FOUND,  # version 9+ to a member of a group that is gone
     )
@@ -126,10 +128,12 @@ class GroupOffsets:
         *,
         timeout: float,
         stands: Callable[[], bool] = lambda: True,
+        epoch: Callable[[], int] | None = None,
         meter: Meter | None = None,
     ) -> None:
         """Commit, trying again until `timeout` seconds have passed or the retries are used up, and
-        as long as `stands` says that the identity is still a member of its generation.
+        as long as `stands` says that the identity is still a member of its generation. `epoch`
+        answers the member's epoch where that moves on under an assignment that stands (KIP-848).
 
         Raises: CommitFailedError when the identity is no longer a member of the generation,
         FencedError, BrokerError, TransportError.
@@ -144,7 +148,7 @@ class GroupOffsets:
                     logger.info("group %s: commit is tried again: %s", self._group_id, last)
                     await pauses.wait()
                 try:
-                    return await self._commit_once(identity, offsets, stands, meter)
+                    return await self._commit_once(identity, offsets, stands, epoch, meter)
                 except _Retry as again:
                     last = again.error
                 except (TransportError, RemoteProtocolError) as error:
@@ -156,8 +160,9 @@ class GroupOffsets:
         self,
         identity: Identity,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        stands: Callable[[], bool] = lambda: True,
-        meter: Meter | None = None,
+        stands: Callable[[], bool],
+        epoch: Callable[[], int] | None,
+        meter: Meter | None,
     ) -> None:
         broker = await self._broker()
         await broker.connect_offsets_channel()
@@ -168,7 +173,7 @@ class GroupOffsets:
         sent = anyio.current_time()
         answer = await broker.commit_consumer_group_offsets(
             self._group_id,
-            identity.generation_id,
+            identity.generation_id if epoch is None else epoch(),
             identity.member_id,
             offsets,
             group_instance_id=identity.group_instance_id,

@@ -55,6 +55,8 @@ class Session:
         """Whether what is processed is committed without being asked for."""
         self.leave_group = options.leave_group_on_close
         """Whether the group is told when this consumer goes."""
+        self.assigned_to = False
+        """Whether the coordinator assigns (KIP-848): the epoch then moves on while all stands."""
         self.settled = False
         """Whether a generation stands and has been taken up."""
         self.closing = False
@@ -238,7 +240,8 @@ class Session:
             raise CommitFailedError(
                 "the group is rebalancing; commit what is still owned once that is over"
             )
-        identity = self.identity
+        identity, driver = self.identity, self.driver
+        epoch = None if driver is None or not self.assigned_to else lambda: driver.generation_id
 
         def stands() -> bool:
             mine = self.delivery.owned
@@ -248,15 +251,16 @@ class Session:
         deadline = anyio.current_time() + timeout
         while True:
             until = deadline
-            if self.driver is not None:
+            if driver is not None:
                 left = deadline - anyio.current_time()
-                until = min(until, await self.driver.confirm(offsets.keys(), left))
+                until = min(until, await driver.confirm(offsets.keys(), left))
             try:
                 await self.offsets.commit(
                     identity,
                     offsets,
                     timeout=until - anyio.current_time(),
                     stands=stands,
+                    epoch=epoch,
                     meter=self.meters.commit,
                 )
                 break

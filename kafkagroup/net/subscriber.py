@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 
@@ -16,7 +17,13 @@ from kafkagroup._values import frozen
 from kafkagroup.assign import Assignor, GroupSpec, MemberSpec, protocol_name
 from kafkagroup.assign.check import standing_claims
 from kafkagroup.assign.spec import is_cooperative, told, user_data
-from kafkagroup.errors import ConfigurationError, KafkaGroupError, escaped
+from kafkagroup.errors import (
+    ConfigurationError,
+    KafkaGroupError,
+    RemoteProtocolError,
+    TransportError,
+    escaped,
+)
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Offer
@@ -87,6 +94,8 @@ class Subscriber:
         leads, and no other member has to hear of what this one owns."""
         self.cooperative = claims or all(is_cooperative(a) for a in session.options.assignors)
         """Whether what is owned is kept while the group rebalances: only if every assignor can."""
+        self._lost = False
+        """Whether all is lost, and the application does not know yet."""
         self._had: tuple[Sequence[TopicPartition], int] = ((), -1)
         """What was assigned last, sorted, and in which generation; kept through revocations."""
         self._let_go_in = -1
@@ -153,13 +162,14 @@ class Subscriber:
     def ending(self, *, lost: bool) -> None:
         """Stop handing out what goes at once, even while a callback runs."""
         self._session.settled = False
+        self._lost = lost
         self._session.delivery.revoke(self._going(lost=lost))
         self._session.notify()
 
     def _going(self, *, lost: bool) -> list[TopicPartition]:
         """What is let go of before the next join."""
         owned = sorted(self._session.delivery.owned)
-        if self.cooperative and not lost:
+        if self.cooperative and not lost and not self._session.assigned_to:
             return [tp for tp in owned if tp.topic not in self.topics]
         return owned
 
@@ -171,6 +181,10 @@ class Subscriber:
     def failed(self, error: Exception) -> None:
         """Every call of the application raises it."""
         self._session.fail(error)
+
+    def told(self, error: Exception) -> None:
+        """The application's next call raises it."""
+        self._session.tell(error)
 
     def poll_due(self, ran: float) -> float:
         """A member that owns nothing owes no poll; one that waits in the client owes no more than
@@ -197,6 +211,7 @@ class Subscriber:
         partitions = self._going(lost=True)
         logger.warning("lost %d partitions: %s", len(partitions), reason)
         self._session.delivery.release(partitions)
+        self._lost = False
         await self._call(self._callbacks.lost, partitions)
         return self.protocols()
 
@@ -204,8 +219,10 @@ class Subscriber:
         """Own what was assigned; tell; then look up where to start."""
         session = self._session
         assigned = decode_assignment(generation.assignment)
+        if session.assigned_to:
+            await self._know({tp.topic for tp in assigned})
         foreign = sorted({tp.topic for tp in assigned} - self.topics)
-        if foreign and session.driver is not None:
+        if foreign and not session.assigned_to and session.driver is not None:
             if self._misassigned:
                 await self._pauses.wait()  # a leader that never learns must not spin the group
             self._misassigned = True
@@ -215,7 +232,9 @@ class Subscriber:
             return
         self._misassigned = False
         self._pauses.reset()
-        if not self._claims:
+        same = session.assigned_to and generation.member_id == session.identity.member_id
+        if not self._claims and not same:
+            # Where the epoch moves on by itself, commits of what stays go on through it.
             session.identity = Identity(
                 generation.generation_id, generation.member_id, session.options.group_instance_id
             )
@@ -233,10 +252,14 @@ class Subscriber:
             session.delivery.revoke(revoked)
             share = session.options.rebalance_timeout * _DRAIN_SHARE
             await self._let_go(revoked, anyio.current_time() + share, tell=True)
+        if session.assigned_to and not self._stands(generation):
+            return  # fenced midway: nothing of it is ours
         added = sorted(owned.tp for owned in session.delivery.own(assigned))
         self._start_at(await self._call(self._callbacks.assigned, added))
         session.settled = self._stands(generation)
         self._taken_up()
+        if session.assigned_to:
+            return  # KIP-848: its next heartbeat says what it owns
         # KIP-429: now that they are free, a second round gives them away. A static member that was
         # away when it should have rejoined, and is given the same generation again (KIP-345), owes
         # it still: nobody else knows of them.
@@ -244,6 +267,13 @@ class Subscriber:
         self._let_go_in = generation.generation_id if revoked else -1
         if (revoked or self._came_back) and not self._claims and session.driver is not None:
             session.driver.rejoin(f"let go of {len(revoked) or 'some'} partitions")
+
+    async def _know(self, topics: set[str]) -> None:
+        """Follow topics that the coordinator has found by itself, as it matches patterns."""
+        self._cluster.topics |= topics
+        if len(self._cluster.metadata.partition_counts(topics)) < len(topics):
+            with suppress(TransportError, RemoteProtocolError):
+                await self._cluster.refresh()
 
     def _stands(self, generation: GenerationInfo) -> bool:
         """Whether this is the generation still: it may have ended while the application heard."""
@@ -308,6 +338,8 @@ class Subscriber:
         """Let the record in hand be processed, commit, tell the application, and own it no more."""
         session = self._session
         await session.drain(going, deadline)
+        if session.assigned_to and self._lost:
+            return  # meanwhile: it is not for us to commit, and told as lost
         if session.auto_commit:
             await self._last_commit(_commit_time(deadline))
         else:

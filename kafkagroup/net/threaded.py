@@ -19,21 +19,23 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
-from kafkagroup.member.state import Member, Phase
-from kafkagroup.member.vocabulary import Compute, Event, GenerationInfo
+from kafkagroup.member.state import Member
+from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.driver import Application, Driver, Offer
+from kafkagroup.net.driver import Application, Assignee, Driver, Hears, Offer
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.wire.schema import Request
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
+
+    from kafkagroup.member.consumer_state import Member as ConsumerMember
 
 __all__ = ["Post", "ThreadedDriver", "this_loop"]
 
@@ -55,7 +57,7 @@ class ThreadedDriver(Driver):
     def __init__(
         self,
         cluster: Cluster,
-        member: Member,
+        member: Member | ConsumerMember,
         application: Application,
         lag: LoopLag,
         meters: GroupMeters | None = None,
@@ -101,7 +103,7 @@ class ThreadedDriver(Driver):
         if self._error is not None:
             raise self._error
 
-    def _ask(self, event: Event) -> None:
+    def _ask(self, event: Hears) -> None:
         self._to_thread(partial(self._post, event))
 
     def _to_thread(self, call: Call) -> None:
@@ -212,12 +214,15 @@ class _Border:
     def failed(self, error: Exception) -> None:
         self._driver.to_application(partial(self._application.failed, error))
 
+    def told(self, error: Exception) -> None:
+        self._driver.to_application(partial(cast(Assignee, self._application).told, error))
+
     def poll_due(self, ran: float) -> float:
         return self._application.poll_due(ran)
 
     async def revoke(self, deadline: float) -> Offer | None:
         async def revoke() -> Offer | None:
-            if self._driver.member.phase is not Phase.REVOKING:
+            if not self._driver.member.revoking:
                 return None  # lost since, while the loop stood still: nothing can be committed
             return await self._application.revoke(deadline)
 

@@ -175,7 +175,7 @@ class ZooKeeperDriver:
         now = anyio.current_time()
         self._hear(RejoinRequested(now=now, reason=reason, protocols=protocols))
 
-    def leave(self, reason: str, *, leave_group: bool = True, lost: bool = False) -> None:
+    def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
         """Leave the group; `out` tells when it is done."""
         now = anyio.current_time()
         self._hear(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor, roundrobin_assignor
-from kafkagroup.consume.options import ConsumerOptions
+from kafkagroup.consume.options import ConsumerOptions, GroupProtocol, server_pattern
 from kafkagroup.errors import ConfigurationError
 
 DEFAULTS: dict[str, Any] = {
     "group_id": "g",
     "group_instance_id": None,
     "client_id": "kafkagroup",
+    "group_protocol": "classic",
+    "group_remote_assignor": None,
     "assignors": None,
     "partition_loads": None,
     "auto_offset_reset": "earliest",
@@ -22,7 +25,7 @@ DEFAULTS: dict[str, Any] = {
     "auto_commit_interval_ms": 5_000,
     "offsets_commit_max_retries": None,
     "offsets_channel_backoff_ms": None,
-    "leave_group_on_close": True,
+    "leave_group_on_close": None,
     "session_timeout_ms": None,
     "heartbeat_interval_ms": None,
     "heartbeat_thread": False,
@@ -59,6 +62,8 @@ def test_the_defaults_in_seconds() -> None:
         group_id="g",
         group_instance_id=None,
         client_id="kafkagroup",
+        group_protocol=GroupProtocol.CLASSIC,
+        group_remote_assignor=None,
         assignors=(range_assignor, cooperative_sticky_assignor, roundrobin_assignor),
         partition_loads=None,
         auto_offset_reset="earliest",
@@ -66,7 +71,7 @@ def test_the_defaults_in_seconds() -> None:
         auto_commit_interval=5.0,
         offsets_commit_max_retries=None,
         offsets_channel_backoff=0.1,
-        leave_group_on_close=True,
+        leave_group_on_close=None,
         session_timeout=45.0,
         heartbeat_interval=1.0,
         heartbeat_thread=False,
@@ -210,6 +215,33 @@ def test_a_close_timeout_is_finite(value: float) -> None:
             {"assignors": ["range"]},
             "assignor 'range' needs an attribute protocol_name: a string",
         ),
+        (
+            {"group_protocol": "new"},
+            "group_protocol='new'; expected one of ['classic', 'consumer', 'auto']",
+        ),
+        (
+            {"group_protocol": "classic", "group_remote_assignor": "uniform"},
+            "group_remote_assignor='uniform' is an assignor of the coordinator's, such as 'uniform'"
+            " or 'range', for group_protocol='consumer' or 'auto'",
+        ),
+        (
+            {"group_protocol": "consumer", "group_remote_assignor": ""},
+            "group_remote_assignor='' is an assignor of the coordinator's, such as 'uniform'"
+            " or 'range', for group_protocol='consumer' or 'auto'",
+        ),
+        (
+            {"group_protocol": "consumer", "assignors": [range_assignor]},
+            "assignors are the members' own, and with group_protocol='consumer' the coordinator"
+            " assigns; see group_remote_assignor",
+        ),
+        (
+            {
+                "group_protocol": "auto",
+                "group_remote_assignor": "range",
+                "assignors": [range_assignor],
+            },
+            "give assignors, or group_remote_assignor: one of them assigns",
+        ),
     ],
     ids=str,
 )
@@ -217,3 +249,14 @@ def test_what_cannot_work(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         checked(**changes)
     assert str(caught.value) == message
+
+
+def test_line_40_auto_is_classic_where_an_assignor_of_the_clients_is_asked_for() -> None:
+    assert checked(group_protocol="auto").group_protocol is GroupProtocol.AUTO
+    given = checked(group_protocol="auto", assignors=[range_assignor])
+    assert given.group_protocol is GroupProtocol.CLASSIC
+
+
+def test_line_41_a_pattern_goes_to_the_server_with_its_flags() -> None:
+    patterns = (re.compile("a.*"), re.compile("a.*", re.IGNORECASE | re.DOTALL))
+    assert [server_pattern(p) for p in patterns] == ["a.*", "(?is)a.*"]
