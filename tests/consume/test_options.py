@@ -221,18 +221,24 @@ def test_a_close_timeout_is_finite(value: float) -> None:
         ),
         (
             {"group_protocol": "classic", "group_remote_assignor": "uniform"},
-            "group_remote_assignor='uniform' is an assignor of the coordinator's, such as 'uniform'"
-            " or 'range', for group_protocol='consumer' or 'auto'",
+            (
+                "group_remote_assignor='uniform' is an assignor of the coordinator's, such as 'uniform'"
+                " or 'range', for group_protocol='consumer' or 'auto'"
+            ),
         ),
         (
             {"group_protocol": "consumer", "group_remote_assignor": ""},
-            "group_remote_assignor='' is an assignor of the coordinator's, such as 'uniform'"
-            " or 'range', for group_protocol='consumer' or 'auto'",
+            (
+                "group_remote_assignor='' is an assignor of the coordinator's, such as 'uniform'"
+                " or 'range', for group_protocol='consumer' or 'auto'"
+            ),
         ),
         (
             {"group_protocol": "consumer", "assignors": [range_assignor]},
-            "assignors are the members' own, and with group_protocol='consumer' the coordinator"
-            " assigns; see group_remote_assignor",
+            (
+                "assignors are the members' own, and with group_protocol='consumer' the coordinator"
+                " assigns; see group_remote_assignor"
+            ),
         ),
         (
             {
