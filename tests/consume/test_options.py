@@ -220,9 +220,9 @@ def test_a_close_timeout_is_finite(value: float) -> None:
             "group_protocol='new'; expected one of ['classic', 'consumer', 'auto']",
         ),
         (
-            {"group_protocol": "classic", "group_remote_assignor": "uniform"},
+            {"group_protocol": "classic", "group_remote_assignor": "u"},
             (
-                "group_remote_assignor='uniform' is an assignor of the coordinator's, such as 'uniform'"
+                "group_remote_assignor='u' is an assignor of the coordinator's, such as 'uniform'"
                 " or 'range', for group_protocol='consumer' or 'auto'"
             ),
         ),

@@ -19,7 +19,10 @@ from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.wire.messages import consumer_describe
 from kafkagroup.wire.messages.admin import CreateTopicsRequest, DeleteTopicsRequest
+from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import (
     DeletableGroupResult,
@@ -163,7 +166,29 @@ def _join(
 ) -> None:
     wrong = cluster.coordinator.wrong_with_join(request)
     if wrong or _coordinates(cluster, node_id, request, request.group_id, caller, reply):
+        other = cluster.consumer_groups.groups.get(request.group_id)
+        if other is not None and other.members:
+            # Kafka lets members of both kinds be in one group; this broker does not.
+            reply(refuse(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, caller.version))
+            return
+        cluster.consumer_groups.groups.pop(request.group_id, None)
         cluster.coordinator.join(request, caller, reply)
+
+
+def _consumer_heartbeat(
+    cluster: Cluster,
+    node_id: int,
+    request: ConsumerGroupHeartbeatRequest,
+    caller: Caller,
+    reply: Reply,
+) -> None:
+    if _coordinates(cluster, node_id, request, request.group_id, caller, reply):
+        other = cluster.coordinator.groups.get(request.group_id)
+        if other is not None and other.members:
+            reply(refuse(request, ErrorCode.GROUP_ID_NOT_FOUND, caller.version))
+            return
+        cluster.coordinator.groups.pop(request.group_id, None)
+        reply(cluster.consumer_groups.heartbeat(request, caller))
 
 
 def _sync(
@@ -207,7 +232,11 @@ def _coordinates(
 def _list_groups(
     cluster: Cluster, node_id: int, request: ListGroupsRequest, _: Caller, reply: Reply
 ) -> None:
-    found = cluster.coordinator.list_groups(request.states_filter, request.types_filter)
+    states, types = request.states_filter, request.types_filter
+    found = (
+        *cluster.coordinator.list_groups(states, types),
+        *cluster.consumer_groups.list_groups(states, types),
+    )
     own = tuple(g for g in found if cluster.coordinator_of(g.group_id) == node_id)
     reply(ListGroupsResponse(error_code=ErrorCode.NONE, groups=own))
 
@@ -231,13 +260,31 @@ def _describe_groups(
     reply(DescribeGroupsResponse(groups=tuple(described(group) for group in request.groups)))
 
 
+def _describe_consumer_groups(
+    cluster: Cluster, node_id: int, request: ConsumerGroupDescribeRequest, _: Caller, reply: Reply
+) -> None:
+    def described(group_id: str) -> consumer_describe.DescribedGroup:
+        group = cluster.consumer_groups.describe(group_id)
+        if cluster.coordinator_of(group_id) == node_id:
+            return group
+        return evolve(group, error_code=ErrorCode.NOT_COORDINATOR, members=())
+
+    groups = tuple(described(group_id) for group_id in request.group_ids)
+    reply(consumer_describe.ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=groups))
+
+
 def _delete_groups(
     cluster: Cluster, node_id: int, request: DeleteGroupsRequest, _: Caller, reply: Reply
 ) -> None:
     def deleted(group_id: str) -> DeletableGroupResult:
         if cluster.coordinator_of(group_id) != node_id:
             return DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
-        result = cluster.coordinator.delete(group_id)
+        kind = (
+            cluster.consumer_groups
+            if group_id in cluster.consumer_groups.groups
+            else cluster.coordinator
+        )
+        result = kind.delete(group_id)
         if not result.error_code:
             cluster.offsets.pop(group_id, None)
         return result
@@ -276,6 +323,8 @@ def _now(answer: Callable[[Cluster, int, Any, Caller], object]) -> Callable[...,
 
 _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     ApiVersionsRequest: _api_versions,
+    ConsumerGroupDescribeRequest: _describe_consumer_groups,
+    ConsumerGroupHeartbeatRequest: _consumer_heartbeat,
     CreateTopicsRequest: _now(lambda c, _, request, __: topics.create(c, request)),
     DeleteGroupsRequest: _delete_groups,
     DeleteTopicsRequest: _now(lambda c, _, request, caller: topics.delete(c, request, caller)),

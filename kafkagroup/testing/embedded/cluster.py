@@ -15,6 +15,7 @@ from zlib import crc32
 import attrs
 
 from kafkagroup.errors import BrokerError, ErrorCode
+from kafkagroup.testing.embedded.consumer_coordinator import ConsumerCoordinator
 from kafkagroup.testing.embedded.coordinator import GroupCoordinator
 from kafkagroup.testing.embedded.fetch_sessions import FetchSessions
 from kafkagroup.testing.embedded.log import PartitionLog
@@ -77,6 +78,12 @@ class Cluster:
         }
         self.topics: dict[str, Topic] = {}
         self.coordinator = GroupCoordinator(self.timers, lambda: str(self.new_id()), settings)
+        self.consumer_groups = ConsumerCoordinator(
+            self.timers,
+            settings,
+            counts=lambda: {name: len(topic.partitions) for name, topic in self.topics.items()},
+            ids=lambda: {name: topic.topic_id for name, topic in self.topics.items()},
+        )
         self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         """Committed offsets by group."""
         self.on_append: dict[object, Callable[[], None]] = {}
@@ -177,7 +184,8 @@ class Cluster:
         self._change_nodes(node_id, alive=True, now=now)
 
     def _change_nodes(self, node_id: int, *, alive: bool, now: float) -> None:
-        before = {group_id: self.coordinator_of(group_id) for group_id in self.coordinator.groups}
+        groups = (*self.coordinator.groups, *self.consumer_groups.groups)
+        before = {group_id: self.coordinator_of(group_id) for group_id in groups}
         self.nodes[node_id].alive = alive
         self.nodes[node_id].fetch_sessions.clear()
         live = self.live
@@ -209,5 +217,7 @@ class Cluster:
         for group_id, node_id in before.items():
             after = self.coordinator_of(group_id)
             # With all nodes dead nobody takes over: the group is loaded by the first that is back.
-            if after not in (node_id, -1) and group_id in self.coordinator.groups:
-                self.coordinator.move(group_id, now)
+            if after not in (node_id, -1):
+                for kind in (self.coordinator, self.consumer_groups):
+                    if group_id in kind.groups:
+                        kind.move(group_id, now)

@@ -58,13 +58,7 @@ def commit(
     if not named:
         return OffsetCommitResponse(topics=tuple(refused))
     if cluster.coordinator_of(request.group_id) == node_id:
-        error = cluster.coordinator.check_commit(
-            request.group_id,
-            request.generation_id_or_member_epoch,
-            request.member_id,
-            request.group_instance_id,
-            caller,
-        )
+        error = _check_commit(cluster, request, caller)
     else:
         error = ErrorCode.NOT_COORDINATOR
     stored = cluster.offsets.setdefault(request.group_id, {})
@@ -75,8 +69,10 @@ def commit(
             metadata = p.committed_metadata or ""
             # Kafka compares the number of characters, not of bytes, with this limit.
             too_large = len(metadata) > limit
-            errors[p.partition_index] = error or (
-                ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
+            errors[p.partition_index] = (
+                error
+                or _check_owned(cluster, request, TopicPartition(name, p.partition_index))
+                or (ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE)
             )
             if not errors[p.partition_index]:
                 stored[TopicPartition(name, p.partition_index)] = OffsetAndMetadata(
@@ -84,6 +80,33 @@ def commit(
                 )
         refused.append(_committed(topic, errors))
     return OffsetCommitResponse(topics=_merged(refused))
+
+
+def _check_commit(cluster: Cluster, request: OffsetCommitRequest, caller: Caller) -> ErrorCode:
+    """Whether the commit as a whole may be stored."""
+    if request.group_id in cluster.consumer_groups.groups:
+        # Before version 9 there is no code for an epoch that is out of date.
+        old = caller.version < 9 and bool(request.member_id)
+        return ErrorCode.UNSUPPORTED_VERSION if old else ErrorCode.NONE
+    return cluster.coordinator.check_commit(
+        request.group_id,
+        request.generation_id_or_member_epoch,
+        request.member_id,
+        request.group_instance_id,
+        caller,
+    )
+
+
+def _check_owned(
+    cluster: Cluster, request: OffsetCommitRequest, partition: TopicPartition
+) -> ErrorCode:
+    """Whether a member of a consumer group may commit this partition's offset."""
+    if request.group_id not in cluster.consumer_groups.groups:
+        return ErrorCode.NONE
+    epoch = request.generation_id_or_member_epoch
+    return cluster.consumer_groups.check_offsets(
+        request.group_id, request.member_id, epoch, partition
+    )
 
 
 def _committed(
@@ -160,6 +183,12 @@ def _fetch_group(
         return OffsetFetchResponseGroup(
             group_id=asked.group_id, error_code=ErrorCode.NOT_COORDINATOR
         )
+    if asked.member_id is not None and asked.group_id in cluster.consumer_groups.groups:
+        error = cluster.consumer_groups.check_offsets(
+            asked.group_id, asked.member_id, asked.member_epoch, None
+        )
+        if error:
+            return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
     committed = cluster.offsets.get(asked.group_id, {})
     by_id = caller.version >= 10
     if asked.topics is None:

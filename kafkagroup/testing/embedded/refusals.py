@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kafkagroup.wire.messages import admin, fetch, group, metadata, offsets, produce, sasl
+from kafkagroup.wire.messages import (
+    admin,
+    consumer_describe,
+    consumer_heartbeat,
+    fetch,
+    group,
+    metadata,
+    offsets,
+    produce,
+    sasl,
+)
 from kafkagroup.wire.schema import Request
 
 __all__ = ["refuse"]
@@ -82,6 +92,34 @@ def _describe_groups(request: group.DescribeGroupsRequest, error: int, _: int) -
             )
             for group_id in request.groups
         )
+    )
+
+
+def _consumer_heartbeat(
+    _: consumer_heartbeat.ConsumerGroupHeartbeatRequest, error: int, __: int
+) -> object:
+    return consumer_heartbeat.ConsumerGroupHeartbeatResponse(
+        throttle_time_ms=0, error_code=error, member_epoch=0, heartbeat_interval_ms=0
+    )
+
+
+def _describe_consumer_groups(
+    request: consumer_describe.ConsumerGroupDescribeRequest, error: int, _: int
+) -> object:
+    return consumer_describe.ConsumerGroupDescribeResponse(
+        throttle_time_ms=0,
+        groups=tuple(
+            consumer_describe.DescribedGroup(
+                error_code=error,
+                group_id=group_id,
+                group_state="",
+                group_epoch=0,
+                assignment_epoch=0,
+                assignor_name="",
+                members=(),
+            )
+            for group_id in request.group_ids
+        ),
     )
 
 
@@ -245,6 +283,8 @@ _SESSION_ERRORS = (70, 71, 106)
 _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
     admin.CreateTopicsRequest: _create_topics,
     admin.DeleteTopicsRequest: _delete_topics,
+    consumer_describe.ConsumerGroupDescribeRequest: _describe_consumer_groups,
+    consumer_heartbeat.ConsumerGroupHeartbeatRequest: _consumer_heartbeat,
     fetch.FetchRequest: _fetch,
     group.DeleteGroupsRequest: _delete_groups,
     group.DescribeGroupsRequest: _describe_groups,

@@ -25,6 +25,12 @@ class BrokerSettings:
     group_max_session_timeout: float = 1800.0
     group_max_size: int = 2**31 - 1
     """Members of one group."""
+    group_consumer_session_timeout: float = 45.0
+    """How long a member of a consumer group (KIP-848) may be silent."""
+    group_consumer_heartbeat_interval: float = 5.0
+    """What its members are told to wait between heartbeats."""
+    group_consumer_assignment_interval: float = 0.0
+    """How long a group waits from one assignment to the next. Kafka: 1 s."""
     group_new_member_join_timeout: float = 300.0
     """How long a JoinGroup of a new member stays parked."""
     offset_metadata_max_bytes: int = 4096

@@ -35,6 +35,10 @@ class Timers:
         """Forget the deadline of this key, if there is one."""
         self._due.pop(key, None)
 
+    def pending(self, key: Hashable) -> bool:
+        """Whether a deadline of this key is to come."""
+        return key in self._due
+
     def next(self) -> float | None:
         """The nearest deadline; None when nothing is scheduled. O(deadlines)."""
         return min(at for at, _, _ in self._due.values()) if self._due else None

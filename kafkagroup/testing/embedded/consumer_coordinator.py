@@ -1,0 +1,386 @@
+"""The coordinator of consumer groups (KIP-848): heartbeats and time go in, answers come out.
+
+How a group is made up, and who may be given what, is in `consumer_group`; here is what a request
+may do, and when a member that is silent or slow is out. No I/O and no clock. Whether this node
+coordinates the group at all is checked before it gets here.
+
+Groups do not change their kind while they have members. Source: KIP-848 and Apache Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
+from uuid import UUID
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded.consumer_group import (
+    ASSIGNORS,
+    AWAY,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+)
+from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.testing.embedded.timers import Timers
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages import consumer_describe
+from kafkagroup.wire.messages.consumer_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from kafkagroup.wire.messages.group import DeletableGroupResult, ListedGroup
+
+__all__ = ["ConsumerCoordinator"]
+
+
+class _Refused(Exception):
+    """The heartbeat is answered with an error code."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        self.code = code
+
+
+class ConsumerCoordinator:
+    """Every consumer group of the cluster."""
+
+    def __init__(
+        self,
+        timers: Timers,
+        settings: BrokerSettings,
+        counts: Callable[[], Mapping[str, int]],
+        ids: Callable[[], Mapping[str, UUID]],
+    ) -> None:
+        """`counts`: the partitions of each topic there is; `ids`: its id."""
+        self._timers = timers
+        self._settings = settings
+        self._counts = counts
+        self._ids = ids
+        self.groups: dict[str, ConsumerGroup] = {}
+
+    # ------------------------------------------------------------ heartbeats
+
+    def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Join, live, own, leave: whatever the epoch and the fields say."""
+        try:
+            _check(request)
+            if request.member_epoch < 0:
+                return self._leave(request)
+            return self._beat(request, caller)
+        except _Refused as refused:
+            return cast(
+                ConsumerGroupHeartbeatResponse, refuse(request, refused.code, caller.version)
+            )
+
+    def _beat(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller
+    ) -> ConsumerGroupHeartbeatResponse:
+        joins = request.member_epoch == 0
+        group = self.groups.get(request.group_id)
+        if group is None:
+            if not joins:
+                raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND)
+            group = self.groups[request.group_id] = ConsumerGroup(request.group_id)
+        size = len(group.members)
+        member = self._member(group, request, caller)
+        if self._subscribe(member, request) or len(group.members) > size:
+            group.epoch += 1
+        if self._follow_topics(group):
+            group.epoch += 1  # counted apart: the first member of a group is in epoch 2
+        self._assign_when_due(group, caller.now)
+        owned = None if request.topic_partitions is None else self._named(request.topic_partitions)
+        changed = group.reconcile(member, owned)
+        self._expect(group, member, caller.now)
+        full = request.rebalance_timeout_ms != -1 and owned is not None
+        return ConsumerGroupHeartbeatResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.NONE,
+            member_id=member.member_id,
+            member_epoch=member.epoch,
+            heartbeat_interval_ms=round(self._settings.group_consumer_heartbeat_interval * 1000),
+            assignment=self._assignment(member) if joins or full or changed else None,
+        )
+
+    def _member(
+        self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, caller: Caller
+    ) -> ConsumerMember:
+        """The member that beats; a new one, or one that comes back, if it joins."""
+        joins, instance_id = request.member_epoch == 0, request.instance_id
+        member = group.members.get(request.member_id)
+        holder = None if instance_id is None else group.static_member(instance_id)
+        if holder is not None and holder is not member:
+            if not joins:
+                raise _Refused(ErrorCode.FENCED_INSTANCE_ID)
+            if holder.epoch != AWAY:
+                raise _Refused(ErrorCode.UNRELEASED_INSTANCE_ID)
+            self._forget(group, holder)
+            return group.replace(holder, request.member_id)
+        if member is None:
+            if not joins:
+                raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+            if len(group.members) >= self._settings.group_max_size:
+                raise _Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+            member = ConsumerMember(request.member_id, instance_id, caller.client_id, caller.host)
+            group.members[member.member_id] = member
+        if not joins:
+            self._check_epoch(member, request)
+        return member
+
+    def _check_epoch(self, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
+        epoch, listed = request.member_epoch, request.topic_partitions
+        if epoch == member.epoch:
+            return
+        # The answer that brought a newer epoch may have been lost.
+        lost = epoch == member.previous_epoch and listed is not None
+        if not lost or not self._named(listed or ()) <= member.assigned.keys():
+            raise _Refused(ErrorCode.FENCED_MEMBER_EPOCH)
+
+    def _subscribe(self, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:
+        """Take down what the member says of itself; whether that asks for another assignment."""
+        if request.rebalance_timeout_ms != -1:
+            member.rebalance_timeout = request.rebalance_timeout_ms / 1000
+        if request.rack_id is not None:
+            member.rack = request.rack_id
+        before = (member.subscribed, member.assignor)
+        if request.server_assignor is not None:
+            member.assignor = request.server_assignor
+        if request.subscribed_topic_names is not None:
+            member.topics = frozenset(request.subscribed_topic_names)
+        if request.subscribed_topic_regex is not None:
+            member.pattern = request.subscribed_topic_regex or None
+        self._match(member)
+        return (member.subscribed, member.assignor) != before
+
+    def _match(self, member: ConsumerMember) -> None:
+        pattern = member.pattern
+        matching = {t for t in self._counts() if pattern is not None and re.fullmatch(pattern, t)}
+        member.subscribed = member.topics | matching
+
+    def _follow_topics(self, group: ConsumerGroup) -> bool:
+        """Whether topics are new, have grown or are gone."""
+        for member in group.members.values():
+            self._match(member)
+        wanted = {topic for member in group.members.values() for topic in member.subscribed}
+        counts = {topic: n for topic, n in self._counts().items() if topic in wanted}
+        before, group.counts = group.counts, counts
+        return counts != before
+
+    def _assign_when_due(self, group: ConsumerGroup, now: float) -> None:
+        due = group.computed_at + self._settings.group_consumer_assignment_interval
+        if group.epoch > group.target_epoch and now >= due:
+            group.compute_target(group.counts, now)
+
+    # ------------------------------------------------------------ leaving, and being thrown out
+
+    def _leave(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND)
+        member = group.members.get(request.member_id)
+        if request.instance_id is not None:
+            holder = group.static_member(request.instance_id)
+            if holder is not None and holder is not member:
+                raise _Refused(ErrorCode.FENCED_INSTANCE_ID)
+        if member is None:
+            raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+        if request.member_epoch == AWAY:
+            member.epoch = AWAY
+            self._timers.cancel(_drain(group, member))
+        else:
+            self._expel(group, member)
+        return ConsumerGroupHeartbeatResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.NONE,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            heartbeat_interval_ms=0,
+        )
+
+    def _expect(self, group: ConsumerGroup, member: ConsumerMember, now: float) -> None:
+        """The member is out if it is silent for a session, or lets go too slowly."""
+
+        def expel(_: float) -> None:
+            self._expel(group, member)
+
+        timeout = self._settings.group_consumer_session_timeout
+        self._timers.schedule(_session(group, member), now + timeout, expel)
+        if member.state is not MemberState.UNREVOKED:
+            self._timers.cancel(_drain(group, member))
+        elif not self._timers.pending(_drain(group, member)):
+            self._timers.schedule(_drain(group, member), now + member.rebalance_timeout, expel)
+
+    def _expel(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        self._forget(group, member)
+        group.remove(member)
+
+    def _forget(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        self._timers.cancel(_session(group, member))
+        self._timers.cancel(_drain(group, member))
+
+    # ------------------------------------------------------------ offsets
+
+    def check_offsets(
+        self, group_id: str, member_id: str, epoch: int, partition: TopicPartition | None
+    ) -> ErrorCode:
+        """Whether a member may commit a partition's offset; read offsets, if that is None."""
+        group = self.groups[group_id]
+        if epoch < 0 and not member_id and (partition is None or not group.members):
+            return ErrorCode.NONE
+        member = group.members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if epoch == member.epoch:
+            return ErrorCode.NONE
+        # KIP-1251: an older epoch will do, if the partition was the member's in it already.
+        given = None if partition is None else member.assigned.get(partition)
+        stands = given is not None and given <= epoch < member.epoch
+        return ErrorCode.NONE if stands else ErrorCode.STALE_MEMBER_EPOCH
+
+    # ------------------------------------------------------------ administration
+
+    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> tuple[ListedGroup, ...]:
+        """Every group of these states and types; without any, of all."""
+        wanted_states = {state.lower() for state in states}
+        wanted_types = {kind.lower() for kind in types}
+        return tuple(
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type="consumer",
+                group_state=group.state,
+                group_type="consumer",
+            )
+            for group in self.groups.values()
+            if (not wanted_states or group.state.lower() in wanted_states)
+            and (not wanted_types or "consumer" in wanted_types)
+        )
+
+    def delete(self, group_id: str) -> DeletableGroupResult:
+        """Delete an empty group."""
+        error = ErrorCode.NON_EMPTY_GROUP if self.groups[group_id].members else ErrorCode.NONE
+        if not error:
+            del self.groups[group_id]
+        return DeletableGroupResult(group_id=group_id, error_code=error)
+
+    def describe(self, group_id: str) -> consumer_describe.DescribedGroup:
+        """One group, with what its members have and are to have."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return consumer_describe.DescribedGroup(
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+                error_message=f"Group {group_id} not found.",
+                group_id=group_id,
+                group_state="",
+                group_epoch=0,
+                assignment_epoch=0,
+                assignor_name="",
+                members=(),
+            )
+        return consumer_describe.DescribedGroup(
+            error_code=ErrorCode.NONE,
+            group_id=group_id,
+            group_state=group.state,
+            group_epoch=group.epoch,
+            assignment_epoch=group.target_epoch,
+            assignor_name=group.preferred_assignor(),
+            members=tuple(self._described(group, m) for m in group.members.values()),
+        )
+
+    def _described(self, group: ConsumerGroup, member: ConsumerMember) -> consumer_describe.Member:
+        return consumer_describe.Member(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=tuple(sorted(member.topics)),
+            subscribed_topic_regex=member.pattern,
+            assignment=self._told(member.holds),
+            target_assignment=self._told(group.target.get(member.member_id, ())),
+            member_type=1,
+        )
+
+    def _told(self, partitions: Iterable[TopicPartition]) -> consumer_describe.Assignment:
+        return consumer_describe.Assignment(
+            topic_partitions=tuple(
+                consumer_describe.TopicPartitions(topic_id=i, topic_name=name, partitions=numbers)
+                for name, i, numbers in self._grouped(partitions)
+            )
+        )
+
+    def move(self, group_id: str, now: float) -> None:
+        """Another node takes the group over: all of it was written; sessions begin anew."""
+        group = self.groups[group_id]
+        for member in group.members.values():
+            self._expect(group, member, now)
+
+    # ------------------------------------------------------------ names and ids
+
+    def _assignment(self, member: ConsumerMember) -> Assignment:
+        return Assignment(
+            topic_partitions=tuple(
+                TopicPartitions(topic_id=topic_id, partitions=numbers)
+                for _, topic_id, numbers in self._grouped(member.assigned)
+            )
+        )
+
+    def _grouped(
+        self, partitions: Iterable[TopicPartition]
+    ) -> list[tuple[str, UUID, tuple[int, ...]]]:
+        ids = self._ids()
+        grouped: dict[str, list[int]] = {}
+        for topic, partition in sorted(partitions):
+            grouped.setdefault(topic, []).append(partition)
+        return [(t, ids[t], tuple(numbers)) for t, numbers in grouped.items() if t in ids]
+
+    def _named(self, listed: Iterable[TopicPartitions]) -> set[TopicPartition]:
+        names = {topic_id: name for name, topic_id in self._ids().items()}
+        return {
+            TopicPartition(names[t.topic_id], p)
+            for t in listed
+            if t.topic_id in names
+            for p in t.partitions
+        }
+
+
+def _check(request: ConsumerGroupHeartbeatRequest) -> None:
+    """What is wrong with the request by itself."""
+    epoch = request.member_epoch
+    joins = epoch == 0
+    bad = (
+        not request.group_id
+        or not request.member_id
+        or "" in (request.instance_id, request.rack_id)
+        or epoch < AWAY
+        or (epoch == AWAY and request.instance_id is None)
+        or (joins and request.rebalance_timeout_ms == -1)
+        or (joins and request.topic_partitions != ())
+        or (
+            joins
+            and request.subscribed_topic_names is None
+            and request.subscribed_topic_regex is None
+        )
+    )
+    if bad:
+        raise _Refused(ErrorCode.INVALID_REQUEST)
+    if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
+        raise _Refused(ErrorCode.UNSUPPORTED_ASSIGNOR)
+    try:
+        re.compile(request.subscribed_topic_regex or "")
+    except re.error:
+        raise _Refused(ErrorCode.INVALID_REGULAR_EXPRESSION) from None
+
+
+def _session(group: ConsumerGroup, member: ConsumerMember) -> tuple[str, str, str]:
+    return ("consumer session", group.group_id, member.member_id)
+
+
+def _drain(group: ConsumerGroup, member: ConsumerMember) -> tuple[str, str, str]:
+    return ("consumer drain", group.group_id, member.member_id)

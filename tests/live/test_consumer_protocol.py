@@ -1,0 +1,228 @@
+"""Groups whose coordinator assigns (KIP-848), on whole consumers: embedded broker and real Kafka.
+
+On a consumer group that has no member any more, offsets stay; on the real broker assignments are
+computed at most once a second, so nothing here counts on one to come at once.
+"""
+
+from __future__ import annotations
+
+import re
+
+import anyio
+import confluent_kafka
+import pytest
+from brokers import Worker, until
+
+from kafkagroup import Broker, BrokerError, Consumer, TopicPartition
+from kafkagroup.assign import range_assignor
+from kafkagroup.errors import ErrorCode
+from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
+
+pytestmark = pytest.mark.anyio
+
+NEW = {"group_protocol": "consumer"}
+
+
+async def describe(bootstrap, group):
+    """What the coordinator tells of a group: (state, assignor, member types)."""
+    host, port = bootstrap.split(",")[0].split(":")
+    async with Broker.open(host, int(port)) as broker:
+        request = ConsumerGroupDescribeRequest(
+            group_ids=(group,), include_authorized_operations=False
+        )
+        (told,) = (await broker.request(request)).groups
+    return told.group_state, told.assignor_name, sorted(m.member_type for m in told.members)
+
+
+async def test_members_come_and_go_and_only_what_moves_is_revoked(bootstrap, name, fill):
+    await fill(4)
+    first, second = Worker(bootstrap, name, **NEW), Worker(bootstrap, name, **NEW)
+    async with first.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(first.run)
+        await until(lambda: first.owns == [0, 1, 2, 3])
+        async with second.consumer:
+            tasks.start_soon(second.run)
+            await until(lambda: len(first.owns) == len(second.owns) == 2)
+            kept, moved = first.owns, second.owns
+            assert (await describe(bootstrap, name))[1:] == ("uniform", [1, 1])
+            await second.consumer.stop()
+        await until(lambda: len(first.owns) == 4)
+        await first.consumer.stop()
+    assert first.story == [
+        ("assigned", [0, 1, 2, 3]),
+        ("revoked", moved),
+        ("assigned", []),
+        ("assigned", moved),
+        ("revoked", [0, 1, 2, 3]),
+    ]
+    assert [step for step in second.story if step[1]] == [("assigned", moved), ("revoked", moved)]
+    assert sorted(kept + moved) == [0, 1, 2, 3]
+    assert await describe(bootstrap, name) == ("Empty", "uniform", [])
+
+
+async def test_nothing_is_lost_while_members_come_and_go(bootstrap, name, fill):
+    """Line 45: the commits of members whose epoch moves on under them."""
+    await fill(4, 500)
+    workers = [Worker(bootstrap, name, **NEW, auto_commit_interval_ms=20) for _ in range(3)]
+    async with anyio.create_task_group() as tasks:
+        for worker in workers:
+            worker.pause = 0.001
+            await tasks.start(worker.consumer.run)
+            tasks.start_soon(worker.run)
+            await until(lambda worker=worker: worker.owns)
+        await workers[0].consumer.stop()
+        await until(lambda: sum(len(w.owns) for w in workers[1:]) == 4)
+        await until(lambda: len({r for w in workers for r in w.seen}) == 2_000)
+        for worker in workers[1:]:
+            await worker.consumer.stop()
+    assert sorted(r for w in workers for r in w.seen) == [
+        (p, o) for p in range(4) for o in range(500)
+    ]
+
+
+async def test_a_restart_goes_on_where_the_commit_was(bootstrap, name, fill):
+    await fill(1, 6)
+    seen = []
+    for _ in range(2):
+        async with Worker(bootstrap, name, **NEW).consumer as consumer:
+            seen += [(await consumer.getone()).offset for _ in range(3)]
+            await consumer.commit()
+    assert seen == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_static_member_finds_its_partitions_again_and_nobody_else_gets_them(
+    bootstrap, name, fill
+):
+    await fill(2)
+    other = Worker(bootstrap, name, **NEW)
+    async with other.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(other.run)
+        for _ in range(2):
+            static = Worker(bootstrap, name, **NEW, group_instance_id="s")
+            async with static.consumer:
+                tasks.start_soon(static.run)
+                await until(lambda static=static: len(static.owns) == len(other.owns) == 1)
+                await static.consumer.stop()
+            before = list(other.story)
+        assert other.story == before
+        async with Worker(
+            bootstrap, name, **NEW, group_instance_id="s", leave_group_on_close=True
+        ).consumer as last:
+            await last.wait_assignment()
+        await until(lambda: other.owns == [0, 1])
+        await other.consumer.stop()
+
+
+async def test_line_41_the_broker_matches_the_pattern_and_topics_to_come(bootstrap, name, fill):
+    await fill(2, 1)
+    consumer = Consumer(
+        pattern=re.compile(f"{name.upper()}(-more)?", re.IGNORECASE),
+        bootstrap_servers=bootstrap,
+        group_id=name,
+        **NEW,
+    )
+    async with consumer:
+        with anyio.fail_after(40):
+            records = [await consumer.getone() for _ in range(2)]
+            await fill(1, 1, topic=f"{name}-more")
+            record = await consumer.getone()
+    assert {(r.topic, r.partition) for r in records} == {(name, 0), (name, 1)}
+    assert record.topic == f"{name}-more"
+
+
+async def test_the_assignor_is_the_one_that_is_asked_for(bootstrap, name, fill):
+    await fill(4)
+    options = {**NEW, "group_remote_assignor": "range"}
+    first, second = Worker(bootstrap, name, **options), Worker(bootstrap, name, **options)
+    async with first.consumer, second.consumer:
+        await until(lambda: len(first.owns) == len(second.owns) == 2)
+        assert sorted((first.owns, second.owns)) == [[0, 1], [2, 3]]
+        assert (await describe(bootstrap, name))[1:] == ("range", [1, 1])
+
+
+async def test_line_38_an_assignor_that_there_is_not_is_fatal(bootstrap, name, fill):
+    await fill(1)
+    worker = Worker(bootstrap, name, **NEW, group_remote_assignor="none-such")
+    with pytest.raises(BrokerError) as caught:
+        async with worker.consumer as consumer:
+            await consumer.getone()
+    assert caught.value.code == ErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+async def test_a_subscription_that_changes_is_the_coordinators_business(bootstrap, name, fill):
+    await fill(1)
+    await fill(2, topic=f"{name}-b")
+    worker = Worker(bootstrap, name, **NEW)
+    async with worker.consumer as consumer:
+        await until(lambda: consumer.assignment() == {(name, 0)})
+        await consumer.subscribe(f"{name}-b")
+        await until(
+            lambda: (
+                consumer.assignment()
+                == {TopicPartition(f"{name}-b", 0), TopicPartition(f"{name}-b", 1)}
+            )
+        )
+    assert [what for what, _ in worker.story if what == "lost"] == []
+
+
+async def test_auto_is_the_coordinators_where_it_can(bootstrap, name, fill):
+    await fill(1)
+    async with Worker(bootstrap, name, group_protocol="auto").consumer as consumer:
+        assert len(await consumer.wait_assignment()) == 1
+        assert (await describe(bootstrap, name))[2] == [1]
+
+
+@pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
+async def test_line_40_auto_is_classic_in_a_group_that_must_stay_so(bootstrap, name, fill):
+    """On the embedded broker, which upgrades no group that has members."""
+    await fill(2)
+    classic = Worker(bootstrap, name, assignors=[range_assignor])
+    auto = Worker(bootstrap, name, group_protocol="auto")
+    async with classic.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(classic.run)
+        await until(lambda: classic.owns == [0, 1])
+        with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):
+            async with Worker(bootstrap, name, **NEW).consumer as refused:
+                await refused.getone()
+        async with auto.consumer:
+            tasks.start_soon(auto.run)
+            await until(lambda: len(classic.owns) == len(auto.owns) == 1)
+            await auto.consumer.stop()
+        await classic.consumer.stop()
+
+
+@pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_group_with_librdkafkas_members(bootstrap, name, fill):
+    """It joins, both have their share, and one goes on where the other has left."""
+    await fill(4, 50)
+    theirs = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": name,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    seen = set()
+
+    async def poll():
+        message = await anyio.to_thread.run_sync(theirs.poll, 0.05)
+        if message is not None and message.error() is None:
+            seen.add((message.partition(), message.offset()))
+
+    ours = Worker(bootstrap, name, **NEW)
+    async with ours.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(ours.run)
+        await until(lambda: len(ours.seen) == 200)
+        theirs.subscribe([name])
+        with anyio.fail_after(60):
+            while not (len(ours.owns) == len(theirs.assignment()) == 2):
+                await poll()
+        assert (await describe(bootstrap, name))[1:] == ("uniform", [1, 1])
+        await anyio.to_thread.run_sync(theirs.close)
+        await until(lambda: len(ours.owns) == 4)
+        await ours.consumer.stop()
+    # What it was given it began where our commit was: at the end.
+    assert seen == set()
+    assert len(ours.seen) == len(set(ours.seen))

@@ -1,0 +1,294 @@
+"""The embedded coordinator of consumer groups: requests and time go in, answers come out.
+
+What is asserted here was asked of Apache Kafka 4.3.1 as well, or stands in KIP-848.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded.consumer_coordinator import ConsumerCoordinator
+from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.testing.embedded.timers import Timers
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.consumer_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+E = ErrorCode
+T, U = UUID(int=1), UUID(int=2)
+Share = dict[UUID, tuple[int, ...]]
+
+
+def listed(share: Share) -> tuple[TopicPartitions, ...]:
+    return tuple(TopicPartitions(topic_id=t, partitions=p) for t, p in share.items())
+
+
+class World:
+    """One group at one coordinator, with a clock that only tests move."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now = 0.0
+        self.counts = {"t": 4}
+        self.timers = Timers()
+        ids = {"t": T, "u": U}
+        self.coordinator = ConsumerCoordinator(
+            self.timers,
+            BrokerSettings(**settings),
+            counts=lambda: self.counts,
+            ids=lambda: {name: ids[name] for name in self.counts},
+        )
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.timers.run(self.now)
+
+    def ask(self, member: str, epoch: int, **fields: Any) -> ConsumerGroupHeartbeatResponse:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id=member, member_epoch=epoch, **fields
+        )
+        return self.coordinator.heartbeat(request, Caller(version=1, now=self.now))
+
+    def join(self, member: str, **fields: Any) -> tuple[Any, ...]:
+        everything: dict[str, Any] = {
+            "rebalance_timeout_ms": 30_000,
+            "subscribed_topic_names": ("t",),
+            "topic_partitions": (),
+        }
+        return self.told(self.ask(member, 0, **{**everything, **fields}))
+
+    def beat(self, member: str, epoch: int, owned: Share | None = None) -> tuple[Any, ...]:
+        listing = None if owned is None else listed(owned)
+        return self.told(self.ask(member, epoch, topic_partitions=listing))
+
+    @staticmethod
+    def told(answer: ConsumerGroupHeartbeatResponse) -> tuple[Any, ...]:
+        """(epoch, assignment), or the error's code."""
+        if answer.error_code:
+            return (ErrorCode(answer.error_code),)
+        if answer.assignment is None:
+            return (answer.member_epoch, None)
+        parts = answer.assignment.topic_partitions
+        return (answer.member_epoch, {t.topic_id: t.partitions for t in parts})
+
+    def state(self) -> str:
+        return self.coordinator.describe("g").group_state
+
+
+def test_the_first_member_gets_all_and_says_so() -> None:
+    world = World()
+    assert world.join("a") == (2, {T: (0, 1, 2, 3)})
+    assert world.beat("a", 2) == (2, None)
+    assert world.beat("a", 2, {T: (0, 1, 2, 3)}) == (2, None)
+    assert world.state() == "Stable"
+
+
+def test_what_moves_is_given_on_once_it_is_let_go_of() -> None:
+    world = World()
+    world.join("a")
+    assert world.join("b") == (3, {})
+    assert world.beat("a", 2) == (2, {T: (0, 1)})
+    assert world.beat("a", 2) == (2, None)
+    assert world.state() == "Reconciling"
+    assert world.beat("b", 3) == (3, None)
+    assert world.beat("a", 2, {T: (0, 1)}) == (3, None)
+    assert world.beat("b", 3) == (3, {T: (2, 3)})
+    assert world.state() == "Stable"
+
+
+def test_what_is_to_be_let_go_of_is_described_as_the_members_still() -> None:
+    world = World()
+    world.join("a")
+    world.join("b")
+    world.beat("a", 2)
+    members = world.coordinator.describe("g").members
+    assert [
+        [t.partitions for t in share.topic_partitions]
+        for m in members
+        for share in (m.assignment, m.target_assignment)
+    ] == [[(0, 1, 2, 3)], [(0, 1)], [], [(2, 3)]]
+
+
+def test_who_lets_go_too_slowly_is_out() -> None:
+    world = World()
+    world.join("a")
+    world.join("b")
+    world.beat("a", 2)
+    world.wait(20)
+    assert world.beat("a", 2) == (2, None)
+    world.wait(10)
+    assert world.beat("a", 2) == (E.UNKNOWN_MEMBER_ID,)
+    assert world.beat("b", 3) == (4, {T: (0, 1, 2, 3)})
+
+
+def test_who_is_silent_for_a_session_is_out() -> None:
+    world = World(group_consumer_session_timeout=6.0)
+    world.join("a")
+    world.join("b")
+    world.wait(3)
+    world.beat("b", 3)
+    world.wait(3)
+    assert world.beat("b", 3) == (4, {T: (0, 1, 2, 3)})
+    assert world.beat("a", 2) == (E.UNKNOWN_MEMBER_ID,)
+
+
+def test_who_leaves_frees_what_it_had() -> None:
+    world = World()
+    world.join("a")
+    world.join("b")
+    assert world.told(world.ask("a", -1)) == (-1, None)
+    assert world.state() == "Assigning"
+    assert world.beat("b", 3) == (4, {T: (0, 1, 2, 3)})
+    assert world.told(world.ask("a", -1)) == (E.UNKNOWN_MEMBER_ID,)
+    world.ask("b", -1)
+    assert world.state() == "Empty"
+
+
+def test_a_static_member_comes_back_under_another_id_and_nothing_moves() -> None:
+    world = World(group_consumer_session_timeout=6.0)
+    world.join("a", instance_id="i")
+    assert world.join("b", instance_id="i") == (E.UNRELEASED_INSTANCE_ID,)
+    assert world.told(world.ask("a", -2, instance_id="i")) == (-2, None)
+    assert world.state() == "Reconciling"
+    assert world.join("b", instance_id="i") == (2, {T: (0, 1, 2, 3)})
+    assert world.state() == "Stable"
+    assert world.told(world.ask("a", 2, instance_id="i")) == (E.FENCED_INSTANCE_ID,)
+    world.ask("b", -2, instance_id="i")
+    world.wait(6)
+    assert world.state() == "Empty"
+
+
+def test_epochs_that_are_not_the_members_are_fenced() -> None:
+    world = World()
+    world.join("a")
+    world.join("b")
+    assert world.beat("a", 9) == (E.FENCED_MEMBER_EPOCH,)
+    world.beat("a", 2)
+    world.beat("a", 2, {T: (0, 1)})
+    # The answer may have been lost: with all that it owns the member may say it again.
+    assert world.beat("a", 2) == (E.FENCED_MEMBER_EPOCH,)
+    assert world.beat("a", 2, {T: (0, 1)}) == (3, None)
+    assert world.beat("a", 2, {T: (0, 1, 2)}) == (E.FENCED_MEMBER_EPOCH,)
+
+
+def test_all_that_is_said_again_is_answered_with_all_that_is_owned() -> None:
+    world = World()
+    world.join("a")
+    again = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ("t",)}
+    answer = world.ask("a", 2, topic_partitions=listed({T: (0, 1, 2, 3)}), **again)
+    assert world.told(answer) == (2, {T: (0, 1, 2, 3)})
+
+
+def test_topics_that_come_and_grow_begin_an_epoch() -> None:
+    world = World()
+    world.join("a", subscribed_topic_names=("u",), subscribed_topic_regex="t.*")
+    world.counts = {"t": 5, "u": 1}
+    assert world.beat("a", 2) == (3, {T: (0, 1, 2, 3, 4), U: (0,)})
+
+
+def test_the_assignor_that_most_want() -> None:
+    world = World()
+    world.counts = {"t": 2, "u": 2}
+    for member in ("a", "b"):
+        world.join(member, subscribed_topic_names=("t", "u"), server_assignor="range")
+    described = world.coordinator.describe("g")
+    assert described.assignor_name == "range"
+    assert [
+        [(t.topic_name, t.partitions) for t in m.target_assignment.topic_partitions]
+        for m in described.members
+    ] == [[("t", (0,)), ("u", (0,))], [("t", (1,)), ("u", (1,))]]
+
+
+def test_assignments_are_computed_no_more_often_than_they_may() -> None:
+    world = World(group_consumer_assignment_interval=1.0)
+    world.join("a")
+    assert world.join("b") == (2, {})
+    assert world.state() == "Assigning"
+    world.wait(1)
+    assert world.beat("a", 2) == (2, {T: (0, 1)})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rebalance_timeout_ms": -1},
+        {"topic_partitions": None},
+        {"topic_partitions": listed({T: (0,)})},
+        {"subscribed_topic_names": None},
+        {"instance_id": ""},
+        {"rack_id": ""},
+    ],
+    ids=str,
+)
+def test_a_join_says_all_and_owns_nothing(changes: dict[str, Any]) -> None:
+    assert World().join("a", **changes) == (E.INVALID_REQUEST,)
+
+
+def test_what_else_is_refused() -> None:
+    world = World(group_max_size=1)
+    assert world.beat("a", 1) == (E.GROUP_ID_NOT_FOUND,)
+    assert world.told(world.ask("a", -1)) == (E.GROUP_ID_NOT_FOUND,)
+    world.join("a")
+    assert world.join("b") == (E.GROUP_MAX_SIZE_REACHED,)
+    assert world.beat("b", 1) == (E.UNKNOWN_MEMBER_ID,)
+    assert world.join("a", server_assignor="sticky") == (E.UNSUPPORTED_ASSIGNOR,)
+    assert world.join("a", subscribed_topic_regex="(") == (E.INVALID_REGULAR_EXPRESSION,)
+    assert world.told(world.ask("a", -2)) == (E.INVALID_REQUEST,)
+    assert world.told(world.ask("", 0)) == (E.INVALID_REQUEST,)
+
+
+def test_who_may_commit() -> None:
+    """KIP-1251: an older epoch will do for what was the member's in it already."""
+    world = World()
+    world.join("a")
+    check = world.coordinator.check_offsets
+    one, three = TopicPartition("t", 1), TopicPartition("t", 3)
+    assert check("g", "a", 2, one) == E.NONE
+    assert check("g", "a", 3, one) == E.STALE_MEMBER_EPOCH
+    assert check("g", "b", 2, one) == E.UNKNOWN_MEMBER_ID
+    assert check("g", "", -1, one) == E.UNKNOWN_MEMBER_ID
+    assert check("g", "", -1, None) == E.NONE
+    world.join("b")
+    world.beat("a", 2)
+    world.beat("a", 2, {T: (0, 1)})
+    assert check("g", "a", 2, one) == E.NONE
+    assert check("g", "a", 2, three) == E.STALE_MEMBER_EPOCH
+    assert check("g", "a", 2, None) == E.STALE_MEMBER_EPOCH
+    world.ask("a", -1)
+    world.ask("b", -1)
+    assert check("g", "", -1, one) == E.NONE
+
+
+def test_a_coordinator_that_takes_over_gives_everybody_a_session() -> None:
+    world = World(group_consumer_session_timeout=6.0)
+    world.join("a")
+    world.wait(5)
+    world.coordinator.move("g", world.now)
+    world.wait(5)
+    assert world.beat("a", 2) == (2, None)
+
+
+def test_an_answer_in_full() -> None:
+    answer = World().ask(
+        "a",
+        0,
+        rebalance_timeout_ms=30_000,
+        subscribed_topic_names=("t",),
+        topic_partitions=(),
+    )
+    assert answer == ConsumerGroupHeartbeatResponse(
+        throttle_time_ms=0,
+        error_code=0,
+        member_id="a",
+        member_epoch=2,
+        heartbeat_interval_ms=5_000,
+        assignment=Assignment(topic_partitions=listed({T: (0, 1, 2, 3)})),
+    )
