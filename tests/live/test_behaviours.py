@@ -54,6 +54,9 @@ from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchReq
 pytestmark = pytest.mark.anyio
 
 CLASSIC = "member/test_classic.py::"
+NEW = "member/test_consumer_protocol.py::"
+NEW_CONSUMERS = "net/test_consumer_driver.py::"
+NEW_LIVE = "live/test_consumer_protocol.py::"
 OFFSETS = "net/test_offsets.py::"
 POSITIONS = "net/test_positions.py::"
 CONSUMING = "live/test_consuming.py::"
@@ -134,10 +137,64 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         STICKY + "test_line_26_a_stale_claim_does_not_hide_the_transfer",
     ),
     "line_30": ("live/test_cooperative.py::test_an_eager_and_a_cooperative_member_share",),
+    "line_31": (
+        NEW + "test_lines_31_and_32_it_joins_with_an_id_of_its_own_all_fields_and_nothing_owned",
+        NEW + "test_s11_the_member_id_is_kept_whatever_happens",
+    ),
+    "line_32": (
+        NEW + "test_lines_31_and_32_it_joins_with_an_id_of_its_own_all_fields_and_nothing_owned",
+        NEW + "test_line_32_rack_instance_and_assignor_are_said_only_where_there_are_any",
+    ),
+    "line_33": (
+        NEW + "test_line_33_a_heartbeat_says_nothing_that_is_known",
+        NEW + "test_line_33_after_an_error_everything_is_said_again",
+    ),
+    "line_34": (
+        NEW + "test_line_34_what_is_to_go_is_owned_until_the_application_has_let_go",
+        NEW_CONSUMERS
+        + "test_line_34_fenced_while_it_lets_go_it_commits_nothing_and_takes_up_nothing",
+    ),
+    "line_35": (
+        NEW + "test_line_35_what_has_no_name_yet_waits_the_rest_is_taken_up_and_acknowledged",
+        NEW_CONSUMERS + "test_line_35_what_metadata_cannot_name_yet_waits",
+    ),
+    "line_36": (NEW_CONSUMERS + "test_line_36_no_buffered_record_of_what_goes_is_handed_out",),
+    "line_37": (
+        NEW + "test_line_37_who_is_fenced_loses_and_joins_again_without_a_pause",
+        NEW_CONSUMERS + "test_line_37_who_is_fenced_loses_all_and_is_back_at_once_with_the_same_id",
+    ),
+    "line_38": (
+        NEW + "test_line_38_an_instance_id_that_is_held_is_asked_for_again_and_again_then_fatal",
+        NEW + "test_lines_38_and_40_what_no_retry_mends_is_fatal",
+        NEW_CONSUMERS + "test_line_38_denied_topics_are_told_and_the_member_stays",
+    ),
+    "line_39": (
+        NEW + "test_line_39_epochs_and_intervals_that_cannot_be_are_ignored",
+        NEW + "test_line_39_leaving_is_tried_once_and_always_succeeds",
+    ),
+    "line_40": (
+        NEW + "test_line_40_auto_falls_back_where_the_protocol_is_not_to_be_had",
+        NEW_CONSUMERS + "test_line_40_a_broker_that_has_it_switched_off",
+        NEW_LIVE + "test_line_40_auto_is_classic_in_a_group_that_must_stay_so",
+    ),
+    "line_41": (
+        NEW + "test_line_41_an_assignment_of_unknown_topics_alone_is_not_nothing",
+        NEW_LIVE + "test_line_41_the_broker_matches_the_pattern_and_topics_to_come",
+    ),
+    "line_42": (NEW_CONSUMERS + "test_line_42_who_does_not_poll_is_out_and_back_at_the_next_poll",),
+    "line_43": (
+        NEW + "test_line_43_after_a_new_epoch_or_assignment_heartbeats_are_frequent",
+        NEW + "test_line_43_at_rest_the_pace_is_our_own_unless_the_broker_was_told_otherwise",
+    ),
     "line_44": (
         "net/test_driver.py::test_auto_commit_waits_in_silence_while_the_group_rebalances",
         "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
         CONSUMING + "test_offsets_of_others_are_refused",
+    ),
+    "line_45": (
+        NEW_CONSUMERS + "test_line_45_a_commit_with_an_epoch_that_has_moved_on_is_sent_again",
+        NEW_CONSUMERS + "test_line_45_a_commit_carries_the_epoch_of_the_moment_in_which_it_is_sent",
+        "testing/test_embedded_consumer_groups.py::test_who_may_commit",
     ),
     "line_46": (
         "net/test_reading.py::test_a_failed_look_up_never_falls_to_the_policy",
@@ -230,13 +287,12 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
 }
 
 RULES = frozenset(
-    {f"line_{n}" for n in (*range(1, 31), 44, 46, 47, 48, 49, 50)}
+    {f"line_{n}" for n in range(1, 51)}
     | {f"s{n}" for n in range(1, 15)}
     | {f"l{n}" for n in range(1, 5)}
     | {f"delivery_{what}" for what in ("processed", "cancelled", "callbacks", "deserializer")}
     | {"delivery_fetch_errors"}
 )
-"""Line 45 is about groups of KIP-848, which this library does not join yet."""
 
 
 def names_in(path: Path) -> set[str]:

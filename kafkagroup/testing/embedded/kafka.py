@@ -38,7 +38,7 @@ _DESCRIBE_VERSION = 5
 
 
 class EmbeddedKafka:
-    """Kafka in this process, on loopback: topics, records, offsets, classic groups, several nodes.
+    """Kafka in this process, on loopback: topics, records, offsets, groups of both kinds, nodes.
 
     ```python
     with EmbeddedKafka({"orders": 4}) as kafka:
@@ -321,8 +321,9 @@ class EmbeddedKafka:
         self._call(self._cluster.offsets.pop, group_id, None)
 
     def group_state(self, group_id: str) -> str:
-        """Kafka's name of the group's state; "Dead" for a group that is not known."""
-        return self.describe_group(group_id).group_state
+        """Kafka's name of the group's state, of whatever kind it is; "Dead" if it is not known."""
+        described = self._call(self._cluster.consumer_groups.describe, group_id)
+        return described.group_state or self.describe_group(group_id).group_state
 
     def describe_group(self, group_id: str) -> DescribedGroup:
         """The group as DescribeGroups tells of it."""

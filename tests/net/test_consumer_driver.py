@@ -1,0 +1,252 @@
+"""Consumers whose coordinator assigns (KIP-848), on an embedded broker in virtual time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from kafkagroup import AuthorizationError, BrokerError, CommitFailedError, Consumer, TopicPartition
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.metadata import MetadataRequest
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest
+
+pytestmark = pytest.mark.anyio
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@asynccontextmanager
+async def cluster(network: Any, **options: Any) -> AsyncIterator[EmbeddedKafka]:
+    async with network, EmbeddedKafka({"t": 2}, listen=False, **options) as kafka:
+        network.serve_embedded(kafka)
+        for partition in range(2):
+            kafka.produce("t", [str(n) for n in range(9)], partition=partition)
+        with anyio.fail_after(300):
+            yield kafka
+
+
+def member(story: list[Any] | None = None, **options: Any) -> Consumer:
+    told: list[Any] = [] if story is None else story
+    return Consumer(
+        *options.pop("topics", ("t",)),
+        **{
+            "bootstrap_servers": "kafka-1",
+            "group_id": "g",
+            "group_protocol": "consumer",
+            "on_partitions_assigned": lambda tps: told.append(("assigned", tps)),
+            "on_partitions_revoked": lambda tps: told.append(("revoked", tps)),
+            "on_partitions_lost": lambda tps: told.append(("lost", tps)),
+            **options,
+        },
+    )
+
+
+def epochs(kafka: EmbeddedKafka) -> list[int]:
+    """Of the members that the coordinator counts."""
+    described = kafka._call(kafka._cluster.consumer_groups.describe, "g")
+    return [m.member_epoch for m in described.members]
+
+
+async def until(condition: Any) -> None:
+    while not condition():
+        await anyio.sleep(0.01)
+
+
+async def test_line_37_who_is_fenced_loses_all_and_is_back_at_once_with_the_same_id(
+    network: Any,
+) -> None:
+    story: list[Any] = []
+    async with cluster(network) as kafka, member(story) as consumer:
+        await consumer.wait_assignment()
+        before = consumer._session.driver.member_id
+        kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.FENCED_MEMBER_EPOCH, times=1)
+        at = anyio.current_time()
+        await until(lambda: len(story) == 3)
+        took = anyio.current_time() - at
+        assert consumer._session.driver.member_id == before
+    assert story[:3] == [("assigned", (T0, T1)), ("lost", (T0, T1)), ("assigned", (T0, T1))]
+    assert took < 0.3
+
+
+async def test_line_34_fenced_while_it_lets_go_it_commits_nothing_and_takes_up_nothing(
+    network: Any,
+) -> None:
+    """The other member has joined; records in hand keep the first one from letting go."""
+    story: list[Any] = []
+    async with cluster(network) as kafka, member(story, auto_commit_interval_ms=10**6) as first:
+        while len(await first.getmany(timeout=1)) < 2:
+            pass
+        mine = first._session.driver.member_id
+        async with member() as second:
+            await until(lambda: len(first.assignment()) == 1)
+            kafka.fail(
+                ConsumerGroupHeartbeatRequest,
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                when=lambda request: request.member_id == mine,
+            )
+            await until(lambda: not first.assignment())
+            with anyio.move_on_after(1):
+                await first.getone()
+            committed = kafka.committed("g", "t")
+            await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
+    assert committed == {}
+    assert story[:2] == [("assigned", (T0, T1)), ("lost", (T0, T1))]
+
+
+async def test_line_36_no_buffered_record_of_what_goes_is_handed_out(network: Any) -> None:
+    """All records have arrived when another member joins, and the callback takes its time."""
+
+    async def slowly(_: Any) -> None:
+        await anyio.sleep(2)
+
+    async with cluster(network), member(on_partitions_revoked=slowly) as first:
+        await first.getone()
+        await anyio.sleep(1)
+        async with member() as second:
+            await until(lambda: len(first.assignment()) == 1)
+            came = set()
+            with anyio.move_on_after(1):
+                async for record in first:
+                    came.add((record.topic, record.partition))
+            assert came == first.assignment()
+            assert second.assignment() == set()
+            await until(lambda: len(second.assignment()) == 1)
+
+
+async def test_line_45_a_commit_with_an_epoch_that_has_moved_on_is_sent_again(network: Any) -> None:
+    async with cluster(network) as kafka, member(enable_auto_commit=False) as consumer:
+        await consumer.getone()
+        kafka.fail(OffsetCommitRequest, ErrorCode.STALE_MEMBER_EPOCH, times=2)
+        await consumer.commit()
+        assert sum(kafka.committed("g", "t").values()) == 1
+
+
+async def test_line_45_a_commit_carries_the_epoch_of_the_moment_in_which_it_is_sent(
+    network: Any,
+) -> None:
+    """It is tried again and again; meanwhile a topic grows, and the epoch moves on."""
+    seen: list[int] = []
+
+    def note(request: OffsetCommitRequest) -> bool:
+        seen.append(request.generation_id_or_member_epoch)
+        return True
+
+    async with cluster(network) as kafka, member(enable_auto_commit=False) as consumer:
+        await consumer.getone()
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        fault = kafka.fail(OffsetCommitRequest, loading, times=None, when=note)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(consumer.commit)
+            await anyio.sleep(0.1)
+            kafka.add_partitions("t", 3)
+            await until(lambda: len(consumer.assignment()) == 3)
+            await anyio.sleep(2)
+            fault.stop()
+        assert sum(kafka.committed("g", "t").values()) == 1
+    assert sorted(set(seen)) == [2, 3]
+
+
+async def test_a_commit_of_what_was_lost_meanwhile_fails(network: Any) -> None:
+    async with cluster(network) as kafka, member(enable_auto_commit=False) as consumer:
+        await consumer.getone()
+        kafka.fail(OffsetCommitRequest, ErrorCode.STALE_MEMBER_EPOCH, times=None)
+        kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID, times=1)
+        with pytest.raises(CommitFailedError):
+            await consumer.commit()
+
+
+async def test_line_35_what_metadata_cannot_name_yet_waits(network: Any) -> None:
+    """A topic that the broker's pattern found, which this client has not heard of."""
+    async with cluster(network) as kafka, member(topics=(), pattern="t.*") as consumer:
+        assert await consumer.wait_assignment() == {T0, T1}
+        hidden = kafka.fail(MetadataRequest, ErrorCode.UNKNOWN_TOPIC_ID, times=None)
+        kafka.create_topic("tt", 1)
+        await anyio.sleep(30)
+        assert consumer.assignment() == {T0, T1}
+        hidden.stop()
+        await until(lambda: consumer.assignment() == {T0, T1, TopicPartition("tt", 0)})
+        kafka.produce("tt", ["x"])
+        async for record in consumer:
+            if record.topic == "tt":
+                break
+
+
+async def test_line_38_denied_topics_are_told_and_the_member_stays(network: Any) -> None:
+    async with cluster(network) as kafka, member() as consumer:
+        await consumer.wait_assignment()
+        kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED, times=5)
+        with pytest.raises(AuthorizationError):
+            while True:
+                await consumer.getmany(timeout=0.1)
+        await anyio.sleep(10)
+        await consumer.getone()
+        assert consumer.assignment() == {T0, T1}
+
+
+@pytest.mark.parametrize("instance", [None, "i"])
+async def test_line_42_who_does_not_poll_is_out_and_back_at_the_next_poll(
+    network: Any, instance: str | None
+) -> None:
+    story: list[Any] = []
+    options = {"group_instance_id": instance, "max_poll_interval_ms": 2_000}
+    async with cluster(network) as kafka, member(story, **options) as consumer:
+        await consumer.getone()
+        await anyio.sleep(10)
+        assert epochs(kafka) == ([] if instance is None else [-2])
+        assert (await consumer.getone()).offset == 0
+    assert story[:3] == [("assigned", (T0, T1)), ("lost", (T0, T1)), ("assigned", (T0, T1))]
+
+
+LEAVES = {(None, None): 0, ("i", None): 1, ("i", True): 0, (None, False): 1}
+
+
+@pytest.mark.parametrize(("instance", "leave"), LEAVES)
+async def test_how_it_leaves(network: Any, instance: str | None, leave: bool | None) -> None:
+    """KIP-1092: how many members the group has afterwards."""
+    async with cluster(network) as kafka:
+        async with member(group_instance_id=instance, leave_group_on_close=leave) as consumer:
+            await consumer.wait_assignment()
+        assert len(epochs(kafka)) == LEAVES[instance, leave]
+
+
+async def test_a_coordinator_that_moves_is_found_and_nothing_is_lost(network: Any) -> None:
+    story: list[Any] = []
+    async with cluster(network, nodes=2) as kafka, member(story) as consumer:
+        await consumer.wait_assignment()
+        for node in (1, 2, 1):
+            kafka.move_coordinator("g", node)
+            await anyio.sleep(5)
+        assert consumer.assignment() == {T0, T1}
+        await consumer.getone()
+        await consumer.commit()
+    assert [what for what, _ in story] == ["assigned", "revoked"]
+
+
+async def test_heartbeats_slow_down_to_the_pace_at_rest(network: Any) -> None:
+    async with cluster(network) as kafka, member() as consumer:
+        await consumer.wait_assignment()
+        await anyio.sleep(10)
+        before = kafka.requests(ConsumerGroupHeartbeatRequest)
+        await anyio.sleep(60)
+        after = kafka.requests(ConsumerGroupHeartbeatRequest)
+        assert math.isclose(len(after) - len(before), 60, abs_tol=1)
+
+
+async def test_line_40_a_broker_that_has_it_switched_off(network: Any) -> None:
+    async with cluster(network) as kafka:
+        kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNSUPPORTED_VERSION, times=None)
+        async with member(group_protocol="auto", topics=(), pattern="t") as consumer:
+            assert len(await consumer.wait_assignment()) == 2
+            assert epochs(kafka) == []
+            await consumer.getone()
+            await consumer.commit()
+        with pytest.raises(BrokerError, match="UNSUPPORTED_VERSION"):
+            async with member() as consumer:
+                await consumer.getone()
