@@ -7,6 +7,7 @@ computed at most once a second, so nothing here counts on one to come at once.
 from __future__ import annotations
 
 import re
+import time
 
 import anyio
 import confluent_kafka
@@ -14,13 +15,21 @@ import pytest
 from brokers import Worker, until
 
 from kafkagroup import Broker, BrokerError, Consumer, TopicPartition
-from kafkagroup.assign import range_assignor
+from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
 from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded.topics import CLUSTER_ID
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 
 pytestmark = pytest.mark.anyio
 
 NEW = {"group_protocol": "consumer"}
+
+
+async def is_embedded(bootstrap):
+    """Whether no real Kafka was to be had."""
+    host, port = bootstrap.split(",")[0].split(":")
+    async with Broker.open(host, int(port)) as broker:
+        return (await broker.request_metadata()).cluster_id == CLUSTER_ID
 
 
 async def describe(bootstrap, group):
@@ -34,9 +43,11 @@ async def describe(bootstrap, group):
     return told.group_state, told.assignor_name, sorted(m.member_type for m in told.members)
 
 
-async def test_members_come_and_go_and_only_what_moves_is_revoked(bootstrap, name, fill):
+@pytest.mark.parametrize("thread", [False, True], ids=["", "thread"])
+async def test_members_come_and_go_and_only_what_moves_is_revoked(bootstrap, name, fill, thread):
     await fill(4)
-    first, second = Worker(bootstrap, name, **NEW), Worker(bootstrap, name, **NEW)
+    options = {**NEW, "heartbeat_thread": thread}
+    first, second = Worker(bootstrap, name, **options), Worker(bootstrap, name, **options)
     async with first.consumer, anyio.create_task_group() as tasks:
         tasks.start_soon(first.run)
         await until(lambda: first.owns == [0, 1, 2, 3])
@@ -189,6 +200,64 @@ async def test_line_40_auto_is_classic_in_a_group_that_must_stay_so(bootstrap, n
             await until(lambda: len(classic.owns) == len(auto.owns) == 1)
             await auto.consumer.stop()
         await classic.consumer.stop()
+
+
+async def test_who_blocks_the_loop_stays_a_member_with_the_thread(bootstrap, name, fill):
+    """What it is to let go of waits for it; its heartbeats go on meanwhile, and it is not out."""
+    await fill(4)
+    options = {**NEW, "heartbeat_thread": True}
+    first = Worker(bootstrap, name, **options)
+    async with first.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(first.run)
+        await until(lambda: first.owns == [0, 1, 2, 3])
+        async with Worker(bootstrap, name, **NEW).consumer as second:
+            await second.wait_assignment()
+            before = first.consumer._session.driver.member.acknowledged
+            time.sleep(2.5)  # noqa: ASYNC251
+            assert first.consumer._session.driver.member.acknowledged > before + 1
+            await until(lambda: len(first.owns) == len(second.assignment()) == 2)
+        await first.consumer.stop()
+    assert "lost" not in dict(first.story)
+
+
+@pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "cooperative"])
+async def test_a_group_rolls_to_the_new_protocol_and_back(bootstrap, name, fill, eager):
+    """Member by member, while it consumes; between, members of both kinds share the partitions."""
+    if await is_embedded(bootstrap):
+        pytest.skip("the embedded broker changes no group that has members")
+    await fill(6, 400)
+    assignor = range_assignor if eager else cooperative_sticky_assignor
+    classic = {"assignors": [assignor], "auto_commit_interval_ms": 20}
+    new = {**NEW, "auto_commit_interval_ms": 20}
+    workers = []
+
+    async def start(options):
+        worker = Worker(bootstrap, name, **options)
+        worker.pause = 0.002
+        workers.append(worker)
+        await tasks.start(worker.consumer.run)
+        tasks.start_soon(worker.run)
+        return worker
+
+    async with anyio.create_task_group() as tasks:
+        members = [await start(classic) for _ in range(3)]
+        kinds = []
+        for options in (new, classic):
+            for n in range(3):
+                await until(lambda: all(len(w.owns) == 2 for w in members), 40)
+                await members[n].consumer.stop()
+                members[n] = await start(options)
+            await until(lambda: all(len(w.owns) == 2 for w in members), 40)
+            kinds.append((await describe(bootstrap, name))[2])
+        await until(lambda: len({r for w in workers for r in w.seen}) == 2_400, 60)
+        for worker in members:
+            await worker.consumer.stop()
+    assert kinds == [[1, 1, 1], []]
+    assert sorted({r for w in workers for r in w.seen}) == [
+        (p, o) for p in range(6) for o in range(400)
+    ]
 
 
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
