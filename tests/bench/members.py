@@ -253,7 +253,8 @@ class Fleet:
     calm_after: int = 1
     """Heartbeat intervals after a change until all have heard of it, and beat at their usual pace:
     a change before that would find them quicker than they are."""
-    heartbeat_option: str = "heartbeat_interval_ms"
+    heartbeat_option: str | None = "heartbeat_interval_ms"
+    """None where the broker decides, as it does for librdkafka with KIP-848."""
     reset_option: str = "auto_offset_reset"
     options: Mapping[str, Any] = attrs.field(factory=dict)
 
@@ -273,7 +274,7 @@ class Fleet:
     ) -> Member:
         """A member, not started. `reset` says where to read without a committed offset."""
         options = {**self.options, self.reset_option: reset}
-        if heartbeat_ms is not None:
+        if heartbeat_ms is not None and self.heartbeat_option is not None:
             options[self.heartbeat_option] = heartbeat_ms
         return self.make(bootstrap, group, topic, read, options)
 
@@ -300,6 +301,19 @@ FLEETS: Mapping[str, Fleet] = {
     "librdkafka_cooperative": _librdkafka(
         client="librdkafka cooperative-sticky",
         options={"partition.assignment.strategy": "cooperative-sticky"},
+    ),
+    "ours_assigned": Fleet(
+        client="kafkagroup KIP-848",
+        make=_Ours,
+        heartbeat_ms=1_000,
+        calm_after=3,
+        options={"group_protocol": "consumer"},
+    ),
+    "librdkafka_assigned": _librdkafka(
+        client="librdkafka KIP-848",
+        options={"group.protocol": "consumer"},
+        heartbeat_ms=5_000,
+        heartbeat_option=None,
     ),
 }
 """The clients, under the names by which trials are told of them."""
