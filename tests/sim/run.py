@@ -122,7 +122,7 @@ class _World:
             listen=False,
             seed=plan.seed,
             wall=lambda: _WALL,
-            settings=BrokerSettings(group_initial_rebalance_delay=0.5),
+            settings=BrokerSettings(group_initial_rebalance_delay=0.5, consumer_groups=False),
         )
         self.cluster = self.kafka._cluster
         self.lives = {m.name: _Life(m) for m in plan.members}

@@ -3,8 +3,10 @@
 It answers as Apache Kafka 4.3.1 does: `tests/model` plays the same requests on both and compares
 the answers. Where it does not, it is on purpose, and stands here:
 
-- It has no KIP-848, share or streams groups, no transactions and no producer ids: what is committed
-  is stable, what is appended is committed, and a producer that wants idempotence finds no API.
+- It has no share or streams groups, no transactions and no producer ids: what is committed is
+  stable, what is appended is committed, and a producer that wants idempotence finds no API.
+- The members of a group are all classic, or all of KIP-848. Kafka lets a group move from one to the
+  other member by member.
 - It has no ACLs, quotas or settings of topics, and neither OffsetDelete nor DeleteRecords by
   request. Nothing expires: not records, nor offsets of groups (`EmbeddedKafka.expire_offsets`).
 - Every node has a copy of every partition, and no copy lags: the high watermark is the log's end.

@@ -148,7 +148,7 @@ def handle(
 
 
 def _api_versions(
-    _: Cluster, __: int, request: ApiVersionsRequest, caller: Caller, reply: Reply
+    cluster: Cluster, __: int, request: ApiVersionsRequest, caller: Caller, reply: Reply
 ) -> None:
     if caller.version not in ApiVersionsRequest.versions:
         asked = tuple(key for key in _SPOKEN if key.api_key == ApiVersionsRequest.api_key)
@@ -158,7 +158,8 @@ def _api_versions(
     if caller.version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in named):
         reply(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=()))
         return
-    reply(ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=_SPOKEN))
+    keys = _SPOKEN if cluster.settings.consumer_groups else _SPOKEN_BEFORE
+    reply(ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=keys))
 
 
 def _join(
@@ -182,7 +183,9 @@ def _consumer_heartbeat(
     caller: Caller,
     reply: Reply,
 ) -> None:
-    if _coordinates(cluster, node_id, request, request.group_id, caller, reply):
+    if not cluster.settings.consumer_groups:
+        reply(refuse(request, ErrorCode.UNSUPPORTED_VERSION, caller.version))
+    elif _coordinates(cluster, node_id, request, request.group_id, caller, reply):
         other = cluster.coordinator.groups.get(request.group_id)
         if other is not None and other.members:
             reply(refuse(request, ErrorCode.GROUP_ID_NOT_FOUND, caller.version))
@@ -369,3 +372,7 @@ _SPOKEN = tuple(
     )
     for cls in sorted(_HANDLERS, key=lambda cls: cls.api_key)
 )
+
+_OF_CONSUMER_GROUPS = (ConsumerGroupHeartbeatRequest.api_key, ConsumerGroupDescribeRequest.api_key)
+_SPOKEN_BEFORE = tuple(spoken for spoken in _SPOKEN if spoken.api_key not in _OF_CONSUMER_GROUPS)
+"""What is spoken where there are no consumer groups (KIP-848)."""

@@ -25,6 +25,9 @@ class BrokerSettings:
     group_max_session_timeout: float = 1800.0
     group_max_size: int = 2**31 - 1
     """Members of one group."""
+    consumer_groups: bool = True
+    """Whether there are groups of KIP-848. Brokers before Kafka 3.7 have none, and tell of no APIs
+    for them."""
     group_consumer_session_timeout: float = 45.0
     """How long a member of a consumer group (KIP-848) may be silent."""
     group_consumer_heartbeat_interval: float = 5.0
