@@ -150,7 +150,8 @@ LIBRARY = {
 
 def test_importing_it_imports_nothing_heavy() -> None:
     """Nothing of what is for some alone: TLS and SASL, the parts of anyio that its backends import
-    anyway, `attrs`, `argparse` and `email` (the checksum's package wants them for a command)."""
+    anyway, `attrs`, `argparse` and `email` (the checksum's package wants them for a command), the
+    protocol of KIP-848."""
     program = (
         "import sys, kafkagroup\n"
         "from kafkagroup import KafkaGroupError, TopicPartition\n"
@@ -161,13 +162,18 @@ def test_importing_it_imports_nothing_heavy() -> None:
         "new = set(sys.modules) - known\n"
         "print(*sorted(name for name in new if not name.startswith(('kafkagroup', '_'))))\n"
         "print(*sorted(name for name in new if name.startswith('kafkagroup.net.s')))\n"
+        "print(*sorted(name for name in new if name.startswith('kafkagroup.member.c')))\n"
     )
-    light, others, ours = run(program).splitlines()
+    light, others, ours, steps = run(program).splitlines()
     assert light == "[]"
     packages = {"anyio._core", "anyio._core._exceptions", "cramjam", "cramjam.cramjam"}
     assert set(others.split()) - {"cython_runtime"} <= LIBRARY | packages
     assert ours.split() == [
         f"kafkagroup.net.{name}" for name in ("service", "session", "subscriber")
+    ]
+    # The words of the other protocol, as the driver knows both; its step is for who asks for it.
+    assert steps.split() == [
+        f"kafkagroup.member.{name}" for name in ("classic", "consumer_vocabulary")
     ]
 
 

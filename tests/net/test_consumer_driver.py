@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from kafkagroup import AuthorizationError, BrokerError, CommitFailedError, Consumer, TopicPartition
-from kafkagroup.errors import ErrorCode
-from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.errors import ErrorCode, UnsupportedVersionError
+from kafkagroup.testing.embedded import BrokerSettings, EmbeddedKafka
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
@@ -248,5 +248,15 @@ async def test_line_40_a_broker_that_has_it_switched_off(network: Any) -> None:
             await consumer.getone()
             await consumer.commit()
         with pytest.raises(BrokerError, match="UNSUPPORTED_VERSION"):
+            async with member() as consumer:
+                await consumer.getone()
+
+
+async def test_line_40_a_broker_that_has_never_heard_of_it(network: Any) -> None:
+    async with cluster(network, settings=BrokerSettings(consumer_groups=False)) as kafka:
+        async with member(group_protocol="auto", topics=(), pattern="t") as consumer:
+            assert len(await consumer.wait_assignment()) == 2
+            assert (kafka.group_state("g"), epochs(kafka)) == ("Stable", [])
+        with pytest.raises(UnsupportedVersionError, match="ConsumerGroupHeartbeat"):
             async with member() as consumer:
                 await consumer.getone()
