@@ -61,7 +61,7 @@ from kafkagroup.wire.schema import Request
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["MAIN", "OFFSETS", "Broker"]
+__all__ = ["MAIN", "OFFSETS", "Broker", "Silence"]
 
 R = TypeVar("R")
 
@@ -73,6 +73,15 @@ OFFSETS = "offsets"
 
 _MAX_THROTTLE = 30.0
 """Longest that a broker can mute us, in seconds; a claim beyond it is a bug or an attack."""
+
+
+class Silence:
+    """What a broker wants to hear: nothing, for a while (KIP-219). Of one address, whichever
+    `Broker` it is known by."""
+
+    def __init__(self) -> None:
+        self.until = 0.0
+        """When it listens again, on the loop's clock."""
 
 
 class Broker:
@@ -93,6 +102,7 @@ class Broker:
         options: ClientOptions | None = None,
         *,
         offsets_channel_timeout: float | None = None,
+        silence: Silence | None = None,
     ) -> None:
         self.node_id = node_id
         self.host = host
@@ -102,8 +112,7 @@ class Broker:
         self._timeouts = {OFFSETS: offsets_channel_timeout or self._options.request_timeout}
         self._connections: dict[str, BrokerConnection] = {}
         self._connecting: dict[str, anyio.Lock] = {}
-        self.muted_until = 0.0
-        """Until when the broker wants to hear nothing (KIP-219), on the loop's clock."""
+        self._silence = silence or Silence()
         self._closings = 0
 
     def __repr__(self) -> str:
@@ -238,7 +247,7 @@ class Broker:
         # Again and again: an answer that comes meanwhile may ask for a longer silence.
         while True:
             connection = await self._connection(connection_id)
-            until = self.muted_until
+            until = self._silence.until
             if anyio.current_time() >= until:
                 return connection
             await anyio.sleep_until(until)
@@ -247,7 +256,7 @@ class Broker:
         # KIP-219: the broker answers first and throttles after; it counts on us to hold back.
         throttle = min(getattr(answer, "throttle_time_ms", 0) / 1000, _MAX_THROTTLE)
         if throttle > 0:
-            self.muted_until = max(self.muted_until, anyio.current_time() + throttle)
+            self._silence.until = max(self._silence.until, anyio.current_time() + throttle)
 
     # ------------------------------------------------------------ records
 

@@ -23,7 +23,7 @@ from kafkagroup.errors import (
     TransportError,
     broker_error,
 )
-from kafkagroup.net.broker import Broker
+from kafkagroup.net.broker import Broker, Silence
 from kafkagroup.net.metadata import ClusterMetadata, Node, merge, with_leader
 from kafkagroup.net.options import Address, ClientOptions
 from kafkagroup.types import TopicPartition
@@ -67,6 +67,8 @@ class Cluster:
         self._tasks = tasks
         self._brokers: dict[int, Broker] = {}
         self._bootstrap: dict[Address, Broker] = {}
+        self._silences: dict[Address, Silence] = {}
+        """A broker that comes by another name, or comes back, may still want to hear nothing."""
         self._refreshing = anyio.Lock()
         self._asked = 0
         self._answered = 0
@@ -108,13 +110,15 @@ class Cluster:
             node = metadata.nodes.get(node_id)
             if node is None or (node.host, node.port) != (broker.host, broker.port):
                 await self._brokers.pop(node_id).aclose()
-        named = {(node.host, node.port): node for node in metadata.nodes.values()}
         while self._bootstrap:
-            address, first = self._bootstrap.popitem()
-            if first.muted_until and (node := named.get(address)) is not None:
-                # It is the same broker under another name, and still wants to hear nothing.
-                self.broker(node).muted_until = first.muted_until
-            await first.aclose()
+            await self._bootstrap.popitem()[1].aclose()
+        used = {(broker.host, broker.port) for broker in self._brokers.values()}
+        now = anyio.current_time()
+        self._silences = {
+            address: silence
+            for address, silence in self._silences.items()
+            if address in used or silence.until > now
+        }
 
     def take_leader(
         self, tp: TopicPartition, leader: LeaderIdAndEpoch, answer: FetchResponse
@@ -139,8 +143,7 @@ class Cluster:
             self._tasks.start_soon(broker.aclose)
             broker = None
         if broker is None:
-            broker = Broker(node.node_id, node.host, node.port, self._tasks, self.options)
-            self._brokers[node.node_id] = broker
+            broker = self._brokers[node.node_id] = self._make(node.node_id, (node.host, node.port))
         return broker
 
     async def request_any(self, request: Request[R]) -> R:
@@ -179,8 +182,12 @@ class Cluster:
         yield from map(self.broker, sorted(nodes, key=lambda node: not self._is_connected(node)))
         for address in self.bootstrap_servers:
             if address not in self._bootstrap:
-                self._bootstrap[address] = Broker(-1, *address, self._tasks, self.options)
+                self._bootstrap[address] = self._make(-1, address)
             yield self._bootstrap[address]
+
+    def _make(self, node_id: int, address: Address) -> Broker:
+        silence = self._silences.setdefault(address, Silence())
+        return Broker(node_id, *address, self._tasks, self.options, silence=silence)
 
     def _is_connected(self, node: Node) -> bool:
         broker = self._brokers.get(node.node_id)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import chain, repeat
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
 from kafkagroup.errors import BrokerError, NoBrokersAvailableError
 from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.metadata import Node
+from kafkagroup.net.metadata import ClusterMetadata, Node
 from kafkagroup.net.options import Address, ClientOptions
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Throttle
@@ -115,6 +117,37 @@ async def test_a_broker_that_wants_silence_at_its_bootstrap_address_wants_it_und
             start = anyio.current_time()
             await cluster.refresh()
             assert anyio.current_time() - start == pytest.approx(2.0)
+
+
+def muting(seconds: float) -> Callable[[MetadataRequest], MetadataResponse]:
+    """The first answer asks for silence."""
+    throttles = chain([round(seconds * 1000)], repeat(0))
+    return lambda request: attrs.evolve(knows(n1=A)(request), throttle_time_ms=next(throttles))
+
+
+async def test_a_broker_that_wants_silence_under_its_name_wants_it_at_its_bootstrap_address(
+    network: Any,
+) -> None:
+    """KIP-219. The coordinator is known before there is metadata: then others are asked first."""
+    network.handlers[A] = serving(muting(2.0))
+    async with network, clustered(A) as cluster:
+        await cluster.broker(Node(1, *A)).request(MetadataRequest(topics=()))
+        start = anyio.current_time()
+        await cluster.refresh()
+        assert anyio.current_time() - start == pytest.approx(2.0)
+
+
+async def test_a_broker_that_is_gone_for_a_while_wants_its_silence_still(network: Any) -> None:
+    """KIP-219. Metadata may leave out for a moment a broker that lives."""
+    network.handlers[A] = serving(muting(2.0))
+    async with network, clustered(A) as cluster:
+        await cluster.take(ClusterMetadata(nodes={1: Node(1, *A)}))
+        await cluster.broker(Node(1, *A)).request(MetadataRequest(topics=()))
+        start = anyio.current_time()
+        await cluster.take(ClusterMetadata(nodes={2: Node(2, *B)}))
+        await cluster.take(ClusterMetadata(nodes={1: Node(1, *A)}))
+        await cluster.broker(Node(1, *A)).request(MetadataRequest(topics=()))
+        assert anyio.current_time() - start == pytest.approx(2.0)
 
 
 async def test_a_broker_that_is_still_starting_names_none(network: Any) -> None:
