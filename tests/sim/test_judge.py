@@ -343,6 +343,18 @@ def test_s2_a_join_on_its_way_out_may_claim_what_is_lost_at_that_moment():
     assert later(0.1) == ["S2"]
 
 
+def test_s2_a_join_may_have_waited_for_its_connection_while_what_it_claims_was_lost():
+    start = [opening(cooperative=True), starts(1, {T0: 0}), beats("UNKNOWN_MEMBER_ID")]
+    lost = [of(Lost, partitions=(T0,)), 0.4]
+
+    def claims(connection):
+        asked = {"member_id": "A", "owned": (T0,)}
+        return request("JoinGroup", connection=connection, asked=asked, answer=False)
+
+    assert broken(start, lost, claims(1)) == ["S2", "S11"]
+    assert broken(start, lost, claims(5)) == ["S11"]
+
+
 def test_s2_nobody_ends_without_a_word():
     start = [opening(), starts(1, {T0: 0}), of(Closing)]
     assert broken(start, revokes(T0), of(Ended)) == []
@@ -439,6 +451,16 @@ def test_s4_a_commit_may_have_waited_for_its_connection_while_the_application_so
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1), of(Sought, partition=T0, offset=0)]
     assert broken(first, commits(2)) == []
     assert broken(first, commits(2), commits(2, generation=2)) == ["S4"]
+
+
+def test_s4_or_for_a_broker_that_wanted_silence():
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
+    muted = request("Heartbeat", asked={"generation": 1}, told={"throttle": 0.5})
+    back = of(Sought, partition=T0, offset=0)
+    assert broken(first, request("FindCoordinator", connection=2), back, commits(2)) == ["S4"]
+    silent = [first, request("FindCoordinator", connection=2), muted]
+    assert broken(silent, back, 0.48, commits(2)) == []
+    assert broken(silent, back, 0.6, commits(2)) == ["S4"]
 
 
 def test_s5_commits_do_not_go_back():
@@ -645,6 +667,24 @@ def test_s11_unless_the_coordinator_does_not_know_it():
     assert broken(first, beats("ILLEGAL_GENERATION"), lost, joins(2)) == []
 
 
+def test_s11_unless_the_application_was_away_for_too_long_while_it_let_go():
+    def slow(seconds):
+        return [
+            opening(max_poll_interval=15.0, cooperative=True),
+            starts(1, {T0: 0}),
+            delivers(0, processed=False),
+            14.9,
+            of(Revoking, partitions=(T0,)),
+            seconds,
+            of(Revoked, partitions=(T0,)),
+            request("FindCoordinator"),
+            is_new(),
+        ]
+
+    assert broken(slow(0.3)) == []
+    assert broken(slow(0.01)) == ["S11"]
+
+
 # ------------------------------------------------------------------ S12 to S14
 
 
@@ -681,6 +721,14 @@ def test_s13_a_commit_may_have_waited_for_its_connection_while_it_was_lost():
     late = commits(1, stored=False, error="UNKNOWN_MEMBER_ID")
     assert broken(opening(), starts(1, {T0: 0}), delivers(0), over, late) == []
     assert broken(opening(), starts(1, {T0: 0}), delivers(0), over, late, late) == ["S13"]
+
+
+def test_s13_a_commit_may_have_waited_for_its_connection_while_the_membership_ended():
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
+    over = beats("UNKNOWN_MEMBER_ID")
+    late = commits(1, error="UNKNOWN_MEMBER_ID")
+    assert broken(first, over, late) == []
+    assert broken(first, commits(1), over, commits(2, error="UNKNOWN_MEMBER_ID")) == ["S13"]
 
 
 def test_s13_a_commit_that_was_under_way_may_be_tried_again():
@@ -728,6 +776,27 @@ def test_s14_partitions_that_were_added_may_not_be_known_yet():
     assert broken(told_of, written_first, grown) == ["S14", "S14", "S14"]
 
 
+def test_s14_a_topic_that_the_leader_may_have_been_told_is_gone_may_be_there_or_not():
+    """A round that hands a partition over looks uneven to one who does not know of it."""
+    misled = [opening(), request("Metadata", error="UNKNOWN_TOPIC_OR_PARTITION")]
+    of_u = TopicPartition("u", 0)
+    had = {"A": (T0, T1), "B": (of_u,), "C": ()}
+    at = dict.fromkeys(had, 1)
+    share = formed(had | {"B": ()}, "cooperative-sticky", claims=had, claimed_at=at)
+    topics = dict.fromkeys(had, ("t", "u"))
+
+    def round_of(share):
+        return attrs.evolve(share, subscriptions=topics, partitions={"t": 2, "u": 1})
+
+    handing_over = round_of(share)
+    assert broken(handing_over) == []
+    assert broken(misled, handing_over) == []
+    without_u = attrs.evolve(share, assignment={"A": (T0,), "B": (T1,), "C": ()}, claims={})
+    assert broken(misled, round_of(without_u)) == []
+    assert broken(misled, 11.0, round_of(without_u)) == ["S14"]
+    assert broken(misled, round_of(attrs.evolve(without_u, assignment={"A": (T0,)}))) == ["S14"] * 2
+
+
 # ------------------------------------------------------------------ L1 to L6
 
 
@@ -755,6 +824,22 @@ def test_l1_what_stays_is_delivered_in_a_cooperative_rebalance():
     assert broken(rejoining(0.5)) == ["L1"]
     assert judge(told(rejoining(0.5)), virtual=False) == []
     assert examine(told(rejoining(0.5)), virtual=False).figures.delivery_gap > 0.5
+
+
+def test_l1_what_goes_waits_for_nobody():
+    """The last commit of it may take its time, before the application is told that it goes."""
+
+    def one_of_two(stays):
+        come = [request("Fetch", told={"offsets": {T1: 1}}), delivers(0, tp=T1)]
+        return [
+            [written(0, 1, 2), written(0, tp=T1)],
+            [opening(cooperative=True), starts(1, {T0: 0, T1: 0})],
+            [request("Fetch", told={"offsets": {T0: 3}}), delivers(0)],
+            [joins(2, *stays, owned=(T0, T1)), 0.5, come],
+        ]
+
+    assert broken(one_of_two((T1,)), revokes(T0), assigned(2)) == []
+    assert broken(one_of_two((T0, T1)), delivers(1), assigned(2)) == ["L1"]
 
 
 def test_l1_an_application_that_is_away_or_has_paused_waits_for_nothing():
@@ -922,6 +1007,8 @@ def test_l2_who_was_turned_away_comes_again_once_all_is_well():
     assert broken(turned_away, 2.0, request("FindCoordinator")) == []
     assert broken(turned_away, 4.0, request("FindCoordinator")) == ["L2"]
     assert broken(turned_away[:-1], 4.0, request("FindCoordinator")) == []
+    closing = [opening(), starts(1, {T0: 0}), Healed(time=0.0), of(Closing), revokes(T0), leaves()]
+    assert broken(closing, beats("UNKNOWN_MEMBER_ID"), 4.0, request("Metadata")) == []
 
 
 def test_l6_a_broker_that_wants_silence_is_given_it():

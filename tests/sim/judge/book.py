@@ -19,6 +19,9 @@ from ..events import Answered, Event, OfMember, Opening, Sent
 Handlers = Mapping[type[Event], Callable[..., None]]
 """Kind of event -> what a family does with its number and itself."""
 
+_HELD_BACK = 0.01
+"""Seconds in which leaves what a broker's wish for silence has held back."""
+
 
 @attrs.frozen
 class Violation:
@@ -125,6 +128,11 @@ class Life:
     """The last event that shows that the application came back to the client."""
     joined_by: int = -1
     """When it was assigned something last, if nothing: the event."""
+
+    def has_waited(self, now: float) -> bool:
+        """Whether what it sends may have been on its way out for long: it waited for a connection,
+        or for a broker that wanted to hear nothing."""
+        return self.has_connected or abs(now - self.muted_until) < _HELD_BACK
 
     @property
     def hindered_until(self) -> float:

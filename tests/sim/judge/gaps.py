@@ -47,6 +47,8 @@ class _Window:
     """It would wait, but for its own commit; not where a callback commits while it is at work."""
     reach: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     """Partition -> how far the records reach that came, and when."""
+    staying: frozenset[TopicPartition] | None = None
+    """What of the partitions stays, where that is known; else all may."""
     paused: frozenset[TopicPartition] = frozenset()
     sure_since: float = 0.0
     """Since when, and until when, it knows that what it has is its own."""
@@ -93,6 +95,7 @@ class Gaps:
         life, window = self._of(event.member)
         if event.api == "JoinGroup" and life.held and life.told.cooperative:
             window.rejoining = window.rejoining or (event.time, number)
+            window.staying = None
 
     def _answered(self, number: int, event: Answered) -> None:
         life, window = self._of(event.member)
@@ -114,6 +117,8 @@ class Gaps:
             if event.time > window.sure_until:
                 window.sure_since = event.time  # it was in doubt until it heard
             window.sure_until = max(window.sure_until, until)
+        if event.api == "SyncGroup" and event.assigned is not None:
+            window.staying = frozenset(event.assigned)
 
     def _assigned(self, number: int, event: Assigned) -> None:
         life, window = self._of(event.member)
@@ -166,7 +171,9 @@ class Gaps:
         had = [
             max(since, came)
             for tp, (reach, came) in window.reach.items()
-            if tp not in window.paused and self._has(life, tp, reach)
+            if tp not in window.paused
+            and (window.staying is None or tp in window.staying)
+            and self._has(life, tp, reach)
         ]
         if not had:
             return

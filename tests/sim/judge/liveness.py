@@ -220,7 +220,7 @@ class Liveness:
             return
         life = self._book.life(event.member)
         pulse = self._pulse(life)
-        if event.error not in _ALIVE:
+        if event.error not in _ALIVE and life.closing is None:
             pulse.refused = (event.time, number)
         if event.error in _ALIVE:
             pulse.seen_at = event.time

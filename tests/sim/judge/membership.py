@@ -7,11 +7,13 @@ sent named another member id or generation than those that hold when it comes.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import combinations
 
 import attrs
 
 from kafkagroup.assign import GroupSpec, MemberSpec
-from kafkagroup.assign.check import RULES, VALID, violations
+from kafkagroup.assign.check import RULES, VALID, Violation, violations
 
 from ..events import (
     Answered,
@@ -24,6 +26,7 @@ from ..events import (
     Partitions,
     Processed,
     Raised,
+    Revoked,
     Revoking,
     Sent,
 )
@@ -31,9 +34,6 @@ from .book import Book, Handlers, Life
 
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
 """Requests whose errors say something of the membership."""
-
-_HELD_BACK = 0.01
-"""Seconds in which leaves what a broker's wish for silence has held back."""
 
 _MEMORY = 10.0
 """Seconds for which what was said of a topic may be believed."""
@@ -110,6 +110,7 @@ class Membership:
             Assigned: self._assigned,
             Lost: self._lost,
             Revoking: self._revoking,
+            Revoked: self._revoking,
             Delivered: self._delivered,
             Processed: self._processed,
             Raised: self._raised,
@@ -145,8 +146,8 @@ class Membership:
                 self._check_generation(number, event, standing)
             case "Heartbeat" if standing.assigned is None and event.generation == standing.before:
                 pass  # whether it still has its place, while it waits for the answer to its join
-            case "Heartbeat" if 0 <= event.generation <= standing.before and (
-                life.has_connected or abs(event.time - life.muted_until) < _HELD_BACK
+            case "Heartbeat" if 0 <= event.generation <= standing.before and life.has_waited(
+                event.time
             ):
                 pass  # that answer has come while this waited for a connection, or to be heard
             case "Heartbeat":
@@ -258,7 +259,7 @@ class Membership:
             text = f"{life.name} loses its partitions, and nothing has ended its generation"
             self._book.report("S10", event, text, life.joined_by, number)
 
-    def _revoking(self, number: int, event: Revoking) -> None:
+    def _revoking(self, number: int, event: Revoking | Revoked) -> None:
         self._note_away(event, *self._standing(event.member))
 
     def _note_away(self, event: Event, life: Life, standing: Standing) -> None:
@@ -314,22 +315,32 @@ class Membership:
             )
             for member, topics in event.subscriptions.items()
         }
-        spec = GroupSpec(members=members, partitions=self._known_partitions(event))
-        for wrong in violations(spec, event.assignment, RULES.get(event.protocol, VALID)):
+        rules = RULES.get(event.protocol, VALID)
+        found: tuple[Violation, ...] = ()
+        for known in self._known_partitions(event):
+            spec = GroupSpec(members=members, partitions=known)
+            found = violations(spec, event.assignment, rules)
+            if not found:
+                return
+        for wrong in found:
             text = f"generation {event.generation} by {event.protocol}: {wrong}"
             self._book.report("S14", event, text, number)
 
-    def _known_partitions(self, event: Formed) -> dict[str, int]:
-        """Topic -> how many partitions the leader knew of. Those that were added on the way it may
-        not have heard of yet, and of a whole topic it may just have been told that there is none;
-        when nobody ever gets them, L2 sees it."""
+    def _known_partitions(self, event: Formed) -> Iterator[dict[str, int]]:
+        """Topic -> how many partitions the leader may have known of, all that there are last. Those
+        that were added on the way it may not have heard of yet, and of a whole topic it may just
+        have been told that there is none; when nobody ever gets them, L2 sees it."""
         known = {}
+        doubtful = []
         for topic, count in event.partitions.items():
             first = self._partitions.setdefault(topic, count)
             shares = (*event.assignment.values(), *event.claims.values())
             seen = [tp for share in shares for tp in share if tp.topic == topic]
             # What others claim of it the leader does not take for the topic.
             given = any(tp.topic == topic for share in event.assignment.values() for tp in share)
-            if given or event.time - self._misled_at > _MEMORY:
-                known[topic] = min(count, max(first, *(tp.partition + 1 for tp in seen), 0))
-        return known
+            known[topic] = min(count, max(first, *(tp.partition + 1 for tp in seen), 0))
+            if not given and event.time - self._misled_at <= _MEMORY:
+                doubtful.append(topic)
+        for without in range(len(doubtful), -1, -1):
+            for gone in combinations(doubtful, without):
+                yield {topic: n for topic, n in known.items() if topic not in gone}

@@ -237,13 +237,14 @@ class Offsets:
         identity = (event.member_id, event.generation, offset)
         if life.refused is not None and identity not in tenure.identities:
             by, at, *over = life.refused
-            if over == list(identity[:2]) and not self._raced(event, life, at):
+            waited = life.has_waited(event.time) or self._raced(event, life, at)
+            if over == list(identity[:2]) and not waited:
                 text = f"{life.name} commits {tp}@{offset} for a membership that is over"
                 self._book.report("S13", event, text, by, number)
         done = _done(tenure, log)
         # One that is tried again was right when it first left, whatever was sought since.
         again = identity in tenure.identities
-        if life.has_connected or life.found_by > tenure.sought_by >= 0:
+        if life.has_waited(event.time) or life.found_by > tenure.sought_by >= 0:
             # While it waited for that the application may have sought.
             done = max(done, tenure.left_behind)
         tenure.left_behind = -1
@@ -276,7 +277,7 @@ class Offsets:
         last = life.tenures.get(tp)
         if last is not None and (event.member_id, event.generation, offset) in last.identities:
             return
-        if last is not None and last.ended == "lost" and life.has_connected:
+        if last is not None and last.ended == "lost" and life.has_waited(event.time):
             return  # it waited for that since before, and the coordinator refuses it
         rule = "S13" if last is not None and last.ended == "lost" else "S3"
         state = "never had it" if last is None else f"has it no longer ({last.ended})"

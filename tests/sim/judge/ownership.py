@@ -157,12 +157,13 @@ class Ownership:
             if tp not in life.held:
                 last = life.tenures.get(tp)
                 if last is not None and self._has_just_lost(last, event.time):
-                    continue  # the join was on its way out
+                    continue  # the join was on its way out, or waited for its connection
                 text = f"{life.name} claims {tp}, which it does not have"
                 self._book.report("S2", event, text, -1 if last is None else last.ended_by, number)
 
     def _has_just_lost(self, tenure: Tenure, now: float) -> bool:
-        return tenure.ended == "lost" and now - tenure.ended_at <= self._book.race
+        waited = tenure.life.has_waited(now) or now - tenure.ended_at <= self._book.race
+        return tenure.ended == "lost" and waited
 
 
 def _close(tenure: Tenure, number: int, time: float, how: str) -> None:
