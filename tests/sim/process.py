@@ -6,7 +6,7 @@ that it stands still, and dies, together with it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
 from random import Random
@@ -94,6 +94,8 @@ class Process:
         """Partition -> the offset after the last one that was processed."""
         self._reached: dict[TopicPartition, int] = {}
         """The same of all partitions that it ever had."""
+        self._sought: dict[TopicPartition, int] = {}
+        """Partition that it has sought in -> the offset from which it goes on."""
         self._commits = 0
         self._uncommitted = 0
         self._dawdle = 0.0
@@ -151,6 +153,10 @@ class Process:
         self._stopping = True
         self.cancel_call()
 
+    def is_behind(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether it goes again, as it has sought, through what the group may be done with."""
+        return any(at < ends.get(tp, 0) for tp, at in self._sought.items())
+
     # ------------------------------------------------------------ its life
 
     async def run(self) -> None:
@@ -204,6 +210,8 @@ class Process:
                 self._tell(Processed, partition=tp, offset=record.offset)
                 if tp in self._last:  # else it was let go of while it had this in hand
                     self._done[tp] = self._reached[tp] = record.offset + 1
+                    if tp in self._sought:
+                        self._sought[tp] = record.offset + 1
                 self._uncommitted += 1
             due = self.plan.commit_every if records else 1
             if not self.plan.auto_commit and self._uncommitted >= due:
@@ -295,6 +303,7 @@ class Process:
     def _seek(self, tp: TopicPartition, offset: int) -> None:
         self._tell(Sought, partition=tp, offset=offset)
         self._done.pop(tp, None)
+        self._sought[tp] = offset
         self.consumer.seek(tp, offset)
 
     async def _do_pause(self, deed: Deed) -> None:
@@ -336,6 +345,7 @@ class Process:
                 # It knows better than the group how far it was: from a place of its own.
                 if (reached := self._reached.get(tp)) is not None:
                     self._seek(tp, max(0, reached - self._random.randint(0, 3)))
+                    self._uncommitted += 1  # where it is now, if nothing comes after it
         await self._dwell()
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
@@ -350,15 +360,17 @@ class Process:
             await self._dwell()
         finally:
             self._tell(Revoked, partitions=tuple(partitions))
-            for tp in partitions:
-                self._last.pop(tp, None)
-                self._done.pop(tp, None)
+            self._forget(partitions)
 
     async def _lost(self, partitions: Sequence[TopicPartition]) -> None:
         self._tell(Lost, partitions=tuple(partitions))
+        self._forget(partitions)
+
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         for tp in partitions:
             self._last.pop(tp, None)
             self._done.pop(tp, None)
+            self._sought.pop(tp, None)
 
     async def _dwell(self) -> None:
         if self.plan.callback == "slow":

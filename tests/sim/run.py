@@ -197,6 +197,9 @@ class _World:
         ]
 
     def _all_done(self) -> bool:
+        processes = (life.process for life in self.lives.values())
+        if any(process is not None and process.is_behind(self.visible) for process in processes):
+            return False  # closed now, it would take the group back to where it is
         committed = self.kafka.committed_offsets(GROUP)
         # Past the markers come those that commit by themselves, if there is time; nobody else.
         unhurried = anyio.current_time() > self.plan.heal + _PASSED

@@ -71,6 +71,12 @@ def test_a_seed_replays_to_the_byte_whatever_the_hash_seed(seed: int) -> None:
     assert {digest(hash_seed) for hash_seed in ("0", "1", "77")} == {here}
 
 
+@pytest.mark.parametrize("seed", [20015, 20841])
+def test_a_group_that_has_gone_back_gets_the_time_to_come_forth_again(seed: int) -> None:
+    """Closed where it had sought back to, or had sought past its last commit, it was left there."""
+    assert live(seed).wrong == ()
+
+
 def test_another_seed_is_another_history() -> None:
     plan = make_plan(3)
     other = from_json(to_json(plan).replace('"seed": 3', '"seed": 4', 1))
