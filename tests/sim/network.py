@@ -212,6 +212,8 @@ class Network:
         """(Place of a process, node) -> weather."""
         self.sockets: dict[int, Socket] = {}
         """The processes' ends that are open, by number."""
+        self.settled = anyio.Event()
+        """No weather comes any more: who still knocks in the dark is heard."""
         self._agenda = agenda
         self._random = random
         self._serve = serve
@@ -236,7 +238,7 @@ class Network:
         node = int(host.removeprefix("kafka-"))
         await anyio.sleep(2 * self._latency(process, node))
         if self.over(process, node).dark:
-            await anyio.sleep_forever()
+            await self.settled.wait()
         if not self._is_up(node):
             raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
         self._count += 1

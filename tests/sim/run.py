@@ -312,6 +312,7 @@ class _World:
                 life.process.order(Deed(at=0, what="resume"))
         for weather in self.network.weather.values():
             weather.clear()
+        self.network.settled.set()
         self.log.tell(Healed)
 
     # brokers' answers

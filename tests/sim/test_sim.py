@@ -71,6 +71,11 @@ def test_a_seed_replays_to_the_byte_whatever_the_hash_seed(seed: int) -> None:
     assert {digest(hash_seed) for hash_seed in ("0", "1", "77")} == {here}
 
 
+def test_who_knocks_in_the_dark_is_heard_when_all_is_well() -> None:
+    """A member was told to rejoin, and its coordinator had been deaf to it since before."""
+    assert live(21752).wrong == ()
+
+
 @pytest.mark.parametrize("seed", [20015, 20841])
 def test_a_group_that_has_gone_back_gets_the_time_to_come_forth_again(seed: int) -> None:
     """Closed where it had sought back to, or had sought past its last commit, it was left there."""

@@ -256,9 +256,11 @@ class Offsets:
             self._book.report("S5", event, text, tenure.sent_by, number)
         tenure.sent, tenure.sent_by = offset, number
         tenure.identities.add(identity)
-        dropped, at = tenure.cancelled or (-1, 0.0)
-        if offset == dropped and event.time - at <= self._book.race:
-            return  # it was on its way out
+        if tenure.cancelled is not None:
+            dropped, at = tenure.cancelled
+            same = dropped <= offset <= log.next_visible(dropped)
+            if same and event.time - at <= self._book.race:
+                return  # it was on its way out
         if not tenure.flying:
             tenure.flying, tenure.flying_since = True, event.time
 
