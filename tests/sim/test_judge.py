@@ -510,6 +510,15 @@ def test_s6_a_commit_that_went_well_has_happened():
     assert broken(first, asked, commits(1, error="NOT_COORDINATOR"), failed) == []
 
 
+def test_s6_what_was_acknowledged_may_be_overtaken_by_what_was_given_up():
+    first = [opening(auto_commit=False), starts(1, {T0: 0}), delivers(0)]
+    call = [of(Committing, token=2, offsets=None), of(Committed, token=2, outcome="ok")]
+    late = Stored(time=0.0, partition=T0, offset=1, member_id="A", generation=1)
+    given_up = commits(1, answer=False, stored=False)
+    assert broken(first, given_up, delivers(1), commits(2), late, call) == []
+    assert broken(first, given_up, delivers(1), late, call) == ["S6"]
+
+
 def test_s7_what_was_committed_does_not_come_again():
     killed = [opening(), starts(1, {T0: 0}), delivers(0, 1, 2), commits(2), of(Killed)]
     assert broken(killed, starts(2, {T0: 2}, member="b"), delivers(2, member="b")) == []

@@ -196,7 +196,8 @@ class Offsets:
             if life.held.get(tp) is not tenure:
                 continue
             log = self._book.log(tp)
-            if life.wired and log.floor < offset and not tenure.loose:
+            # One that was given up may be stored after the one that was acknowledged.
+            if life.wired and max(log.floor, tenure.acked or 0) < offset and not tenure.loose:
                 text = f"{life.name} is told that {tp}@{offset} is committed; {log.floor} is"
                 self._book.report("S6", event, text, log.floor_by, number)
             self._happened(tp, offset, number)
