@@ -283,6 +283,9 @@ async def test_work_begins_anew_when_the_coordinator_is_back():
     would never be taken up again."""
     async with short_sessions() as kafka, member(kafka) as alone:
         generation = await anext(alone)
+        # The coordinator hears of it for half a second longer than it hears of the coordinator, and
+        # coming back takes a back-off of 0.1 s.
+        await anyio.sleep(2 * SESSION)
         silent = kafka.fail(HeartbeatRequest, Swallow(), times=None)
         with generation.scope():
             await anyio.sleep_forever()

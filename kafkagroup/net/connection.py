@@ -69,6 +69,9 @@ between heartbeats by default. For these a task each would cost more than one th
 _MANY = 4
 """How many quick writes in a row it takes to keep a writer waiting for the next."""
 
+_LAST_WORDS = 1.0
+"""Seconds that a broker's reason may take to be read, once nothing more can be written."""
+
 _SHORTEST_SESSION = 1.0
 """Seconds. Brokers refuse to renew a session that is younger, and one that ends sooner would have
 us do nothing else."""
@@ -403,6 +406,10 @@ class BrokerConnection:
             try:
                 await self._stream.send(data)
             except _BROKEN as error:
+                if not self._protocol.broker_versions:
+                    # What there is to read may say why: TLS 1.3 refuses a client's certificate
+                    # when this side takes the handshake for done. Reading ends this task.
+                    await anyio.sleep(_LAST_WORDS)
                 self._fail(self._broken(error))
                 self._scope.cancel()
                 return

@@ -74,6 +74,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
     monkeypatch.delenv("JAVA_HOME", raising=False)
     # PySpark may be installed where the tests run.
     monkeypatch.setattr(sys, "path", [str(tmp_path / "packages"), *_without_pyspark()])
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
 
     def add(name: str, script: str) -> Path:
         command = folder / name
