@@ -47,6 +47,8 @@ class _Window:
     """It would wait, but for its own commit; not where a callback commits while it is at work."""
     reach: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     """Partition -> how far the records reach that came, and when."""
+    sought: dict[TopicPartition, int] = attrs.field(factory=dict)
+    """Partition -> by which event the application has sought in it last."""
     staying: frozenset[TopicPartition] | None = None
     """What of the partitions stays, where that is known; else all may."""
     paused: frozenset[TopicPartition] = frozenset()
@@ -100,8 +102,10 @@ class Gaps:
     def _answered(self, number: int, event: Answered) -> None:
         life, window = self._of(event.member)
         if event.api == "Fetch":
+            asked = self._book.request(event)
             for tp, reach in event.offsets.items():
-                window.reach[tp] = (reach, event.time)
+                if asked is None or asked[0] > window.sought.get(tp, -1):
+                    window.reach[tp] = (reach, event.time)
         elif event.api in _MEMBERSHIP and (
             event.error == "NONE"
             or (event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS")
@@ -137,6 +141,7 @@ class Gaps:
     def _sought(self, number: int, event: Sought) -> None:
         _, window = self._of(event.member)
         window.reach.pop(event.partition, None)  # it was fetched for another place
+        window.sought[event.partition] = number
 
     def _committing(self, number: int, event: Committing) -> None:
         _, window = self._of(event.member)
