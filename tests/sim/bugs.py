@@ -17,6 +17,7 @@ import anyio
 import attrs
 
 from kafkagroup import assign as assignors
+from kafkagroup import group as groups
 from kafkagroup.consume import plan as remedies
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
@@ -1040,3 +1041,56 @@ def forgets_what_is_sought_in_a_rebalance(stack: ExitStack) -> None:
 def goes_on_while_the_broker_wants_silence(stack: ExitStack) -> None:
     """What a broker says of throttling is not heard."""
     _replace(stack, brokers.Broker, "_mute", lambda self, answer: None)
+
+
+# ------------------------------------------------------------------ members that share shards
+
+
+@_bug("S1", "S2")
+def does_not_wait_for_the_work_of_a_generation(stack: ExitStack) -> None:
+    """A group member rejoins while its application still works in the generation before."""
+
+    async def hasty(self: Any, deadline: float) -> None:
+        self.ending(lost=False)
+        self.fresh = None
+
+    _replace(stack, groups._Desk, "revoke", hasty)
+
+
+@_bug("S1", "S2")
+def works_on_when_its_place_is_lost(stack: ExitStack) -> None:
+    """The work of a generation goes on until the group rebalances in good order."""
+
+    def make(ending: Any) -> Any:
+        def partial(self: Any, *, lost: bool) -> None:
+            if not lost:
+                ending(self, lost=False)
+
+        return partial
+
+    async def lose(self: Any, reason: str) -> None:
+        self.fresh = None
+
+    _replace(stack, groups.Generation, "_deadline", property(lambda self: float("inf")))
+    _replace(stack, groups._Desk, "lose", lose)
+    _around(stack, groups._Desk, "ending", make)
+
+
+@_bug("L2")
+def hands_out_nothing_after_a_loss(stack: ExitStack) -> None:
+    """Who has lost its place once is a member again, and its application never hears of it."""
+
+    async def lose(self: Any, reason: str) -> None:
+        self.ending(lost=True)
+        self.fresh = None
+        self.unlucky = True
+
+    def make(assign: Any) -> Any:
+        async def assigned(self: Any, generation: Any) -> None:
+            if not hasattr(self, "unlucky"):
+                await assign(self, generation)
+
+        return assigned
+
+    _replace(stack, groups._Desk, "lose", lose)
+    _around(stack, groups._Desk, "assign", make)

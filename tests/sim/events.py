@@ -47,6 +47,8 @@ class Opening(OfMember):
     """`start` or `async with` began. What the member was told, in seconds; the defaults are those
     of the product."""
 
+    shards: bool = False
+    """It is a group member that owns shards, and is not told whether it lets go or has lost."""
     cooperative: bool = False
     auto_commit: bool = True
     instance: str | None = None
@@ -68,7 +70,7 @@ class Joined(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Assigned(OfMember):
-    """`on_partitions_assigned` was called."""
+    """`on_partitions_assigned` was called; of a group member: a generation was handed out."""
 
     partitions: Partitions
     generation: int
@@ -76,14 +78,15 @@ class Assigned(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Revoking(OfMember):
-    """`on_partitions_revoked` was called: from here on nothing of these is delivered."""
+    """`on_partitions_revoked` was called: from here on nothing of these is delivered. Of a group
+    member: the work in its generation has ended."""
 
     partitions: Partitions
 
 
 @attrs.frozen(kw_only=True)
 class Revoked(OfMember):
-    """`on_partitions_revoked` returned."""
+    """`on_partitions_revoked` returned; a group member is ready for the next generation."""
 
     partitions: Partitions
 
@@ -103,6 +106,14 @@ class Delivered(OfMember):
     offset: int
     sequence: int
     """The number that the producer wrote into the record."""
+
+
+@attrs.frozen(kw_only=True)
+class Worked(OfMember):
+    """The application did a piece of work on what it was assigned: a shard, where members consume
+    nothing."""
+
+    partition: TopicPartition
 
 
 @attrs.frozen(kw_only=True)

@@ -41,6 +41,7 @@ from kafkagroup.wire.messages.offsets import (
 from kafkagroup.wire.schema import decode
 
 from .events import Answered, Event, Formed, Partitions, Sent, Stored
+from .worker import TOPIC, decode_share
 
 _STICKY = {protocol_name(a): a for a in (cooperative_sticky_assignor, sticky_assignor)}
 """What goes by what members say that they have."""
@@ -79,8 +80,9 @@ class _Tapped:
 class WireTap:
     """Reads along on the process's side of every connection, by codecs of the broker's side."""
 
-    def __init__(self, log: Log, topic_name: Callable[[UUID], str]) -> None:
+    def __init__(self, log: Log, topic_name: Callable[[UUID], str], *, shards: int = 0) -> None:
         self._log = log
+        self._assigned = decode_share if shards else decode_assignment
         self._topic_name = topic_name
         self._tapped: dict[int, _Tapped] = {}
 
@@ -194,8 +196,8 @@ class WireTap:
                 }
             case SyncGroupResponse():
                 assigned = None
-                if not answer.error_code and request.protocol_type in (None, "consumer"):
-                    assigned = tuple(sorted(decode_assignment(answer.assignment)))
+                if not answer.error_code:
+                    assigned = tuple(sorted(self._assigned(answer.assignment)))
                 return {"error": _first(answer.error_code), "assigned": assigned}
             case OffsetCommitResponse():
                 codes = [p.error_code for t in answer.topics for p in t.partitions]
@@ -281,11 +283,12 @@ def _owned(request: JoinGroupRequest) -> Partitions:
 class BrokerWatch:
     """Tells what the brokers know, by looking at each request that they carry out."""
 
-    def __init__(self, log: Log, cluster: Cluster, group_id: str) -> None:
+    def __init__(self, log: Log, cluster: Cluster, group_id: str, *, shards: int = 0) -> None:
         self._log = log
         self._cluster = cluster
         self._group_id = group_id
         self._formed = 0
+        self._shards = shards
 
     def watching(self, handle: Callable[..., None]) -> Callable[..., None]:
         """`handle` of the embedded broker, watched."""
@@ -339,14 +342,23 @@ class BrokerWatch:
         if request.generation_id != group.generation:
             return
         self._formed = group.generation
-        consumers = group.protocol_type == "consumer"
+        if self._shards:
+            self._log.tell(
+                Formed,
+                generation=group.generation,
+                protocol=group.protocol or "",
+                assignment={
+                    m.member_id: decode_share(m.assignment) for m in group.members.values()
+                },
+                subscriptions={m.member_id: (TOPIC,) for m in group.members.values()},
+                partitions={TOPIC: self._shards},
+            )
+            return
         assignor = _STICKY.get(group.protocol or "")
-        said = {}
-        if consumers:
-            said = {
-                m.member_id: decode_subscription(m.metadata(group.protocol))
-                for m in group.members.values()
-            }
+        said = {
+            m.member_id: decode_subscription(m.metadata(group.protocol))
+            for m in group.members.values()
+        }
         claims: dict[str, Partitions] = {}
         claimed_at: dict[str, int] = {}
         for member_id, subscription in said.items() if assignor is not None else ():
@@ -359,7 +371,7 @@ class BrokerWatch:
             generation=group.generation,
             protocol=group.protocol or "",
             assignment={
-                m.member_id: tuple(sorted(decode_assignment(m.assignment))) if consumers else ()
+                m.member_id: tuple(sorted(decode_assignment(m.assignment)))
                 for m in group.members.values()
             },
             subscriptions={m: subscription.topics for m, subscription in said.items()},

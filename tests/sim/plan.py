@@ -44,6 +44,8 @@ class MemberPlan:
     rebalance: float = 8.0
     max_poll: float = 15.0
     request_timeout: float = 4.0
+    shards: int = 0
+    """How many the members of its group share, each a group member; 0 where they are consumers."""
 
 
 @attrs.frozen(kw_only=True)
@@ -87,6 +89,11 @@ class Plan:
     """Records a second, until `heal`."""
     heal: float
     """When the last fault ends."""
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are; 0 where the members are consumers."""
+        return self.members[0].shards
 
     @property
     def faults(self) -> int:
@@ -302,8 +309,28 @@ _MODES: tuple[tuple[tuple[str, ...], ...], ...] = (
 """What the members of a group offer: each one of these."""
 
 
+_SHARDS_EVERY = 8
+"""Of so many histories one is of group members."""
+
+_IDLE = frozenset(("seek", "pause", "skip", "commit_position", "add_partitions"))
+"""Deeds that have no meaning for those who consume nothing."""
+
+
 def make_plan(seed: int, *, backend: str | None = None) -> Plan:
-    """The plan of a seed. Every tenth runs on trio, unless it is told where."""
+    """The plan of a seed. Every tenth runs on trio, unless it is told where; in every eighth the
+    members share shards, and consume nothing."""
+    plan = _consuming(seed, backend)
+    return _sharing(plan) if seed % _SHARDS_EVERY == _SHARDS_EVERY - 1 else plan
+
+
+def _sharing(plan: Plan) -> Plan:
+    shards = Random(f"shards {plan.seed}").randint(1, 16)
+    deeds = tuple(deed for deed in plan.deeds if deed.what not in _IDLE)
+    members = tuple(attrs.evolve(m, topics=(), shards=shards) for m in plan.members)
+    return attrs.evolve(plan, members=members, deeds=deeds, topics={}, rate=0.0)
+
+
+def _consuming(seed: int, backend: str | None) -> Plan:
     random = Random(f"plan {seed}")
     topics = {f"t{i}": random.randint(1, 5) for i in range(random.randint(1, 3))}
     heal = round(random.uniform(20, 30), 2)

@@ -7,6 +7,7 @@ that it stands still, and dies, together with it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
 from functools import partial
 from random import Random
@@ -47,7 +48,7 @@ from .events import (
 from .loop import PROCESS
 from .plan import GROUP, Deed, MemberPlan
 
-__all__ = ["Process"]
+__all__ = ["CLOSE_TIMEOUT", "Process"]
 
 _ASSIGNORS = {
     "cooperative_sticky": cooperative_sticky_assignor,
@@ -56,7 +57,7 @@ _ASSIGNORS = {
     "sticky": sticky_assignor,
 }
 
-_CLOSE_TIMEOUT = 5.0
+CLOSE_TIMEOUT = 5.0
 
 _IDLE = 1.0
 """Seconds without a record after which an application commits what it has processed."""
@@ -99,12 +100,16 @@ class Process:
         self._commits = 0
         self._uncommitted = 0
         self._dawdle = 0.0
+        self._client = self._make_client(servers)
+
+    def _make_client(self, servers: str) -> AbstractAsyncContextManager[object]:
+        plan = self.plan
         self.consumer = Consumer(
             *plan.topics,
             bootstrap_servers=servers,
             group_id=GROUP,
             group_instance_id=plan.instance,
-            client_id=name,
+            client_id=self.name,
             assignors=[_ASSIGNORS[a] for a in plan.assignors],
             enable_auto_commit=plan.auto_commit,
             auto_commit_interval_ms=2_000,
@@ -115,11 +120,12 @@ class Process:
             request_timeout_ms=int(plan.request_timeout * 1000),
             fetch_max_wait_ms=2_000,
             metadata_max_age_ms=5_000,
-            close_timeout=_CLOSE_TIMEOUT,
+            close_timeout=CLOSE_TIMEOUT,
             on_partitions_assigned=self._assigned,
             on_partitions_revoked=self._revoked,
             on_partitions_lost=self._lost,
         )
+        return self.consumer
 
     # ------------------------------------------------------------ what the world asks of it
 
@@ -164,7 +170,7 @@ class Process:
         with self._scope:
             self._open()
             try:
-                async with self.consumer:
+                async with self._client:
                     try:
                         await self._consume()
                     finally:
@@ -185,7 +191,7 @@ class Process:
             rebalance_timeout=plan.rebalance,
             heartbeat_interval=plan.heartbeat,
             max_poll_interval=plan.max_poll,
-            close_timeout=_CLOSE_TIMEOUT,
+            close_timeout=CLOSE_TIMEOUT,
         )
 
     def _tell(self, kind: Callable[..., Event], **fields: Any) -> None:

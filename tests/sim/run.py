@@ -34,6 +34,7 @@ from .network import Agenda, Network, Weather
 from .observe import BrokerWatch, Log, WireTap
 from .plan import FAULTS, GROUP, NODES, Deed, MemberPlan, Plan
 from .process import Process
+from .worker import Worker
 
 __all__ = ["History", "run"]
 
@@ -132,6 +133,7 @@ class _World:
         self.visible: dict[TopicPartition, int] = {}
         """Partition -> the offset behind its last record that a reader sees."""
         self.closing = False
+        self._kind = Worker if plan.shards else Process
 
     def time(self) -> float:
         """What the wall clock shows; it goes by itself, and jumps."""
@@ -146,11 +148,11 @@ class _World:
         self.network = Network(
             self.agenda,
             Random(f"network {self.plan.seed}"),
-            WireTap(self.log, names),
+            WireTap(self.log, names, shards=self.plan.shards),
             self.kafka.handle_stream,
             lambda node: self.cluster.nodes[node].alive,
         )
-        watch = BrokerWatch(self.log, self.cluster, GROUP)
+        watch = BrokerWatch(self.log, self.cluster, GROUP, shards=self.plan.shards)
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(anyio, "connect_tcp", self.network.connect_tcp))
             stack.enter_context(mock.patch.object(anyio, "current_time", standstill.now))
@@ -221,7 +223,7 @@ class _World:
             life.count += 1
             name = plan.name if life.count == 1 else f"{plan.name}.{life.count}"
             life.over = over = anyio.Event()
-            life.process = process = Process(
+            life.process = process = self._kind(
                 name,
                 plan,
                 self.kafka.bootstrap_servers,

@@ -41,6 +41,7 @@ from sim.events import (
     Sought,
     Stored,
     Thawed,
+    Worked,
 )
 from sim.judge import examine, judge
 
@@ -282,6 +283,42 @@ def test_s1_who_was_given_up_must_not_deliver():
     given_up = [opening(), starts(1, {T0: 0}), opening("b"), starts(2, {T0: 0}, member="b")]
     assert broken(given_up, delivers(0, member="b")) == []
     assert broken(given_up, delivers(0)) == ["S1"]
+
+
+def shared(generation, member="a"):
+    """A group member, and its share of one shard."""
+    return [
+        opening(member, shards=True),
+        is_new(member),
+        joins(generation, T0, member=member),
+        assigned(generation, T0, member=member),
+    ]
+
+
+def works(member="a"):
+    return of(Worked, member, partition=T0)
+
+
+def test_s1_two_members_do_not_work_on_a_shard_at_once():
+    given_up = [shared(1), works(), shared(2, "b"), works("b")]
+    assert broken(given_up) == []
+    assert broken(given_up, works()) == ["S1"]
+    *before, thawed, late = told(given_up, of(Frozen), 9.0, of(Thawed), works())
+    assert judge([*before, thawed, attrs.evolve(late, time=thawed.time)]) == []
+
+
+def test_s2_a_group_member_joins_when_its_work_has_ended_or_it_has_lost_its_place():
+    assert broken(shared(1), revokes(T0), joins(2)) == []
+    assert broken(shared(1), joins(2)) == ["S2"]
+    assert broken(shared(1), of(Revoking, partitions=(T0,)), joins(2)) == ["S2"]
+    assert broken(shared(1), beats("UNKNOWN_MEMBER_ID"), is_new(), revokes(T0)) == []
+    assert broken(shared(1), request("FindCoordinator"), 6.0, joins(2), revokes(T0)) == []
+    assert broken(shared(1), request("FindCoordinator"), 5.0, joins(2), revokes(T0)) == ["S2"]
+
+
+def test_s9_nobody_works_on_what_it_has_let_go_of():
+    assert broken(shared(1), of(Revoking, partitions=(T0,)), works()) == ["S9"]
+    assert broken(shared(1), revokes(T0), works()) == ["S9"]
 
 
 def test_s1_who_takes_up_what_is_over_does_not_own_it():
@@ -862,6 +899,10 @@ def test_l1_an_application_that_is_away_or_has_paused_waits_for_nothing():
 def test_l1_what_was_fetched_for_another_place_is_not_there_to_deliver():
     assert broken(rejoining(delivers(1, 2), 0.5)) == []
     assert broken(rejoining(delivers(1, 2), of(Sought, partition=T0, offset=0), 0.5)) == []
+    asked, answer = request("Fetch", asked={"offsets": {T0: 1}}, told={"offsets": {T0: 3}})
+    sought = of(Sought, partition=T0, offset=1)
+    assert broken(rejoining(asked, sought, answer, 0.5, delivers(1))) == []
+    assert broken(rejoining(sought, asked, answer, 0.5, delivers(1))) == ["L1"]
 
 
 def test_l1_who_has_not_heard_for_a_session_delivers_nothing_before_it_hears():
@@ -945,6 +986,13 @@ def test_l2_a_member_does_not_stay_out_of_its_group():
     in_it = [[0.9, beats()] for _ in range(40)]
     assert broken(first, in_it, closes(T0)) == []
     assert broken(first, 36.0, closes(T0)) == ["L2"]
+
+
+def test_l2_a_group_member_is_given_a_generation():
+    ready = [shared(1), Healed(time=0.0), request("FindCoordinator"), revokes(T0), 22.0]
+    again = [joins(2, T0), assigned(2, T0)]
+    assert broken(ready, again, closes(T0)) == []
+    assert broken(ready, beats(generation=-1), of(Closing))[-1:] == ["L2"]
 
 
 def test_l3_heartbeats_go_on():

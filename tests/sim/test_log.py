@@ -16,6 +16,7 @@ from sim.events import (
     Opening,
     Sent,
     Thawed,
+    Worked,
 )
 from sim.log import from_line, merged, read, to_line, write
 
@@ -38,6 +39,7 @@ STORY = [
         partitions={"t": 4},
     ),
     Delivered(time=2.0, member="m1", partition=A, offset=1 << 40, sequence=-1),
+    Worked(time=2.5, member="m1", partition=B),
     Committing(time=3.0, member="m1", token=1, offsets=None),
     Committing(time=3.0, member="m1", token=2, offsets={A: 0}),
     Ended(time=4.0, member="m1", leaked=("connection 3",)),

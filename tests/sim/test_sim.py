@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .events import Assigned, Delivered, Frozen, Healed, Joined, Killed, Lost, Revoked
+from .events import Assigned, Delivered, Frozen, Healed, Joined, Killed, Lost, Revoked, Worked
 from .many import Outcome, live
 from .plan import FAULTS, from_json, make_plan, to_json
 from .replay import command
@@ -59,7 +59,16 @@ def test_what_members_live_through_is_seen() -> None:
     assert {Assigned, Delivered, Frozen, Healed, Joined, Killed, Lost, Revoked} <= seen
 
 
-@pytest.mark.parametrize("seed", [3, 9])
+def test_every_eighth_life_is_of_group_members_that_share_shards() -> None:
+    plans = [make_plan(seed) for seed in range(HISTORIES)]
+    assert sum(plan.shards > 0 for plan in plans) == HISTORIES / 8
+    assert {plan.backend for plan in plans if plan.shards} == {"asyncio", "trio"}
+    seen = {type(event) for seed in (7, 15, 23, 39) for event in run(make_plan(seed)).events}
+    assert {Assigned, Frozen, Healed, Joined, Killed, Revoked, Worked} <= seen
+    assert Delivered not in seen
+
+
+@pytest.mark.parametrize("seed", [3, 7, 9])
 def test_a_seed_replays_to_the_byte_whatever_the_hash_seed(seed: int) -> None:
     def digest(hash_seed: str) -> str:
         asked = [sys.executable, "-m", "tests.sim", "--seed", str(seed), "--digest"]

@@ -21,6 +21,7 @@ from .events import (
     Processed,
     Sent,
     Stored,
+    Worked,
 )
 
 __all__ = ["transcript"]
@@ -56,7 +57,7 @@ def transcript(
 
 def _is_told(event: Event, wire: bool) -> bool:
     match event:
-        case Appended() | Processed():
+        case Appended() | Processed() | Worked():
             return False
         case Sent(api=api):
             return wire and api not in _QUIET

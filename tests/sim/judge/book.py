@@ -110,6 +110,8 @@ class Life:
     """Connections that more than a greeting was sent over."""
     has_connected: bool = False
     """What it sent last is the first on its connection: it may have waited for that."""
+    sure_until: float = math.inf
+    """Until when it can be sure to be in its group: a session after it last asked."""
     found_by: int = -1
     """The last answer to where its coordinator is."""
     frozen: bool = False

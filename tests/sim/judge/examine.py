@@ -37,6 +37,10 @@ _QUIETLY = ("NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED")
 """Answers of a coordinator in good health to a member in good health."""
 
 
+_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
+"""Requests whose answers say that a member is in its group."""
+
+
 @attrs.frozen
 class Verdict:
     """What a history comes to."""
@@ -132,6 +136,10 @@ class _Course:
             self._book.life(event.member).troubled = number
         if event.api == "FindCoordinator":
             self._book.life(event.member).found_by = number
+        elif event.api in _MEMBERSHIP and event.error in _QUIETLY:
+            life = self._book.life(event.member)
+            if (request := self._book.request(event)) is not None:
+                life.sure_until = request[1].time + life.told.session_timeout
 
 
 class _After:

@@ -82,6 +82,8 @@ class Pulse:
     told_by: int = -1
     drains_at: float | None = None
     """The same, whatever becomes of the coordinator meanwhile."""
+    idle_since: float | None = 0.0
+    """Since when it has no generation to work in; None while it has."""
     freeing: bool = False
     """A commit of its application was under way then, and still is."""
     free: tuple[float, int] | None = None
@@ -211,8 +213,9 @@ class Liveness:
 
     def _revoked(self, number: int, event: Revoked) -> None:
         life = self._book.life(event.member)
+        pulse = self._pulse(life)
+        pulse.idle_since = event.time
         if event.partitions and life.told.cooperative and life.closing is None:
-            pulse = self._pulse(life)
             pulse.free, pulse.freeing = (event.time, number), pulse.commits > 0
 
     def _answered(self, number: int, event: Answered) -> None:
@@ -305,6 +308,14 @@ class Liveness:
         if out > _patience(life):
             text = f"{life.name} has been out of its group for {out:.1f} s, and all was well"
             self._book.report("L2", event, text, number)
+        if not life.told.shards or pulse.idle_since is None:
+            return
+        idle = event.time - max(
+            pulse.idle_since, self._book.healed, life.hindered_until, life.told.time
+        )
+        if idle > _patience(life):
+            text = f"{life.name} was given no generation for {idle:.1f} s, and all was well"
+            self._book.report("L2", event, text, number)
 
     def _killed(self, number: int, event: Killed) -> None:
         life = self._book.life(event.member)
@@ -321,7 +332,7 @@ class Liveness:
         pulse = self._pulse(life)
         if pulse.away_since is not None and not pulse.had:
             pulse.away_since = event.time  # it had nothing to come for
-        pulse.had = bool(life.held)
+        pulse.had, pulse.idle_since = bool(life.held), None
 
     def _check_takeovers(
         self, number: int, event: Event, partitions: Iterator[TopicPartition]

@@ -21,8 +21,12 @@ from ..events import (
     Revoked,
     Revoking,
     Sent,
+    Worked,
 )
 from .book import Book, Handlers, Life, Tenure
+
+_WAKING = 0.5
+"""Seconds in which one that stood still ends what is overdue."""
 
 
 class Ownership:
@@ -40,6 +44,7 @@ class Ownership:
             Revoked: self._revoked,
             Lost: self._lost,
             Delivered: self._delivered,
+            Worked: self._worked,
             Sent: self._sent,
             Killed: self._killed,
             Ended: self._ended,
@@ -100,12 +105,19 @@ class Ownership:
         life.held.clear()
 
     def _delivered(self, number: int, event: Delivered) -> None:
+        self._used(number, event, f"{event.member} delivers {event.partition}@{event.offset}")
+
+    def _worked(self, number: int, event: Worked) -> None:
+        # Who has just woken up goes on until its scope has been cancelled.
+        if event.time > self._book.life(event.member).thawed_at:
+            self._used(number, event, f"{event.member} works on {event.partition}")
+
+    def _used(self, number: int, event: Delivered | Worked, what: str) -> None:
         tp = event.partition
         life = self._book.life(event.member)
         tenure = life.held.get(tp)
         if tenure is None or tenure.revoking is not None:
             last = life.tenures.get(tp)
-            what = f"{life.name} delivers {tp}@{event.offset}"
             if last is None:
                 self._book.report("S9", event, f"{what} and never had the partition", number)
             elif last.revoking is not None and not last.ended:
@@ -117,15 +129,17 @@ class Ownership:
             return
         holder = self._book.log(tp).holder
         if holder is not None and holder is not tenure:
-            self._trespass(number, event, tenure, holder)
+            self._trespass(number, event, tenure, holder, what)
 
-    def _trespass(self, number: int, event: Delivered, tenure: Tenure, holder: Tenure) -> None:
+    def _trespass(
+        self, number: int, event: Delivered | Worked, tenure: Tenure, holder: Tenure, what: str
+    ) -> None:
         life = tenure.life
         if life.told.rebalance_timeout < life.told.session_timeout:
             return
         if _same_instance(life, holder.life) or self._is_replaced(life):
             return  # until it hears that it is fenced, which is judged where it hears of it
-        text = f"{life.name} delivers {tenure.tp}@{event.offset}, which is {holder.life.name}'s now"
+        text = f"{what}, which is {holder.life.name}'s now"
         self._book.report("S1", event, text, tenure.began, holder.began, number)
 
     def _is_replaced(self, life: Life) -> bool:
@@ -139,6 +153,8 @@ class Ownership:
         life = self._book.life(event.member)
         if event.api == "JoinGroup" and life.told.instance is not None:
             self._instances[life.told.instance] = life
+        if life.told.shards and _has_lost(life, event.time):
+            return  # and its application hears of it at the same time
         for tp, tenure in life.held.items():
             if tenure.revoking is not None:
                 text = f"{life.name} sends {event.api} while {tp} is being revoked"
@@ -173,6 +189,12 @@ def _close(tenure: Tenure, number: int, time: float, how: str) -> None:
 def _is_late(tenure: Tenure, holder: Tenure | None) -> bool:
     """Whether what is taken up is over: it stood still, and another has had it since."""
     return holder is not None and 0 <= tenure.generation < holder.generation
+
+
+def _has_lost(life: Life, now: float) -> bool:
+    """Whether it is out of its group, or cannot know that it is not: nobody waits for it."""
+    wakes = now - life.thawed_at < _WAKING
+    return life.refused is not None or now >= life.sure_until or wakes
 
 
 def _same_instance(one: Life, other: Life) -> bool:
