@@ -32,7 +32,11 @@ def _cluster(wire: Wire) -> metadata.MetadataResponse:
     topic = topic_of()
     (first,) = topic.partitions
     second = attrs.evolve(first, partition_index=1, leader_id=2)
-    nodes = (metadata.MetadataResponseBroker(node_id=n, host=host, port=port) for n in (1, 2))
+    # By two names: what an address is throttled by holds for whoever is asked there.
+    nodes = (
+        metadata.MetadataResponseBroker(node_id=number, host=name, port=port)
+        for number, name in ((1, host), (2, "localhost"))
+    )
     return cluster_of(
         wire, brokers=tuple(nodes), topics=(attrs.evolve(topic, partitions=(first, second)),)
     )

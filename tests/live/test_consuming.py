@@ -363,8 +363,3 @@ async def test_a_consumer_that_was_not_started_says_so():
         await consumer.getone()
     with pytest.raises(ConsumerClosedError, match="not started"):
         await consumer.commit()
-
-
-async def test_what_is_not_supported_yet_is_refused():
-    with pytest.raises(ConfigurationError, match="group_protocol='consumer' is not supported yet"):
-        Consumer("t", group_protocol="consumer")
