@@ -173,7 +173,7 @@ def test_importing_it_imports_nothing_heavy() -> None:
     ]
     # The words of the other protocol, as the driver knows both; its step is for who asks for it.
     assert steps.split() == [
-        f"kafkagroup.member.{name}" for name in ("classic", "consumer_vocabulary")
+        f"kafkagroup.member.{name}" for name in ("classic", "consumer_vocabulary", "coordinated")
     ]
 
 

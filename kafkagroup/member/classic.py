@@ -9,21 +9,18 @@ KIP-345 (static members), KIP-559 (protocol checks), KIP-800 (reasons), KIP-814 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import assert_never
 
-from kafkagroup._values import evolve
 from kafkagroup.errors import (
     COORDINATOR_MOVED,
     BrokerError,
     ErrorCode,
     FencedError,
-    JoinFailedError,
-    LocalProtocolError,
     RemoteProtocolError,
     TransportError,
     broker_error,
 )
-from kafkagroup.member.backoff import backoff
+from kafkagroup.member.coordinated import DRAIN_SHARE, CoordinatedStep
 from kafkagroup.member.requests import (
     heartbeat_request,
     join_request,
@@ -36,6 +33,7 @@ from kafkagroup.member.state import (
     MOVES,
     OVER,
     PARKING,
+    RESTING,
     Member,
     Phase,
 )
@@ -45,7 +43,6 @@ from kafkagroup.member.vocabulary import (
     Compute,
     Computed,
     ComputeFailed,
-    Coordinator,
     CoordinatorDoubted,
     Effect,
     Event,
@@ -59,10 +56,8 @@ from kafkagroup.member.vocabulary import (
     Revoke,
     Revoked,
     Route,
-    Send,
     SendFailed,
     Started,
-    WakeAt,
     Woke,
 )
 from kafkagroup.wire.messages.group import (
@@ -70,13 +65,9 @@ from kafkagroup.wire.messages.group import (
     JoinGroupResponse,
     SyncGroupResponse,
 )
-from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
-from kafkagroup.wire.schema import Request
+from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
 
 __all__ = ["step"]
-
-_DRAIN_SHARE = 0.75
-"""How much of the rebalance timeout the application gets; the rest is for commit and join."""
 
 _JOIN_GRACE = 5.0
 """Seconds on top of the rebalance timeout before a JoinGroup counts as unanswered (as Java)."""
@@ -98,14 +89,12 @@ def step(member: Member, event: Event) -> tuple[Member, tuple[Effect, ...]]:
     return run.member, tuple(run.effects)
 
 
-class _Step:
-    """One step in the making: the member so far, and the effects so far."""
-
-    def __init__(self, member: Member, now: float, jitter: float) -> None:
-        self.member = member
-        self.now = now
-        self.jitter = jitter
-        self.effects: list[Effect] = []
+class _Step(CoordinatedStep[Member, Event, Effect]):
+    MOVES = MOVES
+    UNJOINED = Phase.UNJOINED
+    RESTING = RESTING
+    BEATING = BEATING
+    COMMITTING = COMMITTING
 
     # ------------------------------------------------------------ events
 
@@ -233,23 +222,6 @@ class _Step:
         return self._revoke(leaving.reason)
 
     # ------------------------------------------------------------ answers
-
-    def _found(self, answer: FindCoordinatorResponse) -> None:
-        if not answer.coordinators:
-            return self._back_off()
-        found = answer.coordinators[0]
-        if found.error_code == ErrorCode.NONE:
-            coordinator = Coordinator(found.node_id, found.host, found.port)
-            return self._set(coordinator=coordinator, next_beat=self.now)
-        error = broker_error(
-            found.error_code,
-            found.error_message,
-            operation="DESCRIBE",
-            group=self.member.config.group_id,
-        )
-        if error.retriable:
-            return self._back_off(error)
-        return self._fail(error)
 
     def _joined(self, answer: JoinGroupResponse) -> None:
         code = answer.error_code
@@ -475,7 +447,7 @@ class _Step:
     def _revoke(self, reason: str) -> None:
         token = self._token()
         self._move(Phase.REVOKING, pending=token, rejoin=False, reason=reason)
-        share = self.member.config.rebalance_timeout * _DRAIN_SHARE
+        share = self.member.config.rebalance_timeout * DRAIN_SHARE
         self.effects.append(Revoke(token=token, deadline=self.now + share))
 
     def _sync(self, assignments: Mapping[str, bytes]) -> None:
@@ -533,59 +505,7 @@ class _Step:
     def _lose_coordinator(self) -> None:
         self._set(coordinator=None, beating=None)
 
-    def _back_off(self, error: Exception | None = None) -> None:
-        config, attempts = self.member.config, self.member.attempts + 1
-        pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
-        self._set(attempts=attempts, retry_at=self.now + pause, next_beat=self.now + pause)
-        if config.max_retries is not None and self.member.phase not in COMMITTING:
-            trouble = self.member.trouble if error is None else str(error)
-            self._set(failures=self.member.failures + 1, trouble=trouble)
-
-    def _give_up_when_due(self) -> None:
-        member, most = self.member, self.member.config.max_retries
-        if most is not None and member.phase is Phase.UNJOINED and member.failures > most:
-            self._fail(
-                JoinFailedError(
-                    f"joining group {member.config.group_id!r} failed {member.failures} times in a"
-                    f" row: {member.trouble or member.reason}"
-                )
-            )
-
     # ------------------------------------------------------------ what is due
-
-    def advance(self) -> None:
-        """Send what is due; ask to be woken for what is not yet."""
-        self._give_up_when_due()
-        member = self.member
-        if member.phase in OVER or member.phase is Phase.IDLE:
-            return
-        if member.phase in BEATING and self.now >= member.session_ends:
-            # No answer for a whole session: look for the coordinator again, and give it one more.
-            self._lose_coordinator()
-            self._set(session_ends=self.now + member.config.session_timeout)
-        if self.member.coordinator is None and self.member.finding is None:
-            self._find_when_due()
-        if self.member.coordinator is not None:
-            self._join_when_due()
-            self._beat_when_due()
-        self._wake()
-
-    def _find_when_due(self) -> None:
-        if self.now < self.member.retry_at:
-            return
-        config = self.member.config
-        request = FindCoordinatorRequest(coordinator_keys=(config.group_id,))
-        token = self._token()
-        self.effects.append(
-            Send(
-                token=token,
-                request=request,
-                route=Route.ANY,
-                coordinator=None,
-                timeout=config.request_timeout,
-            )
-        )
-        self._set(finding=token)
 
     def _join_when_due(self) -> None:
         member, config = self.member, self.member.config
@@ -625,45 +545,3 @@ class _Step:
         known, and if it has not, it gives the partitions away."""
         member = self.member
         return member.phase in BEATING or (member.phase in PARKING and member.holding)
-
-    def _wake(self) -> None:
-        member = self.member
-        times: list[float] = []
-        if member.phase in BEATING:
-            times.append(member.session_ends)
-        if self._beats and member.coordinator is not None and member.beating is None:
-            times.append(member.next_beat)
-        waits = member.coordinator is None and member.finding is None
-        if waits or (member.phase is Phase.UNJOINED and member.coordinator is not None):
-            times.append(member.retry_at)
-        if times:
-            self.effects.append(WakeAt(time=min(times)))
-
-    # ------------------------------------------------------------ small change
-
-    def _set(self, **changes: Any) -> None:
-        self.member = evolve(self.member, **changes)
-
-    def _move(self, phase: Phase, **changes: Any) -> None:
-        if phase not in MOVES[self.member.phase]:
-            raise LocalProtocolError(f"no move from {self.member.phase} to {phase}")
-        self._set(phase=phase, **changes)
-
-    def _token(self) -> int:
-        self._set(last_token=self.member.last_token + 1)
-        return self.member.last_token
-
-    def _send(
-        self, request: Request[Any], *, timeout: float, route: Route = Route.COORDINATOR
-    ) -> int:
-        token = self._token()
-        self.effects.append(
-            Send(
-                token=token,
-                request=request,
-                route=route,
-                coordinator=self.member.coordinator,
-                timeout=timeout,
-            )
-        )
-        return token

@@ -14,20 +14,16 @@ from collections.abc import Mapping
 from typing import Any, assert_never
 from uuid import UUID
 
-from kafkagroup._values import evolve
 from kafkagroup.errors import (
     COORDINATOR_MOVED,
     BrokerError,
     ErrorCode,
     FencedError,
-    JoinFailedError,
-    LocalProtocolError,
     RemoteProtocolError,
     TransportError,
     UnsupportedVersionError,
     broker_error,
 )
-from kafkagroup.member.backoff import backoff
 from kafkagroup.member.consumer_requests import (
     LEAVES,
     LEAVES_FOR_A_WHILE,
@@ -35,7 +31,7 @@ from kafkagroup.member.consumer_requests import (
     join_request,
     leave_request,
 )
-from kafkagroup.member.consumer_state import BEATING, MOVES, OVER, Member, Phase, Share
+from kafkagroup.member.consumer_state import BEATING, MOVES, OVER, RESTING, Member, Phase, Share
 from kafkagroup.member.consumer_vocabulary import (
     ConsumerEffect,
     ConsumerEvent,
@@ -46,9 +42,9 @@ from kafkagroup.member.consumer_vocabulary import (
     Tell,
     TopicsNamed,
 )
+from kafkagroup.member.coordinated import DRAIN_SHARE, CoordinatedStep
 from kafkagroup.member.vocabulary import (
     AssignFailed,
-    Coordinator,
     CoordinatorDoubted,
     Fail,
     GenerationInfo,
@@ -59,24 +55,17 @@ from kafkagroup.member.vocabulary import (
     Replied,
     Revoke,
     Revoked,
-    Route,
-    Send,
     SendFailed,
     Started,
     Taken,
-    WakeAt,
     Woke,
 )
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.group_log import encode_assignment
 from kafkagroup.wire.messages.consumer_heartbeat import Assignment, ConsumerGroupHeartbeatResponse
-from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
-from kafkagroup.wire.schema import Request
+from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
 
 __all__ = ["step"]
-
-_DRAIN_SHARE = 0.75
-"""How much of the rebalance timeout the application gets when it leaves."""
 
 _SETTLING = 2.0
 """For how many heartbeat intervals after a change heartbeats are frequent: brokers compute
@@ -114,14 +103,12 @@ def step(member: Member, event: ConsumerEvent) -> tuple[Member, tuple[ConsumerEf
     return run.member, tuple(run.effects)
 
 
-class _Step:
-    """One step in the making: the member so far, and the effects so far."""
-
-    def __init__(self, member: Member, now: float, jitter: float) -> None:
-        self.member = member
-        self.now = now
-        self.jitter = jitter
-        self.effects: list[ConsumerEffect] = []
+class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
+    MOVES = MOVES
+    UNJOINED = Phase.UNJOINED
+    RESTING = RESTING
+    BEATING = BEATING
+    COMMITTING = BEATING
 
     # ------------------------------------------------------------ events
 
@@ -221,7 +208,7 @@ class _Step:
             case Phase.MEMBER:
                 token = self._token()
                 self._move(Phase.REVOKING, pending=token, reason=event.reason)
-                share = self.member.config.rebalance_timeout * _DRAIN_SHARE
+                share = self.member.config.rebalance_timeout * DRAIN_SHARE
                 self.effects.append(Revoke(token=token, deadline=self.now + share))
             case Phase.LOSING | Phase.LEAVING:
                 pass  # leaves when the application knows; or does so already
@@ -229,21 +216,6 @@ class _Step:
                 self._leave()
 
     # ------------------------------------------------------------ answers
-
-    def _found(self, answer: FindCoordinatorResponse) -> None:
-        if not answer.coordinators:
-            return self._back_off()
-        found = answer.coordinators[0]
-        if found.error_code == ErrorCode.NONE:
-            coordinator = Coordinator(found.node_id, found.host, found.port)
-            return self._set(coordinator=coordinator, next_beat=self.now)
-        error = broker_error(
-            found.error_code,
-            found.error_message,
-            operation="DESCRIBE",
-            group=self.member.config.group_id,
-        )
-        return self._back_off(error) if error.retriable else self._fail(error)
 
     def _joined(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         if answer.error_code != ErrorCode.NONE:
@@ -418,43 +390,7 @@ class _Step:
             settled_at=self.now + _SETTLING * config.heartbeat_interval,
         )
 
-    def _back_off(self, error: Exception | None = None) -> None:
-        config, attempts = self.member.config, self.member.attempts + 1
-        pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
-        self._set(attempts=attempts, retry_at=self.now + pause, next_beat=self.now + pause)
-        if config.max_retries is not None and self.member.phase not in BEATING:
-            trouble = self.member.trouble if error is None else str(error)
-            self._set(failures=self.member.failures + 1, trouble=trouble)
-
-    def _give_up_when_due(self) -> None:
-        member, most = self.member, self.member.config.max_retries
-        if most is not None and member.phase is Phase.UNJOINED and member.failures > most:
-            self._fail(
-                JoinFailedError(
-                    f"joining group {member.config.group_id!r} failed {member.failures} times in a"
-                    f" row: {member.trouble or member.reason}"
-                )
-            )
-
     # ------------------------------------------------------------ what is due
-
-    def advance(self) -> None:
-        """Do and send what is due; ask to be woken for what is not yet."""
-        self._give_up_when_due()
-        member = self.member
-        if member.phase in OVER or member.phase is Phase.IDLE:
-            return
-        if member.phase in BEATING and self.now >= member.session_ends:
-            # No answer for a whole session: look for the coordinator again, and give it one more.
-            self._lose_coordinator()
-            self._set(session_ends=self.now + member.config.session_timeout)
-        self._reconcile()
-        if self.member.coordinator is None and self.member.finding is None:
-            self._find_when_due()
-        if self.member.coordinator is not None:
-            self._join_when_due()
-            self._beat_when_due()
-        self._wake()
 
     def _reconcile(self) -> None:
         """Have the application own what is assigned, as far as it can be named; one thing at a
@@ -486,22 +422,6 @@ class _Step:
                 ),
             )
         )
-
-    def _find_when_due(self) -> None:
-        if self.now < self.member.retry_at:
-            return
-        config = self.member.config
-        token = self._token()
-        self.effects.append(
-            Send(
-                token=token,
-                request=FindCoordinatorRequest(coordinator_keys=(config.group_id,)),
-                route=Route.ANY,
-                coordinator=None,
-                timeout=config.request_timeout,
-            )
-        )
-        self._set(finding=token)
 
     def _join_when_due(self) -> None:
         member = self.member
@@ -539,46 +459,6 @@ class _Step:
         if self.now < member.settled_at:
             return min(config.settling_interval, pace)
         return pace
-
-    def _wake(self) -> None:
-        member = self.member
-        times: list[float] = []
-        if member.phase in BEATING:
-            times.append(member.session_ends)
-            if member.coordinator is not None and member.beating is None:
-                times.append(member.next_beat)
-        waits = member.coordinator is None and member.finding is None
-        if waits or (member.phase is Phase.UNJOINED and member.coordinator is not None):
-            times.append(member.retry_at)
-        if times:
-            self.effects.append(WakeAt(time=min(times)))
-
-    # ------------------------------------------------------------ small change
-
-    def _set(self, **changes: Any) -> None:
-        self.member = evolve(self.member, **changes)
-
-    def _move(self, phase: Phase, **changes: Any) -> None:
-        if phase not in MOVES[self.member.phase]:
-            raise LocalProtocolError(f"no move from {self.member.phase} to {phase}")
-        self._set(phase=phase, **changes)
-
-    def _token(self) -> int:
-        self._set(last_token=self.member.last_token + 1)
-        return self.member.last_token
-
-    def _send(self, request: Request[Any], *, timeout: float) -> int:
-        token = self._token()
-        self.effects.append(
-            Send(
-                token=token,
-                request=request,
-                route=Route.COORDINATOR,
-                coordinator=self.member.coordinator,
-                timeout=timeout,
-            )
-        )
-        return token
 
 
 _OUTSIDE: Mapping[str, Any] = {

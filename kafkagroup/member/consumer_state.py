@@ -7,9 +7,19 @@ from enum import Enum
 from uuid import UUID
 
 from kafkagroup._values import field, frozen
-from kafkagroup.member.vocabulary import Coordinator, Leaving
+from kafkagroup.member.coordinated import CoordinatedConfig, CoordinatedMember
 
-__all__ = ["BEATING", "MOVES", "OVER", "Config", "Member", "Phase", "Share", "Statement"]
+__all__ = [
+    "BEATING",
+    "MOVES",
+    "OVER",
+    "RESTING",
+    "Config",
+    "Member",
+    "Phase",
+    "Share",
+    "Statement",
+]
 
 Share = Mapping[UUID, tuple[int, ...]]
 """Topic id -> partitions, sorted; no topic without any."""
@@ -59,31 +69,19 @@ BEATING = frozenset((Phase.MEMBER, Phase.REVOKING))
 OVER = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
 """Phases in which nothing is due any more."""
 
+RESTING = OVER | {Phase.IDLE}
+"""Phases in which nothing is due."""
+
 
 @frozen(kw_only=True)
-class Config:
-    """What a member is told once. Times in seconds."""
+class Config(CoordinatedConfig):
+    """What a member of a consumer group is told once."""
 
-    group_id: str
-    group_instance_id: str | None = None
-    """Set for a static member: it keeps its place while it is away for one session."""
     rack: str | None = None
     assignor: str | None = None
     """The server's assignor, "uniform" or "range"; None: the broker's default."""
     may_fall_back: bool = False
     """Whether a group or broker without this protocol ends the membership with `FallBack`."""
-    session_timeout: float = 45.0
-    """The broker's own; a member only guesses it."""
-    rebalance_timeout: float = 300.0
-    heartbeat_interval: float = 1.0
-    """The pace of heartbeats at rest, unless the broker wants another one."""
-    settling_interval: float = 0.1
-    """Their pace around a change, as assignments come with their answers only."""
-    request_timeout: float = 30.0
-    retry_backoff: float = 0.1
-    retry_backoff_max: float = 1.0
-    max_retries: int | None = None
-    """How often in a row joining may fail and be tried again; None: for ever."""
     release_timeout: float = 60.0
     """How long another member may hold our `group_instance_id`: after a crash it is ourselves."""
 
@@ -98,8 +96,8 @@ class Statement:
 
 
 @frozen(kw_only=True)
-class Member:
-    """The whole state of a member."""
+class Member(CoordinatedMember):
+    """The whole state of a member of a consumer group."""
 
     config: Config
     member_id: str
@@ -109,7 +107,6 @@ class Member:
     pattern: str | None = None
     """What is subscribed to by a regular expression, of the server's kind (RE2J)."""
     phase: Phase = Phase.IDLE
-    coordinator: Coordinator | None = None
     epoch: int = 0
     """The member's epoch; 0 outside of the group."""
     target: Share | None = None
@@ -130,48 +127,20 @@ class Member:
     """What the heartbeat in flight says."""
     patterned: bool = False
     """Whether the coordinator may know a pattern, which only an empty one takes back."""
-    holding: bool = False
-    """Whether the application was told of an assignment, and no `Lose` has taken it back."""
     known: bool = False
     """Whether the coordinator may count this member in."""
-    pending: int | None = None
-    """Token of the phase's own effect: a join or leave in flight, a revocation, a loss."""
-    finding: int | None = None
-    """Token of the FindCoordinator in flight."""
-    beating: int | None = None
-    """Token of the heartbeat in flight."""
-    beat_sent: float = 0.0
-    """When the last heartbeat was sent, the one that joins included."""
-    next_beat: float = 0.0
     broker_interval: float = 0.0
     """What the broker asks for between heartbeats; zero before it has asked."""
     settled_at: float = 0.0
     """Until then heartbeats are frequent."""
     hurried: int = 0
     """How many heartbeats did not wait for their time since it last was at rest."""
-    acknowledged: float = 0.0
-    """When the last request that the coordinator acknowledged was sent: ownership is sure from
-    here for one session timeout."""
-    session_ends: float = 0.0
-    """Without an answer until then, the coordinator counts as unknown."""
-    retry_at: float = 0.0
-    """Neither find nor join before this."""
-    attempts: int = 0
-    """Failures in a row, for back-off."""
-    failures: int = 0
-    """How often joining has failed since it was a member; counted where there is a limit."""
     losses: int = 0
     """How often the place was given away since a heartbeat found it standing."""
     unreleased_since: float | None = None
     """When the coordinator first said that another member holds the instance id."""
     complained: bool = False
     """The application was told of topics that are denied, and no heartbeat was taken since."""
-    trouble: str = ""
-    """What failed last, in words."""
-    reason: str = ""
-    """Why the place was lost, or is given up."""
-    leaving: Leaving | None = None
-    last_token: int = 0
 
     @property
     def generation_id(self) -> int:
@@ -206,13 +175,6 @@ class Member:
     def stands(self, generation_id: int) -> bool:
         """Whether it owns what it was told to, whatever has become of the epoch since."""
         return self.phase is Phase.MEMBER and self.holding
-
-    @property
-    def owning_until(self) -> float:
-        """Until when what is owned is surely this member's, without another answer."""
-        if not self.holding:
-            return 0.0
-        return self.acknowledged + self.config.session_timeout
 
     @property
     def statement(self) -> Statement:

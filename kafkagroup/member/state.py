@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from kafkagroup._values import field, frozen
-from kafkagroup.member.vocabulary import Coordinator, Leaving
+from kafkagroup.member.coordinated import CoordinatedConfig, CoordinatedMember
 
 __all__ = [
     "BEATING",
@@ -14,6 +14,7 @@ __all__ = [
     "MOVES",
     "OVER",
     "PARKING",
+    "RESTING",
     "Config",
     "Member",
     "Phase",
@@ -74,42 +75,31 @@ PARKING = frozenset((Phase.JOINING, Phase.SYNCING))
 OVER = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
 """Phases in which nothing is due any more."""
 
+RESTING = OVER | {Phase.IDLE}
+"""Phases in which nothing is due."""
+
 COMMITTING = frozenset((Phase.STABLE, Phase.REVOKING))
 """Phases in which the coordinator takes commits: until JoinGroup is sent, and once SyncGroup is
 answered."""
 
 
 @frozen(kw_only=True)
-class Config:
-    """What a member is told once. Times in seconds."""
+class Config(CoordinatedConfig):
+    """What a member of a classic group is told once."""
 
-    group_id: str
     protocol_type: str
-    group_instance_id: str | None = None
-    """Set for a static member (KIP-345): it keeps its place while it is away for one session."""
     cooperative: bool = False
     """Whether the application keeps what it holds while the group rebalances (KIP-429)."""
-    session_timeout: float = 45.0
-    rebalance_timeout: float = 300.0
-    heartbeat_interval: float = 1.0
-    settling_interval: float = 0.1
-    """Pace of the first heartbeats after a rebalance, as the next one is often near."""
-    request_timeout: float = 30.0
-    retry_backoff: float = 0.1
-    retry_backoff_max: float = 1.0
-    max_retries: int | None = None
-    """How often in a row joining may fail and be tried again; None: for ever."""
 
 
 @frozen(kw_only=True)
-class Member:
-    """The whole state of a member."""
+class Member(CoordinatedMember):
+    """The whole state of a member of a classic group."""
 
     config: Config
     protocols: tuple[tuple[str, bytes], ...]
     """Protocol name and metadata, the preferred first."""
     phase: Phase = Phase.IDLE
-    coordinator: Coordinator | None = None
     member_id: str = ""
     generation_id: int = -1
     protocol_name: str = ""
@@ -118,53 +108,18 @@ class Member:
     """On the leader: member id -> metadata."""
     instance_ids: Mapping[str, str] = field(factory=dict)
     """On the leader: member id -> group_instance_id of the static members."""
-    holding: bool = False
-    """Whether the application holds an assignment, and no `Lose` has taken it back."""
-    pending: int | None = None
-    """Token of the phase's own effect: a join, sync or leave in flight, a revocation, a compute."""
-    finding: int | None = None
-    """Token of the FindCoordinator in flight."""
-    beating: int | None = None
-    """Token of the heartbeat in flight."""
-    beat_sent: float = 0.0
-    """When that heartbeat was sent."""
-    next_beat: float = 0.0
     parked_at: float = 0.0
     """When the last JoinGroup or SyncGroup was sent."""
     joined_at: float = 0.0
     """When it was answered."""
     first_beat: float = 0.0
     """How long the first heartbeat of the last generation waited, unless one found it standing."""
-    acknowledged: float = 0.0
-    """When the last request that the coordinator acknowledged was sent, or as if: ownership is sure
-    from here for one session timeout."""
     calm_at: float = 0.0
     """When the last request was sent that found no rebalance under way, or was part of it."""
-    session_ends: float = 0.0
-    """Without an answer until then, the coordinator counts as unknown."""
-    retry_at: float = 0.0
-    """Neither find nor join before this."""
-    attempts: int = 0
-    """Failures in a row, for back-off."""
-    failures: int = 0
-    """How often joining has failed since a generation stood; counted where there is a limit."""
-    trouble: str = ""
-    """What failed last, in words."""
-    reason: str = ""
-    """Why the next JoinGroup is sent."""
     rejoin: bool = False
     """A new generation was asked for while none stood."""
-    leaving: Leaving | None = None
     parting: bool = False
     """The revocation under way is of all that it holds, as it leaves."""
-    last_token: int = 0
-
-    @property
-    def owning_until(self) -> float:
-        """Until when the assignment is surely this member's, without another answer."""
-        if not self.holding:
-            return 0.0
-        return self.acknowledged + self.config.session_timeout
 
     @property
     def out(self) -> bool:

@@ -22,7 +22,7 @@ from kafkagroup.consume import plan as remedies
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import ErrorCode, KafkaGroupError
-from kafkagroup.member import classic
+from kafkagroup.member import classic, coordinated
 from kafkagroup.member.state import Phase
 from kafkagroup.net import broker as brokers
 from kafkagroup.net import connection as connections
@@ -485,14 +485,14 @@ def sticks_to_its_coordinator(stack: ExitStack) -> None:
 @_bug("L6")
 def retries_without_back_off(stack: ExitStack) -> None:
     """What failed is tried again at once."""
-    for module in (classic, retry, fetchers):
+    for module in (coordinated, retry, fetchers):
         _replace(stack, module, "backoff", lambda *_: 0.0)
 
 
 @_bug("L6")
 def has_no_jitter(stack: ExitStack) -> None:
     """All members come back at the same time."""
-    for module in (classic, retry, fetchers):
+    for module in (coordinated, retry, fetchers):
         _around(
             stack,
             module,
@@ -1014,7 +1014,7 @@ def goes_by_the_wall_clock(stack: ExitStack) -> None:
 @_bug("L2")
 def comes_again_when_it_likes(stack: ExitStack) -> None:
     """The pause before the coordinator is asked again grows without a limit."""
-    _replace(stack, classic, "backoff", lambda attempts, *_: 4.0 * (1 + attempts))
+    _replace(stack, coordinated, "backoff", lambda attempts, *_: 4.0 * (1 + attempts))
 
 
 @_bug("S8")
