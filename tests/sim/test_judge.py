@@ -492,6 +492,28 @@ def test_s4_a_commit_may_have_waited_for_its_connection_while_the_application_so
     assert broken(first, commits(2), commits(2, generation=2)) == ["S4"]
 
 
+def test_s4_a_commit_that_leaves_in_the_moment_of_a_seek_was_asked_for_before():
+    """Who commits, is cancelled and seeks, all in one moment, is faster than what writes for it."""
+    *first, sought, late, again = told(
+        opening(),
+        starts(1, {T0: 0}),
+        delivers(0),
+        commits(1),
+        delivers(1),
+        of(Sought, partition=T0, offset=0),
+        commits(2, answer=False, stored=False),
+        commits(2, generation=2, answer=False, stored=False),
+    )
+    at_once, twice = (attrs.evolve(sent, time=sought.time) for sent in (late, again))
+
+    def wrong(*events):
+        return [violation.invariant for violation in judge([*first, sought, *events])]
+
+    assert wrong(at_once) == []
+    assert wrong(late) == ["S4"]
+    assert wrong(at_once, twice) == ["S4"]
+
+
 def test_s4_or_for_a_broker_that_wanted_silence():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
     muted = request("Heartbeat", asked={"generation": 1}, told={"throttle": 0.5})
@@ -731,6 +753,33 @@ def test_s11_unless_the_application_was_away_for_too_long_while_it_let_go():
 
     assert broken(slow(0.3)) == []
     assert broken(slow(0.01)) == ["S11"]
+
+
+def test_s11_unless_it_was_away_for_too_long_while_its_join_was_parked():
+    """What comes of that join is nobody's: a static member does not leave, but begins anew."""
+    asked, answered = request(
+        "JoinGroup",
+        asked={"member_id": "A", "owned": (T0,)},
+        told={"member_id": "A", "generation": 2},
+    )
+
+    def parked(seconds):
+        return [
+            opening(
+                instance="i", cooperative=True, max_poll_interval=15.0, heartbeat_interval=20.0
+            ),
+            starts(1, {T0: 0}),
+            delivers(0, processed=False),
+            10.0,
+            asked,
+            seconds,
+            of(Lost, partitions=(T0,)),
+            answered,
+            is_new(),
+        ]
+
+    assert broken(parked(5.0)) == []
+    assert broken(parked(4.0)) == ["S10", "S11"]
 
 
 # ------------------------------------------------------------------ S12 to S14

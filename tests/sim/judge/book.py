@@ -74,6 +74,7 @@ class Tenure:
     left_behind: int = -1
     """How far it had processed when it sought, until the next commit leaves."""
     sought_by: int = -1
+    sought_at: float = -math.inf
     asked: int = -1
     """The highest offset that the application has asked to commit, in numbers."""
     sent: int | None = None

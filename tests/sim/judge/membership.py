@@ -207,7 +207,8 @@ class Membership:
                     standing.excused = number  # KIP-345: it may have missed a generation
                 standing.generation = event.generation
                 standing.member_id, standing.used_by = event.member_id, number
-                standing.id_gone, standing.unknown_at = False, math.inf
+                # Who was away for too long since it asked is somebody new by now.
+                standing.id_gone, standing.unknown_at = standing.expired, math.inf
                 life.refused = None
             elif event.api == "SyncGroup" and by == standing.sync:
                 standing.assigned, standing.assigned_by = event.assigned, number

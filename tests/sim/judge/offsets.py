@@ -150,7 +150,8 @@ class Offsets:
         before = tenure.position if tenure.position is not None else log.floor
         for offset in range(before, event.offset):
             log.flag(offset, PROCESSED | PASSED)  # by the application's wish
-        tenure.left_behind, tenure.sought_by = max(tenure.left_behind, _done(tenure, log)), number
+        tenure.left_behind = max(tenure.left_behind, _done(tenure, log))
+        tenure.sought_by, tenure.sought_at = number, event.time
         _move(tenure, log, event.offset)
 
     def _processed(self, number: int, event: Processed) -> None:
@@ -245,8 +246,9 @@ class Offsets:
         done = _done(tenure, log)
         # One that is tried again was right when it first left, whatever was sought since.
         again = identity in tenure.identities
-        if life.has_waited(event.time) or life.found_by > tenure.sought_by >= 0:
-            # While it waited for that the application may have sought.
+        waited = life.has_waited(event.time) or life.found_by > tenure.sought_by >= 0
+        if waited or event.time <= tenure.sought_at + self._book.race:
+            # While it waited for that, or for its writer, the application may have sought.
             done = max(done, tenure.left_behind)
         tenure.left_behind = -1
         if offset > max(done, tenure.asked) and not again and log.next_visible(done) < offset:
