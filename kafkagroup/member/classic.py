@@ -149,6 +149,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                     self._synced(message)
                 case _:
                     self._left()
+        elif isinstance(message, HeartbeatResponse):
+            self._beaten_late(token, message.error_code)
 
     def _take_failure(self, token: int, error: Exception) -> None:
         member = self.member
@@ -229,7 +231,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             # KIP-394: the id is ours from here on; rejoin at once with it.
             if self.member.member_id or not answer.member_id:
                 self._back_off()  # a broker that asks again, or gives none, must not be hammered
-            self._set(member_id=answer.member_id)
+            self._name(answer.member_id)
             return self._restart(self.member.reason)
         if code != ErrorCode.NONE:
             return self._refused(code, "JoinGroup")
@@ -242,13 +244,12 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                     f" not {config.protocol_type!r}",
                 )
             )
+        self._name(answer.member_id)
         if self._was_passed_over(answer.generation_id):
-            self._set(member_id=answer.member_id)
             return self._lose("the group had a generation without this member")
         # The session began when the coordinator completed the join. But nobody knows when that was,
         # if this process has stood still since: what is sure is that it was after it was sent.
         self._set(
-            member_id=answer.member_id,
             generation_id=answer.generation_id,
             protocol_name=answer.protocol_name or "",
             leader_id=answer.leader,
@@ -372,6 +373,14 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self._own_on(code)
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+            self._refused(code, "Heartbeat")
+
+    def _beaten_late(self, token: int, code: int) -> None:
+        """A join has overtaken it, which will be told whatever else it says; but that another has
+        its instance id ends a member at once, even one whose joins are put off."""
+        member = self.member
+        is_mine = member.member_id and token > member.named_by and member.phase not in OVER
+        if is_mine and code == ErrorCode.FENCED_INSTANCE_ID:
             self._refused(code, "Heartbeat")
 
     def _acknowledge(self, code: int) -> None:
@@ -545,3 +554,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         known, and if it has not, it gives the partitions away."""
         member = self.member
         return member.phase in BEATING or (member.phase in PARKING and member.holding)
+
+    def _name(self, member_id: str) -> None:
+        if member_id != self.member.member_id:
+            self._set(member_id=member_id, named_by=self.member.last_token)

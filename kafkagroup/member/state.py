@@ -101,6 +101,8 @@ class Member(CoordinatedMember):
     """Protocol name and metadata, the preferred first."""
     phase: Phase = Phase.IDLE
     member_id: str = ""
+    named_by: int = 0
+    """The last token from before it was given that id: what answers it was said of another."""
     generation_id: int = -1
     protocol_name: str = ""
     leader_id: str = ""

@@ -328,7 +328,7 @@ def test_nothing_is_sent_before_back_off_is_over() -> None:
 
 def test_line_8_member_id_required_rejoins_at_once_with_the_id() -> None:
     assert step(JOINING, reply(2, joined(E.MEMBER_ID_REQUIRED))) == (
-        REJOINING,
+        evolve(REJOINING, named_by=2),
         (join(3, "m1"),),
     )
 
@@ -339,6 +339,7 @@ def test_line_8_a_broker_that_asks_for_an_id_again_is_not_hammered() -> None:
             REJOINING,
             phase=Phase.UNJOINED,
             member_id="m9",
+            named_by=3,
             pending=None,
             attempts=1,
             retry_at=10.125,
@@ -673,6 +674,23 @@ def test_line_12_fenced_instance_id_is_fatal_everywhere() -> None:
             Fail(error=error),
         ),
     )
+
+
+def test_line_12_also_where_a_join_has_overtaken_the_heartbeat() -> None:
+    """Its joins were put off by a coordinator that moved; it once went on asking for the place."""
+    config = evolve(CONFIG, group_instance_id="i")
+    fenced = reply(7, beaten(E.FENCED_INSTANCE_ID), now=14.0)
+    joining = step(evolve(DRAINING, config=config), Revoked(now=14.0, token=6))[0]
+    assert (joining.phase, joining.beating) == (Phase.JOINING, None)
+    error = Like(FencedError, "group_instance_id 'i' is another member's now")
+    out = evolve(joining, phase=Phase.FAILED, pending=None)
+    assert step(joining, fenced) == (out, (Fail(error=error),))
+    # Forgotten by the coordinator, it takes its place anew: it is itself who fences what it was.
+    unknown = step(joining, reply(8, joined(E.UNKNOWN_MEMBER_ID), now=14.0))[0]
+    again = step(unknown, Woke(now=15.0))[0]
+    assert step(again, fenced) == (again, ())
+    new = step(again, reply(again.pending, joined(member_id="m3"), now=15.0))[0]
+    assert (new.member_id, step(new, fenced)) == ("m3", (new, ()))
 
 
 def test_line_48_a_loading_coordinator_stays_and_is_backed_off_from() -> None:

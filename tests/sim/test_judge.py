@@ -344,6 +344,14 @@ def test_s1_who_is_fenced_does_nothing_more():
     assert broken(fenced, of(Lost, partitions=(T0,)), is_new()) == ["S1"]
 
 
+def test_s1_but_not_who_has_taken_its_own_place():
+    lost = of(Lost, partitions=(T0,))
+    beat, late = beats("FENCED_INSTANCE_ID")
+    first = [opening(instance="i"), starts(1, {T0: 0}), beat]
+    assert broken(first, beats("UNKNOWN_MEMBER_ID"), lost, is_new(), late, joins(2)) == []
+    assert broken(first, beats("ILLEGAL_GENERATION"), lost, late, joins(2)) == ["S1", "S11", "S1"]
+
+
 # ------------------------------------------------------------------ S2: revoked, then rejoined
 
 

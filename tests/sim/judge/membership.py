@@ -199,7 +199,9 @@ class Membership:
             return
         if event.api == "JoinGroup" and event.member_id:
             standing.offered.add(event.member_id)
-        if event.error == "FENCED_INSTANCE_ID" and standing.fenced is None:
+        # What it was under another id it may have fenced itself.
+        is_fenced = event.error == "FENCED_INSTANCE_ID" and sent.member_id == standing.member_id
+        if is_fenced and standing.fenced is None:
             standing.fenced, standing.fenced_at = number, event.time
         if event.error == "NONE":
             if event.api == "JoinGroup" and by == standing.join:
