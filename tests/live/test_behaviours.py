@@ -101,6 +101,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_11": (CLASSIC + "test_line_11_a_stale_answer_changes_nothing",),
     "line_12": (
         CLASSIC + "test_line_12_fenced_instance_id_is_fatal_everywhere",
+        CLASSIC + "test_line_12_also_where_a_join_has_overtaken_the_heartbeat",
         OFFSETS + "test_a_commit_by_a_member_that_was_replaced",
     ),
     "line_13": (CLASSIC + "test_line_13_while_sync_is_in_flight_its_result_is_discarded",),
