@@ -405,6 +405,9 @@ class Consumer(Service):
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on with the record at `offset`. A record in hand of the partition is not processed.
 
+        What lies below `offset` counts as dealt with from here on, whether it was delivered or not:
+        the next commit, automatic or asked for, is of `offset`, as with Kafka's own client, and one
+        that has been made of more goes back.
         Raises: NotAssignedError.
         """
         self._session.seek(TopicPartition(*partition), offset)
@@ -417,8 +420,9 @@ class Consumer(Service):
         *,
         note: str = "",
     ) -> None:
-        """Commit what was delivered, the record or batch in hand included; or the given offsets,
-        each the next one to read.
+        """Commit what was delivered, the record or batch in hand included, and where the
+        application has sought to; or the given offsets, each the next one to read. Nothing is sent
+        where the group has all of that already.
 
         The note is kept beside offsets that come without metadata of their own, for whoever looks
         at the group. One that the broker finds too long is left out: the offsets matter more.

@@ -137,7 +137,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         elif token == member.beating:
             assert isinstance(message, HeartbeatResponse)
             self._set(beating=None)
-            if member.phase is Phase.JOINING:
+            if member.phase in (Phase.UNJOINED, Phase.JOINING):
                 self._beaten_aside(message.error_code)
             else:
                 self._beaten(message.error_code)
@@ -183,7 +183,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         elif not self.member.config.cooperative or self.member.parting:
             self._set(holding=False)
         if self.member.leaving is None:
-            self._restart(self.member.reason)
+            # The answer to a heartbeat on its way still tells until when what is kept is its own.
+            self._restart(self.member.reason, self.member.beating if self.member.holding else None)
         elif self.member.holding:
             # It was told to leave while it let go of a part: now of the rest.
             self._part(self.member.leaving)
@@ -442,11 +443,14 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     # ------------------------------------------------------------ moves
 
-    def _restart(self, reason: str) -> None:
-        """Back to joining. Answers to anything sent before are stale from here."""
+    def _restart(self, reason: str, beating: int | None = None) -> None:
+        """Back to joining. Answers to anything sent before are stale from here, but that to the
+        heartbeat that is named."""
         if self.member.leaving is not None:
             return self._leave()
-        return self._move(Phase.UNJOINED, pending=None, beating=None, rejoin=False, reason=reason)
+        return self._move(
+            Phase.UNJOINED, pending=None, beating=beating, rejoin=False, reason=reason
+        )
 
     def _lose(self, reason: str) -> None:
         token = self._token()

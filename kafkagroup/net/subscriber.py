@@ -110,8 +110,8 @@ class Subscriber:
         """As leader, where any member has a rack: the racks of the replicas, likewise."""
         self._racked = False
         self._watched: frozenset[str] = frozenset()
-        self._misassigned = False
-        """Whether the last assignment was of topics that are not subscribed to."""
+        self._misassigned_in = -1
+        """The generation since which it is assigned topics that are not subscribed to; else -1."""
         self._pauses = Pauses(cluster.options)
 
     def protocols(self) -> Offer:
@@ -122,7 +122,7 @@ class Subscriber:
             owned, had = (), ((), -1)
         # A coordinator rebalances for a member that says something else than at its last join.
         says = owned or self._came_back
-        generation = session.identity.generation_id if says else -1
+        generation = session.identity.generation_id if says else self._misassigned_in
         return tuple(
             (
                 name,
@@ -211,7 +211,7 @@ class Subscriber:
         partitions = self._going(lost=True)
         logger.warning("lost %d partitions: %s", len(partitions), reason)
         self._session.delivery.release(partitions)
-        self._lost = False
+        self._lost, self._misassigned_in = False, -1
         await self._call(self._callbacks.lost, partitions)
         return self.protocols()
 
@@ -223,14 +223,17 @@ class Subscriber:
             await self._know({tp.topic for tp in assigned})
         foreign = sorted({tp.topic for tp in assigned} - self.topics)
         if foreign and not session.assigned_to and session.driver is not None:
-            if self._misassigned:
+            if self._misassigned_in >= 0:
                 await self._pauses.wait()  # a leader that never learns must not spin the group
-            self._misassigned = True
-            # The subscription changed while the group rebalanced: the leader knew the old one.
+            else:
+                self._misassigned_in = generation.generation_id
+            # The subscription changed while the group rebalanced: the leader knew the old one. Or
+            # while this static member was away: the coordinator took the new one at its return, and
+            # gave it its old share (KIP-345). Asked again in the same words it would for ever.
             names = escaped(", ".join(foreign))
             session.driver.rejoin(f"assigned topics that are not subscribed: {names}")
             return
-        self._misassigned = False
+        self._misassigned_in = -1
         self._pauses.reset()
         same = session.assigned_to and generation.member_id == session.identity.member_id
         if not self._claims and not same:

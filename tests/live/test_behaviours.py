@@ -55,6 +55,7 @@ pytestmark = pytest.mark.anyio
 
 CLASSIC = "member/test_classic.py::"
 NEW = "member/test_consumer_protocol.py::"
+SUBSCRIBER = "net/test_subscriber.py::"
 NEW_CONSUMERS = "net/test_consumer_driver.py::"
 NEW_LIVE = "live/test_consumer_protocol.py::"
 OFFSETS = "net/test_offsets.py::"
@@ -109,7 +110,10 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         CLASSIC + "test_line_14_a_group_of_another_type_is_refused",
         CLASSIC + "test_line_14_an_assignment_of_another_protocol_is_refused",
     ),
-    "line_15": ("live/test_positions.py::test_a_pattern_finds_topics_of_today_and_tomorrow",),
+    "line_15": (
+        "live/test_positions.py::test_a_pattern_finds_topics_of_today_and_tomorrow",
+        SUBSCRIBER + "test_line_15_a_static_member_that_comes_back_for_other_topics_gets_those",
+    ),
     "line_17": (
         CLASSIC + "test_line_17_a_leader_that_is_to_skip_assigning_syncs_with_an_empty_list",
     ),

@@ -1213,6 +1213,19 @@ def test_other_bad_news_past_the_parked_join_waits_for_its_answer(event: Event) 
     assert step(PARKED_BEATEN, event) == (unknown, (WakeAt(time=18.0),))
 
 
+def test_a_heartbeat_from_before_the_join_still_tells_until_when_what_is_kept_is_its_own() -> None:
+    """Its answer was dropped: a member that had just found its coordinator again delivered nothing
+    of what it kept until the group had joined."""
+    draining = evolve(DRAINING, config=COOPERATIVE)
+    joining = step(draining, Revoked(now=13.5, token=6))[0]
+    assert (joining.phase, joining.owning_until) == (Phase.JOINING, 20.0)
+    assert step(joining, reply(7, beaten(), now=14.0))[0].owning_until == 23.0
+    waiting = step(evolve(draining, retry_at=15.0), Revoked(now=13.5, token=6))[0]
+    assert waiting.phase is Phase.UNJOINED
+    assert step(waiting, reply(7, beaten(), now=14.0))[0].owning_until == 23.0
+    assert step(DRAINING, Revoked(now=13.5, token=6))[0].beating is None
+
+
 def test_a_heartbeat_past_the_join_is_nothing_to_the_generation_that_it_brings() -> None:
     after, _ = step(PARKED_BEATEN, reply(7, joined(), now=16.0))
     assert after.beating is None

@@ -608,6 +608,38 @@ async def test_what_nobody_asked_for_is_passed_over(network: Any, leader_of: Any
         assert await offsets_of(c, 3) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("how", ["asked", "by itself", "revoked", "closing"])
+@pytest.mark.parametrize("offset", [10, 1])
+async def test_a_commit_covers_where_the_application_has_sought_to(
+    reading: Any, how: str, offset: int
+) -> None:
+    """At the end of the log nothing comes after it: the group would lag behind for ever."""
+    options = {"group_id": "g", "enable_auto_commit": how != "asked"}
+    async with reading() as (kafka, consumer):
+        async with consumer("t", **options, auto_commit_interval_ms=300) as c:
+            assert await offsets_of(c, 3) == [0, 1, 2]
+            await c.commit()
+            c.seek(TP, offset)
+            if how == "asked":
+                await c.commit()
+            elif how == "by itself":
+                await anyio.sleep(1)
+            elif how == "revoked":
+                await c.unsubscribe()
+            if how != "closing":
+                assert kafka.committed("g", "t")[0] == offset
+        assert kafka.committed("g", "t")[0] == offset
+
+
+async def test_a_seek_to_where_the_group_is_already_leaves_nothing_to_commit(reading: Any) -> None:
+    async with reading() as (kafka, consumer), consumer("t", group_id="g") as c:
+        await offsets_of(c, 3)
+        await c.commit()
+        c.seek(TP, 3)
+        await c.commit()
+        assert len(kafka.requests(OffsetCommitRequest)) == 1
+
+
 async def test_a_lost_commit_is_not_lost(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer(group_id="g") as c:
         await c.assign([TP])

@@ -129,3 +129,30 @@ async def test_what_a_static_member_let_go_of_is_given_away_though_it_was_away_t
                     owned = sorted(stuck.assignment() | other.assignment())
                     tasks.cancel_scope.cancel()
     assert owned == [TopicPartition("t", 0), TopicPartition("t", 1)]
+
+
+async def test_line_15_a_static_member_that_comes_back_for_other_topics_gets_those(
+    network: Any,
+) -> None:
+    """The coordinator gave it its old share without a rebalance, and again each time that it
+    rejoined in the same words: it read nothing for ever."""
+
+    def member(topic: str, instance: str) -> Consumer:
+        return Consumer(
+            topic,
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            group_instance_id=instance,
+            session_timeout_ms=6_000,
+        )
+
+    async with network, EmbeddedKafka({"t": 2, "u": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(60):
+            async with member("t", "leader"):
+                async with member("t", "a") as before:
+                    await before.wait_assignment()
+                async with member("u", "a") as after:
+                    while not after.assignment():
+                        await anyio.sleep(0.1)
+                    assert {tp.topic for tp in after.assignment()} == {"u"}

@@ -305,6 +305,7 @@ class Process:
             offset = min(last + 2 + self._random.randint(0, 5), ends[tp])
             if offset > last + 1 and tp in self._last:
                 self._seek(tp, offset)
+                self._uncommitted += 1  # what it has passed over, if nothing comes after it
 
     def _seek(self, tp: TopicPartition, offset: int) -> None:
         self._tell(Sought, partition=tp, offset=offset)

@@ -1023,6 +1023,17 @@ def test_l1_what_a_callback_commits_does_not_make_the_application_wait():
     assert broken(rejoining(of(Away), commit, 0.5, delivers(1))) == []
 
 
+def test_l1_nor_does_the_end_of_a_callbacks_commit_end_the_wait_for_its_own():
+    """The application asked for a commit while one of a callback was under way; when that one
+    ended it was taken to wait for records again."""
+    begun = [of(Committing, token=1, offsets={}), delivers(1), of(Committing, token=2, offsets={})]
+    ended = of(Committed, token=1, outcome="cancelled")
+    after = [0.5, of(Committed, token=2, outcome="ok")]
+    assert broken(rejoining(begun, ended, after, delivers(2))) == []
+    assert broken(rejoining(begun, ended, after, 0.5, delivers(2))) == ["L1"]
+    assert broken(rejoining(begun[:1], ended, 0.5, delivers(1))) == ["L1"]
+
+
 def test_l2_when_all_is_well_the_records_are_processed():
     first = [written(0, 1), opening(), starts(1, {T0: 0}), delivers(0)]
     healed = Healed(time=0.0)
@@ -1125,6 +1136,19 @@ def test_l2_who_was_turned_away_comes_again_once_all_is_well():
     assert broken(turned_away[:-1], 4.0, request("FindCoordinator")) == []
     closing = [opening(), starts(1, {T0: 0}), Healed(time=0.0), of(Closing), revokes(T0), leaves()]
     assert broken(closing, beats("UNKNOWN_MEMBER_ID"), 4.0, request("Metadata")) == []
+
+
+def test_l2_an_answer_to_what_was_asked_before_the_join_turns_nobody_away():
+    """One that stood still read the answer to the join first, and then that to a heartbeat of the
+    membership before."""
+    beat, answer = beats("UNKNOWN_MEMBER_ID", connection=2)
+    join, joined, *sync = joins(2, T0)
+    well = [Healed(time=0.0), beat, revokes(T0)]
+    rest = [4.0, joined, sync]
+    assert broken(opening(), starts(1, {T0: 0}), well, join, answer, rest) == []
+    assert broken(opening(), starts(1, {T0: 0}), well, answer, 4.0, join) == ["L2"]
+    refused = request("JoinGroup", error="NOT_COORDINATOR", asked={"member_id": "A"})
+    assert broken(opening(), starts(1, {T0: 0}), well, refused, 4.0, join) == ["L2"]
 
 
 def test_l6_a_broker_that_wants_silence_is_given_it():

@@ -43,8 +43,9 @@ class _Window:
     """Since when; None while it does not."""
     waiting_since: float | None = None
     """Since when the application waits for a record; None while it may not."""
-    waits_next: bool = False
-    """It would wait, but for its own commit; not where a callback commits while it is at work."""
+    behind: set[int] = attrs.field(factory=set)
+    """The commits, its own or a callback's, behind which it waits next; not those that a callback
+    began while it was at work."""
     reach: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     """Partition -> how far the records reach that came, and when."""
     sought: dict[TopicPartition, int] = attrs.field(factory=dict)
@@ -137,6 +138,7 @@ class Gaps:
         _, window = self._of(event.member)
         window.paused = frozenset(event.partitions)
         window.waiting_since = None
+        window.behind.clear()
 
     def _sought(self, number: int, event: Sought) -> None:
         _, window = self._of(event.member)
@@ -145,26 +147,31 @@ class Gaps:
 
     def _committing(self, number: int, event: Committing) -> None:
         _, window = self._of(event.member)
-        window.waits_next = window.waiting_since is not None
+        if window.waiting_since is not None or window.behind:
+            window.behind.add(event.token)
         window.waiting_since = None
 
     def _away(self, number: int, event: Away) -> None:
         _, window = self._of(event.member)
         window.waiting_since = None
+        window.behind.clear()
 
     def _back(self, number: int, event: Committed) -> None:
         _, window = self._of(event.member)
-        if window.waits_next:
-            window.waiting_since = event.time
+        if event.token in window.behind:
+            window.behind.remove(event.token)
+            window.waiting_since = None if window.behind else event.time
 
     def _processed(self, number: int, event: Processed) -> None:
         _, window = self._of(event.member)
         window.waiting_since = event.time
+        window.behind.clear()
 
     def _delivered(self, number: int, event: Delivered) -> None:
         life, window = self._of(event.member)
         self._close(number, event, life, window)
         window.waiting_since = None
+        window.behind.clear()
 
     def _close(self, number: int, event: OfMember, life: Life, window: _Window) -> None:
         """The application was given something, or the rebalance is over: how long was that?"""

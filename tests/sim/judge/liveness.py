@@ -223,13 +223,15 @@ class Liveness:
             return
         life = self._book.life(event.member)
         pulse = self._pulse(life)
-        if event.error not in _ALIVE and life.closing is None:
+        request = self._book.request(event)
+        # One that has joined again since is told nothing new by an answer to what it asked before.
+        late = request is not None and request[0] < pulse.parked_by
+        if event.error not in _ALIVE and life.closing is None and not late:
             pulse.refused = (event.time, number)
         if event.error in _ALIVE:
             pulse.seen_at = event.time
         if event.api == "JoinGroup":
             return
-        request = self._book.request(event)
         if event.api == "SyncGroup" and request is not None and request[0] > pulse.parked_by:
             pulse.parked = False
         pulse.beaten_at = None
