@@ -369,8 +369,10 @@ class Delivery:
     def _close_batch(self, owned: OwnedPartition) -> None:
         """Step past the batch, and past what compaction or markers left empty at its end: without
         that, lag would stay above zero for ever."""
-        if self._batch is not None:
-            owned.position = max(owned.position, self._batch.next_offset)
+        if self._batch is not None and self._batch.next_offset > owned.position:
+            owned.position = self._batch.next_offset
+            # Its own, too: in the epoch before, the log ends below this position (KIP-320).
+            owned.leader_epoch = self._batch.leader_epoch
         if owned not in self._hand:
             owned.processed = owned.position
         self._current = self._batch = self._records = None

@@ -20,6 +20,7 @@ from kafkagroup.wire.messages.offsets import (
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
 )
+from kafkagroup.wire.records import NewRecord, encode_batch
 
 pytestmark = pytest.mark.anyio
 
@@ -253,6 +254,28 @@ async def test_a_commit_that_is_still_good_is_kept(reading: Any, asked: Asked) -
             await c.assign([TP])
             assert await values_of(c, 2) == ["old 8", "old 9"]
         assert asked == [(0, 0)]
+
+
+async def test_a_commit_behind_a_marker_is_of_the_markers_epoch(
+    reading: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It named the epoch of the last record, in which the log ends before the marker: whoever
+    resumed there was told that the log was truncated."""
+    async with reading() as (kafka, consumer):
+        move(kafka)
+        kafka.append("t", 0, encode_batch([NewRecord(b"", b"")], control=True, transactional=True))
+        async with consumer(group_id="g", enable_auto_commit=True) as c:
+            await c.assign([TP])
+            await values_of(c, 10)
+            with anyio.move_on_after(1):
+                await c.getone()
+        assert kafka.committed_offsets("g")[TP] == OffsetAndMetadata(11, leader_epoch=1)
+        move(kafka)
+        fill(kafka, 11, 12, "new")
+        async with consumer(group_id="g", auto_offset_reset="none") as c:
+            await c.assign([TP])
+            assert await values_of(c, 1) == ["new 11"]
+        assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize(("policy", "first"), [("earliest", "old 0"), ("latest", "new 10")])
