@@ -36,6 +36,7 @@ from kafkagroup.net import retry
 from kafkagroup.net import service as services
 from kafkagroup.net import session as sessions
 from kafkagroup.net import subscriber as subscribers
+from kafkagroup.net import validation as validations
 from kafkagroup.types import OffsetAndMetadata
 from kafkagroup.wire.messages.group import HeartbeatResponse
 
@@ -749,6 +750,26 @@ def skips_on_a_fetch_error(stack: ExitStack) -> None:
         return skipping
 
     _around(stack, fetchers.Fetcher, "_see_to", make)
+
+
+@_bug("S8", "S6")
+def reads_on_in_a_log_that_was_cut(stack: ExitStack) -> None:
+    """A position is never checked with a new leader: what took the place of what it has read is
+    skipped."""
+    for module in (fetchers, validations):
+        _replace(stack, module, "is_doubtful", lambda *_: False)
+
+
+@_bug("S8")
+def starts_over_in_a_log_that_was_cut(stack: ExitStack) -> None:
+    """A position that is gone is answered by the reset policy, though the leader has said where the
+    logs diverge."""
+    _replace(
+        stack,
+        validations.Validation,
+        "_go_back",
+        lambda self, owned, end, leader_epoch: self._start_anew(owned),
+    )
 
 
 @_bug("S8")

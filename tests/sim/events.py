@@ -8,7 +8,7 @@ Who writes what:
 - a member (its observer, outside the product): from `Opening` to `Ended`;
 - the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`.
   All or nothing: once a member has a request in a history, all of its requests are there;
-- the broker: `Appended`, `Stored`, `Formed`;
+- the broker: `Appended`, `Truncated`, `Stored`, `Formed`;
 - the world: `Faulted`, `Killed`, `Frozen`, `Thawed`, `Healed`, `Finished`.
 """
 
@@ -249,6 +249,16 @@ class Appended(Event):
     offset: int
     sequence: int
     """-1 for what no reader may see: control records, aborted ones."""
+
+
+@attrs.frozen(kw_only=True)
+class Truncated(Event):
+    """The log has lost its end, as in an unclean leader election; others take the place of what was
+    written there."""
+
+    partition: TopicPartition
+    offset: int
+    """Where it ends now."""
 
 
 @attrs.frozen(kw_only=True)

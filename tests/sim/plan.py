@@ -243,6 +243,10 @@ def _process(*seconds: tuple[float, float]) -> Any:
     return make
 
 
+def _cut(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+    return {"node": random.randint(1, NODES), "count": random.randint(1, 12)}
+
+
 def _wall(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
     return {"seconds": random.choice((3600.0, -3600.0))}
 
@@ -274,6 +278,7 @@ FAULTS: dict[str, tuple[int, Any]] = {
     "cancel": (1, _process((0, 0))),
     "wall_jump": (1, _wall),
     "throttled": (0, _throttled),
+    "cut_log": (0, _cut),
 }
 """Name -> how often, relative to the others, 0 for those that have histories of their own; and
 what makes one."""
@@ -295,6 +300,9 @@ _KINDS: dict[str, tuple[float, int]] = {
 }
 """What only some histories have: how many of them, and how often at most."""
 
+_CUTTING = 0.15
+"""How many histories have logs that lose their end."""
+
 _SEEKERS = 0.2
 """How many histories have members that seek whenever they are assigned something."""
 
@@ -312,6 +320,10 @@ _MODES: tuple[tuple[tuple[str, ...], ...], ...] = (
 _SHARDS_EVERY = 8
 """Of so many histories one is of group members."""
 
+_NAMING = frozenset(("seek", "skip", "commit_position"))
+"""Deeds that name an offset without its leader epoch: nobody can tell afterwards whether a log that
+was cut has that position still, or again."""
+
 _IDLE = frozenset(("seek", "pause", "skip", "commit_position", "add_partitions"))
 """Deeds that have no meaning for those who consume nothing."""
 
@@ -320,7 +332,10 @@ def make_plan(seed: int, *, backend: str | None = None) -> Plan:
     """The plan of a seed. Every tenth runs on trio, unless it is told where; in every eighth the
     members share shards, and consume nothing."""
     plan = _consuming(seed, backend)
-    return _sharing(plan) if seed % _SHARDS_EVERY == _SHARDS_EVERY - 1 else plan
+    if seed % _SHARDS_EVERY == _SHARDS_EVERY - 1:
+        return _sharing(plan)
+    random = Random(f"cut {seed}")
+    return _cutting(plan, random) if random.random() < _CUTTING else plan
 
 
 def _sharing(plan: Plan) -> Plan:
@@ -328,6 +343,19 @@ def _sharing(plan: Plan) -> Plan:
     deeds = tuple(deed for deed in plan.deeds if deed.what not in _IDLE)
     members = tuple(attrs.evolve(m, topics=(), shards=shards) for m in plan.members)
     return attrs.evolve(plan, members=members, deeds=deeds, topics={}, rate=0.0)
+
+
+def _cutting(plan: Plan, random: Random) -> Plan:
+    cuts = [
+        Deed(at=round(random.uniform(3, plan.heal), 3), what="cut_log", **_cut(random, ()))
+        for _ in range(random.randint(1, 4))
+    ]
+    deeds = [*(deed for deed in plan.deeds if deed.what not in _NAMING), *cuts]
+    members = tuple(
+        attrs.evolve(m, callback="quick") if m.callback in ("commit", "seek") else m
+        for m in plan.members
+    )
+    return attrs.evolve(plan, members=members, deeds=tuple(sorted(deeds, key=lambda deed: deed.at)))
 
 
 def _consuming(seed: int, backend: str | None) -> Plan:

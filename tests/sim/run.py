@@ -27,7 +27,17 @@ from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.wire.messages import fetch, group, metadata, offsets
 from kafkagroup.wire.records import NewRecord, encode_batch
 
-from .events import Appended, Event, Faulted, Finished, Frozen, Healed, Killed, Thawed
+from .events import (
+    Appended,
+    Event,
+    Faulted,
+    Finished,
+    Frozen,
+    Healed,
+    Killed,
+    Thawed,
+    Truncated,
+)
 from .loop import Standstill, run_virtual
 from .mangle import MANGLERS
 from .network import Agenda, Network, Weather
@@ -130,8 +140,8 @@ class _World:
         self.rules: list[Fault] = []
         self.sequence = 0
         self.produced = 0.0
-        self.visible: dict[TopicPartition, int] = {}
-        """Partition -> the offset behind its last record that a reader sees."""
+        self.records: dict[TopicPartition, list[int]] = {}
+        """Partition -> the offsets of what a reader sees in it."""
         self.closing = False
         self._kind = Worker if plan.shards else Process
 
@@ -200,13 +210,14 @@ class _World:
 
     def _all_done(self) -> bool:
         processes = (life.process for life in self.lives.values())
-        if any(process is not None and process.is_behind(self.visible) for process in processes):
+        visible = {tp: at[-1] + 1 for tp, at in self.records.items() if at}
+        if any(process is not None and process.is_behind(visible) for process in processes):
             return False  # closed now, it would take the group back to where it is
         committed = self.kafka.committed_offsets(GROUP)
         # Past the markers come those that commit by themselves, if there is time; nobody else.
         unhurried = anyio.current_time() > self.plan.heal + _PASSED
         for tp in self._partitions():
-            end = self.visible.get(tp, 0) if unhurried else self.kafka.log_end(*tp)
+            end = visible.get(tp, 0) if unhurried else self.kafka.log_end(*tp)
             if end and (tp not in committed or committed[tp].offset < end):
                 return False
         return True
@@ -279,7 +290,7 @@ class _World:
         numbers = range(self.sequence, self.sequence + count)
         self.sequence += count
         self.kafka.produce(tp.topic, [str(n) for n in numbers], partition=tp.partition)
-        self.visible[tp] = first + count
+        self.records.setdefault(tp, []).extend(range(first, first + count))
         for i, number in enumerate(numbers):
             self.log.tell(Appended, partition=tp, offset=first + i, sequence=number)
         if self.random.random() < _MARKED:
@@ -410,6 +421,16 @@ class _World:
             for tp in self._partitions():
                 if self.random.random() < 0.5:
                     self.kafka.move_leader(*tp, deed.node)
+
+    def _cut_log(self, deed: Deed) -> None:
+        """A log loses its end, and another leads from there on, perhaps."""
+        tp = self.random.choice(self._partitions())
+        self.kafka.truncate(*tp, max(0, self.kafka.log_end(*tp) - deed.count))
+        if deed.node in self.cluster.live:
+            self.kafka.move_leader(*tp, deed.node)
+        end = self.kafka.log_end(*tp)
+        self.records[tp] = [offset for offset in self.records.get(tp, ()) if offset < end]
+        self.log.tell(Truncated, partition=tp, offset=end)
 
     # processes
 

@@ -41,6 +41,7 @@ from sim.events import (
     Sought,
     Stored,
     Thawed,
+    Truncated,
     Worked,
 )
 from sim.judge import examine, judge
@@ -147,9 +148,9 @@ def starts(generation, offsets, member="a", owned=()):
 
 
 @_listed
-def delivers(*offsets, tp=T0, member="a", processed=True):
+def delivers(*offsets, tp=T0, member="a", processed=True, anew=0):
     for offset in offsets:
-        yield of(Delivered, member, partition=tp, offset=offset, sequence=offset)
+        yield of(Delivered, member, partition=tp, offset=offset, sequence=offset + anew)
         if processed:
             yield of(Processed, member, partition=tp, offset=offset)
 
@@ -209,6 +210,15 @@ def written(*sequences, tp=T0):
         Appended(time=0.0, partition=tp, offset=offset, sequence=sequence)
         for offset, sequence in enumerate(sequences)
     ]
+
+
+def cut(offset, *rewritten):
+    """The log loses its end, and these are written there instead."""
+    anew = [
+        Appended(time=0.0, partition=T0, offset=at, sequence=sequence)
+        for at, sequence in enumerate(rewritten, offset)
+    ]
+    return [Truncated(time=0.0, partition=T0, offset=offset), anew]
 
 
 def finished(committed=0, end=0):
@@ -639,6 +649,57 @@ def test_s8_an_offset_out_of_range_may_lead_anywhere():
     other = request("Fetch", error="NOT_LEADER_OR_FOLLOWER", asked={"offsets": {T0: 2}})
     assert broken(first, out, delivers(0)) == []
     assert broken(first, other, delivers(0)) == ["S8"]
+
+
+def read_and_cut():
+    """Four records of six are read, of which the log loses the last two; the next owner may yet
+    find the commit of all four."""
+    read = [written(0, 1, 2, 3, 4, 5), opening(), starts(1, {T0: 0}), delivers(0, 1, 2, 3)]
+    return [read, commits(4), cut(2, 12, 13, 14, 15)]
+
+
+def test_s8_who_has_read_beyond_a_cut_goes_back_to_it():
+    anew = delivers(2, 3, 4, 5, anew=10)
+    ends = [commits(6), closes(T0), finished(6, 6)]
+    assert broken(read_and_cut(), anew, ends) == []
+    buffered = delivers(4, 5)
+    assert broken(read_and_cut(), buffered, commits(6), anew, ends) == []
+    assert broken(read_and_cut(), delivers(5)) == ["S8"]
+    assert broken(read_and_cut(), delivers(4, 5, anew=10)) == ["S8"]
+    assert broken(read_and_cut(), delivers(3, anew=10)) == ["S8"]
+    assert broken(read_and_cut(), delivers(0)) == ["S8"]
+    assert broken(read_and_cut(), delivers(2, anew=10), delivers(2, anew=10)) == ["S8"]
+    assert broken(read_and_cut(), delivers(2, anew=10), delivers(3)) == ["S8"]
+    twice = [cut(3, 23, 24, 25), cut(4, 34, 35)]
+    last = [delivers(3, anew=20), delivers(4, 5, anew=30)]
+    assert broken(read_and_cut(), twice, delivers(2, anew=10), last, ends) == []
+    assert broken(read_and_cut(), twice, last) == ["S8"]
+
+
+def test_s8_whose_commit_is_beyond_a_cut_starts_there():
+    heir = [revokes(T0), joins(2), opening("b"), starts(2, {T0: 4}, member="b")]
+    ends = [commits(6, member="b", generation=2), closes(T0, member="b"), finished(6, 6)]
+    anew = delivers(2, 3, 4, 5, member="b", anew=10)
+    assert broken(read_and_cut(), heir, anew, ends) == []
+    assert broken(read_and_cut(), heir, delivers(4, 5, member="b", anew=10), ends) == ["S6"]
+    assert broken(read_and_cut(), heir, delivers(3, member="b", anew=10)) == ["S8"]
+
+
+def test_s6_what_took_the_place_of_the_lost_is_processed_too():
+    ends = [closes(T0), finished(4, 6)]
+    assert broken(read_and_cut(), delivers(2, 3, anew=10), ends) == []
+    assert broken(read_and_cut(), ends) == ["S6"]
+    first = [written(0, 1, 2), opening(), starts(1, {T0: 0}), delivers(0, 1)]
+    in_hand = [delivers(2, processed=False), cut(2, 12), of(Processed, partition=T0, offset=2)]
+    assert broken(first, in_hand, commits(3), closes(T0), finished(3, 3)) == ["S6"]
+    ends = [delivers(2, anew=10), closes(T0), finished(3, 3)]
+    assert broken(first, in_hand, commits(3), ends) == []
+
+
+def test_l1_what_a_cut_may_have_taken_is_not_there_to_deliver():
+    assert broken(rejoining(cut(1), 0.5)) == []
+    fetched = request("Fetch", asked={"offsets": {T0: 1}}, told={"offsets": {T0: 3}})
+    assert broken(rejoining(cut(1, 11, 12), fetched, 0.5, delivers(1, anew=10))) == ["L1"]
 
 
 def test_s8_the_commit_passes_the_markers_at_the_end_of_a_log():

@@ -58,8 +58,12 @@ class Tenure:
     moved: bool = False
     """The log no longer had the position: the next delivery may be anywhere."""
     loose: bool = False
-    """The application has sought, or named an offset to commit that it was not at: its commits may
-    go back."""
+    """The application has sought, or named an offset to commit that it was not at, or the log was
+    cut: its commits may go back."""
+    cuts: set[int] = attrs.field(factory=set)
+    """Where the log was cut, until it has delivered what was written there since."""
+    gone: set[int] = attrs.field(factory=set)
+    """Offsets of what it has delivered that is no longer in the log."""
     starts: set[int] = attrs.field(factory=set)
     """Where it may start, by the answers it got; -1 where nothing is committed."""
     position: int | None = None
@@ -160,6 +164,12 @@ class Log:
     """Nothing below it may come again: the last commit that is known to have happened."""
     floor_by: int = -1
     appended_at: float = -math.inf
+    cuts: list[int] = attrs.field(factory=list)
+    """Where it ended each time that it had lost its end."""
+    gone: dict[int, set[int]] = attrs.field(factory=dict)
+    """Offset -> the sequences of what was lost there."""
+    gone_deliveries: int = 0
+    """How often something was delivered that was lost then, or since."""
     checked: int = 0
     """Everything below it is known to be processed, or was complained about."""
 
@@ -182,6 +192,23 @@ class Log:
         while offset < len(flags) and flags[offset] & HIDDEN:
             offset += 1
         return offset
+
+    def adjoins(self, start: int, offset: int) -> bool:
+        """Whether a reader at `start` may come to `offset` next: nothing that it may see lies
+        between, or what did was cut off, and something else with it."""
+        return start <= offset and all(
+            (at < len(self.flags) and self.flags[at] & HIDDEN) or -1 in self.gone.get(at, ())
+            for at in range(start, offset)
+        )
+
+    def cut(self, end: int) -> None:
+        """It has lost what was from `end` on."""
+        for offset, sequence in enumerate(self.sequences[end:], end):
+            self.gone.setdefault(offset, set()).add(sequence)
+        self.gone_deliveries += sum(flag & DELIVERED > 0 for flag in self.flags[end:])
+        del self.sequences[end:], self.flags[end:]
+        self.cuts.append(end)
+        self.floor, self.checked = min(self.floor, end), min(self.checked, end)
 
 
 DELIVERED, PROCESSED, HIDDEN, PASSED = 1, 2, 4, 8

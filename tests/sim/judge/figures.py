@@ -78,7 +78,8 @@ class Counting:
             delivered += sum(flag & DELIVERED > 0 for flag in flags)
             unwanted += sum(flag & (DELIVERED | HIDDEN | PASSED) == PASSED for flag in flags)
         distinct = sum(
-            flag & DELIVERED > 0 for log in self._book.logs.values() for flag in log.flags
+            log.gone_deliveries + sum(flag & DELIVERED > 0 for flag in log.flags)
+            for log in self._book.logs.values()
         )
         return Figures(
             records=records,

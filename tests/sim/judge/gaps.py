@@ -26,6 +26,7 @@ from ..events import (
     Processed,
     Sent,
     Sought,
+    Truncated,
 )
 from .book import Book, Handlers, Life
 
@@ -74,6 +75,7 @@ class Gaps:
             Lost: self._lost,
             Paused: self._paused,
             Sought: self._sought,
+            Truncated: self._truncated,
             Away: self._away,
             Committing: self._committing,
             Committed: self._back,
@@ -144,6 +146,11 @@ class Gaps:
         _, window = self._of(event.member)
         window.reach.pop(event.partition, None)  # it was fetched for another place
         window.sought[event.partition] = number
+
+    def _truncated(self, number: int, event: Truncated) -> None:
+        for window in self._windows.values():
+            window.reach.pop(event.partition, None)  # what came may be gone by now
+            window.sought[event.partition] = number
 
     def _committing(self, number: int, event: Committing) -> None:
         _, window = self._of(event.member)

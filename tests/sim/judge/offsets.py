@@ -7,6 +7,12 @@ the next one covers it.
 
 Offsets may go back where the application seeks, where it asks for a commit by numbers, and where
 the broker says that the position is not in the log.
+
+Where a log was cut (`Truncated`) whoever has read beyond goes back to the cut, and nowhere else; up
+to then it may hand out what it has fetched before. What took the place of the lost is a record as
+any other: in the end it was processed, or nothing above it is committed. A cut is known by the
+leader epoch, so this holds only where every commit and position has one: in a history with cuts no
+application names offsets.
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from ..events import (
     Sent,
     Sought,
     Stored,
+    Truncated,
 )
 from .book import DELIVERED, HIDDEN, PASSED, PROCESSED, Book, Event, Handlers, Life, Log, Tenure
 
@@ -62,6 +69,7 @@ class Offsets:
         """Member -> what it has let go of while a commit of it was under way."""
         self.handlers: Handlers = {
             Appended: self._appended,
+            Truncated: self._truncated,
             Assigned: self._assigned,
             Delivered: self._delivered,
             Processed: self._processed,
@@ -86,6 +94,15 @@ class Offsets:
         log.sequences.append(event.sequence)
         log.appended_at = event.time
 
+    def _truncated(self, number: int, event: Truncated) -> None:
+        log = self._book.log(event.partition)
+        log.cut(event.offset)
+        for life in self._book.lives.values():
+            if (tenure := life.tenures.get(event.partition)) is not None:
+                tenure.cuts.add(event.offset)
+                tenure.gone.update(range(event.offset, tenure.position or 0))
+                tenure.loose = True
+
     # ------------------------------------------------------------ delivery
 
     def _assigned(self, number: int, event: Assigned) -> None:
@@ -94,27 +111,60 @@ class Offsets:
     def _delivered(self, number: int, event: Delivered) -> None:
         tp, offset = event.partition, event.offset
         log = self._book.log(tp)
-        if log.known:
-            written = log.sequences[offset] if offset < len(log.sequences) else -1
-            if written < 0 or written != event.sequence:
-                self._misread(number, event, log)
-        log.flag(offset, DELIVERED)
         life = self._book.life(event.member)
         life.came_back = number
         tenure = life.held.get(tp)
+        written = log.sequences[offset] if offset < len(log.sequences) else -1
+        as_written = not log.known or event.sequence == written >= 0
+        is_gone = not as_written and _was_cut_off(tenure, event, log)
+        if is_gone:
+            log.gone_deliveries += 1
+        else:
+            if not as_written:
+                self._misread(number, event, log)
+            log.flag(offset, DELIVERED)
         if tenure is None:
             return
-        expected = tenure.position
         if tenure.moved:
             tenure.moved = False
-        elif expected is None:
+        elif tenure.position is None:
             self._first(number, event, tenure, log)
-        elif offset != expected and (offset < expected or offset != log.next_visible(expected)):
-            how = "goes back" if offset < expected else "skips"
-            text = f"{event.member} {how}: {tp}@{offset} after {expected - 1}"
-            self._book.report("S8", event, text, tenure.delivered_by, number)
+        else:
+            self._next(number, event, tenure, log, tenure.position, is_gone=is_gone)
+        if is_gone:
+            tenure.gone.add(offset)
+        else:
+            tenure.gone.discard(offset)
+            tenure.cuts = {cut for cut in tenure.cuts if cut > offset}
         tenure.position = offset + 1
         tenure.delivered_by = number
+
+    def _next(
+        self,
+        number: int,
+        event: Delivered,
+        tenure: Tenure,
+        log: Log,
+        expected: int,
+        *,
+        is_gone: bool,
+    ) -> None:
+        """S8 of a record that is not the first. What lies above a cut and was read before it is not
+        what lies there now: all of that is read anew."""
+        offset = event.offset
+        cuts = [cut for cut in tenure.cuts if cut < expected]
+        if is_gone:
+            lawful = any(log.adjoins(at, offset) for at in (expected, *cuts))
+        elif cuts:
+            lawful = offset == log.next_visible(min(cuts))
+            _move(tenure, log, min(cuts))
+        else:
+            lawful = offset == expected or offset == log.next_visible(expected)
+        if not lawful:
+            how = "goes back" if offset < expected else "skips"
+            since = f", and the log was cut at {min(cuts)}" if cuts else ""
+            text = f"{event.member} {how}: {tenure.tp}@{offset} after {expected - 1}{since}"
+            self._book.report("S8", event, text, tenure.delivered_by, number)
 
     def _misread(self, number: int, event: Delivered, log: Log) -> None:
         what = f"{event.member} delivers {event.partition}@{event.offset}"
@@ -129,16 +179,21 @@ class Offsets:
     def _first(self, number: int, event: Delivered, tenure: Tenure, log: Log) -> None:
         offset = event.offset
         what = f"{event.member} starts {event.partition} at {offset}"
+        committed = max(tenure.starts, default=0)
+        cuts = [cut for cut in log.cuts if cut < committed]
         if tenure.life.wired and not tenure.starts:
             text = f"{what} without having been told what is committed"
             self._book.report("S12", event, text, tenure.began, number)
+        elif cuts and any(log.adjoins(at, offset) for at in (committed, *cuts)):
+            pass  # what was committed may be of the log as it was
         elif offset < log.floor:
             text = f"{what}, though {log.floor} was committed"
             self._book.report("S7", event, text, log.floor_by, tenure.began, number)
         elif tenure.starts:
-            starts = {log.next_visible(max(start, 0)) for start in tenure.starts}
-            if offset not in starts:
-                text = f"{what} instead of {' or '.join(map(str, sorted(starts)))}"
+            starts = {max(start, 0) for start in tenure.starts}
+            if not any(log.adjoins(start, offset) for start in starts):
+                places = sorted({log.next_visible(start) for start in starts})
+                text = f"{what} instead of {' or '.join(map(str, places))}"
                 self._book.report("S8", event, text, tenure.began, number)
 
     def _sought(self, number: int, event: Sought) -> None:
@@ -155,8 +210,11 @@ class Offsets:
         _move(tenure, log, event.offset)
 
     def _processed(self, number: int, event: Processed) -> None:
-        self._book.log(event.partition).flag(event.offset, PROCESSED)
-        tenure = self._book.life(event.member).held.get(event.partition)
+        life, log = self._book.life(event.member), self._book.log(event.partition)
+        last = life.tenures.get(event.partition)
+        if last is None or event.offset not in last.gone:
+            log.flag(event.offset, PROCESSED)
+        tenure = life.held.get(event.partition)
         # What an earlier tenure has left in hand says nothing of this one.
         if tenure is None or tenure.position is None or event.offset >= tenure.position:
             return
@@ -251,7 +309,7 @@ class Offsets:
             # While it waited for that, or for its writer, the application may have sought.
             done = max(done, tenure.left_behind)
         tenure.left_behind = -1
-        if offset > max(done, tenure.asked) and not again and log.next_visible(done) < offset:
+        if offset > max(done, tenure.asked) and not again and not log.adjoins(done, offset):
             text = f"{life.name} commits {tp}@{offset} and has processed up to {done}"
             self._book.report("S4", event, text, tenure.processed_by, number)
         if tenure.sent is not None and offset < tenure.sent and not tenure.loose:
@@ -312,6 +370,7 @@ class Offsets:
                 # An answer to what was asked for an earlier tenure is no answer for this one.
                 if tenure is not None and tenure.began < by:
                     tenure.starts.add(offset)
+                    tenure.loose |= any(cut < offset for cut in self._book.log(tp).cuts)
                     if not tenure.loose:
                         self._happened(tp, offset, number)
 
@@ -342,7 +401,8 @@ class Offsets:
             self._book.report("S5", event, text, log.stored_by, number)
         log.stored, log.stored_by = offset, number
         log.floor, log.floor_by = offset, number
-        self._check_processed(number, event, tp, log, offset)
+        # Who has not heard of a cut yet commits what was there before it.
+        self._check_processed(number, event, tp, log, min((offset, *log.cuts)))
 
     def _committer(self, event: Stored) -> Tenure | None:
         life = self._book.speakers.get(event.member_id)
@@ -397,6 +457,7 @@ class Offsets:
             not life.told.auto_commit
             or done is None
             or tenure.processed_by > (tenure.revoking or 0)
+            or any(cut < done for cut in tenure.cuts)
         ):
             return
         start = max(tenure.starts, default=0)
@@ -441,6 +502,13 @@ class Offsets:
         if quiet and offset < end <= log.next_visible(offset):
             text = f"{tp} is left at {offset}, with nothing to read up to its end at {end}"
             self._book.report("S8", event, text, tenure.began, tenure.ended_by, number)
+
+
+def _was_cut_off(tenure: Tenure | None, event: Delivered, log: Log) -> bool:
+    """Whether a record was in the log when it may have been fetched."""
+    offset, sequence = event.offset, event.sequence
+    lost = tenure is not None and any(cut <= offset for cut in tenure.cuts)
+    return lost and sequence >= 0 and sequence in log.gone.get(offset, ())
 
 
 def _move(tenure: Tenure, log: Log, offset: int | None) -> None:
