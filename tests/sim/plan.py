@@ -89,6 +89,8 @@ class Plan:
     """Records a second, until `heal`."""
     heal: float
     """When the last fault ends."""
+    dies_late: str = ""
+    """The member that is killed when all has been well for long, if any."""
 
     @property
     def shards(self) -> int:
@@ -300,6 +302,9 @@ _KINDS: dict[str, tuple[float, int]] = {
 }
 """What only some histories have: how many of them, and how often at most."""
 
+_DYING_LATE = 0.1
+"""How many histories have a death when all is well."""
+
 _CUTTING = 0.15
 """How many histories have logs that lose their end."""
 
@@ -332,6 +337,10 @@ def make_plan(seed: int, *, backend: str | None = None) -> Plan:
     """The plan of a seed. Every tenth runs on trio, unless it is told where; in every eighth the
     members share shards, and consume nothing."""
     plan = _consuming(seed, backend)
+    late = Random(f"late {seed}")
+    if late.random() < _DYING_LATE:
+        staying = [member.name for member in plan.members if member.leave is None]
+        plan = attrs.evolve(plan, dies_late=late.choice(staying))
     if seed % _SHARDS_EVERY == _SHARDS_EVERY - 1:
         return _sharing(plan)
     random = Random(f"cut {seed}")

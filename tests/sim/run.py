@@ -64,6 +64,12 @@ _TICK = 0.25
 _QUIET = 60.0
 """Seconds that the group gets, healed, to process what is left."""
 
+_CALM = 30.0
+"""Seconds after which nothing is left of the faults, not even a request that nobody answers."""
+
+_TAKEN_OVER = 4.0
+"""Seconds beyond its session after which what a dead member had is somebody's."""
+
 _PASSED = 12.0
 """Seconds of it in which whoever commits by itself gets past what no reader sees."""
 
@@ -185,9 +191,9 @@ class _World:
                 self._do(deed)
             await anyio.sleep_until(plan.heal)
             self._heal()
-            with anyio.move_on_after(_QUIET):
-                while not self._all_done():
-                    await anyio.sleep(_TICK)
+            await self._finish_work()
+            if plan.dies_late in self.lives:
+                await self._die_late(self.lives[plan.dies_late])
             self.closing = True
             for life in self.lives.values():
                 if life.process is not None:
@@ -200,6 +206,19 @@ class _World:
             ends=ends,
             starts={tp: self.kafka.log_start(*tp) for tp in self._partitions()},
         )
+
+    async def _finish_work(self) -> None:
+        with anyio.move_on_after(_QUIET):
+            while not self._all_done():
+                await anyio.sleep(_TICK)
+
+    async def _die_late(self, life: _Life) -> None:
+        """A member dies for good when nothing else is in the way of what it has."""
+        await anyio.sleep_until(self.plan.heal + _CALM)
+        life.left = True
+        self._do(Deed(at=anyio.current_time(), what="kill", member=life.plan.name))
+        await anyio.sleep(life.plan.session + _TAKEN_OVER)
+        await self._finish_work()
 
     def _partitions(self) -> list[TopicPartition]:
         return [

@@ -1110,6 +1110,20 @@ def test_l2_what_a_dead_member_had_is_taken_over():
     assert 8.0 < examine(told(dead, 8.0, heir)).figures.takeover < 9.0
 
 
+def test_l2_when_nothing_else_is_in_the_way_it_is_within_the_session_and_two_seconds():
+    def dead_after(beaten, **options):
+        alive = [Healed(time=0.0), starts(1, {T0: 0}), [[0.9, beats()] for _ in range(beaten)]]
+        return [opening(**options), alive, of(Killed), opening("b")]
+
+    heir = starts(2, {T0: 0}, member="b")
+    assert broken(dead_after(25), 7.8, heir) == []
+    assert broken(dead_after(25), 8.2, heir) == ["L2"]
+    assert broken(dead_after(25), 8.2, closes(member="b")) == ["L2"]
+    assert broken(dead_after(20), 8.2, heir) == []
+    assert broken(dead_after(25, heartbeat_interval=2.0), 8.2, heir) == []
+    assert broken(dead_after(25, heartbeat_interval=2.0), 8.7, heir) == ["L2"]
+
+
 def test_l2_a_member_does_not_stay_out_of_its_group():
     first = [opening(), starts(1, {T0: 0}), Healed(time=0.0)]
     in_it = [[0.9, beats()] for _ in range(40)]

@@ -100,8 +100,9 @@ class Liveness:
     def __init__(self, book: Book) -> None:
         self._book = book
         self._pulses: dict[Life, Pulse] = {}
-        self._orphans: dict[TopicPartition, tuple[Life, float, int]] = {}
-        """Partition -> the dead member that has it, when it died, and by which event."""
+        self._orphans: dict[TopicPartition, tuple[Life, float, int, float]] = {}
+        """Partition -> the dead member that has it, when it died, by which event, and how long that
+        may stay so."""
         self.heartbeat_gap = 0.0
         self.takeover = 0.0
         self.handlers: Handlers = {
@@ -322,9 +323,13 @@ class Liveness:
     def _killed(self, number: int, event: Killed) -> None:
         life = self._book.life(event.member)
         self._pulse(life).cancelling = None
+        healed = math.inf if self._book.healed is None else self._book.healed
+        # A fault that is over may be in the way for a while: of a request that nobody answers.
+        calm = event.time - healed > _patience(life)
+        patience = _time_to_take_over(life) if calm else _patience(life)
         for tp, tenure in life.tenures.items():
             if tenure.ended_by == number:
-                self._orphans[tp] = (life, event.time, number)
+                self._orphans[tp] = (life, event.time, number, patience)
 
     def _assigned(self, number: int, event: Assigned) -> None:
         self._check_takeovers(number, event, event.partitions)
@@ -341,12 +346,12 @@ class Liveness:
     ) -> None:
         """L2: what a dead member had is somebody's again."""
         for tp in [tp for tp in partitions if tp in self._orphans]:
-            dead, at, by = self._orphans[tp]
+            dead, at, by, patience = self._orphans[tp]
             if self._book.healed is None:
                 continue
             took = event.time - max(at, self._book.healed)
             self.takeover = max(self.takeover, took)
-            if took > _patience(dead):
+            if took > patience:
                 text = f"{tp} is nobody's for {took:.1f} s after {dead.name} died"
                 self._book.report("L2", event, text, by, number)
                 del self._orphans[tp]
@@ -393,6 +398,13 @@ def _time_to_commit(life: Life) -> float:
     """How long a member may take for its last commits, of what was processed."""
     share = _COMMIT_SHARE + (_CALLBACK_SHARE if _commits(life) else 0.0)
     return life.told.rebalance_timeout * share + 2 * _SLACK
+
+
+def _time_to_take_over(dead: Life) -> float:
+    """How long nobody may have what a dead member had, with nothing else in the way: its session
+    ends, the others hear of it by a heartbeat, and join."""
+    told = dead.told
+    return told.session_timeout + max(_REJOIN, told.heartbeat_interval + _SLACK)
 
 
 def _patience(life: Life) -> float:
