@@ -122,7 +122,12 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 self._take_failure(token, error)
             case Taken(token=token):
                 if token == self.member.telling:
-                    self._set(telling=None, owned=self.member.taking, taking={})
+                    self._set(
+                        telling=None,
+                        owned=self.member.taking,
+                        taking={},
+                        reconciled=self.member.reconciled + 1,
+                    )
                     self._hurry()
             case Revoked(token=token):
                 if token == self.member.pending:

@@ -31,12 +31,13 @@ def heartbeat_request(member: Member) -> ConsumerGroupHeartbeatRequest:
     if said is None:
         return _full(member)
     changed = now.pattern != said.pattern
+    owns = now.owned != said.owned or now.reconciled != said.reconciled
     return _request(
         member,
         member.epoch,
         subscribed_topic_names=now.topics if now.topics != said.topics else None,
         subscribed_topic_regex=(now.pattern or "") if changed else None,
-        topic_partitions=_listed(now.owned) if now.owned != said.owned else None,
+        topic_partitions=_listed(now.owned) if owns else None,
     )
 
 

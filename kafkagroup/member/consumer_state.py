@@ -93,6 +93,9 @@ class Statement:
     topics: tuple[str, ...]
     pattern: str | None
     owned: Share
+    reconciled: int = 0
+    """How often it had taken up what it was assigned: the coordinator waits to hear of each time,
+    also where that leaves it with what it said before."""
 
 
 @frozen(kw_only=True)
@@ -115,6 +118,8 @@ class Member(CoordinatedMember):
     """What the application holds, or is letting go of."""
     taking: Share = field(factory=dict)
     """What it is to hold after the reconciliation under way."""
+    reconciled: int = 0
+    """How often the application has taken up what was assigned."""
     telling: int | None = None
     """Token of that reconciliation."""
     names: Mapping[UUID, str] = field(factory=dict)
@@ -179,7 +184,7 @@ class Member(CoordinatedMember):
     @property
     def statement(self) -> Statement:
         """What there is to tell now."""
-        return Statement(self.topics, self.pattern, self._claimed)
+        return Statement(self.topics, self.pattern, self._claimed, self.reconciled)
 
     @property
     def _claimed(self) -> Share:
@@ -189,7 +194,9 @@ class Member(CoordinatedMember):
             return self.owned
         both = {t: {*self.owned.get(t, ()), *p} for t, p in self.taking.items()}
         claimed = {**self.owned, **{t: tuple(sorted(p)) for t, p in both.items()}}
-        said = {} if self.said is None else self.said.owned
+        if self.said is None or self.said.reconciled != self.reconciled:
+            return claimed
+        said = self.said.owned
         let_go = any({*p} - {*claimed.get(t, ())} for t, p in said.items())
         # What is being taken up is said once that is done.
-        return claimed if let_go or self.said is None else said
+        return claimed if let_go else said

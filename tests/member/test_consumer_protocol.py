@@ -279,7 +279,7 @@ def test_line_21_to_own_nothing_is_an_assignment_too_the_first_time() -> None:
     member, effects = step(JOINING, reply(2, answer(share={})))
     assert effects == (reconcile(3), WakeAt(time=10.25))
     member, effects = step(member, Taken(now=10.0, token=3))
-    assert effects == (beat(4, 5, 10.0), WakeAt(time=20.0))
+    assert effects == (beat(4, 5, 10.0, topic_partitions=()), WakeAt(time=20.0))
     assert step(member, reply(4, answer(share={})))[1] == (WakeAt(time=10.25),)
 
 
@@ -486,13 +486,25 @@ def test_line_34_what_was_taken_up_is_acknowledged_at_once() -> None:
             telling=None,
             taking={},
             owned=MINE,
+            reconciled=1,
             beating=4,
             last_token=4,
-            saying=says(MINE),
+            saying=says(MINE, reconciled=1),
             hurried=1,
         ),
         (beat(4, 5, 10.0, topic_partitions=listed(MINE)), WakeAt(time=20.0)),
     )
+
+
+def test_line_34_what_was_given_and_taken_back_at_once_is_said_to_be_let_go_of() -> None:
+    """What was given was taken back while it was being taken up. In the end the member owned what
+    it had said before, so it said nothing: the coordinator waited until it threw the member out."""
+    member, _ = step(evolve(TAKING, beating=4, saying=says()), reply(4, answer(share={})))
+    member, effects = step(evolve(member, beating=None), Taken(now=10.0, token=3))
+    assert effects[:2] == (reconcile(4), beat(5, 5, 10.0, topic_partitions=listed(MINE)))
+    member, _ = step(member, reply(5, answer()))
+    _, effects = step(member, Taken(now=10.0, token=4))
+    assert effects[0] == beat(6, 5, 10.0, topic_partitions=())
 
 
 def test_line_34_what_is_to_go_is_owned_until_the_application_has_let_go() -> None:
