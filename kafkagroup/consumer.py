@@ -470,13 +470,13 @@ class Consumer(Service):
 
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is to its group, for a transactional producer (KIP-447)."""
-        identity = self._session.identity
+        session = self._session
         if self._options.group_id is None:
             raise ConfigurationError("a consumer without group_id is nobody to a group")
         return GroupMetadata(
             self._options.group_id,
-            identity.generation_id,
-            identity.member_id,
+            session.generation_id,
+            session.identity.member_id,
             self._options.group_instance_id,
         )
 

@@ -163,6 +163,14 @@ class Session:
         """Whether commits are taken: not while the group is joining."""
         return self.driver is None or self.driver.may_commit
 
+    @property
+    def generation_id(self) -> int:
+        """The generation that commits are stamped with. A member's epoch (KIP-848) moves on under
+        an assignment that stands, and commits of an earlier one may be refused."""
+        if self.assigned_to and self.driver is not None:
+            return self.driver.generation_id
+        return self.identity.generation_id
+
     async def commit_processed(self, timeout: float, note: str = "") -> None:
         """Commit what is processed and not yet committed. As `commit`."""
         async with self._turn(timeout) as left:
@@ -241,7 +249,6 @@ class Session:
                 "the group is rebalancing; commit what is still owned once that is over"
             )
         identity, driver = self.identity, self.driver
-        epoch = None if driver is None or not self.assigned_to else lambda: driver.generation_id
 
         def stands() -> bool:
             mine = self.delivery.owned
@@ -260,7 +267,7 @@ class Session:
                     offsets,
                     timeout=until - anyio.current_time(),
                     stands=stands,
-                    epoch=epoch,
+                    epoch=lambda: self.generation_id,
                     meter=self.meters.commit,
                 )
                 break

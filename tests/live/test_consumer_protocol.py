@@ -92,6 +92,23 @@ async def test_nothing_is_lost_while_members_come_and_go(bootstrap, name, fill):
     ]
 
 
+async def test_a_transactional_producer_is_told_the_epoch_of_now(bootstrap, name, fill):
+    """KIP-447: it was told the epoch that the member had joined in, whatever came after."""
+    await fill(2)
+    first, second = Worker(bootstrap, name, **NEW), Worker(bootstrap, name, **NEW)
+    async with first.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(first.run)
+        await until(lambda: first.owns == [0, 1])
+        joined = first.consumer.group_metadata().generation_id
+        async with second.consumer:
+            tasks.start_soon(second.run)
+            # Where both know of the same epoch, it is a later one than that of the first.
+            told = [w.consumer.group_metadata for w in (first, second)]
+            await until(lambda: told[0]().generation_id == told[1]().generation_id > joined)
+            await second.consumer.stop()
+        await first.consumer.stop()
+
+
 async def test_a_restart_goes_on_where_the_commit_was(bootstrap, name, fill):
     await fill(1, 6)
     seen = []
