@@ -188,6 +188,9 @@ class Release:
             "log.dirs": "data",
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
+            # Tests date their records as they like; what is dated 1970 would be deleted by age half
+            # a minute after the start, whether it was read or not.
+            "log.retention.ms": "-1",
             # Only the lower bound, so that a test may ask for less; the default stays Kafka's.
             "group.min.session.timeout.ms": "100",
             # Kafka's 50 partitions cost a second when a group is first asked for.

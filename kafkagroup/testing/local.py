@@ -101,9 +101,10 @@ class LocalKafka(Servers[_Node]):
     ```
 
     Needs Java 17 and a POSIX system; the jars are found or fetched as `resolve_jars` says. One node
-    is up in 2 to 4 s. Group rebalances start without delay, topics are not made on demand,
-    internal topics have 3 partitions, and with three nodes they outlive any one of them. Nodes are
-    numbered from 1. Ports are the system's choice and stay a node's own over restarts.
+    is up in 2 to 4 s. Group rebalances start without delay, topics are not made on demand, records
+    are kept whatever their timestamps, internal topics have 3 partitions, and with three nodes they
+    outlive any one of them. Nodes are numbered from 1. Ports are the system's choice and stay a
+    node's own over restarts.
 
     Every node of 3.9.1 and 4.3.1 is a broker and a controller (KRaft). Beside the brokers of 2.4.1
     runs one ZooKeeper node, which is no node of the cluster and is never stopped by itself.

@@ -7,7 +7,11 @@ import pytest
 from brokers import append, numbered
 
 from kafkagroup import Broker, TopicPartition
-from kafkagroup.wire.messages.admin import CreatableTopic, CreateTopicsRequest
+from kafkagroup.wire.messages.admin import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from kafkagroup.wire.records import NewRecord
 
 
@@ -47,7 +51,8 @@ def fill(bootstrap: str, name: str) -> Fill:
                 num_partitions=partitions,
                 replication_factor=1,
                 assignments=(),
-                configs=(),
+                # Records of 1970, as tests have them, would be deleted by their age.
+                configs=(CreatableTopicConfig(name="retention.ms", value="-1"),),
             )
             await broker.request(CreateTopicsRequest(topics=(new,)))
             for partition, records in values.items():

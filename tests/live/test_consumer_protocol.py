@@ -142,11 +142,7 @@ async def test_a_static_member_finds_its_partitions_again_and_nobody_else_gets_t
         await other.consumer.stop()
 
 
-async def test_line_41_the_broker_matches_the_pattern_and_topics_to_come(
-    request, bootstrap, name, fill
-):
-    if request.node.callspec.params["bootstrap"] == "kafka":
-        pytest.skip("OPEN: on real Kafka a topic to come is not heard of in about one run of five")
+async def test_line_41_the_broker_matches_the_pattern_and_topics_to_come(bootstrap, name, fill):
     await fill(2, 1)
     consumer = Consumer(
         pattern=re.compile(f"{name.upper()}(-more)?", re.IGNORECASE),
@@ -155,7 +151,7 @@ async def test_line_41_the_broker_matches_the_pattern_and_topics_to_come(
         **NEW,
     )
     async with consumer:
-        with anyio.fail_after(120):  # Kafka looks for new topics of a pattern every 10 s
+        with anyio.fail_after(60):  # Kafka looks for new topics of a pattern every 10 s
             records = [await consumer.getone() for _ in range(2)]
             await fill(1, 1, topic=f"{name}-more")
             record = await consumer.getone()

@@ -125,9 +125,7 @@ class RealBrokers:
         key = tuple(sorted(options.items()))
         first = key not in self._made
         if first:
-            # Records of 1970 would be deleted at once.
-            config = {"log.retention.ms": "-1"}
-            config |= {name: value for name, value in options.items() if "." in name}
+            config = {name: value for name, value in options.items() if "." in name}
             made: AbstractContextManager[LocalKafka] = LocalKafka(
                 self._version, nodes, config=config
             )
