@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 import anyio
 
+from kafkagroup._values import evolve
 from kafkagroup.assign import Assignor
 from kafkagroup.consume.delivery import Batch, Delivery
 from kafkagroup.consume.options import (
@@ -34,6 +35,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.engine import Engine
+from kafkagroup.net.event_feed import GroupEvents
 from kafkagroup.net.log_offsets import EARLIEST, LATEST
 from kafkagroup.net.membership import Membership
 from kafkagroup.net.metadata import Node
@@ -498,17 +500,38 @@ class Consumer(Service):
             self._session.offsets.coordinator = None
 
     def metrics(self) -> GroupMetrics:
-        """Heartbeats, joins, syncs and commits of the last minute; what is buffered now."""
+        """Heartbeats, joins, syncs, commits and rebalances of the last minute; what is owned and
+        buffered now, and how far behind it is. Asks nobody: all of it is known."""
         self._raise_if_not_started()
-        driver = self._session.driver
-        return self._session.meters.read(
-            anyio.current_time(),
-            last_heartbeat=float("-inf") if driver is None else driver.last_heartbeat,
-            owning_until=0.0 if driver is None else driver.owning_until,
+        session, delivery = self._session, self._delivery
+        return evolve(
+            session.history.metrics(anyio.current_time(), session.driver, self.loop_lag),
             assigned_partitions=len(self.assignment()),
-            buffered_bytes=self._delivery.buffered_bytes,
+            lag={
+                tp: owned.lag
+                for tp, owned in delivery.owned.items()
+                if owned.lag is not None and not owned.revoked
+            },
+            buffered_bytes=delivery.buffered_bytes,
             fetching_bytes=0 if self._engine is None else self._engine.fetching_bytes,
         )
+
+    def events(self, buffer: int = 256) -> GroupEvents:
+        """What happens to the membership from now on, as an async iterator of values: rebalances
+        with their causes and phases, losses, coordinators. It ends after `stop`. Who reads too
+        slowly loses the oldest of more than `buffer` events, and is told (`EventsMissed`).
+
+        ```python
+        async for event in consumer.events():
+            log.info("%s", event)
+        ```
+
+        In a task of its own, beside the one that takes records.
+        Raises: ConfigurationError without a group, or where it is not kept by Kafka.
+        """
+        if self._options.group_id is None or self._membership is not None:
+            raise ConfigurationError("events() are of groups that Kafka keeps")
+        return self._session.history.feed.open(buffer)
 
     # ------------------------------------------------------------ pausing
 
@@ -666,8 +689,11 @@ class Consumer(Service):
         # Also when there is no engine yet: whoever waits for records would wait for ever.
         self._session.closing = True
         self._session.notify()
-        if self._engine is not None:
-            await self._engine.close()
+        try:
+            if self._engine is not None:
+                await self._engine.close()
+        finally:
+            self._session.history.feed.close()
 
     def _crashed(self, error: Exception) -> None:
         self._session.fail(error)

@@ -18,10 +18,13 @@ from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver, Offer
+from kafkagroup.net.event_feed import GroupEvents
+from kafkagroup.net.group_events import Cause
+from kafkagroup.net.history import History
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.membership import Membership, Running
 from kafkagroup.net.metadata import Node
-from kafkagroup.net.metrics import GroupMeters, GroupMetrics
+from kafkagroup.net.metrics import GroupMetrics
 from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.service import Service
 from kafkagroup.net.threaded import ThreadedDriver
@@ -317,7 +320,7 @@ class GroupMember(Service):
             most_blocked=rebalance_timeout_ms / 1000,
             timed=not heartbeat_thread or membership is not None,
         )
-        self._meters = GroupMeters()
+        self._history = History()
         self._driver: Running | None = None
         self._cluster: Cluster | None = None
 
@@ -405,17 +408,24 @@ class GroupMember(Service):
         self._running_driver().forget_coordinator(reason)
 
     def metrics(self) -> GroupMetrics:
-        """Heartbeats, joins and syncs of the last minute."""
+        """Heartbeats, joins and syncs of the last minute; rebalances and why; the loop's lag."""
         driver = self._running_driver()
-        return self._meters.read(
-            anyio.current_time(),
-            last_heartbeat=driver.last_heartbeat,
-            owning_until=driver.owning_until,
-        )
+        return self._history.metrics(anyio.current_time(), driver, self._lag.longest)
+
+    def events(self, buffer: int = 256) -> GroupEvents:
+        """What happens to the membership from now on, as an async iterator of values: rebalances
+        with their causes and phases, losses, coordinators. It ends after `stop`. Who reads too
+        slowly loses the oldest of more than `buffer` events, and is told (`EventsMissed`).
+
+        Raises: ConfigurationError where the group is not kept by Kafka.
+        """
+        if self._membership is not None:
+            raise ConfigurationError("events() are of groups that Kafka keeps: no membership=")
+        return self._history.feed.open(buffer)
 
     def rejoin(self, reason: str = "the application asked for it") -> None:
         """Ask the group for a new generation."""
-        self._running_driver().rejoin(reason)
+        self._rejoin(Cause.REQUESTED, reason)
 
     def update(self, protocols: GroupProtocol | Iterable[GroupProtocol]) -> None:
         """Offer other protocols or other metadata from now on; the group rebalances.
@@ -431,7 +441,12 @@ class GroupMember(Service):
                 f"a member of type {config.protocol_type!r} cannot become {offered[0].type!r}"
             )
         self._desk.protocols = {p.name: p for p in offered}
-        self._running_driver().rejoin("the metadata changed", _offer(offered))
+        self._rejoin(Cause.SUBSCRIPTION, "the metadata changed", _offer(offered))
+
+    def _rejoin(self, cause: Cause, reason: str, protocols: Offer | None = None) -> None:
+        driver = self._running_driver()
+        self._history.asked(cause, reason)
+        driver.rejoin(reason, protocols)
 
     def _running_driver(self) -> Running:
         if self._driver is None:
@@ -457,7 +472,7 @@ class GroupMember(Service):
         """A member that is yet to run."""
         member = evolve(self._member, protocols=protocols)
         if self._membership is None:
-            return self._kind(cluster, member, self._desk, self._lag, self._meters)
+            return self._kind(cluster, member, self._desk, self._lag, self._history)
         config = member.config
         return self._membership.begin(
             self._desk,
@@ -497,11 +512,17 @@ class GroupMember(Service):
                 generation._extend(until)
             elif not generation.over.is_set():
                 generation._end()
-                self._running_driver().rejoin(
-                    "no heartbeat was acknowledged within the session timeout"
+                self._rejoin(
+                    Cause.SILENCE, "no heartbeat was acknowledged within the session timeout"
                 )
 
     async def _close(self) -> None:
+        try:
+            await self._leave()
+        finally:
+            self._history.feed.close()
+
+    async def _leave(self) -> None:
         desk = self._desk
         desk.closed = True
         desk.ending(lost=False)

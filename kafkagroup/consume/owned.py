@@ -25,6 +25,9 @@ class OwnedPartition(Progress):
     tp: TopicPartition
     committed: int = UNKNOWN
     """The last offset that the coordinator acknowledged or reported; UNKNOWN for none."""
+    end: int = UNKNOWN
+    """The offset that the next record gets, as of the last fetch; under read_committed the last
+    stable offset."""
     fetch_offset: int = UNKNOWN
     """Offset to fetch from next: behind all that is buffered."""
     fetch_epoch: int = -1
@@ -103,6 +106,13 @@ class OwnedPartition(Progress):
         self.buffered.appendleft(batch)
         self.buffered_bytes += batch.size
         self.buffered_records += batch.count
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets lie between the position and the end; None while either is unknown."""
+        if UNKNOWN in (self.position, self.end):
+            return None
+        return max(0, self.end - self.position)
 
     def to_commit(self) -> OffsetAndMetadata | None:
         """What to commit; None when the coordinator knows it already."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
@@ -59,10 +60,10 @@ from kafkagroup.member.vocabulary import (
 )
 from kafkagroup.net.broker import OFFSETS
 from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.history import History, Step
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.mailbox import Mailbox
 from kafkagroup.net.metadata import Node
-from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.net.retry import Pauses
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
@@ -179,7 +180,7 @@ class Driver:
         member: Member | ConsumerMember,
         application: Application,
         lag: LoopLag,
-        meters: GroupMeters | None = None,
+        history: History | None = None,
     ) -> None:
         self.member = member
         """The state, readable at any time; only `run` changes it."""
@@ -196,7 +197,7 @@ class Driver:
             from kafkagroup.member import consumer_protocol
 
             self._advance = consumer_protocol.step
-        self._meters = meters or GroupMeters()
+        self._history = history or History()
         self._cluster = cluster
         self._application = application
         self._lag = lag
@@ -340,6 +341,7 @@ class Driver:
             self._stood_still = True
         self._awake = event.now
         self.member, effects = self._advance(before, event)
+        self._observe(partial(self._history.stepped, Step(before, event, self.member, effects)))
         if self.member.phase is not before.phase:
             logger.debug(
                 "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
@@ -408,12 +410,16 @@ class Driver:
         await self._polls.run_out(self.member.config.group_id)
         self.leave("the application stopped polling", lost=True)
 
+    def _observe(self, look: Callable[[], object]) -> None:
+        """Show the history something."""
+        look()
+
     def _ran(self) -> float:
         """When the application's loop last ran."""
         return anyio.current_time()
 
     def _measure(self, request: object, answer: Any, sent: float) -> None:
-        meters = self._meters
+        meters = self._history.meters
         match request:
             case HeartbeatRequest():
                 meter = meters.heartbeat
@@ -466,6 +472,9 @@ class Driver:
             failure = error
             self._post(AssignFailed(now=anyio.current_time(), error=error))
         self._polls.taken_up()
+        if failure is None and (member := self.member).stands(generation.generation_id):
+            now = anyio.current_time()
+            self._observe(partial(self._history.taken_up, now, member, generation))
         return failure is None
 
     async def _look_up_names(self) -> None:

@@ -32,6 +32,7 @@ from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver
 from kafkagroup.net.fetcher import Fetcher
+from kafkagroup.net.group_events import Cause
 from kafkagroup.net.log_offsets import LogOffsets
 from kafkagroup.net.membership import Membership, Running
 from kafkagroup.net.offsets import GroupOffsets
@@ -172,10 +173,13 @@ class Engine:
             self._own_all()
         elif driver is None or driver.out.is_set():
             self.join()
-        elif self._session.assigned_to and isinstance(driver, Driver):
-            driver.subscribe(topics, self._server_pattern)
         else:
-            driver.rejoin("the subscription changed", self._subscriber.protocols())
+            reason = "the subscription changed"
+            self._session.history.asked(Cause.SUBSCRIPTION, reason)
+            if self._session.assigned_to and isinstance(driver, Driver):
+                driver.subscribe(topics, self._server_pattern)
+            else:
+                driver.rejoin(reason, self._subscriber.protocols())
 
     async def follow(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> None:
         """Consume the topics whose whole name matches, those of today and those to come."""
@@ -271,10 +275,9 @@ class Engine:
                 lag=session.lag,
             )
         kind = ThreadedDriver if options.heartbeat_thread else Driver
+        watchers = session.lag, session.history
         if session.assigned_to:
-            return kind(
-                self._cluster, self._assignee(), self._subscriber, session.lag, session.meters
-            )
+            return kind(self._cluster, self._assignee(), self._subscriber, *watchers)
         config = Config(
             group_id=options.group_id or "",
             protocol_type="consumer",
@@ -289,7 +292,7 @@ class Engine:
             max_retries=options.rebalance_max_retries,
         )
         member = Member(config=config, protocols=self._subscriber.protocols())
-        return kind(self._cluster, member, self._subscriber, session.lag, session.meters)
+        return kind(self._cluster, member, self._subscriber, *watchers)
 
     def _assignee(self) -> ConsumerMember:
         """A member that the coordinator assigns to, yet to join."""
@@ -383,6 +386,7 @@ class Engine:
                 self._own_all()
             driver = self._session.driver
             if driver is not None and (reason := self._subscriber.growth()):
+                self._session.history.asked(Cause.TOPICS, reason)
                 driver.rejoin(reason)
 
     def _tell_denied(self) -> None:

@@ -327,6 +327,8 @@ class Fetcher:
             self.wake()
             return False
         owned.attempts = 0
+        committed_only = self._options.isolation_level
+        owned.end = data.last_stable_offset if committed_only else data.high_watermark
         batches: list[RecordBatch] = []
         try:
             for batch in read_batches(

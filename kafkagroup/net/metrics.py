@@ -5,7 +5,11 @@ Whoever measures says the time; nothing here asks a clock or keeps more than a f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kafkagroup._values import define, field, frozen
+from kafkagroup.net.group_events import Cause, Rebalanced
+from kafkagroup.types import TopicPartition
 
 __all__ = ["GroupMeters", "GroupMetrics", "Meter", "RequestMetrics"]
 
@@ -36,12 +40,27 @@ class GroupMetrics:
     """JoinGroup: what it takes is mostly the other members' time."""
     sync: RequestMetrics = RequestMetrics()
     commit: RequestMetrics = RequestMetrics()
+    rebalance: RequestMetrics = RequestMetrics()
+    """Rebalances that ended: how many a second, and what they took, of which the application's part
+    is in `last_rebalance.phases`."""
+    rebalances: int = 0
+    """How many there were, since the start."""
+    rebalance_causes: Mapping[Cause, int] = field(factory=dict)
+    """How many of them for each cause; one may have several."""
+    last_rebalance: Rebalanced | None = None
+    losses: int = 0
+    """How often the place in the group was given away, or up, since the start."""
     last_heartbeat_seconds_ago: float = float("inf")
     """Since the last heartbeat was sent; inf before the first."""
     session_seconds_left: float = 0.0
     """For how long the membership is sure without another answer; 0 while no generation stands."""
+    loop_lag: float = 0.0
+    """By how many seconds the event loop was late, at most, during the last minute."""
     assigned_partitions: int = 0
     """Of a consumer: how many partitions it owns."""
+    lag: Mapping[TopicPartition, int] = field(factory=dict)
+    """Of a consumer: how many offsets lie between the position and the end of each partition, as of
+    its last fetch. Without those not fetched yet."""
     buffered_bytes: int = 0
     """Of a consumer: what was fetched, and waits to be handed out, as it came."""
     fetching_bytes: int = 0
@@ -99,27 +118,14 @@ class GroupMeters:
     join: Meter = field(factory=Meter)
     sync: Meter = field(factory=Meter)
     commit: Meter = field(factory=Meter)
+    rebalance: Meter = field(factory=Meter)
 
-    def read(
-        self,
-        now: float,
-        *,
-        last_heartbeat: float = float("-inf"),
-        owning_until: float = 0.0,
-        assigned_partitions: int = 0,
-        buffered_bytes: int = 0,
-        fetching_bytes: int = 0,
-    ) -> GroupMetrics:
-        """`last_heartbeat`: when the last one was sent; `owning_until`: when the session ends
-        without another answer."""
+    def read(self, now: float) -> GroupMetrics:
+        """What was measured; the rest is for others to fill in."""
         return GroupMetrics(
             heartbeat=self.heartbeat.read(now),
             join=self.join.read(now),
             sync=self.sync.read(now),
             commit=self.commit.read(now),
-            last_heartbeat_seconds_ago=now - last_heartbeat,
-            session_seconds_left=max(owning_until - now, 0.0),
-            assigned_partitions=assigned_partitions,
-            buffered_bytes=buffered_bytes,
-            fetching_bytes=fetching_bytes,
+            rebalance=self.rebalance.read(now),
         )

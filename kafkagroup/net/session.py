@@ -23,9 +23,9 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     TransportError,
 )
+from kafkagroup.net.history import History
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.membership import Running
-from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
@@ -82,7 +82,7 @@ class Session:
             options.group_id or "", options.session_timeout, threaded=options.heartbeat_thread
         )
         """How late the loop ran."""
-        self.meters = GroupMeters()
+        self.history = History()
         self._committing = anyio.Lock()
 
     @property
@@ -268,7 +268,7 @@ class Session:
                     timeout=until - anyio.current_time(),
                     stands=stands,
                     epoch=lambda: self.generation_id,
-                    meter=self.meters.commit,
+                    meter=self.history.meters.commit,
                 )
                 break
             except (TransportError, BrokerError):

@@ -27,6 +27,7 @@ from kafkagroup.errors import (
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Offer
+from kafkagroup.net.group_events import Cause
 from kafkagroup.net.metadata import Racks
 from kafkagroup.net.offsets import Identity
 from kafkagroup.net.retry import Pauses
@@ -231,7 +232,9 @@ class Subscriber:
             # while this static member was away: the coordinator took the new one at its return, and
             # gave it its old share (KIP-345). Asked again in the same words it would for ever.
             names = escaped(", ".join(foreign))
-            session.driver.rejoin(f"assigned topics that are not subscribed: {names}")
+            reason = f"assigned topics that are not subscribed: {names}"
+            session.history.asked(Cause.SUBSCRIPTION, reason)
+            session.driver.rejoin(reason)
             return
         self._misassigned_in = -1
         self._pauses.reset()
@@ -253,8 +256,9 @@ class Subscriber:
         revoked = sorted(session.delivery.owned.keys() - set(assigned))
         if revoked:
             session.delivery.revoke(revoked)
-            share = session.options.rebalance_timeout * _DRAIN_SHARE
-            await self._let_go(revoked, anyio.current_time() + share, tell=True)
+            now, share = anyio.current_time(), session.options.rebalance_timeout * _DRAIN_SHARE
+            await self._let_go(revoked, now + share, tell=True)
+            session.history.let_go(anyio.current_time() - now)
         if session.assigned_to and not self._stands(generation):
             return  # fenced midway: nothing of it is ours
         added = sorted(owned.tp for owned in session.delivery.own(assigned))
@@ -269,7 +273,9 @@ class Subscriber:
         self._came_back = generation.generation_id == self._let_go_in
         self._let_go_in = generation.generation_id if revoked else -1
         if (revoked or self._came_back) and not self._claims and session.driver is not None:
-            session.driver.rejoin(f"let go of {len(revoked) or 'some'} partitions")
+            reason = f"let go of {len(revoked) or 'some'} partitions"
+            session.history.asked(Cause.HANDOVER, reason)
+            session.driver.rejoin(reason)
 
     async def _know(self, topics: set[str]) -> None:
         """Follow topics that the coordinator has found by itself, as it matches patterns."""

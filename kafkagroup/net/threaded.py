@@ -28,8 +28,8 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Application, Assignee, Driver, Hears, Offer
+from kafkagroup.net.history import History
 from kafkagroup.net.lag import LoopLag
-from kafkagroup.net.metrics import GroupMeters
 from kafkagroup.wire.schema import Request
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class ThreadedDriver(Driver):
         member: Member | ConsumerMember,
         application: Application,
         lag: LoopLag,
-        meters: GroupMeters | None = None,
+        history: History | None = None,
     ) -> None:
-        super().__init__(cluster, member, _Border(self, application), lag, meters)
+        super().__init__(cluster, member, _Border(self, application), lag, history)
         self._scope: anyio.CancelScope
         """Around all that the thread does."""
         self._post_here: Post
@@ -168,6 +168,10 @@ class ThreadedDriver(Driver):
             else:
                 self._lag.note(now - probed, now)
             await anyio.sleep(self.member.config.heartbeat_interval)
+
+    def _observe(self, look: Call) -> None:
+        # Whoever reads events does so in the application's loop.
+        self.to_application(look)
 
     def _ran(self) -> float:
         probed = self._probed

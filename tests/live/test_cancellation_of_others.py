@@ -26,10 +26,14 @@ import kafkagroup
 from kafkagroup import (
     Admin,
     Broker,
+    CoordinatorFound,
     Election,
     GroupMember,
     GroupProtocol,
+    Left,
     OffsetAndMetadata,
+    Rebalanced,
+    RebalanceStarted,
     Shards,
 )
 from kafkagroup.net.broker import MAIN
@@ -358,6 +362,30 @@ async def test_a_recipe_is_closed_after_a_cut(name: str, way: str, cut: str) -> 
     await cut_everywhere(cut, story)
 
 
+async def test_cut_while_somebody_reads_events(cut: str) -> None:
+    """None is lost: not the one that comes in the moment of the cut."""
+
+    async def story(knife: Knife) -> None:
+        async with broker():
+            protocol = GroupProtocol("workers", "all", b"", lambda m: dict.fromkeys(m, b""))
+            one = GroupMember("g", protocol, bootstrap_servers="kafka-1:9092")
+            events, got = one.events(), []
+
+            async def act() -> None:
+                for _ in range(3):
+                    got.append(await knife.through(anext(events)))
+
+            async with one:
+                await knife.run(act())
+                while len(got) < 3:
+                    got.append(await anext(events))
+            got += [event async for event in events]
+            kinds = [RebalanceStarted, CoordinatorFound, Rebalanced, Left]
+            assert [type(event) for event in got] == kinds
+
+    await cut_everywhere(cut, story)
+
+
 # ---------------------------------------------------------------- none is missing
 
 SERVICE = {"__aenter__", "__aexit__", "run", "start", "stop"}
@@ -403,6 +431,7 @@ SWEPT = {
         "wait_assignment",
     },
     "Election": SERVICE | {"__anext__"},
+    "GroupEvents": {"__anext__"},
     "GroupMember": SERVICE | {"__anext__", "describe", "wait_generation"},
     "Leaders": {"__anext__"},
     "Security": {"wrap"},  # called by connections alone, within their deadline

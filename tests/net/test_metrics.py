@@ -48,18 +48,9 @@ def test_a_meter_keeps_sums_only() -> None:
 
 def test_all_meters_of_a_member() -> None:
     meters = GroupMeters()
-    for meter in (meters.heartbeat, meters.join, meters.sync, meters.commit):
+    for meter in (meters.heartbeat, meters.join, meters.sync, meters.commit, meters.rebalance):
         meter.record(10.0, 1.0)
     measured = RequestMetrics(rate=1.0, average=1.0, maximum=1.0)
-    found = meters.read(10.0, last_heartbeat=7.0, owning_until=12.0, assigned_partitions=3)
-    assert found == GroupMetrics(
-        heartbeat=measured,
-        join=measured,
-        sync=measured,
-        commit=measured,
-        last_heartbeat_seconds_ago=3.0,
-        session_seconds_left=2.0,
-        assigned_partitions=3,
+    assert meters.read(10.0) == GroupMetrics(
+        heartbeat=measured, join=measured, sync=measured, commit=measured, rebalance=measured
     )
-    assert GroupMeters().read(10.0).last_heartbeat_seconds_ago == math.inf
-    assert GroupMeters().read(10.0, owning_until=9.0).session_seconds_left == 0.0

@@ -494,5 +494,5 @@ async def test_commits_are_measured(network: Any) -> None:
         group.kafka.fail(OffsetCommitRequest, Delay(0.5))
         for offset in (7, 8):
             await group.commit(offset)
-        measured = group.session.meters.read(anyio.current_time()).commit
+        measured = group.session.history.meters.read(anyio.current_time()).commit
         assert (measured.maximum, measured.average) == (0.5, 0.25)

@@ -16,7 +16,16 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kafkagroup import BrokerError, Consumer, GroupMember, GroupProtocol
+from kafkagroup import (
+    BrokerError,
+    Consumer,
+    CoordinatorFound,
+    GroupMember,
+    GroupProtocol,
+    Left,
+    Rebalanced,
+    RebalanceStarted,
+)
 from kafkagroup.assign import GroupSpec
 from kafkagroup.assign.spec import named
 from kafkagroup.errors import ErrorCode
@@ -496,3 +505,17 @@ def test_a_thread_does_not_outlive_the_loop_that_it_serves(kafka: EmbeddedKafka)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
     loop.close()
     until_blocking(lambda: threads() == 0)
+
+
+async def test_what_happens_in_the_thread_is_told_in_the_loop(kafka: EmbeddedKafka) -> None:
+    """Readers wait on what belongs to their loop."""
+    one = Told(kafka, heartbeat_thread=True).consumer
+    events = one.events()
+    with anyio.fail_after(20):
+        async with one:
+            found = [await anext(events) for _ in range(3)]
+            metrics = one.metrics()
+        found += [event async for event in events]
+    kinds = [type(event) for event in found]
+    assert kinds == [RebalanceStarted, CoordinatorFound, Rebalanced, Left]
+    assert metrics.last_rebalance == found[2]
