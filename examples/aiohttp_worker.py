@@ -1,6 +1,7 @@
 """A consumer inside a web application of aiohttp: `aiohttp_worker.py BROKER TOPIC GROUP`.
 
-GET /health tells what this process owns and how many records it has processed. Ctrl-C or SIGTERM
+GET /health tells what this process owns, how many records it has processed, and whether it is well:
+503 with the reasons when it is not in the group, or a partition stands still. Ctrl-C or SIGTERM
 finishes the record in hand, commits, and leaves the group.
 """
 
@@ -40,10 +41,13 @@ class Worker:
         """What your program does with a record."""
 
     async def health(self, _: web.Request) -> web.Response:
-        failed = self._task is None or self._task.done()
+        health = self.consumer.health()
+        ended = self._task is None or self._task.done()
+        ok = health.healthy and not ended
         owned = sorted(f"{tp.topic}/{tp.partition}" for tp in self.consumer.assignment())
-        answer = {"ok": not failed, "assignment": owned, "processed": self.processed}
-        return web.json_response(answer, status=503 if failed else 200)
+        reasons = [str(finding) for finding in health.findings] + ["the task ended"] * ended
+        answer = {"ok": ok, "reasons": reasons, "assignment": owned, "processed": self.processed}
+        return web.json_response(answer, status=200 if ok else 503)
 
 
 def application(bootstrap: str, topic: str, group: str) -> web.Application:

@@ -1,6 +1,7 @@
 """A consumer inside a web application of FastAPI: `fastapi_worker.py BROKER TOPIC GROUP`.
 
-GET /health tells what this process owns and how many records it has processed. Ctrl-C or SIGTERM
+GET /health tells what this process owns, how many records it has processed, and whether it is well:
+503 with the reasons when it is not in the group, or a partition stands still. Ctrl-C or SIGTERM
 finishes the record in hand, commits, and leaves the group.
 """
 
@@ -43,10 +44,13 @@ class Worker:
         """What your program does with a record."""
 
     async def health(self, response: Response) -> dict[str, object]:
-        failed = self._task is None or self._task.done()
-        response.status_code = 503 if failed else 200
+        health = self.consumer.health()
+        ended = self._task is None or self._task.done()
+        ok = health.healthy and not ended
+        response.status_code = 200 if ok else 503
         owned = sorted(f"{tp.topic}/{tp.partition}" for tp in self.consumer.assignment())
-        return {"ok": not failed, "assignment": owned, "processed": self.processed}
+        reasons = [str(finding) for finding in health.findings] + ["the task ended"] * ended
+        return {"ok": ok, "reasons": reasons, "assignment": owned, "processed": self.processed}
 
 
 def application(bootstrap: str, topic: str, group: str) -> FastAPI:

@@ -20,11 +20,12 @@ from kafkagroup.consume.delivery import Batch, Delivery
 from kafkagroup.consume.options import (
     ConsumerOptions,
     Deserializer,
-    GroupProtocol,
     OffsetReset,
     PartitionLoads,
+    check_kept_elsewhere,
 )
 from kafkagroup.consume.owned import UNKNOWN
+from kafkagroup.consume.subscription import checked_pattern, checked_topics
 from kafkagroup.errors import (
     ConfigurationError,
     ConsumerClosedError,
@@ -33,9 +34,11 @@ from kafkagroup.errors import (
     NotAssignedError,
     RequestTimeoutError,
 )
+from kafkagroup.net.batches import ArrowBatches, Batches
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.engine import Engine
 from kafkagroup.net.event_feed import GroupEvents
+from kafkagroup.net.health import Checkup, Health, HealthProblem, health_of_consumer, not_well
 from kafkagroup.net.log_offsets import EARLIEST, LATEST
 from kafkagroup.net.membership import Membership
 from kafkagroup.net.metadata import Node
@@ -54,12 +57,11 @@ from kafkagroup.types import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow
     from anyio.abc import TaskGroup
 
     from kafkagroup.net.security import Security
 
-__all__ = ["ArrowBatches", "Batches", "Consumer"]
+__all__ = ["Consumer"]
 
 T = TypeVar("T")
 
@@ -174,7 +176,7 @@ class Consumer(Service):
         self._options = options
         self._membership = membership
         if membership is not None:
-            _check_membership(options)
+            check_kept_elsewhere(options)
         self._client_options = ClientOptions(
             client_id=options.client_id,
             request_timeout=options.request_timeout,
@@ -184,8 +186,8 @@ class Consumer(Service):
             security=security,
         )
         self._servers = parse_servers(bootstrap_servers)
-        self._subscription = _checked_topics(topics)
-        self._pattern = _checked_pattern(pattern, topics)
+        self._subscription = checked_topics(topics)
+        self._pattern = checked_pattern(pattern, topics)
         self._exclude_internal = exclude_internal_topics
         self._callbacks = Callbacks(
             on_partitions_assigned, on_partitions_revoked, on_partitions_lost
@@ -197,6 +199,7 @@ class Consumer(Service):
         self._manual = False
         self._engine: Engine | None = None
         self._reader = Reader(self._session)
+        self._checkup = Checkup(self._session.lag)
 
     # ------------------------------------------------------------ iteration
 
@@ -230,10 +233,13 @@ class Consumer(Service):
         if max_records < 1:
             raise ConfigurationError(f"max_records={max_records}; expected at least 1")
         if not arrow:
-            return Batches(self, max_records)
+            return Batches(lambda: self._next(lambda: self._delivery.next_batch(max_records)))
         if any(self._deserializers):
             raise ConfigurationError("Arrow has columns of bytes; leave out the deserializers")
-        return ArrowBatches(self, max_records)
+        delivery = self._delivery
+        return ArrowBatches(
+            lambda: self._next(lambda: delivery.next_batch(max_records, unread=True))
+        )
 
     async def getone(self) -> Record:
         """The next record; as iteration, but raises ConsumerClosedError after `stop`."""
@@ -317,7 +323,7 @@ class Consumer(Service):
         if self._manual:
             raise IllegalStateError("partitions were given by assign(); unsubscribe() first")
         self._raise_if_over()
-        subscription, matcher = _checked_topics(topics), _checked_pattern(pattern, topics)
+        subscription, matcher = checked_topics(topics), checked_pattern(pattern, topics)
         if not subscription and matcher is None:
             raise ConfigurationError("subscribe() needs topics or a pattern; see unsubscribe()")
         self._subscription, self._pattern = subscription, matcher
@@ -516,6 +522,32 @@ class Consumer(Service):
             fetching_bytes=0 if self._engine is None else self._engine.fetching_bytes,
         )
 
+    def health(
+        self,
+        *,
+        joining_after: float | None = None,
+        stalled_after: float | None = None,
+        loop_lag_above: float | None = None,
+    ) -> Health:
+        """Whether this consumer does what it is there for: true, or the reasons why not.
+
+        To have joined and own no partition is healthy, and so is a rebalance, for `joining_after`
+        seconds (None: `rebalance_timeout_ms`). A partition may stand still while its lag grows for
+        `stalled_after` (None: `max_poll_interval_ms`), the event loop may be late by
+        `loop_lag_above` (None: what is worth a warning). What stands still is seen from one call to
+        the next, so ask every few seconds, as health endpoints are. Asks no broker; never raises.
+        """
+        if not self._running or self._session.closing:
+            return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
+        return health_of_consumer(
+            self._checkup,
+            self._session,
+            anyio.current_time(),
+            joining_after=joining_after,
+            stalled_after=stalled_after,
+            loop_lag_above=loop_lag_above,
+        )
+
     def events(self, buffer: int = 256) -> GroupEvents:
         """What happens to the membership from now on, as an async iterator of values: rebalances
         with their causes and phases, losses, coordinators. It ends after `stop`. Who reads too
@@ -697,76 +729,3 @@ class Consumer(Service):
 
     def _crashed(self, error: Exception) -> None:
         self._session.fail(error)
-
-
-class Batches:
-    """The async iterator of `Consumer.batches`."""
-
-    def __init__(self, consumer: Consumer, max_records: int) -> None:
-        self._consumer = consumer
-        self._max_records = max_records
-
-    def __aiter__(self) -> Batches:
-        return self
-
-    async def __anext__(self) -> Batch:
-        consumer = self._consumer
-        try:
-            return await consumer._next(lambda: consumer._delivery.next_batch(self._max_records))
-        except ConsumerClosedError:
-            raise StopAsyncIteration from None
-
-
-class ArrowBatches:
-    """The async iterator of `Consumer.batches(arrow=True)`."""
-
-    def __init__(self, consumer: Consumer, max_records: int) -> None:
-        self._consumer = consumer
-        self._max_records = max_records
-
-    def __aiter__(self) -> ArrowBatches:
-        return self
-
-    async def __anext__(self) -> pyarrow.RecordBatch:
-        consumer, most = self._consumer, self._max_records
-        try:
-            batch = await consumer._next(lambda: consumer._delivery.next_batch(most, unread=True))
-        except ConsumerClosedError:
-            raise StopAsyncIteration from None
-        return batch.to_arrow()
-
-
-def _checked_topics(topics: Iterable[str]) -> frozenset[str]:
-    names = frozenset(topics)
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise ConfigurationError(f"{name!r} is no topic name; expected a string")
-    return names
-
-
-def _checked_pattern(
-    pattern: str | re.Pattern[str] | None, topics: Sequence[str]
-) -> re.Pattern[str] | None:
-    if pattern is None:
-        return None
-    if topics:
-        raise ConfigurationError("give topics or a pattern, not both")
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ConfigurationError(f"pattern={pattern!r} is no regular expression: {error}") from None
-
-
-def _check_membership(options: ConsumerOptions) -> None:
-    """What only a coordinator can do is an error where there is none."""
-    if options.group_id is None:
-        raise ConfigurationError("membership= needs a group_id")
-    if options.group_instance_id is not None:
-        raise ConfigurationError("group_instance_id is for groups that Kafka keeps: no membership=")
-    if options.group_protocol is not GroupProtocol.CLASSIC:
-        raise ConfigurationError("group_protocol= is for groups that Kafka keeps: no membership=")
-    if options.partition_loads is not None:
-        raise ConfigurationError(
-            "partition_loads is asked of the leader, and with membership= every member computes:"
-            " members that know of other loads would never agree"
-        )

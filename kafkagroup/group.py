@@ -19,7 +19,8 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver, Offer
 from kafkagroup.net.event_feed import GroupEvents
-from kafkagroup.net.group_events import Cause
+from kafkagroup.net.group_events import RebalanceCause
+from kafkagroup.net.health import Checkup, Health, HealthProblem, not_well
 from kafkagroup.net.history import History
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.membership import Membership, Running
@@ -321,6 +322,7 @@ class GroupMember(Service):
             timed=not heartbeat_thread or membership is not None,
         )
         self._history = History()
+        self._checkup = Checkup(self._lag)
         self._driver: Running | None = None
         self._cluster: Cluster | None = None
 
@@ -412,6 +414,24 @@ class GroupMember(Service):
         driver = self._running_driver()
         return self._history.metrics(anyio.current_time(), driver, self._lag.longest)
 
+    def health(
+        self, *, joining_after: float | None = None, loop_lag_above: float | None = None
+    ) -> Health:
+        """Whether this member is one: true, or the reasons why not. A rebalance may take
+        `joining_after` seconds (None: `rebalance_timeout_ms`), the event loop may be late by
+        `loop_lag_above` (None: what is worth a warning). Never raises."""
+        driver, error = self._driver, self._desk.error
+        if error is not None:
+            return not_well(HealthProblem.FAILED, str(error))
+        if driver is None or self._desk.closed:
+            return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
+        patience = self._member.config.rebalance_timeout if joining_after is None else joining_after
+        settled = self.generation is not None
+        check = self._checkup.check_membership(
+            anyio.current_time(), driver, settled=settled, patience=patience
+        )
+        return Health((*self._checkup.check_loop(loop_lag_above), *check))
+
     def events(self, buffer: int = 256) -> GroupEvents:
         """What happens to the membership from now on, as an async iterator of values: rebalances
         with their causes and phases, losses, coordinators. It ends after `stop`. Who reads too
@@ -425,7 +445,7 @@ class GroupMember(Service):
 
     def rejoin(self, reason: str = "the application asked for it") -> None:
         """Ask the group for a new generation."""
-        self._rejoin(Cause.REQUESTED, reason)
+        self._rejoin(RebalanceCause.REQUESTED, reason)
 
     def update(self, protocols: GroupProtocol | Iterable[GroupProtocol]) -> None:
         """Offer other protocols or other metadata from now on; the group rebalances.
@@ -441,9 +461,9 @@ class GroupMember(Service):
                 f"a member of type {config.protocol_type!r} cannot become {offered[0].type!r}"
             )
         self._desk.protocols = {p.name: p for p in offered}
-        self._rejoin(Cause.SUBSCRIPTION, "the metadata changed", _offer(offered))
+        self._rejoin(RebalanceCause.SUBSCRIPTION, "the metadata changed", _offer(offered))
 
-    def _rejoin(self, cause: Cause, reason: str, protocols: Offer | None = None) -> None:
+    def _rejoin(self, cause: RebalanceCause, reason: str, protocols: Offer | None = None) -> None:
         driver = self._running_driver()
         self._history.asked(cause, reason)
         driver.rejoin(reason, protocols)
@@ -513,7 +533,8 @@ class GroupMember(Service):
             elif not generation.over.is_set():
                 generation._end()
                 self._rejoin(
-                    Cause.SILENCE, "no heartbeat was acknowledged within the session timeout"
+                    RebalanceCause.SILENCE,
+                    "no heartbeat was acknowledged within the session timeout",
                 )
 
     async def _close(self) -> None:

@@ -92,9 +92,13 @@ def test_a_web_application_consumes_while_it_serves_and_commits_at_its_end(
     with running(script, kafka, "--port", "0") as process:
         port = read_until(getattr(process, listens), r"http://127\.0\.0\.1:(\d+)")[1]
         owned = ["t/0", "t/1"]
-        wait_for_health(port, (200, {"ok": True, "assignment": owned, "processed": 3}))
+        wait_for_health(
+            port, (200, {"ok": True, "reasons": [], "assignment": owned, "processed": 3})
+        )
         kafka.produce("t", ["four"])
-        wait_for_health(port, (200, {"ok": True, "assignment": owned, "processed": 4}))
+        wait_for_health(
+            port, (200, {"ok": True, "reasons": [], "assignment": owned, "processed": 4})
+        )
         _, errors = end(process, number)
     assert "Traceback" not in errors
     assert process.returncode == code

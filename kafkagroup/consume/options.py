@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
@@ -25,7 +24,7 @@ __all__ = [
     "GroupProtocol",
     "OffsetReset",
     "PartitionLoads",
-    "server_pattern",
+    "check_kept_elsewhere",
 ]
 
 DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
@@ -275,10 +274,19 @@ def _checked_protocol(
     return protocol if assignors is None else GroupProtocol.CLASSIC
 
 
-_FLAGS = ((re.IGNORECASE, "i"), (re.MULTILINE, "m"), (re.DOTALL, "s"))
+def check_kept_elsewhere(options: ConsumerOptions) -> None:
+    """For a group that Kafka does not keep: what only a coordinator can do is an error.
 
-
-def server_pattern(pattern: re.Pattern[str]) -> str:
-    """A pattern as the coordinator takes it (RE2J), which knows no flags but those within it."""
-    letters = "".join(letter for flag, letter in _FLAGS if pattern.flags & flag)
-    return f"(?{letters}){pattern.pattern}" if letters else pattern.pattern
+    Raises: ConfigurationError.
+    """
+    if options.group_id is None:
+        raise ConfigurationError("membership= needs a group_id")
+    if options.group_instance_id is not None:
+        raise ConfigurationError("group_instance_id is for groups that Kafka keeps: no membership=")
+    if options.group_protocol is not GroupProtocol.CLASSIC:
+        raise ConfigurationError("group_protocol= is for groups that Kafka keeps: no membership=")
+    if options.partition_loads is not None:
+        raise ConfigurationError(
+            "partition_loads is asked of the leader, and with membership= every member computes:"
+            " members that know of other loads would never agree"
+        )

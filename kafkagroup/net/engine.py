@@ -16,7 +16,8 @@ from uuid import uuid4
 import anyio
 
 from kafkagroup.consume.delivery import Delivery
-from kafkagroup.consume.options import GroupProtocol, server_pattern
+from kafkagroup.consume.options import GroupProtocol
+from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import (
     BrokerError,
     CommitFailedError,
@@ -32,7 +33,7 @@ from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver
 from kafkagroup.net.fetcher import Fetcher
-from kafkagroup.net.group_events import Cause
+from kafkagroup.net.group_events import RebalanceCause
 from kafkagroup.net.log_offsets import LogOffsets
 from kafkagroup.net.membership import Membership, Running
 from kafkagroup.net.offsets import GroupOffsets
@@ -175,7 +176,7 @@ class Engine:
             self.join()
         else:
             reason = "the subscription changed"
-            self._session.history.asked(Cause.SUBSCRIPTION, reason)
+            self._session.history.asked(RebalanceCause.SUBSCRIPTION, reason)
             if self._session.assigned_to and isinstance(driver, Driver):
                 driver.subscribe(topics, self._server_pattern)
             else:
@@ -386,7 +387,7 @@ class Engine:
                 self._own_all()
             driver = self._session.driver
             if driver is not None and (reason := self._subscriber.growth()):
-                self._session.history.asked(Cause.TOPICS, reason)
+                self._session.history.asked(RebalanceCause.TOPICS, reason)
                 driver.rejoin(reason)
 
     def _tell_denied(self) -> None:

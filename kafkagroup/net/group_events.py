@@ -12,19 +12,19 @@ from enum import Enum
 from kafkagroup._values import frozen
 
 __all__ = [
-    "Cause",
     "CoordinatorFound",
     "EventsMissed",
     "GroupEvent",
-    "Left",
+    "GroupLeft",
     "MembershipLost",
+    "RebalanceCause",
     "RebalancePhases",
     "RebalanceStarted",
     "Rebalanced",
 ]
 
 
-class Cause(Enum):
+class RebalanceCause(Enum):
     """Why the group rebalanced. A rebalance may have several causes."""
 
     JOINING = "joining"
@@ -84,7 +84,7 @@ class RebalanceStarted(GroupEvent):
     at: float
     generation_id: int
     """The generation, or epoch, that ends; below 1 when there was none."""
-    causes: tuple[Cause, ...]
+    causes: tuple[RebalanceCause, ...]
     """As far as they are known by now; empty while that is not at all."""
     reason: str
     """The same in words, of this member's own; often empty."""
@@ -100,7 +100,7 @@ class Rebalanced(GroupEvent):
     member_id: str
     is_leader: bool
     """Whether this member computed the assignment; never with KIP-848."""
-    causes: tuple[Cause, ...]
+    causes: tuple[RebalanceCause, ...]
     """At least one."""
     reason: str
     """The same in words, of this member's own; often empty."""
@@ -120,7 +120,7 @@ class MembershipLost(GroupEvent):
 
     at: float
     generation_id: int
-    cause: Cause
+    cause: RebalanceCause
     reason: str
     """In words."""
 
@@ -136,7 +136,7 @@ class CoordinatorFound(GroupEvent):
 
 
 @frozen(kw_only=True)
-class Left(GroupEvent):
+class GroupLeft(GroupEvent):
     """The member is out of the group."""
 
     at: float

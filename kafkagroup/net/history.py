@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import COORDINATOR_MOVED, ErrorCode
@@ -18,7 +18,6 @@ from kafkagroup.member.vocabulary import (
     Fail,
     GenerationInfo,
     Leave,
-    Leaving,
     Lose,
     Replied,
     Revoke,
@@ -27,10 +26,10 @@ from kafkagroup.member.vocabulary import (
 )
 from kafkagroup.net.event_feed import EventFeed
 from kafkagroup.net.group_events import (
-    Cause,
     CoordinatorFound,
-    Left,
+    GroupLeft,
     MembershipLost,
+    RebalanceCause,
     Rebalanced,
     RebalancePhases,
     RebalanceStarted,
@@ -38,7 +37,11 @@ from kafkagroup.net.group_events import (
 from kafkagroup.net.metrics import GroupMeters, GroupMetrics
 
 if TYPE_CHECKING:
+    from kafkagroup.member.consumer_state import Member as ConsumerMember
+    from kafkagroup.member.state import Member
     from kafkagroup.net.membership import Running
+
+    State: TypeAlias = Member | ConsumerMember
 
 __all__ = ["History", "Step"]
 
@@ -69,31 +72,13 @@ _FENCING = frozenset(
 """Answers upon which the place counts as given away."""
 
 
-class _Phase(Protocol):
-    @property
-    def value(self) -> str: ...
-
-
-class _State(Protocol):
-    """What a member of either protocol has."""
-
-    @property
-    def phase(self) -> _Phase: ...
-    @property
-    def coordinator(self) -> Coordinator | None: ...
-    @property
-    def generation_id(self) -> int: ...
-    @property
-    def leaving(self) -> Leaving | None: ...
-
-
 @frozen
 class Step:
     """One step of a member."""
 
-    before: _State
+    before: State
     event: Any
-    after: _State
+    after: State
     effects: Sequence[object]
 
 
@@ -106,7 +91,7 @@ class History:
         self.last: Rebalanced | None = None
         self.lost = 0
         """How often the place was given away, or up."""
-        self.causes: Counter[Cause] = Counter()
+        self.causes: Counter[RebalanceCause] = Counter()
         """Of all rebalances; one with two causes counts for both."""
         self.rebalances = 0
         self._began: float | None = None
@@ -114,9 +99,9 @@ class History:
         self._marked = 0.0
         """Up to when its time is accounted for."""
         self._spent: dict[str, float] = {}
-        self._why: dict[Cause, str] = {}
+        self._why: dict[RebalanceCause, str] = {}
         """The causes of the rebalance under way, in words."""
-        self._asked: dict[Cause, str] = {}
+        self._asked: dict[RebalanceCause, str] = {}
         """What this side has asked for, and no rebalance has begun for."""
         self._coordinator: Coordinator | None = None
         self._led: frozenset[str] | None = None
@@ -137,7 +122,7 @@ class History:
 
     # ------------------------------------------------------------ what is told
 
-    def asked(self, cause: Cause, reason: str) -> None:
+    def asked(self, cause: RebalanceCause, reason: str) -> None:
         """This side is about to ask for a rebalance: another one, if one is under way."""
         self._asked.setdefault(cause, reason)
 
@@ -167,9 +152,9 @@ class History:
                 case Fail(error=error):
                     self._leave(now, str(error))
         if after.phase.value == "unjoined":
-            self._begin(step, Cause.JOINING if isinstance(event, Started) else _cause(event))
+            self._begin(step, _cause(event))
 
-    def taken_up(self, now: float, state: _State, generation: GenerationInfo) -> None:
+    def taken_up(self, now: float, state: State, generation: GenerationInfo) -> None:
         """The application owns what is assigned to it, and the generation stands."""
         if self._began is None:
             return
@@ -180,11 +165,11 @@ class History:
         if generation.is_leader and self._led is not None:
             joined, left = members - self._led, self._led - members
             if joined:
-                self._why.setdefault(Cause.MEMBER_JOINED, "")
+                self._why.setdefault(RebalanceCause.MEMBER_JOINED, "")
             if left:
-                self._why.setdefault(Cause.MEMBER_LEFT, "")
+                self._why.setdefault(RebalanceCause.MEMBER_LEFT, "")
         self._led = members if generation.is_leader else None
-        causes = tuple(self._why) or (Cause.UNKNOWN,)
+        causes = tuple(self._why) or (RebalanceCause.UNKNOWN,)
         event = Rebalanced(
             at=now,
             generation_id=generation.generation_id,
@@ -206,7 +191,7 @@ class History:
 
     # ------------------------------------------------------------ what follows
 
-    def _begin(self, step: Step, cause: Cause | None) -> None:
+    def _begin(self, step: Step, cause: RebalanceCause | None) -> None:
         """A rebalance is under way, perhaps for long."""
         self._why = {**self._why, **self._asked}
         self._asked = {}
@@ -229,9 +214,9 @@ class History:
         self._led = None
         leaving = step.after.leaving
         # An answer without an error that ends a generation: another had passed over this member.
-        cause = _cause(step.event) or Cause.FENCED
+        cause = _cause(step.event) or RebalanceCause.FENCED
         if leaving is not None:
-            cause = Cause.POLL_TIMEOUT if leaving.lost else Cause.UNKNOWN
+            cause = RebalanceCause.POLL_TIMEOUT if leaving.lost else RebalanceCause.UNKNOWN
         self.feed.publish(
             MembershipLost(
                 at=step.event.now,
@@ -248,14 +233,14 @@ class History:
         self._led = None
         self._asked = {}
         self._end()
-        self.feed.publish(Left(at=now, reason=reason))
+        self.feed.publish(GroupLeft(at=now, reason=reason))
 
     def _end(self) -> None:
         self._began = None
         self._spent = {}
         self._why = {}
 
-    def _account(self, now: float, state: _State) -> None:
+    def _account(self, now: float, state: State) -> None:
         """The time since the last look was spent in this state."""
         stage = _STAGES.get(state.phase.value)
         if stage is not None:
@@ -267,19 +252,21 @@ class History:
             self._spent[stage] = self._spent.get(stage, 0.0) + seconds
 
 
-def _cause(event: object) -> Cause | None:
-    """What the event that ended a generation tells of why."""
+def _cause(event: object) -> RebalanceCause | None:
+    """What the event that began a rebalance tells of why."""
     match event:
+        case Started():
+            return RebalanceCause.JOINING
         case SendFailed():
-            return Cause.COORDINATOR
+            return RebalanceCause.COORDINATOR
         case Replied(message=message):
             code = getattr(message, "error_code", None)
             if code in _FENCING:
-                return Cause.FENCED
+                return RebalanceCause.FENCED
             if code in COORDINATOR_MOVED or code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                return Cause.COORDINATOR
+                return RebalanceCause.COORDINATOR
     return None
 
 
-def _words(why: Mapping[Cause, str]) -> str:
+def _words(why: Mapping[RebalanceCause, str]) -> str:
     return "; ".join(filter(None, why.values()))

@@ -31,7 +31,8 @@ class LoopLag:
 
     def __init__(self, group_id: str, session_timeout: float, *, threaded: bool) -> None:
         self._group_id = group_id
-        self._enough = min(session_timeout * _SHARE, _MOST)
+        self.enough = min(session_timeout * _SHARE, _MOST)
+        """Seconds that are worth a warning."""
         self._waited = "rebalances" if threaded else "heartbeats"
         self._advice = _ADVICE if threaded else f"{_ADVICE}, or set heartbeat_thread=True"
         self._quiet_until = float("-inf")
@@ -53,7 +54,7 @@ class LoopLag:
     def saw(self, late: float, now: float) -> None:
         """Keep that something ran `late` seconds after its time, and warn if that was long."""
         self.note(late, now)
-        if late < self._enough or now < self._quiet_until:
+        if late < self.enough or now < self._quiet_until:
             return
         self._quiet_until = now + _QUIET
         logger.warning(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafkagroup._values import define, field, frozen
-from kafkagroup.net.group_events import Cause, Rebalanced
+from kafkagroup.net.group_events import RebalanceCause, Rebalanced
 from kafkagroup.types import TopicPartition
 
 __all__ = ["GroupMeters", "GroupMetrics", "Meter", "RequestMetrics"]
@@ -45,7 +45,7 @@ class GroupMetrics:
     is in `last_rebalance.phases`."""
     rebalances: int = 0
     """How many there were, since the start."""
-    rebalance_causes: Mapping[Cause, int] = field(factory=dict)
+    rebalance_causes: Mapping[RebalanceCause, int] = field(factory=dict)
     """How many of them for each cause; one may have several."""
     last_rebalance: Rebalanced | None = None
     losses: int = 0

@@ -27,7 +27,7 @@ from kafkagroup.errors import (
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Offer
-from kafkagroup.net.group_events import Cause
+from kafkagroup.net.group_events import RebalanceCause
 from kafkagroup.net.metadata import Racks
 from kafkagroup.net.offsets import Identity
 from kafkagroup.net.retry import Pauses
@@ -233,7 +233,7 @@ class Subscriber:
             # gave it its old share (KIP-345). Asked again in the same words it would for ever.
             names = escaped(", ".join(foreign))
             reason = f"assigned topics that are not subscribed: {names}"
-            session.history.asked(Cause.SUBSCRIPTION, reason)
+            session.history.asked(RebalanceCause.SUBSCRIPTION, reason)
             session.driver.rejoin(reason)
             return
         self._misassigned_in = -1
@@ -274,7 +274,7 @@ class Subscriber:
         self._let_go_in = generation.generation_id if revoked else -1
         if (revoked or self._came_back) and not self._claims and session.driver is not None:
             reason = f"let go of {len(revoked) or 'some'} partitions"
-            session.history.asked(Cause.HANDOVER, reason)
+            session.history.asked(RebalanceCause.HANDOVER, reason)
             session.driver.rejoin(reason)
 
     async def _know(self, topics: set[str]) -> None:

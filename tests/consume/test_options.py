@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor, roundrobin_assignor
-from kafkagroup.consume.options import ConsumerOptions, GroupProtocol, server_pattern
+from kafkagroup.consume.options import ConsumerOptions, GroupProtocol
+from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import ConfigurationError
 
 DEFAULTS: dict[str, Any] = {

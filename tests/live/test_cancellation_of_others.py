@@ -28,9 +28,9 @@ from kafkagroup import (
     Broker,
     CoordinatorFound,
     Election,
+    GroupLeft,
     GroupMember,
     GroupProtocol,
-    Left,
     OffsetAndMetadata,
     Rebalanced,
     RebalanceStarted,
@@ -380,7 +380,7 @@ async def test_cut_while_somebody_reads_events(cut: str) -> None:
                 while len(got) < 3:
                     got.append(await anext(events))
             got += [event async for event in events]
-            kinds = [RebalanceStarted, CoordinatorFound, Rebalanced, Left]
+            kinds = [RebalanceStarted, CoordinatorFound, Rebalanced, GroupLeft]
             assert [type(event) for event in got] == kinds
 
     await cut_everywhere(cut, story)

@@ -12,16 +12,16 @@ import anyio
 import pytest
 
 from kafkagroup import (
-    Cause,
     ConfigurationError,
     Consumer,
     CoordinatorFound,
     EventsMissed,
     GroupEvent,
+    GroupLeft,
     GroupMember,
     GroupProtocol,
-    Left,
     MembershipLost,
+    RebalanceCause,
     Rebalanced,
     RebalancePhases,
     RebalanceStarted,
@@ -37,6 +37,8 @@ from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRe
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 pytestmark = pytest.mark.anyio
+
+Cause = RebalanceCause
 
 FOUND = CoordinatorFound(at=0.0, node_id=1, host="kafka-1", port=9092)
 
@@ -127,7 +129,7 @@ async def test_a_life_from_joining_to_leaving(network: Any) -> None:
     assert again == RebalanceStarted(
         at=lost.at, generation_id=3, causes=(Cause.FENCED,), reason=reason
     )
-    assert gone[-1] == Left(at=gone[-1].at, reason="the consumer was closed")
+    assert gone[-1] == GroupLeft(at=gone[-1].at, reason="the consumer was closed")
     assert (metrics.rebalances, metrics.losses, metrics.last_rebalance) == (3, 1, left)
     assert metrics.rebalance_causes == Counter(
         {Cause.JOINING: 1, Cause.MEMBER_JOINED: 1, Cause.MEMBER_LEFT: 1}
@@ -202,7 +204,12 @@ async def test_cooperative_members_and_the_second_round(network: Any) -> None:
         async with consumer(**options) as two:
             await two.wait_assignment()
             first, second = await rebalanced(events), await rebalanced(events)
-    assert plain(first) == ((Cause.MEMBER_JOINED,), "", 3.0, RebalancePhases(letting_go=3.0))
+    assert plain(first) == (
+        (Cause.MEMBER_JOINED,),
+        "",
+        3.0,
+        RebalancePhases(letting_go=3.0),
+    )
     assert plain(second)[:2] == ((Cause.HANDOVER,), "let go of 2 partitions")
 
 
@@ -247,7 +254,7 @@ async def test_an_application_that_stays_away(network: Any) -> None:
     assert lost == MembershipLost(
         at=lost.at, generation_id=1, cause=Cause.POLL_TIMEOUT, reason=reason
     )
-    assert left == Left(at=lost.at, reason=reason)
+    assert left == GroupLeft(at=lost.at, reason=reason)
     assert back.causes == (Cause.JOINING,)
 
 
@@ -273,7 +280,7 @@ async def test_members_of_any_group(network: Any) -> None:
         "the metadata changed",
     )
     assert plain(asked)[:2] == ((Cause.REQUESTED,), "for the fun of it")
-    assert left == Left(at=left.at, reason="the member was closed")
+    assert left == GroupLeft(at=left.at, reason="the member was closed")
     assert (metrics.rebalances, metrics.last_rebalance) == (3, asked)
 
 
@@ -294,8 +301,8 @@ async def test_a_coordinator_that_moved(network: Any) -> None:
 # ---------------------------------------------------------------- readers
 
 
-def left(n: int) -> Left:
-    return Left(at=float(n), reason="")
+def left(n: int) -> GroupLeft:
+    return GroupLeft(at=float(n), reason="")
 
 
 async def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:

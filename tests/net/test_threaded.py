@@ -20,9 +20,9 @@ from kafkagroup import (
     BrokerError,
     Consumer,
     CoordinatorFound,
+    GroupLeft,
     GroupMember,
     GroupProtocol,
-    Left,
     Rebalanced,
     RebalanceStarted,
 )
@@ -517,5 +517,5 @@ async def test_what_happens_in_the_thread_is_told_in_the_loop(kafka: EmbeddedKaf
             metrics = one.metrics()
         found += [event async for event in events]
     kinds = [type(event) for event in found]
-    assert kinds == [RebalanceStarted, CoordinatorFound, Rebalanced, Left]
+    assert kinds == [RebalanceStarted, CoordinatorFound, Rebalanced, GroupLeft]
     assert metrics.last_rebalance == found[2]

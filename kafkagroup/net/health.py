@@ -1,0 +1,186 @@
+"""Whether a member does what it is there for, as a value with reasons: for a health endpoint.
+
+A check compares with the checks before: what stands still is seen by looking twice. Nothing is
+asked of a broker, and nothing runs between checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from kafkagroup._values import define, frozen
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.net.lag import LoopLag
+from kafkagroup.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kafkagroup.net.membership import Running
+    from kafkagroup.net.session import Session
+
+__all__ = ["Checkup", "Health", "HealthFinding", "HealthProblem", "health_of_consumer", "not_well"]
+
+
+class HealthProblem(Enum):
+    """What may be wrong."""
+
+    NOT_RUNNING = "not running"
+    """It was not started, or it was closed."""
+    FAILED = "failed"
+    """It ended with an error, which every call raises."""
+    AWAY = "away"
+    """It is out of the group, as the application stayed away for `max_poll_interval_ms`."""
+    NOT_JOINED = "not joined"
+    """It has tried to join, or to take part in a rebalance, for too long."""
+    SILENCE = "silence"
+    """No heartbeat was acknowledged for a whole session: others may have its partitions."""
+    LOOP_LAG = "loop lag"
+    """The event loop was late, so that heartbeats or rebalances waited."""
+    STALLED = "stalled"
+    """A partition makes no progress while its lag grows, or while the application takes nothing
+    at all of what waits for it."""
+
+
+@frozen(kw_only=True)
+class HealthFinding:
+    """One thing that is wrong."""
+
+    problem: HealthProblem
+    detail: str
+    """In words."""
+    partition: TopicPartition | None = None
+    """The one that is stalled."""
+
+    def __str__(self) -> str:
+        return f"{self.problem.value}: {self.detail}"
+
+
+@frozen
+class Health:
+    """All that is wrong; true when nothing is.
+
+    ```python
+    health = consumer.health()
+    return Response(str(health), status=200 if health else 503)
+    ```
+    """
+
+    findings: tuple[HealthFinding, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong. To have joined and own no partition is healthy."""
+        return not self.findings
+
+    def __bool__(self) -> bool:
+        return self.healthy
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.findings)) or "healthy"
+
+
+@define
+class _Mark:
+    """What was seen of a partition when it last made progress."""
+
+    processed: int
+    lag: int
+    since: float
+
+
+class Checkup:
+    """Of one member: what the last check saw."""
+
+    def __init__(self, lag: LoopLag) -> None:
+        self._loop = lag
+        self._unjoined: tuple[int, float] | None = None
+        """The generation that was over when it was found unjoined first, and when."""
+        self._marks: dict[OwnedPartition, _Mark] = {}
+        self._moved = float("-inf")
+        """When any partition was last seen to make progress."""
+
+    def check_loop(self, most: float | None) -> Iterator[HealthFinding]:
+        """`most`: seconds that the loop may be late; None: what is worth a warning."""
+        late = self._loop.longest
+        if late > (self._loop.enough if most is None else most):
+            detail = f"the event loop was late by {late:.1f} s"
+            yield HealthFinding(problem=HealthProblem.LOOP_LAG, detail=detail)
+
+    def check_membership(
+        self, now: float, driver: Running, *, settled: bool, patience: float
+    ) -> Iterator[HealthFinding]:
+        """`settled`: whether a generation stands and has been taken up; `patience`: for how many
+        seconds none need to."""
+        if settled:
+            self._unjoined = None
+            if now >= driver.owning_until:
+                silent = now - driver.last_heartbeat
+                detail = f"no heartbeat is acknowledged; the last was sent {silent:.1f} s ago"
+                yield HealthFinding(problem=HealthProblem.SILENCE, detail=detail)
+            return
+        generation = driver.generation_id
+        if self._unjoined is None or self._unjoined[0] != generation:
+            self._unjoined = (generation, now)
+        if (seconds := now - self._unjoined[1]) >= patience:
+            detail = f"in no generation for {seconds:.1f} s"
+            yield HealthFinding(problem=HealthProblem.NOT_JOINED, detail=detail)
+
+    def check_partitions(
+        self, now: float, owned: Iterable[OwnedPartition], *, patience: float
+    ) -> Iterator[HealthFinding]:
+        """`patience`: for how many seconds one may stand still; not those that are paused."""
+        marks = {}
+        for one in owned:
+            if one.lag is None or one.paused or one.revoked:
+                continue
+            mark = self._marks.get(one)
+            if mark is None or mark.processed != one.processed:
+                if mark is not None:
+                    self._moved = now
+                mark = _Mark(one.processed, one.lag, now)
+            marks[one] = mark
+        self._marks = marks
+        for one, mark in marks.items():
+            seconds, lag = now - mark.since, one.lag or 0
+            # Once enough is buffered nothing is fetched, and no lag is seen to grow.
+            untouched = one.buffered_records > 0 and now - self._moved >= patience
+            if seconds >= patience and (lag > mark.lag or untouched):
+                yield HealthFinding(
+                    problem=HealthProblem.STALLED,
+                    detail=f"{one.tp} stands at {one.processed} for {seconds:.1f} s, {lag} behind",
+                    partition=one.tp,
+                )
+
+
+def health_of_consumer(
+    checkup: Checkup,
+    session: Session,
+    now: float,
+    *,
+    joining_after: float | None,
+    stalled_after: float | None,
+    loop_lag_above: float | None,
+) -> Health:
+    """A consumer's that runs. As `Consumer.health`."""
+    options = session.options
+    if session.fatal is not None:
+        return not_well(HealthProblem.FAILED, str(session.fatal))
+    findings = [*checkup.check_loop(loop_lag_above)]
+    if session.expired:
+        away = now - session.last_poll
+        detail = f"the application has not come for a record for {away:.1f} s"
+        findings.append(HealthFinding(problem=HealthProblem.AWAY, detail=detail))
+    elif session.driver is not None:
+        patience = options.rebalance_timeout if joining_after is None else joining_after
+        findings += checkup.check_membership(
+            now, session.driver, settled=session.settled, patience=patience
+        )
+    patience = options.max_poll_interval if stalled_after is None else stalled_after
+    findings += checkup.check_partitions(now, session.delivery.owned.values(), patience=patience)
+    return Health(tuple(findings))
+
+
+def not_well(problem: HealthProblem, detail: str) -> Health:
+    """One finding, beside which no other counts."""
+    return Health((HealthFinding(problem=problem, detail=detail),))
