@@ -15,15 +15,15 @@ def wanted(
     owned: Iterable[OwnedPartition],
     now: float,
     *,
-    per_partition: int,
     room: int,
     records_per_partition: int,
 ) -> list[OwnedPartition]:
     """The partitions to ask for, those with the least buffered first.
 
     A partition is left out while its position is unknown, it is paused, revoked, failed, backing
-    off, or has `per_partition` bytes or `records_per_partition` records waiting; all are when
-    `room` bytes are used up.
+    off, or has `records_per_partition` records waiting; all are when `room` bytes are used up. Not
+    for the bytes that it has waiting: asked without it, a broker that has nothing for the others
+    keeps the question for `fetch_max_wait_ms`, and what waits is long gone by then.
     """
     if room <= 0:
         return []
@@ -32,7 +32,6 @@ def wanted(
         for o in owned
         if o.fetch_offset != UNKNOWN
         and not (o.revoked or o.paused or o.failed or o.reset)
-        and o.buffered_bytes < per_partition
         and o.buffered_records < records_per_partition
         and o.retry_at <= now
     ]

@@ -163,7 +163,6 @@ class Fetcher:
             ready = wanted(
                 sound,
                 now,
-                per_partition=self._options.max_partition_fetch_bytes,
                 room=room,
                 records_per_partition=self._options.queued_max_records,
             )

@@ -21,7 +21,7 @@ def owned(partition: int, **changes: object) -> OwnedPartition:
 
 
 def ask(*partitions: OwnedPartition, now: float = 10.0, room: int = 1) -> list[int]:
-    found = wanted(partitions, now, per_partition=100, room=room, records_per_partition=50)
+    found = wanted(partitions, now, room=room, records_per_partition=50)
     return [o.tp.partition for o in found]
 
 
@@ -36,7 +36,6 @@ def test_those_with_the_least_buffered_come_first() -> None:
 
 
 def test_back_pressure_by_partition_and_in_all() -> None:
-    assert ask(owned(0, buffered_bytes=100), owned(1, buffered_bytes=99)) == [1]
     assert ask(owned(0, buffered_records=50), owned(1, buffered_records=49)) == [1]
     assert ask(owned(0), room=0) == []
     assert ask(owned(0), room=-1) == []
