@@ -51,7 +51,7 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
     figures = []
     seconds = max(settings.seconds, 4 * INTERVAL // 1000)
     with EmbeddedKafka({"t": 1}) as node:
-        found = trials.run("punctual", bootstrap=node.bootstrap_servers, topic="t", seconds=seconds)
+        found = _run(node.bootstrap_servers, "t", seconds)
     figures.append(_figure("an embedded broker", found["late"], found["cpu"]))
     with broker.topic(bootstrap, 1) as topic:
         found = _run(bootstrap, topic, seconds)
