@@ -17,7 +17,7 @@ from kafkagroup.errors import ConfigurationError, KafkaGroupError, printable
 
 __all__ = ["COMMANDS", "app"]
 
-COMMANDS = ("plan",)
+COMMANDS = ("pipeline", "plan")
 """Command -> the file of that name, with "_" for "-"."""
 
 

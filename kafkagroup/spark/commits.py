@@ -30,7 +30,7 @@ from kafkagroup.types import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CommitListener", "commit", "pin", "reconcile"]
+__all__ = ["CommitListener", "commit", "file_system", "pin", "reconcile"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +63,21 @@ def pin(session: Logs, options: SourceOptions, planned: Positions) -> Positions:
 
 
 def commit(
-    session: Logs, group: str, done: Positions, timeout: float | None = None
+    session: Logs,
+    group: str,
+    done: Positions,
+    timeout: float | None = None,
+    *,
+    renew: bool = False,
 ) -> dict[TopicPartition, int]:
     """Commit the end of a batch that is in Spark's commit log; answer what was not there before.
 
+    With `renew`, what was there is committed again: brokers forget the offsets of a group without
+    members when `offsets.retention.minutes` have passed since their last commit.
+
     Raises: IllegalStateError where the group has members; BrokerError; TransportError.
     """
-    news = dict(done.offsets)
+    news, again = dict(done.offsets), {}
     for tp, committed in session.committed(group, done.offsets, timeout).items():
         note = Note.of(committed)
         if not note.is_of(done.topic_ids[tp.topic]):
@@ -77,8 +85,10 @@ def commit(
         ahead = committed.offset - done.offsets[tp]
         if ahead > 0 or (ahead == 0 and not note.first):
             del news[tp]
-    if news:
-        _write(session, group, done, news, timeout=timeout)
+            if renew and ahead == 0:
+                again[tp] = committed.offset
+    if written := news | again:
+        _write(session, group, done, written, timeout=timeout)
     return news
 
 
@@ -138,13 +148,16 @@ class CommitListener(StreamingQueryListener):
 
 
 def reconcile(
-    spark: SparkSession, checkpoint: str, options: Mapping[str, str]
+    spark: SparkSession, checkpoint: str, options: Mapping[str, str], *, renew: bool = False
 ) -> dict[TopicPartition, int]:
     """Commit the last batch in a checkpoint's commit log; answer what the group did not have.
 
     Call it before a query is started from `checkpoint`, and after it has ended. `options` are those
-    of the source. Raises: ConfigurationError where the checkpoint has no offsets of that group;
-    IllegalStateError where the group has members; BrokerError; TransportError.
+    of the source; `renew` commits again what the group has already, so that it does not expire
+    while partitions are idle.
+
+    Raises: ConfigurationError where the checkpoint has no offsets of that group; IllegalStateError
+    where the group has members; BrokerError; TransportError.
     """
     parsed = _with_group(options)
     last = _last_batch(spark, f"{checkpoint}/commits")
@@ -158,7 +171,7 @@ def reconcile(
     with Logs(parsed) as session:
         for done in found:
             assert done.group is not None
-            news |= commit(session, done.group, done)
+            news |= commit(session, done.group, done, renew=renew)
     return news
 
 
@@ -180,7 +193,7 @@ def _positions(text: str | None, group: str | None) -> Positions | None:
 
 def _last_batch(spark: SparkSession, folder: str) -> int | None:
     """The highest number among the files of a log of Spark's."""
-    files, path = _files(spark, folder)
+    files, path = file_system(spark, folder)
     if not files.exists(path):
         return None
     names = (status.getPath().getName() for status in files.listStatus(path))
@@ -188,7 +201,7 @@ def _last_batch(spark: SparkSession, folder: str) -> int | None:
 
 
 def _read(spark: SparkSession, file: str) -> str:
-    files, path = _files(spark, file)
+    files, path = file_system(spark, file)
     stream = files.open(path)
     try:
         return str(_jvm(spark).org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
@@ -196,7 +209,7 @@ def _read(spark: SparkSession, file: str) -> str:
         stream.close()
 
 
-def _files(spark: SparkSession, name: str) -> tuple[Any, Any]:
+def file_system(spark: SparkSession, name: str) -> tuple[Any, Any]:
     """The file system, whichever it is, and the path in it."""
     jvm = _jvm(spark)
     path = jvm.org.apache.hadoop.fs.Path(name)

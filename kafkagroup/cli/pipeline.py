@@ -1,0 +1,116 @@
+"""`kafkagroup pipeline`: the history of a cluster's groups as tables, and a page to look at."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import click
+
+from kafkagroup.errors import ConfigurationError
+
+__all__ = ["command"]
+
+
+@click.group("pipeline", short_help="How do the groups of a cluster do? Tables and a report.")
+def command() -> None:
+    """What __consumer_offsets tells of groups, as tables, on PySpark in this process.
+
+    Needs Java 17 and the extra `pipeline`. In a Spark of your own: `kafkagroup.spark.pipeline`.
+    """
+
+
+@command.command("run", short_help="Read what is new, and make the tables and the report.")
+@click.option(
+    "--bootstrap-servers",
+    metavar="HOST:PORT",
+    required=True,
+    help="Where the cluster is; several with commas between.",
+)
+@click.option(
+    "--out", metavar="DIR", required=True, help="Where the tables are: a path, or Spark's URL."
+)
+@click.option("--format", "form", default="parquet", show_default=True, help="Of the tables.")
+@click.option(
+    "--option",
+    "options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Another option of connecting, as sasl.mechanism=PLAIN.",
+)
+@click.option(
+    "--every",
+    type=click.FloatRange(1.0),
+    metavar="SECONDS",
+    help="Again and again, until it is interrupted. Default: once, as for cron.",
+)
+@click.option(
+    "--loads",
+    type=(str, click.Path(dir_okay=False, writable=True)),
+    metavar="GROUP FILE",
+    multiple=True,
+    help="Write the group's loads where a LoadsFile of its members reads them.",
+)
+@click.option("--report/--no-report", default=True, help="Whether to make report.html.")
+def run_command(
+    bootstrap_servers: str,
+    out: str,
+    form: str,
+    options: tuple[str, ...],
+    every: float | None,
+    loads: tuple[tuple[str, str], ...],
+    report: bool,
+) -> None:
+    """Read what groups have done since the last run, sample their lag, make the tables."""
+    given = {"bootstrap.servers": bootstrap_servers, **dict(map(_pair, options))}
+    spark = _session()
+    from kafkagroup.spark.pipeline import run
+    from kafkagroup.spark.weights import write_loads
+
+    try:
+        while True:
+            started = time.monotonic()
+            tables = run(spark, given, out, format=form, told=_progress)
+            for group, file in loads:
+                count = write_loads(tables.read("weights"), group, file)
+                click.echo(f"{file}: loads of {count} partitions of {group}", err=True)
+            if every is None:
+                return
+            time.sleep(max(0.0, started + every - time.monotonic()))
+    except KeyboardInterrupt:
+        if every is None:
+            raise
+    finally:
+        spark.stop()
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise click.UsageError(f"--option {text!r}: expected NAME=VALUE")
+    return name, value
+
+
+def _progress(step: str) -> None:
+    click.echo(f"{time.strftime('%H:%M:%S')}  {step}", err=True)
+
+
+def _session() -> Any:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the pipeline needs {error.name}: pip install 'kafkagroup[pipeline]'"
+        ) from error
+    # Else workers are another Python, and die at once.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return (
+        SparkSession.builder.appName("kafkagroup pipeline")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )

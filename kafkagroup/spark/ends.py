@@ -1,0 +1,181 @@
+"""Where logs ended, now and then, and so how far groups were behind at any time.
+
+The past is looked up: a log ended at some time where the first record at or after that time is. So
+a job that runs once an hour draws the hour, not a point. It is as right as producers' clocks are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import attrs
+
+from kafkagroup.spark.logs import Logs
+from kafkagroup.spark.options import parse_options
+from kafkagroup.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["LOG_ENDS", "LogEnd", "lag_history", "log_ends", "look_up"]
+
+LOG_ENDS = (
+    "topic string, topic_id string, partition int, log_start bigint, log_end bigint,"
+    " time timestamp, looked_up boolean"
+)
+"""The schema, in Spark's words."""
+
+_LAST = 10
+"""Commits of each group and partition at whose time the end is asked for: what is evaluated."""
+
+_SAMPLES = 60
+"""More such times, spread over the commits, of one partition and run: what a plot can show."""
+
+
+def log_ends(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    commits: DataFrame,
+    after: DataFrame | None = None,
+) -> DataFrame:
+    """The ends of the logs that groups read: now, and at the time of their commits.
+
+    `options` are those of connecting. `after`: the table of earlier runs; what it has is not asked
+    for again. Raises: BrokerError; TransportError.
+    """
+    found = look_up(options, _times(commits, after))
+    now = datetime.now(UTC)
+    rows = [
+        (
+            end.tp.topic,
+            end.topic_id,
+            end.tp.partition,
+            end.start,
+            end.end,
+            now if end.at is None else datetime.fromtimestamp(end.at / 1000, UTC),
+            end.at is not None,
+        )
+        for end in found
+    ]
+    return spark.createDataFrame(rows, LOG_ENDS)
+
+
+def _times(commits: DataFrame, after: DataFrame | None) -> dict[TopicPartition, list[int]]:
+    """Partition -> times in milliseconds at which to ask, sorted."""
+    times = commits.where("NOT removed").selectExpr(
+        "topic",
+        "partition",
+        "group_id",
+        "unix_millis(coalesce(commit_time, log_time)) AS time",
+    )
+    if after is not None:
+        known = after.groupBy("topic", "partition").agg({"time": "max"})
+        known = known.withColumnRenamed("max(time)", "known")
+        new = "IF(known IS NULL OR time > unix_millis(known), time, NULL) AS time"
+        joined = times.join(known, ["topic", "partition"], "left")
+        # Without new commits a partition is still asked for its end now.
+        times = joined.selectExpr("topic", "partition", "group_id", new)
+    ranked = times.selectExpr(
+        "*",
+        "row_number() OVER (PARTITION BY topic, partition, group_id ORDER BY time DESC) AS latest",
+        "row_number() OVER (PARTITION BY topic, partition ORDER BY time NULLS LAST) AS n",
+        "count(time) OVER (PARTITION BY topic, partition) AS total",
+    )
+    kept = f"IF(latest <= {_LAST} OR n % ceil(total / {_SAMPLES}) = 0, time, NULL)"
+    rows = (
+        ranked.selectExpr("topic", "partition", f"{kept} AS time")
+        .groupBy("topic", "partition")
+        .agg({"time": "collect_set"})
+        .collect()
+    )
+    return {TopicPartition(row[0], row[1]): sorted(row[2]) for row in rows}
+
+
+@attrs.frozen
+class LogEnd:
+    """A log at some time."""
+
+    tp: TopicPartition
+    topic_id: str
+    at: int | None
+    """Milliseconds since the epoch; None for now."""
+    start: int
+    """Of now."""
+    end: int
+
+
+def look_up(
+    options: Mapping[str, str], times: Mapping[TopicPartition, Sequence[int]]
+) -> list[LogEnd]:
+    """The log's end at each time in milliseconds, and now. Partitions that are gone are left out.
+
+    As many requests to each broker as the most times of one partition.
+    Raises: BrokerError; TransportError.
+    """
+    if not times:
+        return []
+    topics = ",".join(sorted({tp.topic for tp in times}))
+    found: list[tuple[TopicPartition, int | None, int]] = []
+    with Logs(parse_options({**options, "subscribe": topics})) as logs:
+        there, ids = logs.known(times)
+        for n in range(max((len(times[tp]) for tp in there), default=0)):
+            asked = {tp: times[tp][n] for tp in there if n < len(times[tp])}
+            found += [(tp, asked[tp], end) for tp, end in logs.offsets_at(asked).items()]
+        starts, ends = logs.log_bounds(there)
+    found += [(tp, None, end) for tp, end in ends.items()]
+    return [LogEnd(tp, ids[tp.topic], at, starts[tp], end) for tp, at, end in found]
+
+
+def lag_history(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
+    """How far each group was behind, in records, whenever the log's end is known.
+
+    Of a time when it had committed nothing yet, nothing is said. A topic made anew is another.
+    """
+    told = commits.selectExpr(
+        "group_id",
+        "topic",
+        "partition",
+        "topic_id AS of_id",
+        "coalesce(commit_time, log_time) AS time",
+        "log_offset AS place",
+        "IF(removed, -1, offset) AS committed",
+        "CAST(NULL AS bigint) AS log_end",
+        "CAST(NULL AS bigint) AS log_start",
+        "CAST(NULL AS string) AS end_id",
+    )
+    readers = commits.select("group_id", "topic", "partition").distinct()
+    ends = readers.join(log_ends, ["topic", "partition"]).selectExpr(
+        "group_id",
+        "topic",
+        "partition",
+        "CAST(NULL AS string) AS of_id",
+        "time",
+        # Behind all commits of the same time: they are what was committed then.
+        f"CAST({2**63 - 1} AS bigint) AS place",
+        "CAST(NULL AS bigint) AS committed",
+        "log_end",
+        "log_start",
+        "topic_id AS end_id",
+    )
+    window = "OVER (PARTITION BY group_id, topic, partition ORDER BY time, place)"
+    joined = told.union(ends).selectExpr(
+        "*",
+        # One struct, so that an id that is not told does not come from an older commit.
+        f"last(IF(committed IS NULL, NULL, struct(committed, of_id)), true) {window} AS was",
+    )
+    same = "(was.of_id IS NULL OR end_id IS NULL OR end_id = '' OR was.of_id = end_id)"
+    return (
+        joined.where(f"log_end IS NOT NULL AND was.committed >= 0 AND {same}")
+        .selectExpr(
+            "group_id",
+            "topic",
+            "partition",
+            "time",
+            "was.committed AS committed",
+            "log_end",
+            "greatest(0, log_end - greatest(was.committed, log_start)) AS lag",
+        )
+        .dropDuplicates(["group_id", "topic", "partition", "time"])
+    )

@@ -1,0 +1,72 @@
+"""What partitions weigh: the loads that `kafkagroup.assign.weighted_sticky` balances.
+
+A load is the records per second that the partition's owner has to get through so as to keep up and
+to be level within `horizon`: the rate at which records come, and a share of what waits.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from kafkagroup.assign.loads import MeasuredLoads, encode_loads
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["weights", "write_loads"]
+
+
+def weights(
+    evaluation: DataFrame, log_ends: DataFrame, *, horizon: float = 300.0, window: float = 600.0
+) -> DataFrame:
+    """Group, topic and partition, with `rate` and `load` in records per second, and `made_at`.
+
+    `rate` is that of the last `window` seconds; 0 where the log's end is known once only.
+    `horizon`: seconds in which a lag is to be gone. Raises: ConfigurationError.
+    """
+    if not (horizon > 0 and window > 0):
+        raise ConfigurationError(f"horizon={horizon}, window={window}; expected seconds above 0")
+    newest = log_ends.groupBy("topic", "partition").agg(F.max("time").alias("latest"))
+    span = "(unix_micros(max(time)) - unix_micros(min(time))) / 1e6"
+    # A topic made anew in between has smaller ends: no rate is below 0.
+    grown = "greatest(0, max_by(log_end, time) - min_by(log_end, time))"
+    rates = (
+        log_ends.join(newest, ["topic", "partition"])
+        .where(f"unix_micros(time) >= unix_micros(latest) - {round(window * 1e6)}")
+        .groupBy("topic", "partition")
+        .agg(F.expr(f"coalesce({grown} / nullif({span}, 0), 0) AS rate"))
+    )
+    return evaluation.join(rates, ["topic", "partition"], "left").selectExpr(
+        "group_id",
+        "topic",
+        "partition",
+        "coalesce(rate, 0) AS rate",
+        "lag",
+        f"coalesce(rate, 0) + coalesce(lag, 0) / {float(horizon)!r}D AS load",
+        "evaluated_at AS made_at",
+    )
+
+
+def write_loads(weights: DataFrame, group: str, path: str | os.PathLike[str]) -> int:
+    """Write a group's loads where a `LoadsFile` of its members reads them; answer how many.
+
+    Nobody reads half a file: it is written beside, and renamed.
+    """
+    rows = (
+        weights.where(F.col("group_id") == group)
+        .selectExpr("topic", "partition", "load", "unix_millis(made_at) AS made_at")
+        .collect()
+    )
+    made_at = max((row.made_at for row in rows), default=0) / 1000
+    loads = {TopicPartition(row.topic, row.partition): row.load for row in rows}
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.new")
+    beside.write_text(encode_loads(MeasuredLoads(made_at=made_at, loads=loads)), "utf-8")
+    beside.replace(target)
+    return len(loads)

@@ -1,0 +1,146 @@
+"""Lives of groups, record by record: what the fold makes of them, without Spark or Kafka."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafkagroup.spark.lives import Life, live
+
+NOBODY: dict[str, Any] = dict.fromkeys(
+    ("instance_id", "client_id", "client_host", "epoch", "state", "assigned")
+)
+
+
+def record(of: str, time: int, removed: bool = False, **more: Any) -> dict[str, Any]:
+    kind = "classic" if of == "GroupMetadata" else "consumer"
+    empty = {"generation": None, "state_time": None, "members": None}
+    return {"record": of, "kind": kind, "removed": removed, "time": time, **empty, **more}
+
+
+def member(name: str, *partitions: int, **more: Any) -> dict[str, Any]:
+    assigned = [{"topic": "t", "topic_id": None, "partition": p} for p in partitions]
+    return {**NOBODY, "member_id": name, "client_id": f"c-{name}", "assigned": assigned, **more}
+
+
+def classic(number: int, time: int, *members: dict[str, Any], took: int = 0) -> dict[str, Any]:
+    return record(
+        "GroupMetadata", time, generation=number, state_time=time - took, members=list(members)
+    )
+
+
+def rebalances(life: Life) -> list[tuple[Any, ...]]:
+    return [
+        (r.generation, r.cause, r.started, r.ended, r.members, r.moved) for r in life.rebalances
+    ]
+
+
+def tenures(life: Life) -> list[tuple[Any, ...]]:
+    found = [(t.member_id, t.partition, t.generation, t.started, t.ended) for t in life.tenures]
+    return sorted(found, key=lambda t: (t[3], t[0], t[1]))
+
+
+def test_a_classic_group() -> None:
+    life = live(
+        [
+            classic(1, 10, member("a", 0, 1), took=3),
+            classic(2, 20, member("a", 0), member("b", 1), took=5),
+            # The same generation again: a static member that came back. No rebalance.
+            classic(2, 25, member("a", 0), member("b", 1)),
+            classic(3, 30, member("a", 0), member("b", 1)),
+            classic(4, 40, member("b", 0, 1)),
+            classic(5, 50),
+        ]
+    )
+    assert rebalances(life) == [
+        (1, "first seen", 7, 10, 1, 0),
+        (2, "1 joined", 15, 20, 2, 1),
+        (3, "members joined again", 30, 30, 2, 0),
+        (4, "1 left", 40, 40, 1, 1),
+        (5, "all left", 50, 50, 0, 0),
+    ]
+    assert tenures(life) == [
+        ("a", 0, 1, 10, 20),
+        ("a", 1, 1, 10, 20),
+        ("a", 0, 2, 20, 30),
+        ("b", 1, 2, 20, 30),
+        ("a", 0, 3, 30, 40),
+        ("b", 1, 3, 30, 40),
+        ("b", 0, 4, 40, 50),
+        ("b", 1, 4, 40, 50),
+    ]
+    assert life.members == {}
+
+
+def joined(name: str, time: int) -> dict[str, Any]:
+    return record("ConsumerGroupMemberMetadata", time, members=[member(name)])
+
+
+def epoch(number: int, time: int) -> dict[str, Any]:
+    return record("ConsumerGroupMetadata", time, generation=number)
+
+
+def current(name: str, number: int, state: int, time: int, *partitions: int) -> dict[str, Any]:
+    of = member(name, *partitions, epoch=number, state=state)
+    return record("ConsumerGroupCurrentMemberAssignment", time, members=[of])
+
+
+def test_a_group_of_kip_848_is_unstable_until_every_member_is_there() -> None:
+    """b waits until a has let go: between the two the partition is nobody's, a pause."""
+    life = live(
+        [
+            joined("a", 10),
+            epoch(1, 10),
+            current("a", 1, 0, 11, 0, 1),
+            joined("b", 20),
+            epoch(2, 20),
+            current("b", 2, 2, 21),
+            current("a", 1, 1, 22, 0),
+            current("a", 2, 0, 24, 0),
+            current("b", 2, 0, 27, 1),
+        ]
+    )
+    assert rebalances(life) == [(1, "1 joined", 10, 11, 1, 0), (2, "1 joined", 20, 27, 2, 1)]
+    assert [t for t in tenures(life) if t[1] == 1] == [("a", 1, 1, 11, 22), ("b", 1, 2, 27, None)]
+    assert {m: (of.partitions, of.epoch, of.client_id) for m, of in life.members.items()} == {
+        "a": (1, 2, "c-a"),
+        "b": (1, 2, "c-b"),
+    }
+
+
+def test_a_member_of_kip_848_that_leaves() -> None:
+    gone = [member("a")]
+    life = live(
+        [
+            joined("a", 10),
+            joined("b", 10),
+            epoch(1, 10),
+            current("a", 1, 0, 11, 0),
+            current("b", 1, 0, 12, 1),
+            record("ConsumerGroupCurrentMemberAssignment", 20, removed=True, members=gone),
+            record("ConsumerGroupMemberMetadata", 20, removed=True, members=gone),
+            epoch(2, 20),
+            current("b", 2, 0, 23, 0, 1),
+            epoch(3, 30),
+        ]
+    )
+    assert rebalances(life) == [
+        (1, "2 joined", 10, 12, 2, 0),
+        (2, "1 left", 20, 23, 1, 1),
+        # It has not ended: nobody has said that it has come there.
+        (3, "topics or assignor changed", 30, None, 1, 0),
+    ]
+    assert [t for t in tenures(life) if t[0] == "a"] == [("a", 0, 1, 11, 20)]
+
+
+def test_a_group_that_is_forgotten_begins_anew() -> None:
+    life = live(
+        [
+            classic(7, 10, member("a", 0)),
+            record("GroupMetadata", 20, removed=True),
+            joined("a", 30),
+            epoch(1, 30),
+        ]
+    )
+    assert [(r.generation, r.kind) for r in life.rebalances] == [(7, "classic"), (1, "consumer")]
+    assert tenures(life) == [("a", 0, 7, 10, 20)]
+    assert list(life.members) == ["a"]

@@ -1,0 +1,209 @@
+"""The whole way: groups of real Kafka that rebalance, fall behind and stop, and what is told."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from brokers import numbered
+
+from kafkagroup import TopicPartition
+from kafkagroup.assign.loads import decode_loads
+
+pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
+
+from kafkagroup.spark import pipeline
+from kafkagroup.spark.weights import weights, write_loads
+
+GROUPS = ("pipe-classic", "pipe-848", "pipe-alone")
+
+
+class Member:
+    """A consumer of librdkafka, which polls when it is told to."""
+
+    def __init__(self, address: str, group: str, **more: str) -> None:
+        given = {name.replace("_", "."): value for name, value in more.items()}
+        self.seen = 0
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                **given,
+            }
+        )
+        self._consumer.subscribe(["pipe"])
+
+    def poll(self) -> None:
+        message = self._consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            self.seen += 1
+            self._consumer.commit(message, asynchronous=False)
+
+    @property
+    def owns(self) -> int:
+        return len(self._consumer.assignment())
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def until(members: list[Member], owns: list[int], seen: int = 0) -> None:
+    deadline = time.monotonic() + 120
+    while [m.owns for m in members] != owns or sum(m.seen for m in members) < seen:
+        assert time.monotonic() < deadline, [(m.owns, m.seen) for m in members]
+        for member in members:
+            # One whose partitions move commits what is not its own any more.
+            with contextlib.suppress(confluent_kafka.KafkaException):
+                member.poll()
+
+
+def live(address: str, group: str, **more: str) -> None:
+    """One member; two; one again, which leaves in the end. All is read but the last records."""
+    first = Member(address, group, **more)
+    until([first], [4], seen=4)
+    second = Member(address, group, **more)
+    until([first, second], [2, 2])
+    second.close()
+    until([first], [4])
+    first.close()
+
+
+@pytest.fixture(scope="module")
+def out(spark: Any, module_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables after two runs, between which nothing happened."""
+    broker, folder = module_broker, tmp_path_factory.mktemp("pipeline")
+    broker.create("pipe", 4)
+    for partition in range(4):
+        broker.fill("pipe", partition, numbered(partition, 5))
+    live(broker.address, "pipe-classic")
+    live(broker.address, "pipe-848", group_protocol="consumer")
+    broker.commit("pipe-alone", {TopicPartition("pipe", 0): 2})
+    for _ in range(2):
+        pipeline.run(spark, {"bootstrap.servers": broker.address}, str(folder))
+    return folder
+
+
+def rows(spark: Any, out: Path, table: str, where: str = "true") -> list[Any]:
+    frame = spark.read.parquet(str(out / table))
+    if "group_id" in frame.columns:
+        frame = frame.where("group_id LIKE 'pipe-%'")
+    return frame.where(where).collect()  # type: ignore[no-any-return]
+
+
+def test_every_table_is_there_and_the_jobs_own_group_is_not(spark: Any, out: Path) -> None:
+    for table in pipeline.DERIVED:
+        frame = spark.read.parquet(str(out / table))
+        if "group_id" in frame.columns:
+            assert frame.where(f"group_id = '{pipeline.GROUP}'").count() == 0, table
+    assert rows(spark, out, "undecoded") == []
+    assert len(rows(spark, out, "commits")) > 8
+
+
+def test_rebalances_and_their_causes(spark: Any, out: Path) -> None:
+    for group in GROUPS[:2]:
+        found = rows(spark, out, "rebalances", f"group_id = '{group}'")
+        told = [(r.cause, r.members) for r in sorted(found, key=lambda r: r.generation)]
+        joined = told.index(("1 joined", 2))
+        assert ("1 left", 1) in told[joined:], told
+        assert all(r.seconds is None or 0 <= r.seconds < 120 for r in found)
+        assert sum(r.moved for r in found) >= 2
+
+
+def test_who_had_what(spark: Any, out: Path) -> None:
+    for group in GROUPS[:2]:
+        found = rows(spark, out, "ownership", f"group_id = '{group}'")
+        assert {r.topic for r in found} == {"pipe"}
+        for partition in range(4):
+            row = sorted((r for r in found if r.partition == partition), key=lambda r: r.started)
+            assert all(r.ended is not None for r in row)
+            for one, other in pairwise(row):
+                assert one.ended <= other.started, "two owners at a time"
+        assert len({r.member_id for r in found}) == 2
+
+
+def test_lag_is_known_whenever_somebody_committed(spark: Any, out: Path) -> None:
+    """Records are of 1970, so at the time of each commit all of them were there."""
+    found = rows(spark, out, "lag_history", "group_id = 'pipe-alone'")
+    assert {(r.topic, r.partition, r.committed, r.log_end, r.lag) for r in found} == {
+        ("pipe", 0, 2, 5, 3)
+    }
+    # The commit of its own, and the two runs.
+    assert len({r.time for r in found}) >= 3
+
+
+def test_evaluation_and_health(spark: Any, out: Path) -> None:
+    (alone,) = rows(spark, out, "evaluation", "group_id = 'pipe-alone'")
+    assert (alone.lag, alone.status, alone.stuck) == (3, "STOP", True)
+    health = {row.group_id: row for row in rows(spark, out, "group_health")}
+    assert set(health) == set(GROUPS)
+    assert (health["pipe-alone"].status, health["pipe-alone"].stuck_partitions) == ("STOP", 1)
+    assert (health["pipe-alone"].rebalances, health["pipe-alone"].kind) == (0, None)
+    for group, kind in zip(GROUPS, ("classic", "consumer"), strict=False):
+        of = health[group]
+        assert (of.kind, of.members) == (kind, 0)
+        assert of.rebalances >= 2
+        assert of.rebalances_per_hour > 0
+        assert 0 <= of.unstable_share < 1
+
+
+def test_loads_as_members_read_them(spark: Any, out: Path, tmp_path: Path) -> None:
+    file = tmp_path / "loads.json"
+    assert write_loads(spark.read.parquet(str(out / "weights")), "pipe-alone", file) == 1
+    measured = decode_loads(file.read_bytes())
+    assert measured.loads == {TopicPartition("pipe", 0): pytest.approx(3 / 300)}
+    assert abs(time.time() - measured.made_at) < 600
+    assert [path.name for path in tmp_path.iterdir()] == ["loads.json"]
+
+
+def test_a_rate_counts_as_much_as_what_waits(spark: Any) -> None:
+    ends = spark.sql(
+        """SELECT 't' AS topic, p AS partition, timestamp_seconds(s) AS time, e AS log_end FROM
+        VALUES (0, 0, 900), (0, 500, 100), (0, 600, 400), (1, 600, 7) AS of(p, s, e)"""
+    )
+    evaluation = spark.sql(
+        """SELECT 'g' AS group_id, 't' AS topic, p AS partition, l AS lag,
+        timestamp_seconds(600) AS evaluated_at FROM VALUES (0, 60), (1, null), (2, 6) AS of(p, l)"""
+    )
+    found = weights(evaluation, ends, horizon=60.0, window=100.0).orderBy("partition").collect()
+    assert [(r.partition, r.rate, r.load) for r in found] == [(0, 3.0, 4.0), (1, 0, 0), (2, 0, 0.1)]
+
+
+def test_what_a_run_reads_again_is_there_once(
+    spark: Any, module_broker: Any, out: Path, tmp_path: Path
+) -> None:
+    """A job that lost its checkpoint, or died before it was written, reads what it has already."""
+    shutil.copytree(out, tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "checkpoint")
+    before = spark.read.parquet(str(tmp_path / "again" / "events")).count()
+    pipeline.run(spark, {"bootstrap.servers": module_broker.address}, str(tmp_path / "again"))
+    events = spark.read.parquet(str(tmp_path / "again" / "events"))
+    assert events.count() >= 2 * before
+    for table in ("commits", "rebalances", "ownership", "generations"):
+        columns = [c for c in rows(spark, out, table)[0].__fields__ if c != "members"]
+        one = sorted(
+            map(
+                str,
+                spark.read.parquet(str(out / table))
+                .where("group_id LIKE 'pipe-%'")
+                .select(columns)
+                .collect(),
+            )
+        )
+        other = sorted(
+            map(
+                str,
+                spark.read.parquet(str(tmp_path / "again" / table))
+                .where("group_id LIKE 'pipe-%'")
+                .select(columns)
+                .collect(),
+            )
+        )
+        assert one == other, table
