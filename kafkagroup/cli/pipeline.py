@@ -67,6 +67,7 @@ def run_command(
     given = {"bootstrap.servers": bootstrap_servers, **dict(map(_pair, options))}
     spark = _session()
     from kafkagroup.spark.pipeline import run
+    from kafkagroup.spark.report import write_report
     from kafkagroup.spark.weights import write_loads
 
     try:
@@ -76,6 +77,9 @@ def run_command(
             for group, file in loads:
                 count = write_loads(tables.read("weights"), group, file)
                 click.echo(f"{file}: loads of {count} partitions of {group}", err=True)
+            if report:
+                _progress("report")
+                click.echo(write_report(tables))
             if every is None:
                 return
             time.sleep(max(0.0, started + every - time.monotonic()))
@@ -110,6 +114,8 @@ def _session() -> Any:
         SparkSession.builder.appName("kafkagroup pipeline")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        # As many as there are cores at most; the default of 200 tasks is for clusters.
+        .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.log.level", "ERROR")
         .getOrCreate()

@@ -154,6 +154,16 @@ def test_evaluation_and_health(spark: Any, out: Path) -> None:
         assert 0 <= of.unstable_share < 1
 
 
+def test_the_page_that_is_made_of_it(spark: Any, out: Path, tmp_path: Path) -> None:
+    report = pytest.importorskip("kafkagroup.spark.report", reason="NOT TESTED: no matplotlib")
+    path = report.write_report(pipeline.Tables(spark, str(out)))
+    assert path == f"{out}/report.html"
+    html = Path(path).read_text("utf-8")
+    for group in GROUPS:
+        assert f"<h2>{group} " in html
+    assert "pipe/3" in html
+
+
 def test_loads_as_members_read_them(spark: Any, out: Path, tmp_path: Path) -> None:
     file = tmp_path / "loads.json"
     assert write_loads(spark.read.parquet(str(out / "weights")), "pipe-alone", file) == 1

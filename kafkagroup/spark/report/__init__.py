@@ -1,0 +1,33 @@
+"""A page to look at: the tables of the pipeline as one HTML file that needs nothing else.
+
+`facts` asks the tables, `plots` draws, `page` writes. No network, no script: what is in it is text
+and SVG, and a policy in the page forbids browsers anything more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafkagroup.spark.pipeline import Tables
+
+__all__ = ["write_report"]
+
+
+def write_report(tables: Tables, name: str = "report.html") -> str:
+    """Write the page beside the tables; answer its path.
+
+    Raises: ImportError without matplotlib, which is in the extra `pipeline`.
+    """
+    from kafkagroup.spark.commits import file_system
+    from kafkagroup.spark.report.facts import gather
+    from kafkagroup.spark.report.page import render
+
+    text = render(gather(tables))
+    files, path = file_system(tables.spark, tables.path(name))
+    stream = files.create(path, True)
+    try:
+        stream.write(bytearray(text.encode("utf-8")))
+    finally:
+        stream.close()
+    return tables.path(name)

@@ -1,0 +1,168 @@
+"""What the report shows, as plain values: the worst first, and never more than a page can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from kafkagroup.spark.evaluation import Status
+
+if TYPE_CHECKING:
+    from kafkagroup.spark.pipeline import Tables
+
+__all__ = ["Bar", "Facts", "Group", "Rebalance", "Stuck", "gather", "total_lag"]
+
+MOST_GROUPS = 12
+"""Groups with a section of their own."""
+MOST_STUCK = 100
+MOST_REBALANCES = 200
+"""Of each group: the last ones."""
+MOST_POINTS = 20_000
+"""Samples of lag of each group: the last ones."""
+MOST_BARS = 3_000
+"""Stretches of ownership of each group: the last ones."""
+
+
+@attrs.frozen
+class Stuck:
+    """A partition that does not get on."""
+
+    group: str
+    topic: str
+    partition: int
+    status: str
+    lag: int | None
+    seconds: float | None
+    last_commit: datetime | None
+
+
+@attrs.frozen
+class Rebalance:
+    generation: int
+    cause: str
+    started: datetime
+    ended: datetime | None
+    members: int
+    moved: int
+
+
+@attrs.frozen
+class Bar:
+    """A member's time with a partition, in one generation."""
+
+    topic: str
+    partition: int
+    member: str
+    generation: int
+    started: datetime
+    ended: datetime | None
+
+
+@attrs.frozen(kw_only=True)
+class Group:
+    """One group. Lists are in order of time."""
+
+    name: str
+    health: dict[str, Any]
+    """Its row in `group_health`."""
+    lag: Sequence[tuple[datetime, int]] = ()
+    """All partitions together."""
+    rebalances: Sequence[Rebalance] = ()
+    bars: Sequence[Bar] = ()
+
+
+@attrs.frozen
+class Facts:
+    made_at: datetime
+    """The time of the last sample; all times are UTC."""
+    stuck: Sequence[Stuck]
+    groups: Sequence[Group]
+    """The worst first."""
+    others: int = 0
+    """Groups that are not shown."""
+
+
+def gather(tables: Tables) -> Facts:
+    """Ask the tables of a pipeline's `run`. The session's time zone should be UTC."""
+    order = " ".join(f"WHEN '{status.name}' THEN {status.value}" for status in Status)
+    health = [
+        row.asDict()
+        for row in tables.read("group_health")
+        .orderBy("group_id")
+        .selectExpr("*", f"coalesce(CASE status {order} END, -1) AS worst")
+        .orderBy("worst", "stuck_partitions", "lag", "rebalances", ascending=False)
+        .limit(MOST_GROUPS)
+        .collect()
+    ]
+    names = [row["group_id"] for row in health]
+    stuck = [
+        Stuck(r.group_id, r.topic, r.partition, r.status, r.lag, r.seconds, r.last_commit)
+        for r in tables.read("evaluation")
+        .where("stuck")
+        .orderBy("lag", ascending=False)
+        .limit(MOST_STUCK)
+        .collect()
+    ]
+    samples = _by_group(tables, "lag_history", "time", MOST_POINTS, names)
+    rebalances = _by_group(tables, "rebalances", "started", MOST_REBALANCES, names)
+    bars = _by_group(tables, "ownership", "started", MOST_BARS, names)
+    groups = [
+        Group(
+            name=name,
+            health=row,
+            lag=total_lag((r.time, (r.topic, r.partition), r.lag) for r in samples.get(name, ())),
+            rebalances=[
+                Rebalance(r.generation, r.cause, r.started, r.ended, r.members, r.moved)
+                for r in rebalances.get(name, ())
+            ],
+            bars=[
+                Bar(
+                    r.topic or r.topic_id,
+                    r.partition,
+                    r.member_id,
+                    r.generation,
+                    r.started,
+                    r.ended,
+                )
+                for r in bars.get(name, ())
+            ],
+        )
+        for name, row in zip(names, health, strict=True)
+    ]
+    times = [row["evaluated_at"] for row in health]
+    count = tables.read("group_health").count()
+    made_at = max(times, default=datetime(1970, 1, 1))
+    return Facts(made_at, stuck, groups, count - len(groups))
+
+
+def _by_group(
+    tables: Tables, table: str, time: str, most: int, names: Sequence[str]
+) -> dict[str, list[Any]]:
+    """The last rows of each of these groups, in order of time."""
+    from pyspark.sql import functions as F
+
+    rows = (
+        tables.read(table)
+        .where(F.col("group_id").isin(list(names)))
+        .selectExpr("*", f"row_number() OVER (PARTITION BY group_id ORDER BY {time} DESC) AS nth")
+        .where(f"nth <= {most}")
+        .orderBy("group_id", time)
+        .collect()
+    )
+    return {name: list(of) for name, of in groupby(rows, key=lambda row: row.group_id)}
+
+
+def total_lag(samples: Iterable[tuple[datetime, object, int]]) -> list[tuple[datetime, int]]:
+    """Time and lag of all partitions together, from samples in order of time, each of one."""
+    known: dict[object, int] = {}
+    total, found = 0, []
+    for time, rows in groupby(samples, key=lambda sample: sample[0]):
+        for _, partition, lag in rows:
+            total += lag - known.get(partition, 0)
+            known[partition] = lag
+        found.append((time, total))
+    return found

@@ -1,0 +1,177 @@
+"""The page itself. Names come from whoever named a group or a topic: all text is escaped here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from html import escape
+from typing import Any
+
+from kafkagroup.errors import printable
+from kafkagroup.spark.report.facts import Facts, Group
+from kafkagroup.spark.report.plots import plot
+
+__all__ = ["render"]
+
+_HEAD = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width">
+<title>Groups</title>
+<style>
+body { font: 15px/1.45 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 72rem;
+  padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; overflow-wrap: anywhere; }
+table { border-collapse: collapse; font-size: 13px; margin: .6rem 0; }
+th, td { padding: .25rem .8rem .25rem 0; text-align: left; border-bottom: 1px solid #e3e3e3;
+  vertical-align: top; white-space: nowrap; }
+td:first-child { white-space: normal; overflow-wrap: anywhere; }
+.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.OK { color: #1a7f37; } .WARN { color: #9a6700; }
+.STOP, .STALL, .REWIND { color: #cf222e; font-weight: 600; }
+svg { max-width: 100%; height: auto; } .note { color: #666; font-size: 13px; }
+</style>
+</head>
+<body>
+"""
+
+
+def render(facts: Facts) -> str:
+    """The page as text. Stuck partitions first, then all groups, then each with its plots."""
+    counted = "Rebalances are counted since the log of groups can be read without a gap."
+    body = [
+        "<h1>Groups</h1>",
+        f'<p class="note">As of {_time(facts.made_at)}, all times in UTC. {counted}</p>',
+        "<h2>Stuck partitions</h2>",
+        _stuck(facts) if facts.stuck else "<p>None.</p>",
+        "<h2>Health</h2>",
+        _health(facts.groups),
+    ]
+    if facts.others:
+        body.append(f'<p class="note">{facts.others} more groups are in the tables.</p>')
+    body += [_group(group, facts.made_at) for group in facts.groups]
+    return _HEAD + "\n".join(body) + "\n</body>\n</html>\n"
+
+
+def _stuck(facts: Facts) -> str:
+    return _table(
+        ("group", "partition", "status", "lag", "seconds behind", "last commit"),
+        [
+            (
+                _text(of.group),
+                _text(f"{of.topic}/{of.partition}"),
+                _status(of.status),
+                _number(of.lag),
+                _number(of.seconds),
+                _time(of.last_commit),
+            )
+            for of in facts.stuck
+        ],
+        numbers=(3, 4),
+    )
+
+
+def _health(groups: Iterable[Group]) -> str:
+    return _table(
+        (
+            "group",
+            "kind",
+            "status",
+            "members",
+            "lag",
+            "seconds behind",
+            "rebalances",
+            "an hour",
+            "unstable",
+            "skew",
+            "skew of lag",
+            "counted since",
+        ),
+        [
+            (
+                _text(group.name),
+                _text(of["kind"] or "offsets only"),
+                _status(of["status"]),
+                _number(of["members"]),
+                _number(of["lag"]),
+                _number(of["seconds"]),
+                _number(of["rebalances"]),
+                _number(of["rebalances_per_hour"]),
+                _share(of["unstable_share"]),
+                _number(of["skew"]),
+                _number(of["lag_skew"]),
+                _time(of["coverage"]),
+            )
+            for group in groups
+            for of in (group.health,)
+        ],
+        numbers=range(3, 11),
+    )
+
+
+def _group(group: Group, until: datetime) -> str:
+    parts = [f"<h2>{_text(group.name)} {_status(group.health['status'])}</h2>"]
+    if svg := plot(group, until):
+        parts.append(svg)
+    if group.rebalances:
+        rows = [
+            (
+                _number(of.generation),
+                _text(of.cause),
+                _time(of.started),
+                _length(of.started, of.ended),
+                _number(of.members),
+                _number(of.moved),
+            )
+            for of in reversed(group.rebalances)
+        ]
+        heads = ("generation", "cause", "started", "seconds", "members", "partitions moved")
+        parts.append(
+            f"<details open><summary>{len(rows)} rebalances, the last first</summary>"
+            f"{_table(heads, rows, numbers=(0, 3, 4, 5))}</details>"
+        )
+    return "\n".join(parts)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
+    """`rows` are HTML already."""
+    right = set(numbers)
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        made = (
+            f"<{tag}{' class=n' if n in right else ''}>{cell}</{tag}>" for n, cell in enumerate(row)
+        )
+        return f"<tr>{''.join(made)}</tr>"
+
+    return "\n".join(
+        ["<table>", cells("th", heads), *(cells("td", row) for row in rows), "</table>"]
+    )
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))
+
+
+def _status(status: str | None) -> str:
+    return f'<span class="{_text(status)}">{_text(status)}</span>' if status else "unknown"
+
+
+def _time(time: datetime | None) -> str:
+    return "never" if time is None else f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def _length(started: datetime, ended: datetime | None) -> str:
+    return "not ended" if ended is None else f"{(ended - started).total_seconds():.3f}"
+
+
+def _share(share: Any) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def _number(number: Any) -> str:
+    """Rounded to what is read; empty for what is not known."""
+    if number is None:
+        return ""
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.1f}"

@@ -1,0 +1,155 @@
+"""Plots of one group as SVG, to stand in the page itself."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from io import StringIO
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from kafkagroup.errors import printable
+from kafkagroup.spark.report.facts import Bar, Group
+
+__all__ = ["plot"]
+
+MOST_PARTITIONS = 64
+"""Rows of a plot; those of more partitions would be no wider than a line."""
+MOST_MEMBERS = 12
+"""Members with a colour and a name; the others are grey."""
+
+MOST_NUMBERS = 30
+"""Generations with their number in the plot."""
+
+_COLOURS = [mpl.colormaps["tab20"](n) for n in (0, 2, 4, 8, 10, 12, 16, 18, 1, 3, 5, 9)]
+_GREY = "#b8b8b8"
+_PAUSE = "#d62728"
+_WIDTH = 11.0
+_STYLE = {
+    # A "$" in a name is no formula; and text stays text, to be searched and read out.
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def plot(group: Group, until: datetime) -> str:
+    """Lag over time, and below it who had which partition: an SVG element, or "" for nothing.
+
+    Red is a rebalance, with the number of its generation; a gap in a row is time in which a
+    partition was nobody's. `until`: where what has not ended is drawn to.
+    """
+    if not group.lag and not group.bars:
+        return ""
+    rows = sorted({(bar.topic, bar.partition) for bar in group.bars})[:MOST_PARTITIONS]
+    heights = [1.6, max(0.8, 0.2 * len(rows))] if rows else [1.6]
+    # Names of other scripts are laid out without a font for them; the browser has one.
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        figure = Figure(figsize=(_WIDTH, sum(heights) + 0.9), layout="constrained")
+        axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[
+            :, 0
+        ]
+        _lag(axes[0], group)
+        if rows:
+            _owners(axes[1], group.bars, rows, until)
+        for axis in axes:
+            _rebalances(axis, group)
+        _generations(axes[0], group)
+        locator = AutoDateLocator()
+        axes[-1].xaxis.set_major_locator(locator)
+        axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        text = StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+def _lag(axis: Any, group: Group) -> None:
+    if group.lag:
+        times = [time for time, _ in group.lag]
+        lags = [lag for _, lag in group.lag]
+        axis.plot(times, lags, color="#1f77b4", linewidth=1.2, marker=".", markersize=3)
+        axis.fill_between(times, lags, color="#1f77b4", alpha=0.15, linewidth=0)
+    axis.set_ylim(bottom=0)
+    axis.set_ylabel("lag, records")
+
+
+def _owners(
+    axis: Any, bars: Sequence[Bar], rows: Sequence[tuple[str, int]], until: datetime
+) -> None:
+    colours = _colours(bars)
+    for row, key in enumerate(rows):
+        of = [bar for bar in bars if (bar.topic, bar.partition) == key]
+        spans = [
+            (date2num(bar.started), date2num(bar.ended or until) - date2num(bar.started))
+            for bar in of
+        ]
+        axis.broken_barh(
+            spans,
+            (row - 0.4, 0.8),
+            facecolors=[colours.get(bar.member, _GREY) for bar in of],
+            # A line between generations, where the owner stays.
+            edgecolor="white",
+            linewidth=0.6,
+        )
+    step = max(1, len(rows) // 32)
+    axis.set_yticks(range(0, len(rows), step))
+    axis.set_yticklabels([_short(f"{t}/{p}") for t, p in rows[::step]], fontsize=8)
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    names = {bar.member: _short(bar.member) for bar in bars}
+    handles = [Patch(color=colours[member], label=names[member]) for member in colours]
+    axis.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.25 if len(rows) < 8 else -0.12),
+        ncols=4,
+        frameon=False,
+        fontsize=8,
+    )
+
+
+def _colours(bars: Sequence[Bar]) -> Mapping[str, Any]:
+    """Of the members that had the most stretches, in the order in which they came."""
+    count: dict[str, int] = {}
+    for bar in bars:
+        count[bar.member] = count.get(bar.member, 0) + 1
+    shown = set(sorted(count, key=lambda member: -count[member])[:MOST_MEMBERS])
+    return dict(zip((m for m in count if m in shown), _COLOURS, strict=False))
+
+
+def _rebalances(axis: Any, group: Group) -> None:
+    for rebalance in group.rebalances:
+        end = rebalance.ended or rebalance.started
+        axis.axvspan(rebalance.started, end, color=_PAUSE, alpha=0.3, lw=0)
+        axis.axvline(end, color=_PAUSE, linewidth=0.7)
+
+
+def _generations(axis: Any, group: Group) -> None:
+    """Their numbers, above the plot, as long as they do not cover one another."""
+    if len(group.rebalances) <= MOST_NUMBERS:
+        for rebalance in group.rebalances:
+            axis.annotate(
+                str(rebalance.generation),
+                (rebalance.ended or rebalance.started, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, 2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=7,
+                color=_PAUSE,
+            )
+
+
+def _short(name: str) -> str:
+    """For a plot: librdkafka's ids alone are 44 characters long."""
+    shown = printable(name)
+    return shown if len(shown) <= 32 else f"{shown[:16]}…{shown[-15:]}"
