@@ -11,7 +11,7 @@ import click
 
 from kafkagroup.errors import ConfigurationError
 
-__all__ = ["command"]
+__all__ = ["command", "session"]
 
 
 @click.group("pipeline", short_help="How do the groups of a cluster do? Tables and a report.")
@@ -65,7 +65,7 @@ def run_command(
 ) -> None:
     """Read what groups have done since the last run, sample their lag, make the tables."""
     given = {"bootstrap.servers": bootstrap_servers, **dict(map(_pair, options))}
-    spark = _session()
+    spark = session()
     from kafkagroup.spark.pipeline import run
     from kafkagroup.spark.report import write_report
     from kafkagroup.spark.weights import write_loads
@@ -101,7 +101,8 @@ def _progress(step: str) -> None:
     click.echo(f"{time.strftime('%H:%M:%S')}  {step}", err=True)
 
 
-def _session() -> Any:
+def session() -> Any:
+    """A Spark session in this process. Raises: ConfigurationError without PySpark."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:

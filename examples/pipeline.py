@@ -1,0 +1,135 @@
+"""Groups that rebalance, fall behind and stop, and the report that tells of it.
+
+python examples/pipeline.py [--out DIR] [--bootstrap HOST:PORT]
+
+Without an address it runs real Apache Kafka meanwhile. Three groups read a topic: "billing", whose
+members come and go; "audit", to which the coordinator assigns (KIP-848); "archive", whose only
+member stops early. Then `kafkagroup.spark.pipeline` reads what the broker wrote down of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import uuid
+from argparse import ArgumentParser
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import to_thread
+from demo_topic import Topic, temporary_topic
+
+from kafkagroup import Consumer
+from kafkagroup.assign import cooperative_sticky_assignor
+from kafkagroup.testing import LocalKafka
+
+PARTITIONS = 8
+SECONDS = 24.0
+"""For which records are produced."""
+
+MEMBERS = (
+    # Group, name, from when, until when, seconds that a batch takes.
+    ("billing", "a", 0, SECONDS, 0.2),
+    ("billing", "b", 0, 13, 0.2),
+    ("billing", "c", 6, SECONDS, 0.8),
+    ("audit", "x", 0, SECONDS, 0.3),
+    ("audit", "y", 0, 10, 0.3),
+    ("archive", "z", 1, 5, 0.1),
+)
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "billing": {"assignors": [cooperative_sticky_assignor]},
+    "audit": {"group_protocol": "consumer"},
+    "archive": {},
+}
+
+STARTED = time.monotonic()
+
+
+def tell(what: object) -> None:
+    print(f"{time.monotonic() - STARTED:6.1f} s  {what}", flush=True)
+
+
+async def member(
+    bootstrap: str, topic: str, group: str, name: str, start: float, end: float, pace: float
+) -> None:
+    await anyio.sleep(start)
+    tell(f"{group}: {name} joins")
+    consumer = Consumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        client_id=f"{group}-{name}",
+        auto_commit_interval_ms=500,
+        **OPTIONS[group],
+    )
+    with anyio.move_on_after(end - start):
+        async with consumer:
+            async for _ in consumer.batches(40):
+                await anyio.sleep(pace)
+    tell(f"{group}: {name} has left")
+
+
+async def produce(topic: Topic) -> None:
+    """More to the first partitions than to the last."""
+    with anyio.move_on_after(SECONDS):
+        while True:
+            await topic.produce({p: [b"x" * 100] * (16 - 2 * p) for p in range(PARTITIONS)})
+            await anyio.sleep(0.25)
+    tell("no more records")
+
+
+async def groups_and_job(bootstrap: str, job: Callable[[], object]) -> None:
+    name = f"orders-{uuid.uuid4().hex[:6]}"
+    async with temporary_topic(bootstrap, name, PARTITIONS) as topic:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(produce, topic)
+            for one in MEMBERS:
+                tasks.start_soon(member, bootstrap, name, *one)
+        await to_thread.run_sync(job)
+
+
+def main() -> None:
+    parser = ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--out", default=tempfile.mkdtemp(prefix="kafkagroup-pipeline-"))
+    parser.add_argument("--bootstrap", help="host:port of a broker; else Apache Kafka on loopback")
+    given = parser.parse_args()
+    out = Path(given.out).resolve()
+    # Spark starts Pythons of its own: else they are whichever is first on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    tell("Kafka starts" if given.bootstrap is None else f"Kafka is at {given.bootstrap}")
+    with nullcontext() if given.bootstrap else LocalKafka() as kafka:
+        bootstrap = given.bootstrap or kafka.bootstrap_servers
+
+        def job() -> None:
+            from kafkagroup.cli.pipeline import session
+            from kafkagroup.spark.pipeline import run
+            from kafkagroup.spark.report import write_report
+
+            tell("Spark starts")
+            spark = session()
+            try:
+                tables = run(
+                    spark,
+                    {"bootstrap.servers": bootstrap},
+                    str(out),
+                    told=lambda step: tell(f"table {step}"),
+                )
+                report = write_report(tables)
+                tables.read("group_health").selectExpr(
+                    "group_id", "status", "lag", "rebalances", "unstable_seconds"
+                ).show(truncate=False)
+                tell(f"the report is {report}")
+            finally:
+                spark.stop()
+
+        anyio.run(groups_and_job, bootstrap, job)
+
+
+if __name__ == "__main__":
+    main()
