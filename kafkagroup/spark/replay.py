@@ -1,0 +1,220 @@
+"""What would another assignor have done? Recorded groups, or imagined ones, through any assignor.
+
+Each history is a group's memberships one after the other; the assignor is asked at each, and what
+it gave is what members own at the next. Histories do not know of each other, so they are shared out
+over as many tasks as Spark has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from kafkagroup.assign import Assignor, GroupSpec, MemberSpec, protocol_name
+from kafkagroup.assign.check import RULES, VALID, Violation, violations
+from kafkagroup.assign.spec import is_cooperative
+from kafkagroup.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Step", "histories", "imagined", "replay", "replay_one"]
+
+_HISTORY = (
+    "group_id string, topics map<string, int>,"
+    " memberships array<struct<generation: int, members: map<string, array<string>>>>"
+)
+"""Topics with their numbers of partitions, and in each generation member -> topics."""
+
+_REPLAY = (
+    "group_id string, assignor string, generation int, members int, partitions int, rounds int,"
+    " moved int, revoked int, least int, most int, violations int, violation string"
+)
+
+_MOST_ROUNDS = 10
+"""Of one cooperative rebalance: those of this library need three at most."""
+
+
+@attrs.frozen(kw_only=True)
+class Step:
+    """What the assignor made of one membership."""
+
+    generation: int
+    members: int
+    partitions: int
+    rounds: int
+    """Rebalances until nothing moved any more."""
+    moved: int
+    """Partitions that another member had before."""
+    revoked: int
+    """Partitions that stopped for it: those that moved, or all that were owned, if it is eager."""
+    least: int
+    """Partitions of the member that has the fewest."""
+    most: int
+    violations: int
+    violation: str | None
+    """The first of them in words."""
+
+
+def replay_one(
+    memberships: Iterable[tuple[int, Mapping[str, Iterable[str]]]],
+    topics: Mapping[str, int],
+    assignor: Assignor,
+) -> Iterator[Step]:
+    """A group's memberships, by generation, through an assignor. Pure.
+
+    Each starts from what the assignor gave at the one before. Raises: what the assignor raises.
+    """
+    rules = RULES.get(protocol_name(assignor), VALID)
+    owned: dict[str, tuple[TopicPartition, ...]] = {}
+    for generation, members in memberships:
+        before = {tp: member for member, of in owned.items() for tp in of}
+        found: list[Violation] = []
+        rounds, settled = 0, False
+        while not settled and rounds < _MOST_ROUNDS:
+            rounds += 1
+            spec = GroupSpec(
+                members={
+                    member: MemberSpec(
+                        topics=frozenset(wanted), owned=owned.get(member, ()), generation=generation
+                    )
+                    for member, wanted in members.items()
+                },
+                partitions=topics,
+            )
+            given = assignor(spec)
+            found += violations(spec, given, rules)
+            now = {member: tuple(sorted(given.get(member, ()))) for member in members}
+            settled = not is_cooperative(assignor) or now == {m: owned.get(m, ()) for m in members}
+            owned = now
+        after = {tp: member for member, of in owned.items() for tp in of}
+        moved = sum(before.get(tp, member) != member for tp, member in after.items())
+        counts = [len(of) for of in owned.values()]
+        stopped = moved if is_cooperative(assignor) else sum(m in members for m in before.values())
+        yield Step(
+            generation=generation,
+            members=len(members),
+            partitions=len(after),
+            # The last round of a cooperative one only finds that nothing is left to do.
+            rounds=max(1, rounds - is_cooperative(assignor)),
+            moved=moved,
+            revoked=stopped,
+            least=min(counts, default=0),
+            most=max(counts, default=0),
+            violations=len(found),
+            violation=str(found[0]) if found else None,
+        )
+
+
+def replay(
+    histories: DataFrame, assignors: Mapping[str, Assignor] | Sequence[Assignor]
+) -> DataFrame:
+    """Every history through every assignor: a row a generation, in the fields of `Step`.
+
+    Assignors travel to the tasks: those of this library do, and functions of modules that executors
+    have, too.
+    """
+    named = (
+        assignors if isinstance(assignors, Mapping) else {protocol_name(a): a for a in assignors}
+    )
+    return histories.mapInArrow(_replaying(dict(named)), _REPLAY)
+
+
+def _replaying(
+    assignors: Mapping[str, Assignor],
+) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        made = to_arrow_schema(StructType.fromDDL(_REPLAY))
+        for batch in batches:
+            for history in batch.to_pylist():
+                rows = [
+                    {"group_id": history["group_id"], "assignor": name, **attrs.asdict(step)}
+                    for name, assignor in assignors.items()
+                    for step in replay_one(
+                        [(m["generation"], dict(m["members"])) for m in history["memberships"]],
+                        dict(history["topics"]),
+                        assignor,
+                    )
+                ]
+                columns = [pa.array([row[f.name] for row in rows], f.type) for f in made]
+                yield pa.RecordBatch.from_arrays(columns, schema=made)
+
+    return run
+
+
+def histories(events: DataFrame) -> DataFrame:
+    """The recorded groups of consumers that members assigned: their memberships by generation.
+
+    A topic has as many partitions as were ever assigned or committed by the group: nothing else
+    tells. Generations without members are left out.
+    """
+    told = events.where("record = 'GroupMetadata' AND generation.protocol_type = 'consumer'")
+    memberships = told.where("size(members) > 0").selectExpr(
+        "group_id",
+        "log_offset",
+        "struct(generation.number AS generation, map_from_entries(transform(members,"
+        " m -> struct(m.member_id, coalesce(m.topics, array())))) AS members) AS membership",
+    )
+    # One generation may be told of several times, the last time as it was in the end.
+    last = (
+        memberships.groupBy("group_id", "membership.generation")
+        .agg({"log_offset": "max"})
+        .withColumnRenamed("max(log_offset)", "log_offset")
+    )
+    once = memberships.join(last.drop("generation"), ["group_id", "log_offset"])
+    assigned = told.selectExpr("group_id", "inline(flatten(members.assigned))").select(
+        "group_id", "topic", "partition"
+    )
+    committed = events.where("commit IS NOT NULL").select(
+        "group_id", "commit.topic", "commit.partition"
+    )
+    counts = assigned.union(committed).groupBy("group_id", "topic").agg({"partition": "max"})
+    topics = (
+        counts.selectExpr("group_id", "struct(topic, `max(partition)` + 1 AS partitions) AS of")
+        .groupBy("group_id")
+        .agg({"of": "collect_list"})
+    )
+    row = once.groupBy("group_id").agg({"membership": "collect_list"})
+    return row.join(topics, "group_id").selectExpr(
+        "group_id",
+        "map_from_entries(`collect_list(of)`) AS topics",
+        "array_sort(`collect_list(membership)`, (a, b) -> a.generation - b.generation)"
+        " AS memberships",
+    )
+
+
+def imagined(
+    spark: SparkSession,
+    *,
+    groups: int,
+    members: int,
+    partitions: int,
+    generations: int = 10,
+    churn: float = 0.1,
+    seed: int = 0,
+) -> DataFrame:
+    """Groups for planning: from one generation to the next a share `churn` of the members is
+    replaced by others. One topic, one row a group; the same for the same seed."""
+
+    def history(ids: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+        import random
+
+        for number in ids:
+            chance = random.Random(f"{seed}/{number}")
+            there, fresh, told = [f"m{n:05}" for n in range(members)], members, []
+            for generation in range(1, generations + 1):
+                told.append((generation, {member: ["topic"] for member in there}))
+                for _ in range(round(members * churn)):
+                    there[chance.randrange(members)] = f"m{fresh:05}"
+                    fresh += 1
+            yield f"group-{number}", {"topic": partitions}, told
+
+    rows = spark.sparkContext.parallelize(range(groups), groups).mapPartitions(history)
+    return spark.createDataFrame(rows, _HISTORY)

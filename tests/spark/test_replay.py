@@ -1,0 +1,119 @@
+"""Histories through assignors: what each would have moved, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafkagroup.assign import (
+    GroupSpec,
+    cooperative_sticky_assignor,
+    range_assignor,
+    sticky_assignor,
+)
+from kafkagroup.spark.replay import replay_one
+from kafkagroup.types import Assignment
+
+TWO = {"a": ["t"], "b": ["t"]}
+THREE = {**TWO, "c": ["t"]}
+STORY = [(1, TWO), (2, THREE), (3, {"b": ["t"], "c": ["t"]})]
+
+
+def told(assignor: Any) -> list[tuple[int, ...]]:
+    return [
+        (s.members, s.rounds, s.moved, s.revoked, s.least, s.most, s.violations)
+        for s in replay_one(STORY, {"t": 6}, assignor)
+    ]
+
+
+def test_the_same_story_through_three_assignors() -> None:
+    """Sticky moves as little as cooperative-sticky, but stops everything; range moves more."""
+    assert told(cooperative_sticky_assignor) == [
+        (2, 1, 0, 0, 3, 3, 0),
+        (3, 2, 2, 2, 2, 2, 0),
+        (2, 1, 2, 2, 3, 3, 0),
+    ]
+    assert told(sticky_assignor) == [
+        (2, 1, 0, 0, 3, 3, 0),
+        (3, 1, 2, 6, 2, 2, 0),
+        (2, 1, 2, 4, 3, 3, 0),
+    ]
+    assert told(range_assignor) == [
+        (2, 1, 0, 0, 3, 3, 0),
+        (3, 1, 3, 6, 2, 2, 0),
+        (2, 1, 3, 4, 3, 3, 0),
+    ]
+
+
+def test_what_is_wrong_is_counted() -> None:
+    def forgetful(spec: GroupSpec) -> Assignment:
+        return dict.fromkeys(spec.members, ())
+
+    first, *_ = replay_one(STORY, {"t": 2}, forgetful)
+    assert (first.violations, first.partitions) == (2, 0)
+    assert first.violation == "incomplete: t/0 is given to nobody"
+
+
+def test_recorded_groups_in_parallel(spark: Any) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from kafkagroup.spark import history, replay
+    from kafkagroup.spark.events import schema
+
+    def generation(group: str, number: int, offset: int, *members: str) -> dict[str, Any]:
+        each = len(members) and 6 // len(members)
+        return {
+            "log_offset": offset,
+            "record": "GroupMetadata",
+            "kind": "classic",
+            "group_id": group,
+            "removed": False,
+            "generation": {"number": number, "protocol_type": "consumer"},
+            "members": [
+                {
+                    "member_id": m,
+                    "topics": ["t"],
+                    "assigned": [{"topic": "t", "partition": each * n + p} for p in range(each)],
+                }
+                for n, m in enumerate(members)
+            ],
+        }
+
+    rows = [
+        generation(group, *record)
+        for group in ("g", "h")
+        for record in (
+            (1, 10, "a", "b"),
+            (2, 11, "a"),
+            (2, 12, "a", "b", "c"),
+            (3, 13),
+            (4, 14, "b", "c"),
+        )
+    ]
+    names = schema().names
+    events = spark.createDataFrame(
+        [tuple(row.get(name) for name in names) for row in rows], from_arrow_schema(schema())
+    )
+    found = replay.replay(
+        replay.histories(events), [cooperative_sticky_assignor, range_assignor]
+    ).collect()
+    assert {(r.group_id, r.assignor) for r in found} == {
+        (group, name) for group in ("g", "h") for name in ("cooperative-sticky", "range")
+    }
+    for group in ("g", "h"):
+        mine = sorted((r for r in found if r.group_id == group), key=lambda r: r.generation)
+        assert [(r.generation, r.moved) for r in mine if r.assignor == "range"] == [
+            (1, 0),
+            (2, 3),
+            (4, 3),
+        ]
+    assert history.undecoded(events).count() == 0
+    planned = replay.replay(
+        replay.imagined(spark, groups=2, members=1000, partitions=3000, generations=3),
+        [cooperative_sticky_assignor],
+    ).collect()
+    assert len(planned) == 6
+    assert {(r.members, r.least, r.most, r.violations) for r in planned} == {(1000, 3, 3, 0)}
+    assert all(0 < r.moved <= 300 for r in planned if r.generation > 1)
