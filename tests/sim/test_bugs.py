@@ -8,10 +8,14 @@ import kafkagroup
 from sim.bugs import BUGS
 from sim.hunt import KEPT, shown
 
-pytestmark = pytest.mark.skipif(
-    kafkagroup.__compiled__,
-    reason="bugs are planted by replacing methods, which compiled classes refuse",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        kafkagroup.__compiled__,
+        reason="bugs are planted by replacing methods, which compiled classes refuse",
+    ),
+    # A history that takes too long is cut short wherever it is, even where nothing can be raised.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 FOUND = json.loads(KEPT.read_text())
 
