@@ -773,6 +773,23 @@ def starts_over_in_a_log_that_was_cut(stack: ExitStack) -> None:
 
 
 @_bug("S8")
+def hides_that_a_log_was_cut(stack: ExitStack) -> None:
+    """Where the application wants to be told that a position is gone, it goes on at the cut."""
+
+    def make(go_back: Any) -> Any:
+        def silent(self: Any, *arguments: Any) -> None:
+            policy, self._policy = self._policy, "earliest"
+            try:
+                go_back(self, *arguments)
+            finally:
+                self._policy = policy
+
+        return silent
+
+    _around(stack, validations.Validation, "_go_back", make)
+
+
+@_bug("S8")
 def repeats_the_batch_from_its_start(stack: ExitStack) -> None:
     """Records of a batch below the position are handed out again."""
 

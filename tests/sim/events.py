@@ -51,6 +51,8 @@ class Opening(OfMember):
     """It is a group member that owns shards, and is not told whether it lets go or has lost."""
     cooperative: bool = False
     auto_commit: bool = True
+    resets: bool = True
+    """Where it has no position in the log it finds one by itself; else its application does."""
     instance: str | None = None
     """The `group_instance_id` of a static member."""
     session_timeout: float = 45.0

@@ -33,6 +33,8 @@ class MemberPlan:
     style: str = "each"
     """How it takes records: each, batches, many."""
     auto_commit: bool = True
+    resets: bool = True
+    """Its client finds a position where there is none; else it does, at the log's start."""
     commit_every: int = 10
     """Records between its own commits, where it does not leave them to the client."""
     work: float = 0.002
@@ -308,6 +310,9 @@ _DYING_LATE = 0.1
 _CUTTING = 0.15
 """How many histories have logs that lose their end."""
 
+_STRICT = 0.35
+"""In how many of those the clients must not find a position by themselves."""
+
 _SEEKERS = 0.2
 """How many histories have members that seek whenever they are assigned something."""
 
@@ -360,8 +365,10 @@ def _cutting(plan: Plan, random: Random) -> Plan:
         for _ in range(random.randint(1, 4))
     ]
     deeds = [*(deed for deed in plan.deeds if deed.what not in _NAMING), *cuts]
+    quiet = {"commit": "quick", "seek": "quick"}
+    resets = random.random() >= _STRICT
     members = tuple(
-        attrs.evolve(m, callback="quick") if m.callback in ("commit", "seek") else m
+        attrs.evolve(m, callback=quiet.get(m.callback, m.callback), resets=resets)
         for m in plan.members
     )
     return attrs.evolve(plan, members=members, deeds=tuple(sorted(deeds, key=lambda deed: deed.at)))

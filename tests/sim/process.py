@@ -6,7 +6,7 @@ that it stands still, and dies, together with it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
 from functools import partial
@@ -22,7 +22,7 @@ from kafkagroup.assign import (
     roundrobin_assignor,
     sticky_assignor,
 )
-from kafkagroup.errors import FencedError, KafkaGroupError
+from kafkagroup.errors import FencedError, KafkaGroupError, NoOffsetError, OffsetOutOfRangeError
 
 from .events import (
     Assigned,
@@ -111,6 +111,7 @@ class Process:
             group_instance_id=plan.instance,
             client_id=self.name,
             assignors=[_ASSIGNORS[a] for a in plan.assignors],
+            auto_offset_reset="earliest" if plan.resets else "none",
             enable_auto_commit=plan.auto_commit,
             auto_commit_interval_ms=2_000,
             session_timeout_ms=int(plan.session * 1000),
@@ -186,6 +187,7 @@ class Process:
             Opening,
             cooperative=plan.assignors == ("cooperative_sticky",),
             auto_commit=plan.auto_commit,
+            resets=plan.resets,
             instance=plan.instance,
             session_timeout=plan.session,
             rebalance_timeout=plan.rebalance,
@@ -203,7 +205,14 @@ class Process:
             if self._orders:
                 await self._obey(self._orders.pop(0))
                 continue
-            records = await self._within(take[self.plan.style], _IDLE)
+            try:
+                records = await self._within(take[self.plan.style], _IDLE)
+            except NoOffsetError as error:
+                self._start_over(error, error.partitions)
+                continue
+            except OffsetOutOfRangeError as error:
+                self._start_over(error, error.offsets)
+                continue
             for record in records or ():
                 tp = TopicPartition(record.topic, record.partition)
                 self._last[tp] = record.offset
@@ -306,6 +315,13 @@ class Process:
             if offset > last + 1 and tp in self._last:
                 self._seek(tp, offset)
                 self._uncommitted += 1  # what it has passed over, if nothing comes after it
+
+    def _start_over(self, error: Exception, partitions: Iterable[TopicPartition]) -> None:
+        """From the log's start, which no log loses here: what was processed comes again."""
+        self._tell(Raised, error=_name(error))
+        for tp in sorted(self.consumer.assignment().intersection(partitions)):
+            self._seek(tp, 0)
+            self._uncommitted += 1
 
     def _seek(self, tp: TopicPartition, offset: int) -> None:
         self._tell(Sought, partition=tp, offset=offset)

@@ -651,11 +651,11 @@ def test_s8_an_offset_out_of_range_may_lead_anywhere():
     assert broken(first, other, delivers(0)) == ["S8"]
 
 
-def read_and_cut():
+def read_and_cut(**options):
     """Four records of six are read, of which the log loses the last two; the next owner may yet
     find the commit of all four."""
-    read = [written(0, 1, 2, 3, 4, 5), opening(), starts(1, {T0: 0}), delivers(0, 1, 2, 3)]
-    return [read, commits(4), cut(2, 12, 13, 14, 15)]
+    read = [opening(**options), starts(1, {T0: 0}), delivers(0, 1, 2, 3), commits(4)]
+    return [written(0, 1, 2, 3, 4, 5), read, cut(2, 12, 13, 14, 15)]
 
 
 def test_s8_who_has_read_beyond_a_cut_goes_back_to_it():
@@ -683,6 +683,18 @@ def test_s8_whose_commit_is_beyond_a_cut_starts_there():
     assert broken(read_and_cut(), heir, anew, ends) == []
     assert broken(read_and_cut(), heir, delivers(4, 5, member="b", anew=10), ends) == ["S6"]
     assert broken(read_and_cut(), heir, delivers(3, member="b", anew=10)) == ["S8"]
+
+
+def test_s8_whose_application_wants_to_be_told_of_a_cut_does_not_go_back_by_itself():
+    story, strict = read_and_cut(resets=False), opening(resets=False)
+    sought = of(Sought, partition=T0, offset=0)
+    anew = [delivers(0, 1), delivers(2, 3, anew=10)]
+    assert broken(story, sought, anew) == []
+    assert broken(story, delivers(2, anew=10)) == ["S8"]
+    heir = [opening("b", resets=False), starts(2, {T0: 4}, member="b")]
+    assert broken(story, revokes(T0), joins(2), heir, delivers(2, member="b", anew=10)) == ["S8"]
+    assert broken(written(0), strict, starts(1, {T0: -1}), sought, delivers(0)) == []
+    assert broken(written(0), strict, starts(1, {T0: -1}), delivers(0)) == ["S12"]
 
 
 def test_s6_what_took_the_place_of_the_lost_is_processed_too():

@@ -12,7 +12,8 @@ Where a log was cut (`Truncated`) whoever has read beyond goes back to the cut, 
 to then it may hand out what it has fetched before. What took the place of the lost is a record as
 any other: in the end it was processed, or nothing above it is committed. A cut is known by the
 leader epoch, so this holds only where every commit and position has one: in a history with cuts no
-application names offsets.
+application names offsets, but for a log's start. Where the client is not to find positions by
+itself its application is told of the cut, and seeks.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class Offsets:
         if is_gone:
             lawful = any(log.adjoins(at, offset) for at in (expected, *cuts))
         elif cuts:
-            lawful = offset == log.next_visible(min(cuts))
+            lawful = tenure.life.told.resets and offset == log.next_visible(min(cuts))
             _move(tenure, log, min(cuts))
         else:
             lawful = offset == expected or offset == log.next_visible(expected)
@@ -184,7 +185,13 @@ class Offsets:
         if tenure.life.wired and not tenure.starts:
             text = f"{what} without having been told what is committed"
             self._book.report("S12", event, text, tenure.began, number)
-        elif cuts and any(log.adjoins(at, offset) for at in (committed, *cuts)):
+        elif not tenure.life.told.resets and max(tenure.starts, default=0) < 0:
+            text = f"{what}, which it was told not to do where nothing is committed"
+            self._book.report("S12", event, text, tenure.began, number)
+        elif cuts and any(
+            log.adjoins(at, offset)
+            for at in (committed, *(cuts if tenure.life.told.resets else ()))
+        ):
             pass  # what was committed may be of the log as it was
         elif offset < log.floor:
             text = f"{what}, though {log.floor} was committed"
