@@ -507,19 +507,19 @@ class Consumer(Service):
 
     def metrics(self) -> GroupMetrics:
         """Heartbeats, joins, syncs, commits and rebalances of the last minute; what is owned and
-        buffered now, and how far behind it is. Asks nobody: all of it is known."""
-        self._raise_if_not_started()
-        session, delivery = self._session, self._delivery
+        buffered now, and how far behind it is. Asks nobody: all of it is known. May be called from
+        any thread. Raises: ConsumerClosedError before it is started.
+        """
+        session, engine = self._session, self._engine
+        if engine is None:
+            raise ConsumerClosedError("the consumer is not started; use `async with` or start()")
+        owned = tuple(self._delivery.owned.values())  # which the loop may change meanwhile
         return evolve(
-            session.history.metrics(anyio.current_time(), session.driver, self.loop_lag),
-            assigned_partitions=len(self.assignment()),
-            lag={
-                tp: owned.lag
-                for tp, owned in delivery.owned.items()
-                if owned.lag is not None and not owned.revoked
-            },
-            buffered_bytes=delivery.buffered_bytes,
-            fetching_bytes=0 if self._engine is None else self._engine.fetching_bytes,
+            session.history.metrics(session.clock(), session.driver, self.loop_lag),
+            assigned_partitions=sum(not one.revoked for one in owned),
+            lag={one.tp: one.lag for one in owned if one.lag is not None and not one.revoked},
+            buffered_bytes=sum(one.buffered_bytes for one in owned),
+            fetching_bytes=engine.fetching_bytes,
         )
 
     def health(

@@ -16,6 +16,7 @@ from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import ConfigurationError, ConsumerClosedError, broker_error
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver, Offer
 from kafkagroup.net.event_feed import GroupEvents
@@ -323,6 +324,8 @@ class GroupMember(Service):
         )
         self._history = History()
         self._checkup = Checkup(self._lag)
+        self._clock = anyio.current_time
+        """The loop's clock, bound to the loop once it runs: metrics are read in any thread."""
         self._driver: Running | None = None
         self._cluster: Cluster | None = None
 
@@ -410,9 +413,10 @@ class GroupMember(Service):
         self._running_driver().forget_coordinator(reason)
 
     def metrics(self) -> GroupMetrics:
-        """Heartbeats, joins and syncs of the last minute; rebalances and why; the loop's lag."""
+        """Heartbeats, joins and syncs of the last minute; rebalances and why; the loop's lag. May
+        be called from any thread. Raises: ConsumerClosedError before it is started."""
         driver = self._running_driver()
-        return self._history.metrics(anyio.current_time(), driver, self._lag.longest)
+        return self._history.metrics(self._clock(), driver, self._lag.longest)
 
     def health(
         self, *, joining_after: float | None = None, loop_lag_above: float | None = None
@@ -482,6 +486,7 @@ class GroupMember(Service):
 
     async def _open(self, tasks: TaskGroup) -> None:
         self._cluster = Cluster(self._servers, self._options, tasks)
+        self._clock = loop_clock()
         if self._membership is None:
             await self._cluster.refresh()
         self._driver = self._begin(self._cluster, self._member.protocols)

@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_pure": set(),
     "compat": _PUBLIC | {"assign"},
     "cli": _PUBLIC | {"assign", "spark"},
+    "exporters": _PUBLIC | {"_values"},
     "__main__": {"cli"},
     "zookeeper": {"types", "errors", "member", "net"},
     "spark": _ENGINE,

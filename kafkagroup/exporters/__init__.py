@@ -1,0 +1,1 @@
+"""Metrics for systems that gather them; each module needs the extra of its name."""

@@ -1,0 +1,131 @@
+"""What is exported, whatever the system: names, units, and where in `GroupMetrics` the value is.
+
+The names are those of Kafka's own consumers, with seconds for milliseconds. A value that is not
+known yet (an average of nothing, the age of a heartbeat that never was) is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import Protocol
+
+from kafkagroup import ConsumerClosedError, GroupMetrics
+from kafkagroup._values import frozen
+
+__all__ = ["INSTRUMENTS", "Instrument", "Labels", "Observed", "measured", "samples"]
+
+Labels = Mapping[str, str]
+
+
+class Observed(Protocol):
+    """A `Consumer`, a `GroupMember`."""
+
+    def metrics(self) -> GroupMetrics: ...
+
+
+@frozen
+class Instrument:
+    """One metric."""
+
+    name: str
+    unit: str
+    """As in the Unified Code for Units of Measure; "" for a number."""
+    description: str
+    read: Callable[[GroupMetrics], Iterable[tuple[Labels, float]]]
+    labels: tuple[str, ...] = ()
+    """The names of the labels that `read` answers with."""
+    counts: bool = False
+    """Whether it only grows."""
+
+
+def _one(
+    name: str, unit: str, description: str, read: Callable[[GroupMetrics], float]
+) -> Instrument:
+    return Instrument(name, unit, description, lambda m: (({}, read(m)),))
+
+
+def _requests(kind: str, time: str, what: str) -> Iterator[Instrument]:
+    read = attrgetter(kind)
+    yield _one(f"{kind}_rate", "1/s", f"{what} a second", lambda m: read(m).rate)
+    yield _one(f"{kind}_{time}_avg", "s", f"{what}, on average", lambda m: read(m).average)
+    yield _one(f"{kind}_{time}_max", "s", f"{what}, the slowest", lambda m: read(m).maximum)
+
+
+INSTRUMENTS = (
+    *_requests("heartbeat", "response_time", "Heartbeats"),
+    *_requests("join", "time", "Joins"),
+    *_requests("sync", "time", "Syncs"),
+    *_requests("commit", "latency", "Commits"),
+    *_requests("rebalance", "latency", "Rebalances"),
+    Instrument(
+        "rebalances",
+        "",
+        "Rebalances of the group that ended",
+        lambda m: (({}, m.rebalances),),
+        counts=True,
+    ),
+    Instrument(
+        "rebalance_causes",
+        "",
+        "Rebalances for each cause; one may have several",
+        lambda m: tuple(({"cause": c.value}, n) for c, n in m.rebalance_causes.items()),
+        ("cause",),
+        counts=True,
+    ),
+    Instrument(
+        "membership_losses",
+        "",
+        "How often the place in the group was given away, or up",
+        lambda m: (({}, m.losses),),
+        counts=True,
+    ),
+    _one(
+        "last_heartbeat_seconds_ago",
+        "s",
+        "Since the last heartbeat was sent",
+        lambda m: m.last_heartbeat_seconds_ago,
+    ),
+    _one(
+        "session_seconds_left",
+        "s",
+        "For how long the membership is sure without another answer",
+        lambda m: m.session_seconds_left,
+    ),
+    _one("loop_lag_seconds", "s", "How late the event loop was, at most", lambda m: m.loop_lag),
+    _one("assigned_partitions", "", "Partitions that are owned", lambda m: m.assigned_partitions),
+    Instrument(
+        "records_lag",
+        "",
+        "Offsets between the position and the end, as of the last fetch",
+        lambda m: tuple(
+            ({"topic": tp.topic, "partition": str(tp.partition)}, lag) for tp, lag in m.lag.items()
+        ),
+        ("topic", "partition"),
+    ),
+    _one("buffered_bytes", "By", "Fetched, and not handed out yet", lambda m: m.buffered_bytes),
+    _one("fetching_bytes", "By", "Asked for, and may come", lambda m: m.fetching_bytes),
+)
+"""All that is exported."""
+
+
+def measured(members: Mapping[str, Observed]) -> dict[str, GroupMetrics]:
+    """The metrics of those that run, by their names."""
+    found = {}
+    for name, member in tuple(members.items()):
+        try:
+            found[name] = member.metrics()
+        except ConsumerClosedError:
+            continue
+    return found
+
+
+def samples(
+    instrument: Instrument, metrics: Mapping[str, GroupMetrics]
+) -> Iterator[tuple[Labels, float]]:
+    """The values of one instrument, labelled with the member's name as `client`."""
+    for name, of_member in metrics.items():
+        for labels, value in instrument.read(of_member):
+            if math.isfinite(value):
+                yield {"client": name, **labels}, value

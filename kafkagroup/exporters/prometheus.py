@@ -1,0 +1,54 @@
+"""Metrics for Prometheus, through `prometheus_client`: `pip install 'kafkagroup[prometheus]'`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from kafkagroup.exporters._instruments import INSTRUMENTS, Instrument, Observed, measured, samples
+
+__all__ = ["GroupCollector"]
+
+
+class GroupCollector(Collector):
+    """The metrics of consumers and group members, read at each scrape.
+
+    ```python
+    prometheus_client.REGISTRY.register(GroupCollector({"billing": consumer}))
+    ```
+
+    One for all members of a process: each is told by its name, in the label `client`. The mapping
+    is read anew each time, so members may come and go. A scrape may run in any thread.
+    """
+
+    def __init__(self, members: Mapping[str, Observed]) -> None:
+        self._members = members
+
+    def describe(self) -> Iterator[Metric]:
+        """What there is, without values: the registry asks, before anything runs."""
+        return map(_family, INSTRUMENTS)
+
+    def collect(self) -> Iterator[Metric]:
+        """All values now."""
+        metrics = measured(self._members)
+        for instrument in INSTRUMENTS:
+            family = _family(instrument)
+            for labels, value in samples(instrument, metrics):
+                family.add_metric([labels[name] for name in _labels(instrument)], value)
+            yield family
+
+
+def _family(instrument: Instrument) -> GaugeMetricFamily | CounterMetricFamily:
+    kind = CounterMetricFamily if instrument.counts else GaugeMetricFamily
+    name = f"kafkagroup_{instrument.name}"
+    return kind(name, instrument.description, labels=_labels(instrument))
+
+
+def _labels(instrument: Instrument) -> tuple[str, ...]:
+    return ("client", *instrument.labels)

@@ -1,0 +1,202 @@
+"""Metrics as Prometheus and OpenTelemetry read them: a scrape's text, a reader's values."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import anyio
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+
+from kafkagroup import (
+    Consumer,
+    GroupMember,
+    GroupMetrics,
+    GroupProtocol,
+    RebalanceCause,
+    RequestMetrics,
+    TopicPartition,
+)
+from kafkagroup._values import fields
+from kafkagroup.exporters.opentelemetry import observe
+from kafkagroup.exporters.prometheus import GroupCollector
+from kafkagroup.testing.embedded import EmbeddedKafka
+
+METRICS = GroupMetrics(
+    heartbeat=RequestMetrics(rate=1.0, average=0.25, maximum=0.5),
+    join=RequestMetrics(rate=0.125, average=2.0, maximum=3.0),
+    sync=RequestMetrics(rate=0.125, average=0.5, maximum=0.75),
+    commit=RequestMetrics(rate=0.25, average=0.125, maximum=0.375),
+    rebalance=RequestMetrics(rate=0.0625, average=4.0, maximum=5.0),
+    rebalances=3,
+    rebalance_causes={RebalanceCause.JOINING: 1, RebalanceCause.MEMBER_LEFT: 2},
+    losses=1,
+    last_heartbeat_seconds_ago=0.5,
+    session_seconds_left=44.5,
+    loop_lag=0.125,
+    assigned_partitions=2,
+    lag={TopicPartition("orders", 0): 7, TopicPartition("orders", 1): 0},
+    buffered_bytes=4096,
+    fetching_bytes=1024,
+)
+
+SCRAPED = """
+kafkagroup_heartbeat_rate{client="billing"} 1.0
+kafkagroup_heartbeat_response_time_avg{client="billing"} 0.25
+kafkagroup_heartbeat_response_time_max{client="billing"} 0.5
+kafkagroup_join_rate{client="billing"} 0.125
+kafkagroup_join_time_avg{client="billing"} 2.0
+kafkagroup_join_time_max{client="billing"} 3.0
+kafkagroup_sync_rate{client="billing"} 0.125
+kafkagroup_sync_time_avg{client="billing"} 0.5
+kafkagroup_sync_time_max{client="billing"} 0.75
+kafkagroup_commit_rate{client="billing"} 0.25
+kafkagroup_commit_latency_avg{client="billing"} 0.125
+kafkagroup_commit_latency_max{client="billing"} 0.375
+kafkagroup_rebalance_rate{client="billing"} 0.0625
+kafkagroup_rebalance_latency_avg{client="billing"} 4.0
+kafkagroup_rebalance_latency_max{client="billing"} 5.0
+kafkagroup_rebalances_total{client="billing"} 3.0
+kafkagroup_rebalance_causes_total{cause="joining",client="billing"} 1.0
+kafkagroup_rebalance_causes_total{cause="member left",client="billing"} 2.0
+kafkagroup_membership_losses_total{client="billing"} 1.0
+kafkagroup_last_heartbeat_seconds_ago{client="billing"} 0.5
+kafkagroup_session_seconds_left{client="billing"} 44.5
+kafkagroup_loop_lag_seconds{client="billing"} 0.125
+kafkagroup_assigned_partitions{client="billing"} 2.0
+kafkagroup_records_lag{client="billing",partition="0",topic="orders"} 7.0
+kafkagroup_records_lag{client="billing",partition="1",topic="orders"} 0.0
+kafkagroup_buffered_bytes{client="billing"} 4096.0
+kafkagroup_fetching_bytes{client="billing"} 1024.0
+"""
+
+
+class Member:
+    def __init__(self, metrics: GroupMetrics) -> None:
+        self._metrics = metrics
+
+    def metrics(self) -> GroupMetrics:
+        return self._metrics
+
+
+def scrape(members: dict[str, Any]) -> list[str]:
+    """The lines of a scrape that have values."""
+    registry = CollectorRegistry()
+    registry.register(GroupCollector(members))
+    text = generate_latest(registry).decode()
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def read(members: dict[str, Any]) -> list[str]:
+    """The same, as OpenTelemetry has it, in the words of a scrape."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    observe(members, provider.get_meter("kafkagroup"))
+    data = reader.get_metrics_data()
+    lines = []
+    for resource in data.resource_metrics if data is not None else ():
+        for metric in resource.scope_metrics[0].metrics:
+            total = "_total" if hasattr(metric.data, "is_monotonic") else ""
+            for point in metric.data.data_points:
+                labels = ",".join(f'{k}="{v}"' for k, v in sorted(point.attributes.items()))
+                name = metric.name.replace(".", "_")
+                lines.append(f"{name}{total}{{{labels}}} {float(point.value)}")
+    provider.shutdown()
+    return lines
+
+
+BOTH = pytest.mark.parametrize("export", [scrape, read])
+
+
+@BOTH
+def test_every_metric_of_a_member(export: Any) -> None:
+    assert export({"billing": Member(METRICS)}) == SCRAPED.split("\n")[1:-1]
+
+
+def test_no_metric_was_forgotten() -> None:
+    """Whoever adds one exports it; the last rebalance is an event."""
+    exported = {
+        "heartbeat",
+        "join",
+        "sync",
+        "commit",
+        "rebalance",
+        "rebalances",
+        "rebalance_causes",
+        "losses",
+        "last_heartbeat_seconds_ago",
+        "session_seconds_left",
+        "loop_lag",
+        "assigned_partitions",
+        "lag",
+        "buffered_bytes",
+        "fetching_bytes",
+    }
+    assert set(fields(GroupMetrics)) - exported == {"last_rebalance"}
+    assert all(getattr(METRICS, name) != getattr(GroupMetrics(), name) for name in exported)
+
+
+@BOTH
+def test_what_is_not_known_yet_is_left_out(export: Any) -> None:
+    assert math.isinf(GroupMetrics().last_heartbeat_seconds_ago)
+    lines = export({"new": Member(GroupMetrics())})
+    assert [line for line in lines if "avg" in line or "max" in line or "ago" in line] == []
+    assert 'kafkagroup_heartbeat_rate{client="new"} 0.0' in lines
+
+
+@BOTH
+def test_several_members_and_those_that_do_not_run(export: Any) -> None:
+    idle = Consumer("t", bootstrap_servers="nowhere:9092")
+    members = {"a": Member(METRICS), "idle": idle, "b": Member(METRICS)}
+    rates = [line for line in export(members) if line.startswith("kafkagroup_heartbeat_rate")]
+    assert rates == [
+        'kafkagroup_heartbeat_rate{client="a"} 1.0',
+        'kafkagroup_heartbeat_rate{client="b"} 1.0',
+    ]
+
+
+@BOTH
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_consumer_and_a_member_that_run_read_in_another_thread(export: Any, backend: Any) -> None:
+    """Prometheus' own server scrapes in one, where no event loop is to be found."""
+    found: list[str] = []
+
+    async def run() -> None:
+        protocol = GroupProtocol("workers", "all", b"", lambda m: dict.fromkeys(m, b""))
+        with EmbeddedKafka({"orders": 2}) as kafka:
+            kafka.produce("orders", ["one", "two"], partition=0)
+            where = kafka.bootstrap_servers
+            consumer = Consumer("orders", bootstrap_servers=where, group_id="g")
+            member = GroupMember("w", protocol, bootstrap_servers=where)
+            with anyio.fail_after(20):
+                async with consumer, member:
+                    await consumer.getone()
+                    await anext(member)
+                    members = {"consumer": consumer, "member": member}
+                    thread = threading.Thread(target=lambda: found.extend(export(members)))
+                    thread.start()
+                    await anyio.to_thread.run_sync(thread.join)
+
+    anyio.run(run, backend=backend)
+    for line in (
+        'kafkagroup_assigned_partitions{client="consumer"} 2.0',
+        'kafkagroup_records_lag{client="consumer",partition="0",topic="orders"} 1.0',
+        'kafkagroup_rebalances_total{client="consumer"} 1.0',
+        'kafkagroup_rebalances_total{client="member"} 1.0',
+    ):
+        assert line in found
+
+
+def test_neither_is_imported_unasked() -> None:
+    code = (
+        "import sys, kafkagroup; kafkagroup.Consumer;"
+        "print({'prometheus_client', 'opentelemetry'} & set(sys.modules))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
