@@ -248,7 +248,7 @@ class Broker:
         while True:
             connection = await self._connection(connection_id)
             until = self._silence.until
-            if anyio.current_time() >= until:
+            if not until or anyio.current_time() >= until:
                 return connection
             await anyio.sleep_until(until)
 

@@ -1,14 +1,14 @@
 """One socket to one broker: pipelined requests, each with a deadline of its own.
 
-Only the writer task writes and only the reader task reads, so cancelling a request can never leave
-half a frame on the wire. There is a writer while there is something to write, and for good where
-that comes often: a connection that is hardly used costs one task. A request that is given up on
-(cancelled) keeps its correlation id until its answer has come and been dropped; one that times out
-closes the connection, as a broker answers in order and whatever is behind it would wait too. So
-does one that was given up on, as soon as something else is asked after its deadline: callers that
-always give up first would keep a dead connection for ever. Where the broker's sessions end, the
-connection renews its own in time: new requests wait meanwhile, those in flight are answered first
-(KIP-368).
+Only the reader task reads, and what the kernel does not take at once only the writer task writes,
+so cancelling a request can never leave half a frame on the wire. There is a writer while there is
+something to write, and for good where that comes often: a connection that is hardly used costs one
+task. A request that is given up on (cancelled) keeps its correlation id until its answer has come
+and been dropped; one that times out closes the connection, as a broker answers in order and
+whatever is behind it would wait too. So does one that was given up on, as soon as something else is
+asked after its deadline: callers that always give up first would keep a dead connection for ever.
+Where the broker's sessions end, the connection renews its own in time: new requests wait meanwhile,
+those in flight are answered first (KIP-368).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     escaped,
 )
+from kafkagroup.net.channel import Channel
 from kafkagroup.net.clock import loop_clock
-from kafkagroup.net.incoming import Incoming
 from kafkagroup.net.options import ClientOptions
 from kafkagroup.wire.connection import Answer, Connection
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
@@ -94,7 +94,7 @@ class BrokerConnection:
 
     def __init__(self, stream: ByteStream, host: str, name: str, options: ClientOptions) -> None:
         self._stream = stream
-        self._incoming = Incoming(stream, options.receive_bytes)
+        self._channel = Channel(stream, options.receive_bytes)
         self._host = host
         self._name = name
         self._options = options
@@ -103,6 +103,8 @@ class BrokerConnection:
         self._given_up: dict[int, float] = {}
         """Correlation id -> deadline, of requests that nobody waits for and that have no answer."""
         self._outgoing: list[bytes] = []
+        self._writing = False
+        """Whether something waits to be written, or is being written: the next comes behind it."""
         self._wake_writer: anyio.Event | None = None
         """While there is a writer: set when there is something to write."""
         self._wrote_at = float("-inf")
@@ -328,6 +330,11 @@ class BrokerConnection:
             raise ConnectionLostError(f"{self._name}: the connection is closed: {self._error}")
 
     def _write(self, data: bytes) -> None:
+        if not self._writing:
+            data = data[self._channel.send_now(data) :]
+            if not data:
+                return
+        self._writing = True
         self._outgoing.append(data)
         if self._wake_writer is not None:
             self._wake_writer.set()
@@ -359,7 +366,7 @@ class BrokerConnection:
                     tasks.cancel_scope.cancel()
         finally:
             self._fail(ConnectionLostError(f"{self._name}: the connection was closed here"))
-            self._incoming.close()
+            self._channel.close()
             with anyio.CancelScope(shield=True):
                 await anyio.aclose_forcefully(self._stream)
 
@@ -368,7 +375,7 @@ class BrokerConnection:
         while True:
             try:
                 with self._protocol.room() as room:
-                    count = await self._incoming.into(room)
+                    count = await self._channel.into(room)
                 heard = heard or bool(self._protocol.broker_versions)
                 answers = self._protocol.received(count)
             except anyio.EndOfStream:
@@ -404,7 +411,7 @@ class BrokerConnection:
             data = b"".join(self._outgoing)
             self._outgoing.clear()
             try:
-                await self._stream.send(data)
+                await self._channel.send(data)
             except _BROKEN as error:
                 if not self._protocol.broker_versions:
                     # What there is to read may say why: TLS 1.3 refuses a client's certificate
@@ -415,6 +422,7 @@ class BrokerConnection:
                 return
             before, self._wrote_at = self._wrote_at, self._clock()
             self._quick = self._quick + 1 if self._wrote_at - before < _QUICK else 0
+            self._writing = bool(self._outgoing)
             if self._quick > _MANY:
                 await wake.wait()
         self._wake_writer = None

@@ -31,6 +31,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.member.backoff import backoff
 from kafkagroup.net.chore import Chore, Spawn
+from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.retry import Pauses
@@ -76,6 +77,7 @@ class Fetcher:
         self._arrived = arrived
         self._look_up = look_up
         self._failed = failed
+        self._clock = loop_clock()
         self._wake = anyio.Event()
         self._lane_count = 1
         self._room = Room(options.fetch_max_bytes)
@@ -121,7 +123,7 @@ class Fetcher:
         """The broker to fetch from: the replica that the leader has named, else the leader."""
         leader = self._leader_of(owned.tp)
         nearer = leader >= 0 and owned.replica in self._cluster.metadata.nodes
-        return owned.replica if nearer and anyio.current_time() < owned.replica_until else leader
+        return owned.replica if nearer and self._clock() < owned.replica_until else leader
 
     def _leader_of(self, tp: TopicPartition) -> int:
         leader = self._cluster.metadata.leader(tp)
@@ -151,7 +153,7 @@ class Fetcher:
                 for o in self._delivery.owned.values()
                 if self._source_of(o) == node_id and self._lane_of(o) == lane
             ]
-            now = anyio.current_time()
+            now = self._clock()
             sound = [o for o in led if not is_doubtful(self._cluster.metadata, o)]
             if len(sound) < len(led):
                 self._look_up()
@@ -177,7 +179,7 @@ class Fetcher:
                 if stale:
                     await self._cluster.refresh()
                 pauses.reset()
-                if empty and anyio.current_time() - now < self._options.fetch_max_wait / 2:
+                if empty and self._clock() - now < self._options.fetch_max_wait / 2:
                     # The broker does not wait for records, so we do.
                     await early.wait()
                 else:
@@ -192,7 +194,7 @@ class Fetcher:
 
     def _ask_leaders_again(self, node_id: int) -> None:
         """Give back to their leaders what was read from this replica for long enough."""
-        now = anyio.current_time()
+        now = self._clock()
         for owned in self._delivery.owned.values():
             if owned.replica_until <= now:
                 self._forget_replica(owned, node_id)
@@ -322,7 +324,7 @@ class Fetcher:
             # KIP-392: nothing came; it is to be had nearer. No success yet: between a leader and a
             # follower that send us to each other and fro there would be no back-off.
             owned.replica = data.preferred_read_replica
-            owned.replica_until = anyio.current_time() + self._options.metadata_max_age
+            owned.replica_until = self._clock() + self._options.metadata_max_age
             self.wake()
             return False
         owned.attempts = 0
@@ -381,7 +383,7 @@ class Fetcher:
         )
         # To full ticks: a hundred partitions that fail are asked for together, not one by one.
         tick = 2 * options.retry_backoff
-        owned.retry_at = math.ceil((anyio.current_time() + pause) / tick) * tick
+        owned.retry_at = math.ceil((self._clock() + pause) / tick) * tick
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:

@@ -55,8 +55,9 @@ MAX_HANDSHAKE_BYTES = 1024 * 1024
 MAX_AUTHENTICATION_BYTES = 64 * 1024
 """Largest answer to an authentication: a Kerberos ticket with room to spare."""
 
-_ROOM = 4096
-"""Bytes that are read before it is known what they belong to."""
+_ROOM = 512
+"""Bytes that are read before it is known what they belong to: more than an answer takes that a
+member hears all its life, and kept for each connection, of which an idle consumer has four."""
 
 _GROWTH = 16
 """How many times as much memory an answer gets as bytes of it have come: a claim alone must not

@@ -283,6 +283,26 @@ async def test_a_limit_for_each_partition(kafka: EmbeddedKafka) -> None:
         assert found == [[b"a"], [b"a", b"b"]]
 
 
+async def test_what_is_more_than_the_socket_takes_is_overtaken_by_nothing(
+    kafka: EmbeddedKafka,
+) -> None:
+    large = batch(bytes(16 * 1024 * 1024))
+    codes: list[int] = []
+
+    async def append(broker: Broker, data: bytes) -> None:
+        answer = await broker.produce_messages({ZERO: data})
+        assert answer is not None
+        codes.append(answer.responses[0].partition_responses[0].error_code)
+
+    async with Broker.open(*address(kafka)) as broker:
+        async with anyio.create_task_group() as tasks:
+            for data in (large, batch(b"a"), large, batch(b"b")):
+                tasks.start_soon(append, broker, data)
+        assert await broker.request_metadata(["t"])
+    too_large = ErrorCode.MESSAGE_TOO_LARGE
+    assert sorted(codes) == [0, 0, too_large, too_large]
+
+
 async def test_as_much_is_asked_of_the_socket_as_it_is_told(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

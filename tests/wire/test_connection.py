@@ -339,7 +339,7 @@ def test_a_fetch_answer_stays_where_the_socket_writes_it(size: int) -> None:
         assert (type(found), bytes(found)) == (memoryview, records)
     assert peak < 2 * size * 1.5 + 50_000
     with connection.room() as room:
-        assert len(room) == 4096
+        assert len(room) == 512
 
 
 def test_an_answer_gets_memory_as_it_comes() -> None:
@@ -347,12 +347,12 @@ def test_an_answer_gets_memory_as_it_comes() -> None:
     connection = open_connection()
     asked, _ = connection.send(FETCH, 12)
     head = struct.pack(">ii", 50_000_000, asked)
-    assert connection.receive_data(head + bytes(4096 - len(head))) == []
+    assert connection.receive_data(head + bytes(512 - len(head))) == []
     with connection.room() as room:
-        assert len(room) == 15 * 4096
-    assert connection.receive_data(bytes(15 * 4096)) == []
+        assert len(room) == 15 * 512
+    assert connection.receive_data(bytes(15 * 512)) == []
     with connection.room() as room:
-        assert len(room) == 15 * 16 * 4096
+        assert len(room) == 15 * 16 * 512
 
 
 def test_the_limit_of_a_frame_can_be_set() -> None:

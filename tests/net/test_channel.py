@@ -1,4 +1,5 @@
-"""What a stream receives lands in the room it is given, by way of a socket of our own or not."""
+"""What a stream receives lands in the room it is given, and what is sent leaves in order; by way of
+a socket of our own or not."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import trustme
 from anyio.abc import ByteStream, SocketStream
 from anyio.streams.tls import TLSStream
 
-from kafkagroup.net.incoming import Incoming
+from kafkagroup.net.channel import Channel
 
 pytestmark = pytest.mark.anyio
 
@@ -35,44 +36,44 @@ async def connected() -> AsyncIterator[tuple[SocketStream, ByteStream]]:
         yield stream, peer
 
 
-async def read(incoming: Incoming, size: int) -> bytes:
+async def read(channel: Channel, size: int) -> bytes:
     data = bytearray(size)
     filled = 0
     with anyio.fail_after(5):
         while filled < size:
             with memoryview(data) as view, view[filled:] as room:
-                filled += await incoming.into(room)
+                filled += await channel.into(room)
     return bytes(data)
 
 
 async def test_what_a_socket_has_is_read_without_its_stream() -> None:
     async with connected() as (stream, peer):
-        incoming = Incoming(stream, 1000)
+        channel = Channel(stream, 1000)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(peer.send, b"0123456789" * 100_000)
-            assert await read(incoming, 1_000_000) == b"0123456789" * 100_000
-        incoming.close()
+            assert await read(channel, 1_000_000) == b"0123456789" * 100_000
+        channel.close()
 
 
 async def test_no_more_is_read_than_is_asked_for_or_there_is_room_for() -> None:
     async with connected() as (stream, peer):
         await peer.send(b"abcdefgh")
-        incoming = Incoming(stream, 3)
-        assert await incoming.into(memoryview(bytearray(100))) == 3
-        assert await incoming.into(memoryview(bytearray(2))) == 2
-        assert await read(incoming, 3) == b"fgh"
-        incoming.close()
+        channel = Channel(stream, 3)
+        assert await channel.into(memoryview(bytearray(100))) == 3
+        assert await channel.into(memoryview(bytearray(2))) == 2
+        assert await read(channel, 3) == b"fgh"
+        channel.close()
 
 
 async def test_the_end_comes_after_all_that_was_sent() -> None:
     async with connected() as (stream, peer):
-        incoming = Incoming(stream, 1000)
+        channel = Channel(stream, 1000)
         await peer.send(b"all")
         await peer.aclose()
-        assert await read(incoming, 3) == b"all"
+        assert await read(channel, 3) == b"all"
         with pytest.raises(anyio.EndOfStream):
-            await incoming.into(memoryview(bytearray(1)))
-        incoming.close()
+            await channel.into(memoryview(bytearray(1)))
+        channel.close()
 
 
 async def test_a_socket_that_always_has_more_leaves_the_loop_to_others() -> None:
@@ -86,42 +87,82 @@ async def test_a_socket_that_always_has_more_leaves_the_loop_to_others() -> None
                 turns += 1
                 await anyio.lowlevel.checkpoint()
 
-        incoming = Incoming(stream, 10)
+        channel = Channel(stream, 10)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(count)
-            await read(incoming, 10_000)
+            await read(channel, 10_000)
             tasks.cancel_scope.cancel()
-        incoming.close()
+        channel.close()
         assert turns >= 500
 
 
 async def test_cancelled_while_it_waits_it_has_taken_nothing() -> None:
     async with connected() as (stream, peer):
-        incoming = Incoming(stream, 1000)
+        channel = Channel(stream, 1000)
         with anyio.move_on_after(0.05) as scope:
-            await incoming.into(memoryview(bytearray(1)))
+            await channel.into(memoryview(bytearray(1)))
         assert scope.cancelled_caught
         await peer.send(b"x")
-        assert await read(incoming, 1) == b"x"
-        incoming.close()
+        assert await read(channel, 1) == b"x"
+        channel.close()
 
 
-async def test_what_comes_through_tls_is_received_from_the_stream() -> None:
+async def test_what_goes_through_tls_goes_through_the_stream() -> None:
     authority = trustme.CA()
     theirs = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("broker").configure_cert(theirs)
     ours = ssl.create_default_context()
     authority.configure_trust(ours)
+    secret: list[TLSStream] = []
     async with connected() as (plain, peer):
 
         async def serve() -> None:
             stream = await TLSStream.wrap(peer, server_side=True, ssl_context=theirs)
             await stream.send(b"secret")
+            secret.append(stream)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(serve)
             stream = await TLSStream.wrap(plain, hostname="broker", ssl_context=ours)
-        incoming = Incoming(stream, 4)
-        assert await incoming.into(memoryview(bytearray(100))) == 4
-        assert await read(incoming, 2) == b"et"
-        incoming.close()
+        channel = Channel(stream, 4)
+        assert await channel.into(memoryview(bytearray(100))) == 4
+        assert await read(channel, 2) == b"et"
+        assert channel.send_now(b"a request") == 0
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(channel.send, b"a request")
+            assert await secret[0].receive() == b"a request"
+        channel.close()
+
+
+async def test_what_a_socket_takes_is_sent_at_once() -> None:
+    async with connected() as (stream, peer):
+        channel = Channel(stream, 1000)
+        assert channel.send_now(b"a request") == 9
+        with anyio.fail_after(5):
+            assert await peer.receive() == b"a request"
+        channel.close()
+
+
+async def test_the_rest_is_sent_as_the_peer_reads() -> None:
+    async with connected() as (stream, peer):
+        channel = Channel(stream, 1000)
+        data = b"0123456789" * 2_000_000
+        sent = channel.send_now(data)
+        assert 0 < sent < len(data)
+        got = bytearray()
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(channel.send, data[sent:])
+                while len(got) < len(data):
+                    got += await peer.receive()
+        assert got == data
+        channel.close()
+
+
+async def test_what_is_wrong_with_a_socket_is_met_by_who_waits() -> None:
+    async with connected() as (stream, _):
+        channel = Channel(stream, 1000)
+        channel.close()
+        assert channel.send_now(b"a request") == 0
+        with pytest.raises(OSError, match="descriptor"):
+            await channel.send(b"a request")
