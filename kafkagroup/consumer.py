@@ -55,6 +55,7 @@ from kafkagroup.types import (
     Record,
     TopicPartition,
 )
+from kafkagroup.wire.arrow import schema
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -236,6 +237,9 @@ class Consumer(Service):
             return Batches(lambda: self._next(lambda: self._delivery.next_batch(max_records)))
         if any(self._deserializers):
             raise ConfigurationError("Arrow has columns of bytes; leave out the deserializers")
+        # Where pyarrow is missing it is said now, not with the first batch in hand, which the next
+        # call would take for processed; and importing it keeps the loop for tenths of a second.
+        schema("", 0)
         delivery = self._delivery
         return ArrowBatches(
             lambda: self._next(lambda: delivery.next_batch(max_records, unread=True))

@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 _CONNECTION = "fetch"
 """Connection id of the first lane to a broker; those of others have their number behind it."""
+_BUDGET = 0.001
+"""Seconds that looking through an answer may keep the loop, and what came for one partition."""
 _BY_NAME = 12
 """Highest version of Fetch that names topics; later ones go by topic id."""
 
@@ -239,9 +241,13 @@ class Fetcher:
             return False, False
         if answer.error_code:
             raise TransportError(f"{broker}: {BrokerError(answer.error_code)}")
-        stale, empty = False, True
-        unread = self._delivery.unread_bytes
+        stale, empty, came = False, True, False
+        unread, since = self._delivery.unread_bytes, self._clock()
         for tp, data in self._answers(answer):
+            if self._clock() - since > _BUDGET:
+                # Checked for damage in one go, 50 MB would keep the loop for more than 10 ms.
+                await anyio.sleep(0)  # noqa: ASYNC115 - anyio.lowlevel takes an import of its own
+                since = self._clock()
             empty &= not (data.records or data.error_code)
             owned, offset = asked.get(tp, (None, 0))
             # Not what it was when the request left: revoked, or the application has sought.
@@ -250,7 +256,8 @@ class Fetcher:
             # KIP-951: an error that names the new leader needs no look at the metadata.
             if not (data.error_code and self._cluster.take_leader(tp, data.current_leader, answer)):
                 stale |= self._take(owned, data, node.node_id)
-        if self._delivery.unread_bytes > unread:
+                came |= bool(data.records)
+        if came:
             self._room.arrived(unread)
         if not empty:
             self._arrived()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -9,19 +11,23 @@ from typing import Any
 from uuid import UUID
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from kafkagroup import Consumer
 from kafkagroup.errors import (
     BrokerError,
+    ConfigurationError,
     CorruptRecordError,
     ErrorCode,
     NoOffsetError,
     OffsetOutOfRangeError,
     broker_error,
 )
+from kafkagroup.net import fetcher
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.arrow import schema
 from kafkagroup.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -459,6 +465,36 @@ async def test_a_full_buffer_is_not_added_to(reading: Any) -> None:
             assert await offsets_of(c, 10) == list(range(10))
 
 
+async def test_a_large_answer_leaves_the_loop_to_others_between_partitions(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at this clock takes 2 ms, as checking a few MB for damage does."""
+    seen: list[int | str] = []
+    late = itertools.count(0, 0.002)
+    read_batches = fetcher.read_batches
+
+    def noted(*args: Any, partition: int, **options: Any) -> Any:
+        seen.append(partition)
+        return read_batches(*args, partition=partition, **options)
+
+    async def take_turns() -> None:
+        while True:
+            await anyio.lowlevel.checkpoint()
+            seen.append("turn")
+
+    monkeypatch.setattr(fetcher, "read_batches", noted)
+    monkeypatch.setattr(fetcher, "loop_clock", lambda: lambda: anyio.current_time() + next(late))
+    async with reading(records=3) as (kafka, consumer), consumer() as c:
+        kafka.produce("t", ["a", "b"], partition=1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take_turns)
+            await c.assign([TP, TopicPartition("t", 1)])
+            assert sorted(await offsets_of(c, 5)) == [0, 0, 1, 1, 2]
+            tasks.cancel_scope.cancel()
+    first, second = (i for i, one in enumerate(seen) if one != "turn")
+    assert second - first > 1
+
+
 async def test_a_partition_at_its_end_holds_up_none_that_has_more(reading: Any) -> None:
     """What had an answer's worth waiting was left out of the next fetch. The broker had nothing of
     the others then, and kept that fetch for half a second, while what waited was soon gone."""
@@ -731,3 +767,11 @@ async def test_batches_of_arrow(reading: Any) -> None:
             seen += batch.column("offset").to_pylist()
             assert await c.position(TP) == len(seen)
         assert seen == list(range(10))
+
+
+async def test_without_pyarrow_no_batch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was said with the first batch in hand, which the next call then took for processed."""
+    schema.cache_clear()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigurationError, match=r"^pyarrow is not installed"):
+        Consumer("t").batches(arrow=True)
