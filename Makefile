@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check compile wheel test test-all test-wire test-brokers soak sim bench bench-spark pipeline fuzz fuzz-assign hostile clean
+.PHONY: help demo check compile wheel test test-all test-wire test-brokers soak sim bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -105,6 +105,9 @@ bench: .venv/bench.stamp ## everything beside aiokafka, librdkafka and Java; PRE
 
 bench-spark: .venv/bench.stamp .venv/spark.stamp ## rows into Spark beside its own connector; ROWS=n
 	$(BIN)/python -m tests.bench.spark $(if $(ROWS),--rows $(ROWS))
+
+bench-loop: .venv/bench.stamp .venv/spark.stamp ## a weighted group with loads measured on Spark, beside a sticky one
+	$(BIN)/python -m tests.bench.closed_loop
 
 pipeline: .venv/spark.stamp ## groups on real Kafka, and the report on them; OUT=directory, BROKER=host:port
 	@$(BIN)/python examples/pipeline.py $(if $(OUT),--out $(OUT)) $(if $(BROKER),--bootstrap $(BROKER))

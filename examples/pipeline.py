@@ -34,12 +34,12 @@ SECONDS = 24.0
 
 MEMBERS = (
     # Group, name, from when, until when, seconds that a batch takes.
-    ("billing", "a", 0, SECONDS, 0.2),
-    ("billing", "b", 0, 13, 0.2),
-    ("billing", "c", 6, SECONDS, 0.8),
-    ("audit", "x", 0, SECONDS, 0.3),
-    ("audit", "y", 0, 10, 0.3),
-    ("archive", "z", 1, 5, 0.1),
+    ("billing", "a", 0, SECONDS + 4, 0.02),
+    ("billing", "b", 0, 13, 0.02),
+    ("billing", "c", 6, SECONDS + 4, 0.02),
+    ("audit", "x", 0, SECONDS + 4, 0.1),
+    ("audit", "y", 0, 10, 0.1),
+    ("archive", "z", 1, 5, 0.02),
 )
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -41,15 +41,23 @@ class Logs(Session):
         return self._call(self._partitions)
 
     async def _partitions(self) -> tuple[list[TopicPartition], dict[str, str]]:
+        names, pattern = self._options.topics, self._options.pattern
+        self._cluster.all_topics = pattern is not None
         metadata = await self._cluster.refresh()
-        for name in self._options.topics:
+        if pattern is not None:
+            names = tuple(
+                name
+                for name, topic in metadata.topics.items()
+                if pattern.fullmatch(name) and not topic.internal and not topic.error_code
+            )
+        for name in names:
             topic = metadata.topics.get(name)
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
             if code:
                 raise broker_error(code, f"topic {name!r}", operation="READ", topic=name)
         found = {
             TopicPartition(name, partition)
-            for name in self._options.topics
+            for name in names
             for partition in metadata.topics[name].partitions
         }
         if self._options.assign:
@@ -61,7 +69,7 @@ class Logs(Session):
                     topic=missing[0].topic,
                 )
             found = set(self._options.assign)
-        ids = {name: metadata.topics[name].topic_id for name in self._options.topics}
+        ids = {name: metadata.topics[name].topic_id for name in names}
         return sorted(found), {name: _id_text(topic_id) for name, topic_id in ids.items()}
 
     def known(
@@ -141,6 +149,7 @@ class Logs(Session):
     async def _ask_leader(
         self, tp: TopicPartition, topic_id: UUID, request: FetchRequest
     ) -> PartitionData:
+        self._cluster.topics.add(tp.topic)  # one that a pattern has found
         answer = await self._leader(tp).request(
             request,
             connection_id="fetch",

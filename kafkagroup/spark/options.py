@@ -7,6 +7,7 @@ not known here is refused: a misspelt option would be one that silently has no e
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from inspect import signature
@@ -111,6 +112,8 @@ class SourceOptions(ConnectionOptions):
 
     subscribe: tuple[str, ...] = ()
     """Topics, of which all partitions are read."""
+    pattern: re.Pattern[str] | None = None
+    """Or all topics whose whole name matches, but for internal ones; a stream finds new ones."""
     assign: tuple[TopicPartition, ...] = ()
     """Or these partitions alone."""
     group_id: str | None = None
@@ -137,15 +140,15 @@ class SourceOptions(ConnectionOptions):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """All that are read from, sorted."""
+        """All that are known beforehand, sorted."""
         return tuple(sorted({*self.subscribe, *(tp.topic for tp in self.assign)}))
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Those of the source. Raises: ConfigurationError that names the one which is wrong."""
     taken = _parse(given, _SOURCE)
-    if bool(taken.get("subscribe")) == bool(taken.get("assign")):
-        raise ConfigurationError("give one of the options subscribe and assign")
+    if sum(bool(taken.get(name)) for name in ("subscribe", "pattern", "assign")) != 1:
+        raise ConfigurationError("give one of the options subscribe, subscribePattern and assign")
     made = SourceOptions(**taken)
     if made.group_id is None and made.starting_offsets.kind == "group":
         raise ConfigurationError("startingOffsets=group needs the option group.id")
@@ -229,6 +232,13 @@ def _columns(text: str) -> tuple[str, ...]:
     return names or tuple(COLUMNS)
 
 
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from None
+
+
 def _partitions(text: str) -> tuple[TopicPartition, ...]:
     """`{"orders": [0, 1]}`."""
     return tuple(
@@ -268,6 +278,7 @@ _CONNECTION: _Table = {
 _SOURCE: _Table = {
     **_CONNECTION,
     "subscribe": ("subscribe", _names),
+    "subscribePattern": ("pattern", _pattern),
     "assign": ("assign", _partitions),
     "group.id": ("group_id", str),
     "startingOffsets": ("starting_offsets", _bound),

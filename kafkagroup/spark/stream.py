@@ -151,6 +151,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Ends of what the stream has a position in, and the partitions it has none in yet."""
         offsets, fresh = {}, []
         lost = set()
+        # Of topics by name the planner has been told; of those by pattern one is just not there.
+        for topic in sorted({tp.topic for tp in begin.offsets} - ends.topic_ids.keys()):
+            data_loss(f"topic {topic!r} was deleted", self._options)
         for tp, end in ends.offsets.items():
             if tp not in begin.offsets:
                 fresh.append(tp)

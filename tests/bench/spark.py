@@ -4,7 +4,8 @@ python -m tests.bench.spark [--bootstrap HOST:PORT] [--rows N] [--rounds N]
 
 Values of 100 bytes, two partitions, local[2], written to nowhere; one after the other, round by
 round. Ready-made batches, from a Python source that reads nothing, are the most that Spark takes
-from any Python source. Spark's own connector is fetched by PySpark's Ivy; where that fails it is
+from any Python source. All have the columns of Spark's own connector; ours and the ready-made ones are
+measured with all of ours, too, and ours with the values alone. Spark's own connector is fetched by PySpark's Ivy; where that fails it is
 left out, loudly. The first round, in which the JVM warms up, does not count.
 """
 
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,9 @@ VALUE = b"x" * 100
 READY_ROWS = 70_000
 """Rows of a ready-made batch: those of one of our fetches."""
 
+SAME = ("key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type", "headers")
+"""The columns that Spark's own connector has."""
+
 JARS = Path(__file__).parents[2] / "build" / "bench" / "spark-jars"
 CONNECTOR = (
     # The newest that is published; without what they depend on it runs in Spark 4.3.
@@ -62,7 +67,8 @@ class Ready(DataSource):
         return "ready"
 
     def schema(self) -> str:
-        return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+        names = self.options["columns"].split(",")
+        return ", ".join(f"{name} {COLUMNS[name]}" for name in names)
 
     def reader(self, schema: Any) -> DataSourceReader:
         return ReadyReader(schema, int(self.options["rows"]))
@@ -136,14 +142,22 @@ def frames(spark: Any, bootstrap: str, topic: str, rows: int) -> Mapping[str, Ca
         reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
         return reader.option("subscribe", topic).option("includeHeaders", "true").load()
 
-    def ours() -> Any:
+    def ours(columns: Iterable[str]) -> Any:
         reader = spark.read.format("kafkagroup").option("bootstrap.servers", bootstrap)
-        return reader.option("subscribe", topic).load()
+        return reader.option("subscribe", topic).option("columns", ",".join(columns)).load()
 
-    def ready() -> Any:
-        return spark.read.format("ready").option("rows", str(rows)).load()
+    def ready(columns: Iterable[str]) -> Any:
+        reader = spark.read.format("ready").option("rows", str(rows))
+        return reader.option("columns", ",".join(columns)).load()
 
-    return {"kafkagroup": ours, "Spark's own": own, "ready-made Arrow": ready}
+    return {
+        "kafkagroup": partial(ours, SAME),
+        "Spark's own": own,
+        "ready-made Arrow": partial(ready, SAME),
+        "kafkagroup, all columns": partial(ours, COLUMNS),
+        "ready-made Arrow, all columns": partial(ready, COLUMNS),
+        "kafkagroup, values": partial(ours, ["value"]),
+    }
 
 
 def main() -> None:

@@ -97,8 +97,16 @@ def test_tls_and_sasl_are_those_of_security() -> None:
     ("options", "message"),
     [
         ({"subscribe": "a"}, "option bootstrap.servers is missing"),
-        ({"bootstrap.servers": "k"}, "give one of the options subscribe and assign"),
-        ({**LEAST, "assign": '{"a": [0]}'}, "give one of the options subscribe and assign"),
+        (
+            {"bootstrap.servers": "k"},
+            "give one of the options subscribe, subscribePattern and assign",
+        ),
+        ({**LEAST, "subscribePattern": "a"}, "give one of the options"),
+        ({"bootstrap.servers": "k", "subscribePattern": "("}, "no regular expression"),
+        (
+            {**LEAST, "assign": '{"a": [0]}'},
+            "give one of the options subscribe, subscribePattern and assign",
+        ),
         ({**LEAST, "startingOffset": "x"}, "unknown options: startingoffset; there are bootstrap"),
         ({**LEAST, "startingOffsets": "group"}, "startingOffsets=group needs the option group.id"),
         ({**LEAST, "startingOffsets": "2023-11-14T22:13:20"}, "a time needs its zone"),

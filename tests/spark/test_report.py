@@ -97,6 +97,19 @@ def test_much_is_drawn_in_little_space(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plots.plot(Group(name="g", health=health()), at(60)) == ""
 
 
+def test_members_have_the_name_that_people_know_them_by() -> None:
+    bars = [
+        Bar("t", 0, "id-of-a", 1, at(0), at(9), "worker-a"),
+        Bar("t", 1, "id-of-b", 1, at(0), at(9), "rdkafka"),
+        Bar("t", 2, "id-of-c", 1, at(0), at(9), "rdkafka"),
+    ]
+    svg = plots.plot(Group(name="g", health=health(), bars=bars), at(9))
+    shown = [
+        name for name in ("worker-a", "rdkafka", "id-of-a", "id-of-b", "id-of-c") if name in svg
+    ]
+    assert shown == ["worker-a", "id-of-b", "id-of-c"]
+
+
 def test_the_lag_of_a_group_is_that_of_its_partitions() -> None:
     samples = [(at(0), 0, 5), (at(0), 1, 2), (at(1), 0, 0), (at(3), 1, 4)]
     assert total_lag(samples) == [(at(0), 7), (at(1), 2), (at(3), 4)]

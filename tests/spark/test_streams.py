@@ -259,3 +259,51 @@ def test_what_retention_takes_from_under_a_stream(
     stream.options["failOnDataLoss"] = "false"
     stream.run()
     assert [offset for _, offset, _ in stream.rows()] == [0, 1, 2, 3, 4, 8, 9]
+
+
+def test_topics_by_pattern_those_to_come_and_those_that_go(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    for topic in (f"{name}-a", f"{name}-other"):
+        broker.create(topic)
+        broker.fill(topic, 0, numbered(0, 2))
+    stream = Stream(spark, broker.address, tmp_path, subscribePattern=f"{name}-[abc]")
+    stream.run()
+    broker.create(f"{name}-b")
+    broker.fill(f"{name}-b", 0, numbered(0, 3))
+    # Its start is pinned by one batch, and it is read by the next.
+    stream.run()
+    stream.run()
+    assert stream.rows() == sorted([*expected(p0=2), *expected(p0=3)])
+    broker.delete(f"{name}-a")
+    wait_until(lambda: not broker.exists(f"{name}-a"))
+    with pytest.raises(Exception, match=f"topic '{name}-a' was deleted"):
+        stream.run()
+    stream.options["failOnDataLoss"] = "false"
+    broker.fill(f"{name}-b", 0, numbered(0, 4, 3))
+    stream.run()
+    assert stream.rows() == sorted([*expected(p0=2), *expected(p0=4)])
+
+
+def test_what_compaction_and_aborted_transactions_leave(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    """A batch ends at an offset, however few records lie before it: those that are there come, and
+    the query goes on behind gaps."""
+    broker.create(name)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.address, "transactional.id": name}
+    )
+    producer.init_transactions(20)
+    for n, end in enumerate((producer.abort_transaction, producer.commit_transaction) * 3):
+        producer.begin_transaction()
+        producer.produce(name, str(n), partition=0)
+        producer.flush(20)
+        end(20)
+    options = {"subscribe": name, "isolation_level": "read_committed", "group_id": name}
+    stream = Stream(spark, broker.address, tmp_path, maxRowsPerBatch="3", **options)
+    stream.run()
+    # Of a transaction an offset goes to the record, and one to its marker.
+    assert stream.rows() == [(0, 2, b"1"), (0, 6, b"3"), (0, 10, b"5")]
+    stream.reconcile()
+    assert broker.committed(name, TopicPartition(name, 0)) == [12]

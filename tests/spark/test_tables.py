@@ -178,7 +178,7 @@ def test_nothing_at_all(spark: Any, broker: Any, name: str) -> None:
     ("options", "message"),
     [
         ({"subscribe": "t", "startingOffset": "latest"}, "unknown options: startingoffset"),
-        ({}, "give one of the options subscribe and assign"),
+        ({}, "give one of the options subscribe, subscribePattern and assign"),
         ({"subscribe": "not-there"}, "topic 'not-there'"),
     ],
 )

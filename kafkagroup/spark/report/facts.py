@@ -60,6 +60,8 @@ class Bar:
     generation: int
     started: datetime
     ended: datetime | None
+    client: str | None = None
+    """The member's client id: what people know it by, if no other has it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -127,6 +129,7 @@ def gather(tables: Tables) -> Facts:
                     r.generation,
                     r.started,
                     r.ended,
+                    r.client_id,
                 )
                 for r in bars.get(name, ())
             ],

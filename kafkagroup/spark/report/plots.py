@@ -105,7 +105,7 @@ def _owners(
     axis.set_yticks(range(0, len(rows), step))
     axis.set_yticklabels([_short(f"{t}/{p}") for t, p in rows[::step]], fontsize=8)
     axis.set_ylim(len(rows) - 0.5, -0.5)
-    names = {bar.member: _short(bar.member) for bar in bars}
+    names = _names(bars)
     handles = [Patch(color=colours[member], label=names[member]) for member in colours]
     axis.legend(
         handles=handles,
@@ -115,6 +115,19 @@ def _owners(
         frameon=False,
         fontsize=8,
     )
+
+
+def _names(bars: Sequence[Bar]) -> dict[str, str]:
+    """What the legend calls each member."""
+    members: dict[str | None, set[str]] = {}
+    for bar in bars:
+        members.setdefault(bar.client, set()).add(bar.member)
+    return {
+        bar.member: _short(
+            bar.client if bar.client and len(members[bar.client]) == 1 else bar.member
+        )
+        for bar in bars
+    }
 
 
 def _colours(bars: Sequence[Bar]) -> Mapping[str, Any]:

@@ -1,0 +1,121 @@
+"""A driver that is killed at one point of its second batch, for test_crashes.
+
+python dying_driver.py POINT ADDRESS TOPIC FOLDER
+
+The points, in the order in which a batch comes to them: "before the offset log", "before the sink",
+"after the sink", "before the group", "after the group". Between the sink and the group its commit
+is logged, and the offsets of the next batch. Killed is killed: SIGKILL to the JVM and to its
+Python, without a word to anybody.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from kafkagroup.spark.options import parse_options
+from kafkagroup.spark.source import KafkaGroupSource
+from kafkagroup.spark.stream import StreamReader
+
+ROWS, PER_BATCH = 10, 4
+"""So there are three batches, of which the second is the one."""
+
+
+class DyingReader(StreamReader):
+    """Kills everything when it is asked about the second batch, at the points that are its own."""
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        if _sum(start) == PER_BATCH:
+            die_at("before the offset log")
+        return super().latestOffset(start, limit)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if _sum(end) == 2 * PER_BATCH:
+            die_at("before the group")
+        super().commit(end)
+        if _sum(end) == 2 * PER_BATCH:
+            die_at("after the group")
+
+
+class DyingSource(KafkaGroupSource):
+    @classmethod
+    def name(cls) -> str:
+        return "dying"
+
+    def streamReader(self, schema: Any) -> DyingReader:
+        return DyingReader(parse_options(dict(self.options)), schema)
+
+
+def _sum(offsets: dict[str, Any]) -> int:
+    return sum(at for topic in offsets["topics"].values() for at in topic["offsets"].values())
+
+
+def die_at(point: str) -> None:
+    if os.environ.get("DIE_AT") == point:
+        # This may be the driver, or the source's process beside the JVM.
+        for pid in map(int, Path(os.environ["VICTIMS"]).read_text("ascii").split()):
+            os.kill(pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def options(address: str, topic: str) -> dict[str, str]:
+    return {
+        "bootstrap.servers": address,
+        "subscribe": topic,
+        "group.id": topic,
+        "maxRowsPerBatch": str(PER_BATCH),
+    }
+
+
+def start(spark: Any, source: str, address: str, topic: str, folder: Path) -> Any:
+    """The query, which ends when what is available now is read."""
+
+    def write(rows: Any, batch: int) -> None:
+        if batch == 1:
+            die_at("before the sink")
+        # A batch that is run again writes over what it had written: exactly once is up to the sink.
+        rows.write.mode("overwrite").parquet(str(folder / "out" / f"batch={batch}"))
+        if batch == 1:
+            die_at("after the sink")
+
+    return (
+        spark.readStream.format(source)
+        .options(**options(address, topic))
+        .load()
+        .select("offset")
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def main() -> None:
+    point, address, topic, folder = sys.argv[1:]
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    victims = Path(folder) / "victims"
+    # The source lives in a child of the JVM, which has this environment too.
+    os.environ |= {"DIE_AT": point, "VICTIMS": str(victims)}
+    spark: Any = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.memory", "500m")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    victims.write_text(f"{java} {os.getpid()}", "ascii")
+    spark.dataSource.register(DyingSource)
+    start(spark, "dying", address, topic, Path(folder)).awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The driver is killed, at each point of a batch: what then the group has, the sink, Spark's log.
+
+The group is never ahead of the sink, and level with it once the query has been run again and
+reconciled; the sink has each record once.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import numbered
+
+from kafkagroup import TopicPartition
+
+pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
+
+import dying_driver
+import pyarrow.dataset
+from dying_driver import PER_BATCH, ROWS
+
+import kafkagroup.spark
+
+
+def kill_at(point: str, address: str, topic: str, folder: Path) -> None:
+    """Run a driver until it dies there. One at a time: each brings a JVM."""
+    command = [sys.executable, dying_driver.__file__, point, address, topic, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+
+
+def written(folder: Path) -> list[int]:
+    """The offsets in the sink."""
+    batches = sorted((folder / "out").glob("batch=*/*.parquet"))
+    table = pyarrow.dataset.dataset(list(map(str, batches))).to_table()
+    return sorted(table.column("offset").to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("point", "sink", "group", "reconciled"),
+    [
+        ("before the offset log", 1, 0, 1),
+        ("before the sink", 1, 1, 1),
+        ("after the sink", 2, 1, 1),
+        ("before the group", 2, 1, 2),
+        ("after the group", 2, 2, 2),
+    ],
+)
+def test_a_driver_that_is_killed(
+    spark: Any,
+    broker: Any,
+    name: str,
+    tmp_path: Path,
+    point: str,
+    sink: int,
+    group: int,
+    reconciled: int,
+) -> None:
+    """How many batches the sink has, the group has heard of, and has after `reconcile`."""
+    tp = TopicPartition(name, 0)
+    options = dying_driver.options(broker.address, name)
+    checkpoint = str(tmp_path / "checkpoint")
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, ROWS))
+
+    def committed() -> int:
+        (at,) = broker.committed(name, tp)
+        return -1 if at is None else at
+
+    kill_at(point, broker.address, name, tmp_path)
+    assert written(tmp_path) == list(range(sink * PER_BATCH))
+    assert committed() == group * PER_BATCH
+    kafkagroup.spark.reconcile(spark, checkpoint, options)
+    assert committed() == reconciled * PER_BATCH <= len(written(tmp_path))
+    query = dying_driver.start(spark, "kafkagroup", broker.address, name, tmp_path)
+    assert query.awaitTermination(300)
+    assert written(tmp_path) == list(range(ROWS))
+    assert committed() <= ROWS
+    kafkagroup.spark.reconcile(spark, checkpoint, options)
+    assert committed() == ROWS
