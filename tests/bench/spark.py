@@ -4,9 +4,10 @@ python -m tests.bench.spark [--bootstrap HOST:PORT] [--rows N] [--rounds N]
 
 Values of 100 bytes, two partitions, local[2], written to nowhere; one after the other, round by
 round. Ready-made batches, from a Python source that reads nothing, are the most that Spark takes
-from any Python source. All have the columns of Spark's own connector; ours and the ready-made ones are
-measured with all of ours, too, and ours with the values alone. Spark's own connector is fetched by PySpark's Ivy; where that fails it is
-left out, loudly. The first round, in which the JVM warms up, does not count.
+from any Python source. All have the columns of Spark's own connector; ours and the ready-made ones
+are measured with all of ours, too, and ours with the values alone. Spark's own connector is fetched
+by PySpark's Ivy; where that fails it is left out, loudly. The first round, in which the JVM warms
+up, does not count.
 """
 
 from __future__ import annotations
