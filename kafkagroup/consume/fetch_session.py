@@ -61,6 +61,9 @@ class FetchSession:
         self._told: dict[TopicPartition, FetchPartition] = {}
         self._topic_ids: dict[str, UUID] = {}
         self._by_id = True
+        self.ends: dict[TopicPartition, int] = {}
+        """Where each log ends, as the broker said last; it says so again only when that changes,
+        whoever owns the partition by then."""
 
     def request(
         self, wanted: Mapping[TopicPartition, FetchPartition], topic_ids: Mapping[str, UUID]
@@ -80,6 +83,8 @@ class FetchSession:
         # one does not starve the others; that happens by itself as its offset has changed.
         changed = {tp: entry for tp, entry in wanted.items() if told.get(tp) != entry}
         forgotten = tuple(tp for tp in told if tp not in wanted)
+        for tp in forgotten:
+            self.ends.pop(tp, None)
         # What is forgotten goes by the id that it had: metadata may have lost it.
         known = {**known, **ids}
         named = {tp.topic: known[tp.topic] for tp in (*changed, *forgotten)}
@@ -103,6 +108,7 @@ class FetchSession:
         self._epoch = _FIRST_EPOCH
         self._told = {}
         self._topic_ids = {}
+        self.ends = {}
 
     @staticmethod
     def is_session_error(error_code: int) -> bool:

@@ -249,6 +249,10 @@ class Fetcher:
                 await anyio.sleep(0)  # noqa: ASYNC115 - anyio.lowlevel takes an import of its own
                 since = self._clock()
             empty &= not (data.records or data.error_code)
+            if not data.error_code:
+                committed_only = self._options.isolation_level
+                end = data.last_stable_offset if committed_only else data.high_watermark
+                session.ends[tp] = end
             owned, offset = asked.get(tp, (None, 0))
             # Not what it was when the request left: revoked, or the application has sought.
             if owned is None or owned.revoked or owned.fetch_offset != offset:
@@ -257,6 +261,8 @@ class Fetcher:
             if not (data.error_code and self._cluster.take_leader(tp, data.current_leader, answer)):
                 stale |= self._take(owned, data, node.node_id)
                 came |= bool(data.records)
+        for owned in ready:
+            owned.end = session.ends.get(owned.tp, owned.end)
         if came:
             self._room.arrived(unread)
         if not empty:
@@ -335,8 +341,6 @@ class Fetcher:
             self.wake()
             return False
         owned.attempts = 0
-        committed_only = self._options.isolation_level
-        owned.end = data.last_stable_offset if committed_only else data.high_watermark
         batches: list[RecordBatch] = []
         try:
             for batch in read_batches(

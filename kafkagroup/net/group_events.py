@@ -34,7 +34,8 @@ class RebalanceCause(Enum):
     REQUESTED = "requested"
     """This member's application asked for it."""
     TOPICS = "topics"
-    """This member leads, and saw that topics have other partitions, or replicas in other racks."""
+    """Topics have other partitions than before, or replicas in other racks: seen by the leader of a
+    classic group; with KIP-848 by who is assigned the first of the new partitions."""
     HANDOVER = "handover"
     """This member let go of partitions, which another round gives away (KIP-429)."""
     FENCED = "fenced"

@@ -126,6 +126,10 @@ class History:
         """This side is about to ask for a rebalance: another one, if one is under way."""
         self._asked.setdefault(cause, reason)
 
+    def noticed(self, cause: RebalanceCause, reason: str) -> None:
+        """The rebalance under way has this cause, too."""
+        self._why.setdefault(cause, reason)
+
     def let_go(self, seconds: float) -> None:
         """So much of what counts as taking up was letting go of what is another's now."""
         self._spend("letting_go", seconds)

@@ -221,6 +221,7 @@ class Subscriber:
         session = self._session
         assigned = decode_assignment(generation.assignment)
         if session.assigned_to:
+            self._notice_growth(assigned)
             await self._know({tp.topic for tp in assigned})
         foreign = sorted({tp.topic for tp in assigned} - self.topics)
         if foreign and not session.assigned_to and session.driver is not None:
@@ -276,6 +277,15 @@ class Subscriber:
             reason = f"let go of {len(revoked) or 'some'} partitions"
             session.history.asked(RebalanceCause.HANDOVER, reason)
             session.driver.rejoin(reason)
+
+    def _notice_growth(self, assigned: Sequence[TopicPartition]) -> None:
+        """An assignment of partitions that metadata did not have yet says why it came."""
+        most = {tp.topic: tp.partition + 1 for tp in sorted(assigned)}
+        known = self._cluster.metadata.partition_counts(most)
+        for topic, count in most.items():
+            if 0 < (before := known.get(topic, 0)) < count:
+                reason = f"topic {topic} went from {before} to {count} partitions or more"
+                self._session.history.noticed(RebalanceCause.TOPICS, reason)
 
     async def _know(self, topics: set[str]) -> None:
         """Follow topics that the coordinator has found by itself, as it matches patterns."""

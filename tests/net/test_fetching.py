@@ -731,3 +731,28 @@ async def test_a_leader_that_cannot_be_asked_about_epochs_is_read_from(
         await c.assign([T0])
         assert await offsets_of(c, 4) == [0, 1, 2, 3]
     assert nodes_of(script.fetches) == [1, 2]
+
+
+async def test_lag_is_known_of_what_is_owned_anew_though_the_broker_says_nothing_of_it(
+    network: Any,
+) -> None:
+    """Within a session it tells the end of a log only where that has changed. The metrics once had
+    no lag for partitions that came back from a rebalance, until somebody produced."""
+    async with network, EmbeddedKafka({"t": 1, "u": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0", "1", "2"])
+        lags = []
+        with anyio.fail_after(60):
+            async with Consumer("t", bootstrap_servers="kafka-1", group_id="g") as consumer:
+                assert await offsets_of(consumer, 3) == [0, 1, 2]
+                await consumer.commit()
+                for topics in (("t",), ("t", "u"), ("u",)):
+                    await consumer.subscribe(*topics)
+                    await anyio.sleep(5)
+                    lags.append(consumer.metrics().lag)
+                consumer.seek(TopicPartition("u", 0), 0)
+                kafka.produce("u", ["0", "1"])
+                await consumer.getone()
+                lags.append(consumer.metrics().lag)
+    t, u = T0, TopicPartition("u", 0)
+    assert lags == [{t: 0}, {t: 0, u: 0}, {u: 0}, {u: 1}]

@@ -191,6 +191,15 @@ async def test_a_topic_that_grew_is_what_the_leader_sees(network: Any) -> None:
     assert found[:2] == ((Cause.TOPICS,), "topic t went from 4 to 6 partitions")
 
 
+async def test_partitions_that_nobody_knew_are_why_the_coordinator_assigns(network: Any) -> None:
+    async with cluster(network) as kafka, consumer(group_protocol="consumer") as one:
+        await one.wait_assignment()
+        events = one.events()
+        kafka.add_partitions("t", 6)
+        found = plain(await rebalanced(events))
+    assert found[:2] == ((Cause.TOPICS,), "topic t went from 4 to 6 partitions or more")
+
+
 async def test_cooperative_members_and_the_second_round(network: Any) -> None:
     """The round in which it lets go is the other member's doing, the next one its own."""
 
