@@ -4,6 +4,8 @@
     python -m tests.sim --seed N [--without d3,d7,m2] [--shrink] [--story]
     python -m tests.sim --bugs [NAME ...] [--jobs 2]
 
+Each with `--protocol consumer` for groups whose coordinator assigns (KIP-848); else members do.
+
 The first form prints progress, and figures at the end. The second replays one seed, prints what is
 wrong with it and, with --story, all that happened; --shrink looks for the least that goes wrong in
 the same way. Both exit with 1 when anything is wrong. The third plants bugs, and looks for
@@ -20,7 +22,7 @@ from pathlib import Path
 from .hunt import hunt
 from .judge import examine
 from .many import run_many
-from .plan import Plan, make_plan
+from .plan import PROTOCOLS, Plan, make_plan
 from .replay import command, commit
 from .run import History, run
 from .shrink import names, shrink, without
@@ -36,6 +38,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes to run them in")
     parser.add_argument("--resume", type=Path, help="keep results here, and go on from there")
     parser.add_argument("--seed", type=int, help="one history")
+    parser.add_argument("--protocol", choices=PROTOCOLS, default=PROTOCOLS[0], help="of the groups")
     parser.add_argument("--backend", choices=("asyncio", "trio"), help="else as the seed says")
     parser.add_argument("--without", default="", help="names of what is left out of the plan")
     parser.add_argument("--shrink", action="store_true", help="find out what else does not matter")
@@ -50,12 +53,15 @@ def main() -> int:
     if options.seed is not None:
         return _one(options)
     return run_many(
-        range(options.start, options.start + options.histories), options.jobs, options.resume
+        range(options.start, options.start + options.histories),
+        options.jobs,
+        options.resume,
+        protocol=options.protocol,
     )
 
 
 def _one(options: Namespace) -> int:
-    whole = make_plan(options.seed, backend=options.backend)
+    whole = make_plan(options.seed, backend=options.backend, protocol=options.protocol)
     left_out = tuple(filter(None, options.without.split(",")))
     history = run(without(whole, left_out))
     if options.digest:
@@ -82,7 +88,8 @@ def _one(options: Namespace) -> int:
         f" {len(history.events)} events, {history.seconds:.2f} s of CPU,"
         f" {len(verdict.violations)} violations; digest {history.digest()}"
     )
-    print(f"again, at {commit()}: {command(options.seed, left_out, options.backend)}")
+    again = command(options.seed, left_out, options.backend, protocol=options.protocol)
+    print(f"again, at {commit()}: {again}")
     return 1 if _wrong(history) else 0
 
 

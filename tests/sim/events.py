@@ -212,8 +212,9 @@ class Sent(OfMember):
     generation: int = -1
     offsets: Offsets = attrs.field(factory=dict)
     """Of a commit: what is to be committed; of a fetch: from where."""
-    owned: Partitions = ()
-    """Of a join: what the member says that it owns (all protocols alike)."""
+    owned: Partitions | None = ()
+    """Of a join: what the member says that it owns (all protocols alike). Of a KIP-848 heartbeat
+    too; None where it says nothing, which is the same as before."""
     node: int = 0
     """The broker that it goes to; 0 where that is not known."""
 

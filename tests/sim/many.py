@@ -10,6 +10,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -39,10 +40,10 @@ class Outcome:
     """Violations as text, the invariant first; "crash" where the history itself broke."""
 
 
-def live(seed: int) -> Outcome:
+def live(seed: int, protocol: str = "classic") -> Outcome:
     """One history, judged."""
     began = time.process_time()
-    plan = make_plan(seed)
+    plan = make_plan(seed, protocol=protocol)
     try:
         history = run(plan)
     except Exception:
@@ -61,8 +62,11 @@ def live(seed: int) -> Outcome:
     )
 
 
-def run_many(seeds: Iterable[int], jobs: int, kept: Path | None) -> int:
-    """Run them all but those that the file has; 1 if anything is wrong with any."""
+def run_many(
+    seeds: Iterable[int], jobs: int, kept: Path | None, *, protocol: str = "classic"
+) -> int:
+    """Run them all but those that the file has, which is of one protocol; 1 if anything is wrong
+    with any."""
     wanted = list(seeds)
     outcomes = [o for o in _known(kept) if o.seed in set(wanted)]
     known = {o.seed for o in outcomes}
@@ -71,7 +75,7 @@ def run_many(seeds: Iterable[int], jobs: int, kept: Path | None) -> int:
     shown = 0
     began = time.monotonic()
     progress = sys.stderr.isatty()
-    for outcome in _outcomes([s for s in wanted if s not in known], jobs):
+    for outcome in _outcomes([s for s in wanted if s not in known], jobs, protocol):
         outcomes.append(outcome)
         if kept is not None:
             with kept.open("a") as file:
@@ -79,7 +83,8 @@ def run_many(seeds: Iterable[int], jobs: int, kept: Path | None) -> int:
         if outcome.wrong and shown < _SHOWN:
             shown += 1
             print(f"seed {outcome.seed}: {outcome.wrong[0]}", flush=True)
-            print(f"  again, at {commit()}: {command(outcome.seed)}", flush=True)
+            again = command(outcome.seed, protocol=protocol)
+            print(f"  again, at {commit()}: {again}", flush=True)
         if progress or len(outcomes) % 500 == 0:
             wrong = sum(bool(o.wrong) for o in outcomes)
             print(
@@ -102,12 +107,13 @@ def _known(kept: Path | None) -> list[Outcome]:
     return [Outcome(**{**raw, "wrong": tuple(raw["wrong"])}) for raw in raws]
 
 
-def _outcomes(seeds: list[int], jobs: int) -> Iterator[Outcome]:
+def _outcomes(seeds: list[int], jobs: int, protocol: str) -> Iterator[Outcome]:
+    one = partial(live, protocol=protocol)
     if jobs == 1:
-        yield from map(live, seeds)
+        yield from map(one, seeds)
         return
     with multiprocessing.get_context("spawn").Pool(jobs, initializer=_quiet) as pool:
-        yield from pool.imap_unordered(live, seeds, chunksize=1)
+        yield from pool.imap_unordered(one, seeds, chunksize=1)
 
 
 def _quiet() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +17,11 @@ from kafkagroup.errors import ErrorCode, RemoteProtocolError
 from kafkagroup.testing.embedded.broker import Incoming, read_request
 from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.wire.group_log import decode_assignment, decode_subscription
+from kafkagroup.wire.messages.consumer_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
 from kafkagroup.wire.messages.fetch import FetchRequest, FetchResponse
 from kafkagroup.wire.messages.group import (
     HeartbeatRequest,
@@ -153,6 +158,12 @@ class WireTap:
                 return {"offsets": offsets}
             case JoinGroupRequest():
                 return {"member_id": request.member_id, "owned": _owned(request)}
+            case ConsumerGroupHeartbeatRequest():
+                return {
+                    "member_id": request.member_id,
+                    "generation": request.member_epoch,
+                    "owned": self._named(request.topic_partitions),
+                }
             case LeaveGroupRequest():
                 ids = [m.member_id for m in request.members]
                 return {"member_id": request.member_id or (ids[0] if ids else "")}
@@ -175,8 +186,22 @@ class WireTap:
             for p in t.partitions
         }
 
+    def _named(self, listed: Sequence[TopicPartitions] | None) -> Partitions | None:
+        if listed is None:
+            return None
+        names = ((self._topic_name(t.topic_id), t.partitions) for t in listed)
+        return tuple(sorted(TopicPartition(name, p) for name, numbers in names for p in numbers))
+
     def _answered(self, answer: Any, request: Any) -> dict[str, Any]:
         match answer:
+            case ConsumerGroupHeartbeatResponse():
+                given = None if answer.assignment is None else answer.assignment.topic_partitions
+                return {
+                    "error": _first(answer.error_code),
+                    "member_id": answer.member_id or "",
+                    "generation": answer.member_epoch,
+                    "assigned": self._named(given),
+                }
             case FetchResponse():
                 codes = [p.error_code for t in answer.responses for p in t.partitions]
                 reach = {
@@ -288,6 +313,7 @@ class BrokerWatch:
         self._cluster = cluster
         self._group_id = group_id
         self._formed = 0
+        self._target: dict[str, Partitions] = {}
         self._shards = shards
 
     def watching(self, handle: Callable[..., None]) -> Callable[..., None]:
@@ -312,6 +338,8 @@ class BrokerWatch:
             handle(cluster, node_id, incoming, now, host, reply)
             if isinstance(request, SyncGroupRequest) and request.assignments:
                 self._look(request)
+            elif isinstance(request, ConsumerGroupHeartbeatRequest):
+                self._look_at_target()
 
         return watched
 
@@ -334,6 +362,24 @@ class BrokerWatch:
                         member_id=request.member_id,
                         generation=request.generation_id_or_member_epoch,
                     )
+
+    def _look_at_target(self) -> None:
+        """KIP-848: each target that the coordinator computes, held against the one before."""
+        group = self._cluster.consumer_groups.groups.get(self._group_id)
+        if group is None or group.target_epoch == self._formed:
+            return
+        before, self._target = self._target, {m: tuple(sorted(s)) for m, s in group.target.items()}
+        self._log.tell(
+            Formed,
+            generation=group.target_epoch,
+            protocol=group.assignor,
+            assignment=self._target,
+            subscriptions={m: tuple(sorted(x.subscribed)) for m, x in group.members.items()},
+            claims={m: before.get(m, ()) for m in self._target},
+            claimed_at=dict.fromkeys(self._target, self._formed),
+            partitions={t.name: len(t.partitions) for t in self._cluster.topics.values()},
+        )
+        self._formed = group.target_epoch
 
     def _look(self, request: SyncGroupRequest) -> None:
         group = self._cluster.coordinator.groups.get(self._group_id)

@@ -12,7 +12,19 @@ from typing import Any
 
 import attrs
 
-__all__ = ["FAULTS", "Deed", "MemberPlan", "Plan", "from_json", "make_plan", "to_json"]
+__all__ = [
+    "FAULTS",
+    "PROTOCOLS",
+    "Deed",
+    "MemberPlan",
+    "Plan",
+    "from_json",
+    "make_plan",
+    "to_json",
+]
+
+PROTOCOLS = ("classic", "consumer")
+"""The kinds of histories: by the membership that members and brokers speak."""
 
 GROUP = "g"
 NODES = 3
@@ -48,6 +60,12 @@ class MemberPlan:
     request_timeout: float = 4.0
     shards: int = 0
     """How many the members of its group share, each a group member; 0 where they are consumers."""
+    protocol: str = "classic"
+    """Its `group_protocol`."""
+    remote_assignor: str | None = None
+    """The coordinator's assignor that it asks for, if it asks (KIP-848)."""
+    pattern: bool = False
+    """It subscribes to its topics by a pattern, which the coordinator matches."""
 
 
 @attrs.frozen(kw_only=True)
@@ -93,6 +111,9 @@ class Plan:
     """When the last fault ends."""
     dies_late: str = ""
     """The member that is killed when all has been well for long, if any."""
+    assigns_every: float | None = None
+    """How long the coordinator waits from one assignment of its own to the next, in seconds; None
+    where it has no groups that it assigns to, and members assign."""
 
     @property
     def shards(self) -> int:
@@ -175,6 +196,34 @@ CODES: dict[str, tuple[str, ...]] = {
 OFFSET_OUT_OF_RANGE is not among them: said of an offset that is in range it is a lie that costs
 records, whatever a client does.
 """
+
+_BEATS = "ConsumerGroupHeartbeat"
+_CLASSIC_APIS = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"))
+CONSUMER_CODES: dict[str, tuple[str, ...]] = {
+    _BEATS: (
+        *_MOVED,
+        "UNKNOWN_MEMBER_ID",
+        "FENCED_MEMBER_EPOCH",
+        "FENCED_MEMBER_EPOCH",
+        "REQUEST_TIMED_OUT",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "GROUP_MAX_SIZE_REACHED",
+        "UNKNOWN_SERVER_ERROR",
+    ),
+    "OffsetCommit": (
+        *_MOVED,
+        "UNKNOWN_MEMBER_ID",
+        "STALE_MEMBER_EPOCH",
+        "STALE_MEMBER_EPOCH",
+        "GROUP_ID_NOT_FOUND",
+        "REQUEST_TIMED_OUT",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "OFFSET_METADATA_TOO_LARGE",
+        "INVALID_COMMIT_OFFSET_SIZE",
+        "UNKNOWN_SERVER_ERROR",
+    ),
+}
+"""What else, or in its place, a member of a group of KIP-848 may hear."""
 
 _GROUP_APIS = ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "OffsetFetch")
 _PRECIOUS = (*_GROUP_APIS, "LeaveGroup", "Fetch", "FindCoordinator", "Metadata")
@@ -338,18 +387,59 @@ _IDLE = frozenset(("seek", "pause", "skip", "commit_position", "add_partitions")
 """Deeds that have no meaning for those who consume nothing."""
 
 
-def make_plan(seed: int, *, backend: str | None = None) -> Plan:
-    """The plan of a seed. Every tenth runs on trio, unless it is told where; in every eighth the
-    members share shards, and consume nothing."""
+_PATTERNS = 0.25
+"""How many histories of KIP-848 have members that subscribe by a pattern."""
+
+_REMOTE_ASSIGNORS: tuple[tuple[str | None, ...], ...] = (
+    (None,),
+    ("uniform",),
+    ("range",),
+    (None, "uniform", "range"),
+)
+"""What the members of such a group ask for: each one of these."""
+
+
+def make_plan(seed: int, *, backend: str | None = None, protocol: str = "classic") -> Plan:
+    """The plan of a seed, of one of `PROTOCOLS`. Every tenth runs on trio, unless it is told where.
+    In every eighth of the classic ones the members share shards, and consume nothing."""
     plan = _consuming(seed, backend)
     late = Random(f"late {seed}")
     if late.random() < _DYING_LATE:
         staying = [member.name for member in plan.members if member.leave is None]
         plan = attrs.evolve(plan, dies_late=late.choice(staying))
-    if seed % _SHARDS_EVERY == _SHARDS_EVERY - 1:
+    if protocol == "consumer":
+        plan = _assigned_to(plan)
+    elif seed % _SHARDS_EVERY == _SHARDS_EVERY - 1:
         return _sharing(plan)
     random = Random(f"cut {seed}")
     return _cutting(plan, random) if random.random() < _CUTTING else plan
+
+
+def _assigned_to(plan: Plan) -> Plan:
+    """The same world with members that the coordinator assigns to (KIP-848)."""
+    random = Random(f"consumer {plan.seed}")
+    deeds = tuple(_translated(random, deed) for deed in plan.deeds)
+    asked = random.choice(_REMOTE_ASSIGNORS)
+    patterns = 0.5 if random.random() < _PATTERNS else 0.0
+    members = tuple(
+        attrs.evolve(
+            member,
+            assignors=(),
+            protocol=random.choice(("consumer", "consumer", "auto")),
+            remote_assignor=random.choice(asked),
+            pattern=random.random() < patterns,
+        )
+        for member in plan.members
+    )
+    every = random.choice((0.0, 1.0))
+    return attrs.evolve(plan, members=members, deeds=deeds, assigns_every=every)
+
+
+def _translated(random: Random, deed: Deed) -> Deed:
+    """What befalls the requests of classic members befalls heartbeats: there are no others."""
+    api = _BEATS if deed.api in _CLASSIC_APIS else deed.api
+    code = random.choice(CONSUMER_CODES[api]) if deed.code and api in CONSUMER_CODES else deed.code
+    return attrs.evolve(deed, api=api, code=code)
 
 
 def _sharing(plan: Plan) -> Plan:

@@ -104,13 +104,19 @@ class Process:
 
     def _make_client(self, servers: str) -> AbstractAsyncContextManager[object]:
         plan = self.plan
+        theirs: dict[str, Any] = {"assignors": [_ASSIGNORS[a] for a in plan.assignors]}
+        if plan.protocol != "classic":
+            theirs = {
+                "group_protocol": plan.protocol,
+                "group_remote_assignor": plan.remote_assignor,
+            }
         self.consumer = Consumer(
-            *plan.topics,
+            *(() if plan.pattern else plan.topics),
+            pattern=_pattern(plan.topics) if plan.pattern else None,
             bootstrap_servers=servers,
             group_id=GROUP,
             group_instance_id=plan.instance,
             client_id=self.name,
-            assignors=[_ASSIGNORS[a] for a in plan.assignors],
             auto_offset_reset="earliest" if plan.resets else "none",
             enable_auto_commit=plan.auto_commit,
             auto_commit_interval_ms=2_000,
@@ -125,6 +131,7 @@ class Process:
             on_partitions_assigned=self._assigned,
             on_partitions_revoked=self._revoked,
             on_partitions_lost=self._lost,
+            **theirs,
         )
         return self.consumer
 
@@ -185,7 +192,7 @@ class Process:
         plan = self.plan
         self._tell(
             Opening,
-            cooperative=plan.assignors == ("cooperative_sticky",),
+            cooperative=plan.assignors in ((), ("cooperative_sticky",)),
             auto_commit=plan.auto_commit,
             resets=plan.resets,
             instance=plan.instance,
@@ -295,7 +302,11 @@ class Process:
             self._tell(Raised, error=_name(error))
 
     async def _do_subscribe(self, deed: Deed) -> None:
-        await self.consumer.subscribe(*deed.code.split(","))
+        topics = deed.code.split(",")
+        if self.plan.pattern:
+            await self.consumer.subscribe(pattern=_pattern(topics))
+        else:
+            await self.consumer.subscribe(*topics)
 
     async def _do_seek(self, deed: Deed) -> None:
         """Back by a few records: whatever lies ahead is still to be delivered."""
@@ -398,6 +409,10 @@ class Process:
     async def _dwell(self) -> None:
         if self.plan.callback == "slow":
             await anyio.sleep(0.3)
+
+
+def _pattern(topics: Iterable[str]) -> str:
+    return "|".join(topics)
 
 
 def _name(error: BaseException) -> str:

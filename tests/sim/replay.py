@@ -9,9 +9,16 @@ from pathlib import Path
 __all__ = ["command", "commit"]
 
 
-def command(seed: int, left_out: Sequence[str] = (), backend: str | None = None) -> str:
+def command(
+    seed: int,
+    left_out: Sequence[str] = (),
+    backend: str | None = None,
+    *,
+    protocol: str = "classic",
+) -> str:
     """What to run."""
     parts = ["python -m tests.sim", f"--seed {seed}"]
+    parts += [f"--protocol {protocol}"] if protocol != "classic" else []
     parts += [f"--backend {backend}"] if backend else []
     parts += [f"--without {','.join(left_out)}"] if left_out else []
     return " ".join([*parts, "--story"])

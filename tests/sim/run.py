@@ -14,17 +14,19 @@ from contextlib import ExitStack
 from random import Random
 from typing import Any
 from unittest import mock
+from uuid import UUID
 
 import anyio
 import attrs
 
 from kafkagroup import TopicPartition
 from kafkagroup.errors import ErrorCode
+from kafkagroup.net import engine
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import server
 from kafkagroup.testing.embedded.faults import Action, Close, Delay, Fault, Swallow, Throttle
 from kafkagroup.testing.embedded.settings import BrokerSettings
-from kafkagroup.wire.messages import fetch, group, metadata, offsets
+from kafkagroup.wire.messages import consumer_heartbeat, fetch, group, metadata, offsets
 from kafkagroup.wire.records import NewRecord, encode_batch
 
 from .events import (
@@ -50,7 +52,7 @@ __all__ = ["History", "run"]
 
 _APIS = {
     cls.__name__.removesuffix("Request"): cls
-    for module in (fetch, group, metadata, offsets)
+    for module in (consumer_heartbeat, fetch, group, metadata, offsets)
     for cls in vars(module).values()
     if isinstance(cls, type) and cls.__name__.endswith("Request") and hasattr(cls, "api_key")
 }
@@ -107,9 +109,22 @@ def run(plan: Plan) -> History:
     world = _World(plan)
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(time, "time", world.time))
+        stack.enter_context(mock.patch.object(engine, "uuid4", world.uuid))
         run_virtual(world.run, backend=plan.backend, seed=plan.seed)
     log = world.log
     return History(plan, log.events, log.hash.hexdigest(), time.process_time() - started)
+
+
+def _settings(plan: Plan) -> BrokerSettings:
+    settings = BrokerSettings(group_initial_rebalance_delay=0.5, consumer_groups=False)
+    if plan.assigns_every is None:
+        return settings
+    return attrs.evolve(
+        settings,
+        consumer_groups=True,
+        group_consumer_session_timeout=plan.members[0].session,
+        group_consumer_assignment_interval=plan.assigns_every,
+    )
 
 
 class _Life:
@@ -133,13 +148,14 @@ class _World:
         self.log = Log()
         self.wall = _WALL
         self.random = Random(f"world {plan.seed}")
+        self.ids = Random(f"ids {plan.seed}")
         self.kafka = EmbeddedKafka(
             plan.topics,
             nodes=NODES,
             listen=False,
             seed=plan.seed,
             wall=lambda: _WALL,
-            settings=BrokerSettings(group_initial_rebalance_delay=0.5, consumer_groups=False),
+            settings=_settings(plan),
         )
         self.cluster = self.kafka._cluster
         self.lives = {m.name: _Life(m) for m in plan.members}
@@ -154,6 +170,10 @@ class _World:
     def time(self) -> float:
         """What the wall clock shows; it goes by itself, and jumps."""
         return self.wall + anyio.current_time()
+
+    def uuid(self) -> UUID:
+        """The id that a member makes for itself (KIP-1082)."""
+        return UUID(int=self.ids.getrandbits(128), version=4)
 
     # ------------------------------------------------------------ the whole of it
 

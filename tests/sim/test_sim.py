@@ -9,13 +9,26 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from .events import Assigned, Delivered, Frozen, Healed, Joined, Killed, Lost, Revoked, Worked
+from .events import (
+    Assigned,
+    Delivered,
+    Formed,
+    Frozen,
+    Healed,
+    Joined,
+    Killed,
+    Lost,
+    Revoked,
+    Sent,
+    Worked,
+)
 from .many import Outcome, live
-from .plan import FAULTS, from_json, make_plan, to_json
+from .plan import FAULTS, PROTOCOLS, from_json, make_plan, to_json
 from .replay import command
 from .run import run
 from .shrink import names, shrink, without
@@ -23,6 +36,8 @@ from .shrink import names, shrink, without
 ROOT = Path(__file__).parents[2]
 HISTORIES = 120
 """Every tenth on trio."""
+ASSIGNED = 30
+"""So many more of groups whose coordinator assigns (KIP-848)."""
 
 
 def quiet() -> None:
@@ -30,11 +45,16 @@ def quiet() -> None:
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> Iterator[list[Outcome]]:
-    """What came of the first seeds, lived in two processes."""
+def pool() -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=context, initializer=quiet) as pool:
-        yield list(pool.map(live, range(HISTORIES), chunksize=4))
+    with ProcessPoolExecutor(2, mp_context=context, initializer=quiet) as processes:
+        yield processes
+
+
+@pytest.fixture(scope="module")
+def outcomes(pool: ProcessPoolExecutor) -> list[Outcome]:
+    """What came of the first seeds, lived in two processes."""
+    return list(pool.map(live, range(HISTORIES), chunksize=4))
 
 
 def test_a_hundred_lives_under_fire_without_a_violation(outcomes: list[Outcome]) -> None:
@@ -68,15 +88,50 @@ def test_every_eighth_life_is_of_group_members_that_share_shards() -> None:
     assert Delivered not in seen
 
 
+def test_lives_that_the_coordinator_assigns_to_without_a_violation(
+    pool: ProcessPoolExecutor,
+) -> None:
+    one = partial(live, protocol="consumer")
+    outcomes = list(pool.map(one, range(ASSIGNED), chunksize=2))
+    wrong = {command(o.seed, protocol="consumer"): o.wrong for o in outcomes if o.wrong}
+    assert wrong == {}
+    assert len(outcomes) == ASSIGNED
+
+
+def test_such_lives_are_of_every_kind_and_meet_what_concerns_them() -> None:
+    plans = [make_plan(seed, protocol="consumer") for seed in range(ASSIGNED)]
+    members = [member for plan in plans for member in plan.members]
+    assert {m.protocol for m in members} == {"consumer", "auto"}
+    assert {m.remote_assignor for m in members} == {None, "uniform", "range"}
+    assert {m.pattern for m in members} == {True, False}
+    assert {m.instance is None for m in members} == {True, False}
+    assert {plan.assigns_every for plan in plans} == {0.0, 1.0}
+    assert {plan.backend for plan in plans} == {"asyncio", "trio"}
+    codes = {
+        deed.code for plan in plans for deed in plan.deeds if deed.api == "ConsumerGroupHeartbeat"
+    }
+    assert codes > {"FENCED_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID", "NOT_COORDINATOR"}
+    apis = {deed.api for plan in plans for deed in plan.deeds}
+    assert not apis & {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
+    events = [e for seed in range(6) for e in run(make_plan(seed, protocol="consumer")).events]
+    seen = {type(event) for event in events}
+    assert {Assigned, Delivered, Formed, Frozen, Healed, Joined, Killed, Lost, Revoked} <= seen
+    asked = {event.api for event in events if isinstance(event, Sent)}
+    assert "ConsumerGroupHeartbeat" in asked
+    assert not asked & {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("seed", [3, 7, 9])
-def test_a_seed_replays_to_the_byte_whatever_the_hash_seed(seed: int) -> None:
+def test_a_seed_replays_to_the_byte_whatever_the_hash_seed(seed: int, protocol: str) -> None:
     def digest(hash_seed: str) -> str:
         asked = [sys.executable, "-m", "tests.sim", "--seed", str(seed), "--digest"]
+        asked += ["--protocol", protocol]
         env = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(asked, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    here = run(make_plan(seed)).digest()
+    here = run(make_plan(seed, protocol=protocol)).digest()
     assert {digest(hash_seed) for hash_seed in ("0", "1", "77")} == {here}
 
 

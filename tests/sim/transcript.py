@@ -26,6 +26,9 @@ from .events import (
 
 __all__ = ["transcript"]
 
+_BEATS = "ConsumerGroupHeartbeat"
+"""Of these only what says something is worth a line."""
+
 _QUIET = ("Heartbeat", "Fetch", "Metadata", "ApiVersions", "FindCoordinator")
 """Requests of which only a failure is worth a line."""
 
@@ -59,6 +62,10 @@ def _is_told(event: Event, wire: bool) -> bool:
     match event:
         case Appended() | Processed() | Worked():
             return False
+        case Sent(api=api) if api == _BEATS:
+            return wire and (event.generation <= 0 or event.owned is not None)
+        case Answered(api=api, error="NONE") if api == _BEATS:
+            return wire and event.assigned is not None
         case Sent(api=api):
             return wire and api not in _QUIET
         case Answered(api=api, error=error):
@@ -105,11 +112,11 @@ def _text(event: Event) -> str:
 
 
 def _details(event: Sent | Answered) -> Iterator[str]:
-    if event.generation >= 0:
+    if event.generation >= 0 or event.api == _BEATS:
         yield f"generation={event.generation}"
     if event.offsets:
         yield _value(event.offsets)
-    if isinstance(event, Sent) and event.owned:
+    if isinstance(event, Sent) and (event.owned or (event.api == _BEATS and event.owned == ())):
         yield f"owned={_partitions(event.owned)}"
     if isinstance(event, Answered) and event.assigned is not None:
         yield f"assigned={_partitions(event.assigned)}"

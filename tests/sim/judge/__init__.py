@@ -7,6 +7,7 @@ not judge: without the wire there is no S2, S3, S10, S11; without the broker, no
 - `ownership`: S1, S2, S9
 - `offsets`: S3 to S8, S12, S13
 - `membership`: S10, S11, S14, and what a fenced member does (S1)
+- `epochs`: S2, S10 and S11 of members that the coordinator assigns to (KIP-848)
 - `gaps`: L1; `liveness`: L2 to L5; `pace`: L6
 """
 

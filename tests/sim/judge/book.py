@@ -19,6 +19,15 @@ from ..events import Answered, Event, OfMember, Opening, Sent
 Handlers = Mapping[type[Event], Callable[..., None]]
 """Kind of event -> what a family does with its number and itself."""
 
+BEATS = "ConsumerGroupHeartbeat"
+"""With it members of KIP-848 join (epoch 0), live, say what they own, and leave (below 0)."""
+
+_JOIN_GRACE = 5.0
+"""Seconds for which a group waits for a member beyond the rebalance timeout, L2."""
+
+REJOIN = 2.0
+"""Seconds, L2."""
+
 _HELD_BACK = 0.01
 """Seconds in which leaves what a broker's wish for silence has held back."""
 
@@ -107,6 +116,8 @@ class Life:
     """The tenures that last."""
     tenures: dict[TopicPartition, Tenure] = attrs.field(factory=dict)
     """The last tenure of each partition that it ever had."""
+    assigned_to: bool = False
+    """Its coordinator assigns: it sends heartbeats of KIP-848."""
     wired: bool = False
     """Its requests are in the history."""
     in_flight: dict[tuple[int, int], tuple[int, Sent]] = attrs.field(factory=dict)
@@ -160,6 +171,9 @@ class Log:
     stored: int | None = None
     """What the broker has as the group's commit; None before the first."""
     stored_by: int = -1
+    reached: int = 0
+    """The highest commit that the broker had, where one that came later than it was sent has put
+    it back: nobody has a reason to commit that again."""
     floor: int = 0
     """Nothing below it may come again: the last commit that is known to have happened."""
     floor_by: int = -1
@@ -213,6 +227,28 @@ class Log:
 
 DELIVERED, PROCESSED, HIDDEN, PASSED = 1, 2, 4, 8
 """Flags of an offset. What was passed over is what the application did not want."""
+
+
+def joins(event: Sent) -> bool:
+    """Whether the request asks to be let into the group."""
+    return event.api == "JoinGroup" or (event.api == BEATS and event.generation == 0)
+
+
+def leaves(event: Sent) -> bool:
+    """Whether it asks to be let out."""
+    return event.api == "LeaveGroup" or (event.api == BEATS and event.generation < 0)
+
+
+def lives_on(event: Sent) -> bool:
+    """Whether it says that its member lives, in the group that it is in."""
+    return event.api == "Heartbeat" or (event.api == BEATS and event.generation > 0)
+
+
+def longest_wait(life: Life) -> float:
+    """How long the group may wait for one that was lost, when all is well, in seconds: for a
+    session to end, and for a JoinGroup that nobody will ever answer."""
+    told = life.told
+    return told.session_timeout + told.rebalance_timeout + _JOIN_GRACE + REJOIN
 
 
 class Book:

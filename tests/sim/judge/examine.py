@@ -18,7 +18,8 @@ from ..events import (
     Sent,
     Thawed,
 )
-from .book import Book, Violation
+from .book import BEATS, Book, Violation
+from .epochs import Epochs
 from .figures import Counting, Figures
 from .gaps import Gaps
 from .liveness import Liveness
@@ -37,7 +38,7 @@ _QUIETLY = ("NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED")
 """Answers of a coordinator in good health to a member in good health."""
 
 
-_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
+_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
 """Requests whose answers say that a member is in its group."""
 
 
@@ -74,6 +75,7 @@ def examine(history: Iterable[Event], *, virtual: bool = True) -> Verdict:
         Ownership(book),
         Offsets(book),
         Membership(book),
+        Epochs(book),
         pace,
         liveness,
         counting,
@@ -126,6 +128,7 @@ class _Course:
     def _sent(self, number: int, event: Sent) -> None:
         life = self._book.life(event.member)
         life.wired = True
+        life.assigned_to = life.assigned_to or event.api == BEATS
         life.in_flight[event.connection, event.correlation] = (number, event)
         if event.api not in _GREETING:
             life.has_connected = event.connection not in life.used

@@ -28,12 +28,12 @@ from ..events import (
     Sought,
     Truncated,
 )
-from .book import Book, Handlers, Life
+from .book import BEATS, Book, Handlers, Life
 
 _GAP = 0.1
 """Seconds at the 99th percentile: of fewer than a hundred gaps, of each."""
 
-_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
+_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
 
 
 @attrs.define(eq=False)
@@ -124,8 +124,12 @@ class Gaps:
             if event.time > window.sure_until:
                 window.sure_since = event.time  # it was in doubt until it heard
             window.sure_until = max(window.sure_until, until)
-        if event.api == "SyncGroup" and event.assigned is not None:
+        if event.assigned is not None:
             window.staying = frozenset(event.assigned)
+            if event.api == BEATS:
+                # It lets go of some and takes up others, until it is assigned just that.
+                changes = bool(life.held) and window.staying != life.held.keys()
+                window.rejoining = (window.rejoining or (event.time, number)) if changes else None
 
     def _assigned(self, number: int, event: Assigned) -> None:
         life, window = self._of(event.member)

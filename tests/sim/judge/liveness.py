@@ -33,12 +33,8 @@ from ..events import (
     Revoked,
     Sent,
 )
-from .book import Book, Handlers, Life
+from .book import BEATS, REJOIN, Book, Handlers, Life, joins, leaves, lives_on, longest_wait
 
-_REJOIN = 2.0
-"""Seconds, L2."""
-_JOIN_GRACE = 5.0
-"""Seconds for which a member waits beyond the rebalance timeout, L2."""
 _SLACK = 0.5
 """Seconds by which a heartbeat may be late: what answers it waits for what is before it."""
 _ENDING = 0.1
@@ -48,7 +44,7 @@ _COMMIT_SHARE = 0.375
 _CALLBACK_SHARE = 0.1875
 """And how much more those may take that the application asks for when it lets go."""
 
-_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
+_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
 _ASKING = _MEMBERSHIP | {"FindCoordinator", "LeaveGroup", "Metadata"}
 """With what one that is out of its group asks for its place."""
 _ALIVE = ("NONE", "REBALANCE_IN_PROGRESS")
@@ -82,6 +78,8 @@ class Pulse:
     told_by: int = -1
     drains_at: float | None = None
     """The same, whatever becomes of the coordinator meanwhile."""
+    target: frozenset[TopicPartition] = frozenset()
+    """What its coordinator assigned last (KIP-848)."""
     idle_since: float | None = 0.0
     """Since when it has no generation to work in; None while it has."""
     freeing: bool = False
@@ -143,11 +141,14 @@ class Liveness:
             pulse.beaten_at = pulse.told_at = pulse.free = None
         elif event.api in _MEMBERSHIP or event.api == "LeaveGroup":
             self._beat(number, event, life, pulse)
-        if event.api in ("JoinGroup", "LeaveGroup"):
-            pulse.parked, pulse.told_at, pulse.free = True, None, None
+        if joins(event) or leaves(event):
+            # The one request of KIP-848 is answered at once.
+            pulse.parked, pulse.told_at, pulse.free = event.api != BEATS, None, None
             pulse.drains_at = None
             pulse.parked_by = number
-        elif event.api == "Heartbeat":
+        elif event.api == BEATS and event.owned is not None and pulse.target >= {*event.owned}:
+            pulse.told_at = pulse.drains_at = pulse.free = None
+        elif lives_on(event):
             self._check_away(number, event, life, pulse)
             self._check_told(number, event, life, pulse)
             self._check_free(number, event, life, pulse)
@@ -172,8 +173,8 @@ class Liveness:
         owned = event.time - min(tenure.began_at for tenure in life.held.values())
         # A revocation that is under way waits for it, at most as long as the group does.
         told = event.time - pulse.drains_at if pulse.drains_at is not None else math.inf
-        patience = life.told.max_poll_interval + _REJOIN
-        if gone > patience and owned > _REJOIN and told > life.told.rebalance_timeout:
+        patience = life.told.max_poll_interval + REJOIN
+        if gone > patience and owned > REJOIN and told > life.told.rebalance_timeout:
             text = f"{life.name} beats on, {gone:.1f} s after its application left"
             self._book.report("L2", event, text, pulse.away_by, number)
 
@@ -195,7 +196,7 @@ class Liveness:
         late = event.time - max(at, life.hindered_until)
         # It does not rejoin before the commits that are under way are answered, or have had time.
         waits = pulse.commits or _commits(life)
-        if late > (max(_REJOIN, _time_to_commit(life)) if waits else _REJOIN):
+        if late > (max(REJOIN, _time_to_commit(life)) if waits else REJOIN):
             text = f"{life.name} let go of something and has not rejoined for {late:.1f} s"
             self._book.report("L2", event, text, by, number)
             pulse.free = None
@@ -208,7 +209,7 @@ class Liveness:
             return  # the application is told first, or asked
         at, by = pulse.refused
         late = event.time - max(at, pulse.back_at, self._book.healed, life.hindered_until)
-        if late > max(_REJOIN, life.told.heartbeat_interval) + _SLACK:
+        if late > max(REJOIN, life.told.heartbeat_interval) + _SLACK:
             text = f"{life.name} was turned away and has not come again for {late:.1f} s"
             self._book.report("L2", event, text, by, number)
 
@@ -229,8 +230,8 @@ class Liveness:
         late = request is not None and request[0] < pulse.parked_by
         if event.error not in _ALIVE and life.closing is None and not late:
             pulse.refused = (event.time, number)
-        if event.error in _ALIVE:
-            pulse.seen_at = event.time
+        if event.error in _ALIVE or event.error == "UNRELEASED_INSTANCE_ID":
+            pulse.seen_at = event.time  # or another is, that has its instance id
         if event.api == "JoinGroup":
             return
         if event.api == "SyncGroup" and request is not None and request[0] > pulse.parked_by:
@@ -238,10 +239,25 @@ class Liveness:
         pulse.beaten_at = None
         if pulse.parked or event.error not in _ALIVE:
             return
+        if event.api == BEATS and request is not None:
+            if leaves(request[1]):
+                return
+            self._given(number, event, life, pulse)
         pulse.beaten_at, pulse.beaten_by = event.time, number
         pulse.connection = event.connection
         told = event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS"
         if told and pulse.told_at is None and life.closing is None:
+            pulse.told_at, pulse.told_by = event.time, number
+            pulse.drains_at = pulse.drains_at or event.time
+
+    def _given(self, number: int, event: Answered, life: Life, pulse: Pulse) -> None:
+        """KIP-848: what is to be let go of is what is assigned no more."""
+        if event.assigned is None:
+            return
+        pulse.target = frozenset(event.assigned)
+        if life.held.keys() <= pulse.target:
+            pulse.told_at = pulse.drains_at = None
+        elif pulse.told_at is None and life.closing is None:
             pulse.told_at, pulse.told_by = event.time, number
             pulse.drains_at = pulse.drains_at or event.time
 
@@ -308,7 +324,7 @@ class Liveness:
         out = event.time - max(
             pulse.seen_at, self._book.healed, life.hindered_until, life.told.time
         )
-        if out > _patience(life):
+        if out > longest_wait(life):
             text = f"{life.name} has been out of its group for {out:.1f} s, and all was well"
             self._book.report("L2", event, text, number)
         if not life.told.shards or pulse.idle_since is None:
@@ -316,7 +332,7 @@ class Liveness:
         idle = event.time - max(
             pulse.idle_since, self._book.healed, life.hindered_until, life.told.time
         )
-        if idle > _patience(life):
+        if idle > longest_wait(life):
             text = f"{life.name} was given no generation for {idle:.1f} s, and all was well"
             self._book.report("L2", event, text, number)
 
@@ -325,8 +341,8 @@ class Liveness:
         self._pulse(life).cancelling = None
         healed = math.inf if self._book.healed is None else self._book.healed
         # A fault that is over may be in the way for a while: of a request that nobody answers.
-        calm = event.time - healed > _patience(life)
-        patience = _time_to_take_over(life) if calm else _patience(life)
+        calm = event.time - healed > longest_wait(life)
+        patience = _time_to_take_over(life) if calm else longest_wait(life)
         for tp, tenure in life.tenures.items():
             if tenure.ended_by == number:
                 self._orphans[tp] = (life, event.time, number, patience)
@@ -383,7 +399,7 @@ class Liveness:
         for tp, end in event.ends.items():
             log = self._book.logs.get(tp)
             at = event.committed.get(tp, -1)
-            if log is not None and log.known and log.next_visible(max(at, 0)) < end:
+            if log is not None and log.known and log.next_visible(max(at, log.reached)) < end:
                 since = event.time - self._book.healed
                 text = f"{tp} is left at {at} of {end}, {since:.1f} s after all was well again"
                 self._book.report("L2", event, text, number)
@@ -404,11 +420,4 @@ def _time_to_take_over(dead: Life) -> float:
     """How long nobody may have what a dead member had, with nothing else in the way: its session
     ends, the others hear of it by a heartbeat, and join."""
     told = dead.told
-    return told.session_timeout + max(_REJOIN, told.heartbeat_interval + _SLACK)
-
-
-def _patience(life: Life) -> float:
-    """How long the group may wait for one that was lost, when all is well: for a session to end,
-    and for a JoinGroup that nobody will ever answer."""
-    told = life.told
-    return told.session_timeout + told.rebalance_timeout + _JOIN_GRACE + _REJOIN
+    return told.session_timeout + max(REJOIN, told.heartbeat_interval + _SLACK)

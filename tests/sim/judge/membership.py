@@ -30,9 +30,10 @@ from ..events import (
     Revoking,
     Sent,
 )
-from .book import Book, Handlers, Life
+from .book import BEATS, Book, Handlers, Life, joins
+from .epochs import GONE
 
-_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat"))
+_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
 """Requests whose errors say something of the membership."""
 
 _MEMORY = 10.0
@@ -130,6 +131,7 @@ class Membership:
         if event.api not in _MEMBERSHIP and event.api != "LeaveGroup":
             return
         life, standing = self._standing(event.member)
+        standing.expired = standing.expired and not joins(event)
         if standing.fenced is not None and event.api in _MEMBERSHIP:
             self._goes_on(number, event, life, standing, f"sends {event.api}")
         if event.api in ("JoinGroup", "SyncGroup"):
@@ -137,7 +139,7 @@ class Membership:
         match event.api:
             case "JoinGroup":
                 self._check_id(number, event, standing)
-                standing.join, standing.sync, standing.expired = number, -1, False
+                standing.join, standing.sync = number, -1
                 if standing.generation >= 0:
                     standing.before = standing.generation
                 standing.generation, standing.assigned = -1, None
@@ -203,7 +205,9 @@ class Membership:
         is_fenced = event.error == "FENCED_INSTANCE_ID" and sent.member_id == standing.member_id
         if is_fenced and standing.fenced is None:
             standing.fenced, standing.fenced_at = number, event.time
-        if event.error == "NONE":
+        if event.api == BEATS:
+            self._beaten(number, event, life, standing, sent)
+        elif event.error == "NONE":
             if event.api == "JoinGroup" and by == standing.join:
                 if life.told.instance is not None and event.generation > standing.before + 1:
                     standing.excused = number  # KIP-345: it may have missed a generation
@@ -226,6 +230,17 @@ class Membership:
             # Past a join, or one that was given up: it may wait for what that is answered.
             standing.excused, standing.id_gone = number, True
 
+    def _beaten(
+        self, number: int, event: Answered, life: Life, standing: Standing, sent: Sent
+    ) -> None:
+        if event.error == "NONE":
+            if sent.generation == 0:
+                life.refused = None
+        elif event.error not in _PASSING:
+            standing.excused = number
+            if event.error in GONE and sent.generation > 0:
+                life.refused = (number, event.time, sent.member_id, sent.generation)
+
     def _is_stale(self, by: int, sent: Sent, standing: Standing) -> bool:
         if sent.api == "JoinGroup":
             return by != standing.join
@@ -238,7 +253,7 @@ class Membership:
     def _assigned(self, number: int, event: Assigned) -> None:
         life, standing = self._standing(event.member)
         standing.polled = standing.polled or event.time
-        if not life.wired:
+        if not life.wired or life.assigned_to:
             return
         name = life.name
         if event.generation != standing.generation:

@@ -36,7 +36,21 @@ from ..events import (
     Stored,
     Truncated,
 )
-from .book import DELIVERED, HIDDEN, PASSED, PROCESSED, Book, Event, Handlers, Life, Log, Tenure
+from .book import (
+    BEATS,
+    DELIVERED,
+    HIDDEN,
+    PASSED,
+    PROCESSED,
+    Book,
+    Event,
+    Handlers,
+    Life,
+    Log,
+    Tenure,
+    joins,
+    leaves,
+)
 
 _PATIENCE = 0.45
 """Seconds that the last commit is given at least: half of a second, or of what is left."""
@@ -47,6 +61,7 @@ _TRIED_AGAIN = frozenset(
         "COORDINATOR_NOT_AVAILABLE",
         "NOT_COORDINATOR",
         "REQUEST_TIMED_OUT",
+        "STALE_MEMBER_EPOCH",
         "UNKNOWN_TOPIC_OR_PARTITION",
         "UNSTABLE_OFFSET_COMMIT",
     )
@@ -291,7 +306,7 @@ class Offsets:
                     self._foreign(number, event, life, tp, offset)
                 else:
                     self._commit(number, event, tenure, offset)
-        elif event.api in ("JoinGroup", "LeaveGroup"):
+        elif joins(event) or leaves(event) or (event.api == BEATS and event.owned is not None):
             self._gone(number, event)
         elif event.api == "Fetch":
             for tp, offset in event.offsets.items():
@@ -301,11 +316,11 @@ class Offsets:
 
     def _commit(self, number: int, event: Sent, tenure: Tenure, offset: int) -> None:
         tp, log, life = tenure.tp, self._book.log(tenure.tp), tenure.life
-        identity = (event.member_id, event.generation, offset)
+        identity = _identity(life, event, offset)
         if life.refused is not None and identity not in tenure.identities:
             by, at, *over = life.refused
             waited = life.has_waited(event.time) or self._raced(event, life, at)
-            if over == list(identity[:2]) and not waited:
+            if over == [event.member_id, event.generation] and not waited:
                 text = f"{life.name} commits {tp}@{offset} for a membership that is over"
                 self._book.report("S13", event, text, by, number)
         done = _done(tenure, log)
@@ -345,7 +360,7 @@ class Offsets:
         """A commit of what the member does not have; one that is tried again was right when it
         first left."""
         last = life.tenures.get(tp)
-        if last is not None and (event.member_id, event.generation, offset) in last.identities:
+        if last is not None and _identity(life, event, offset) in last.identities:
             return
         if last is not None and last.ended == "lost" and life.has_waited(event.time):
             return  # it waited for that since before, and the coordinator refuses it
@@ -394,7 +409,7 @@ class Offsets:
                     tenure.identities.clear()
                 self._happened(tp, offset, number)
             elif event.error not in _TRIED_AGAIN:
-                tenure.identities.discard((sent.member_id, sent.generation, offset))
+                tenure.identities.discard(_identity(life, sent, offset))
 
     def _stored(self, number: int, event: Stored) -> None:
         tp, offset = event.partition, event.offset
@@ -406,6 +421,8 @@ class Offsets:
         if back and not (tenure is not None and (tenure.loose or (tenure.sent or 0) > offset)):
             text = f"the commit of {tp} goes back from {log.stored} to {offset}"
             self._book.report("S5", event, text, log.stored_by, number)
+        elif back and tenure is not None and not tenure.loose:
+            log.reached = max(log.reached, log.stored or 0)
         log.stored, log.stored_by = offset, number
         log.floor, log.floor_by = offset, number
         # Who has not heard of a cut yet commits what was there before it.
@@ -477,8 +494,12 @@ class Offsets:
     def _gone(self, number: int, event: Sent | Ended) -> None:
         """S3: now others may have what it has let go of."""
         self._gone_by[event.member] = number
+        kept = (event.owned or ()) if isinstance(event, Sent) and event.api == BEATS else ()
         for tenure in self._unanswered.pop(event.member, ()):
             life, tp = tenure.life, tenure.tp
+            if tp in kept:
+                self._unanswered.setdefault(event.member, []).append(tenure)
+                continue
             excused = life.troubled > life.joined_by
             if tenure.flying and not excused and event.time - tenure.flying_since < _PATIENCE:
                 text = f"{life.name} gives {tp} up before its commit of {tenure.sent} is answered"
@@ -516,6 +537,12 @@ def _was_cut_off(tenure: Tenure | None, event: Delivered, log: Log) -> bool:
     offset, sequence = event.offset, event.sequence
     lost = tenure is not None and any(cut <= offset for cut in tenure.cuts)
     return lost and sequence >= 0 and sequence in log.gone.get(offset, ())
+
+
+def _identity(life: Life, commit: Sent, offset: int) -> tuple[str, int, int]:
+    """What makes a commit the same as one before. KIP-848: the epoch that it is stamped with is the
+    one of when it leaves, each time."""
+    return commit.member_id, -1 if life.assigned_to else commit.generation, offset
 
 
 def _move(tenure: Tenure, log: Log, offset: int | None) -> None:

@@ -23,7 +23,7 @@ from ..events import (
     Sent,
     Worked,
 )
-from .book import Book, Handlers, Life, Tenure
+from .book import Book, Handlers, Life, Tenure, joins, leaves
 
 _WAKING = 0.5
 """Seconds in which one that stood still ends what is overdue."""
@@ -148,7 +148,7 @@ class Ownership:
         return instance is not None and self._instances.get(instance, life) is not life
 
     def _sent(self, number: int, event: Sent) -> None:
-        if event.api not in ("JoinGroup", "LeaveGroup"):
+        if not (joins(event) or leaves(event)):
             return
         life = self._book.life(event.member)
         if event.api == "JoinGroup" and life.told.instance is not None:
@@ -165,11 +165,12 @@ class Ownership:
     def _claims(self, number: int, event: Sent, life: Life) -> None:
         """A join says what its member has: all of it, or somebody else gets it too soon; nothing
         else, or it is kept from everybody."""
+        claimed = event.owned or ()
         for tp, tenure in life.held.items():
-            if tenure.revoking is None and not (life.told.cooperative and tp in event.owned):
+            if tenure.revoking is None and not (life.told.cooperative and tp in claimed):
                 text = f"{life.name} joins without having let go of {tp}"
                 self._book.report("S2", event, text, tenure.began, number)
-        for tp in event.owned:
+        for tp in claimed:
             if tp not in life.held:
                 last = life.tenures.get(tp)
                 if last is not None and self._has_just_lost(last, event.time):

@@ -8,7 +8,7 @@ from collections import deque
 import attrs
 
 from ..events import Answered, Sent
-from .book import Book, Handlers, Life
+from .book import BEATS, Book, Handlers, Life, leaves
 
 _RATE = 20
 """Requests in a second."""
@@ -35,9 +35,9 @@ _RETRIED = frozenset(
     )
 )
 """Errors after which the same request is sent again after a back-off."""
-_PAUSED = frozenset(("JoinGroup", "OffsetCommit", "OffsetFetch", "FindCoordinator"))
+_PAUSED = frozenset((BEATS, "JoinGroup", "OffsetCommit", "OffsetFetch", "FindCoordinator"))
 """Requests that are retried after a pause of their own."""
-_ALONE = frozenset(("JoinGroup", "OffsetCommit"))
+_ALONE = frozenset((BEATS, "JoinGroup", "OffsetCommit"))
 """Of these one is sent at a time, so that the next is the retry."""
 
 
@@ -85,7 +85,7 @@ class Pace:
             self._count(number, event, life, times, "")
             self.requests_per_second = max(self.requests_per_second, len(times))
         refused_at = steps.refused_at.pop(event.api, None)
-        if refused_at is not None:
+        if refused_at is not None and not leaves(event):
             pause = event.time - refused_at
             self._paused(number, event, life, pause)
             if event.api in _ALONE and pause < _SHORT and life.thawed_at < refused_at:

@@ -1,0 +1,221 @@
+"""Who a member is to a group whose coordinator assigns (KIP-848): S2, S10, S11, L2 and L4 of its
+heartbeats, of which all but the first name the epoch that the last one was answered with.
+
+A heartbeat that lists partitions says what its member owns: what is not in it any more it has let
+go of, and others may have it. One that lists none says that nothing has changed, which holds only
+if the coordinator has surely heard the one before.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from kafkagroup import TopicPartition
+
+from ..events import Answered, Assigned, Closing, Ended, Event, Lost, Partitions, Sent
+from .book import BEATS, Book, Handlers, Life, longest_wait
+
+_SLACK = 0.5
+"""Seconds in which who closes has told its group."""
+
+GONE = frozenset(
+    ("FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID", "GROUP_ID_NOT_FOUND")
+)
+"""Answers after which a member is none any more."""
+
+
+@attrs.define(eq=False)
+class Standing:
+    """What a member has said and been told."""
+
+    member_id: str = ""
+    """The one that it made for itself."""
+    named_by: int = -1
+    beat: int = -1
+    """The last heartbeat that was sent."""
+    heard: bool = False
+    """The coordinator has taken that one, and its answer came."""
+    epoch: int = 0
+    """What that was answered with; 0 outside of the group."""
+    before: int = 0
+    """The epoch before that one, of the same membership."""
+    left: int = 0
+    """The epoch that it left in, if it has."""
+    epoch_by: int = -1
+    overlooked: bool = False
+    """It stood still while it waited for the last answer, and may have given up waiting."""
+    targets: list[tuple[int, float, Partitions]] = attrs.field(factory=list)
+    """What it was assigned, when and by which event, from what it has taken up on."""
+    given: set[TopicPartition] = attrs.field(factory=set)
+    """All that it was assigned since it joined."""
+    said: set[TopicPartition] = attrs.field(factory=set)
+    """All that it has said it owns since then."""
+
+
+class Epochs:
+    """The rules of epochs."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._standings: dict[Life, Standing] = {}
+        self.handlers: Handlers = {
+            Sent: self._sent,
+            Answered: self._answered,
+            Assigned: self._assigned,
+            Lost: self._lost,
+            Closing: self._closing,
+            Ended: self._ended,
+        }
+
+    # ------------------------------------------------------------ what a member says
+
+    def _sent(self, number: int, event: Sent) -> None:
+        if event.api != BEATS:
+            return
+        life = self._book.life(event.member)
+        standing = self._standings.get(life)
+        if standing is None:
+            standing = self._standings[life] = Standing(event.member_id, number)
+        if event.member_id != standing.member_id:
+            text = f"{life.name} beats as {event.member_id}, and was {standing.member_id}"
+            self._book.report("S11", event, text, standing.named_by, number)
+            standing.member_id, standing.named_by = event.member_id, number
+        if event.generation == 0:
+            self._joins(number, event, life, standing)
+        elif event.generation > 0:
+            self._beats(number, event, life, standing)
+        else:
+            standing.left, standing.epoch = standing.epoch, 0
+        standing.beat, standing.heard = number, False
+
+    def _joins(self, number: int, event: Sent, life: Life, standing: Standing) -> None:
+        if standing.epoch and not standing.overlooked:
+            text = f"{life.name} joins again, and nothing has ended its epoch {standing.epoch}"
+            self._book.report("S10", event, text, standing.epoch_by, number)
+        if event.owned != ():
+            listed = "nothing of it" if event.owned is None else ", ".join(map(str, event.owned))
+            text = f"{life.name} joins, which begins with nothing owned, and says {listed}"
+            self._book.report("S2", event, text, number)
+        for tp, tenure in life.held.items():
+            text = f"{life.name} joins without having let go of {tp}"
+            self._book.report("S2", event, text, tenure.began, number)
+        standing.epoch = standing.before = 0
+        standing.targets.clear()
+        standing.given.clear()
+        standing.said.clear()
+
+    def _beats(self, number: int, event: Sent, life: Life, standing: Standing) -> None:
+        overlooked = standing.overlooked and event.generation == standing.before
+        late = life.has_waited(event.time) and event.generation == standing.left
+        if late and not standing.epoch:
+            return  # it waited, and so did what it left with
+        if event.generation != standing.epoch and not overlooked:
+            now = standing.epoch or "none"
+            text = f"{life.name} beats for epoch {event.generation}, in {now}"
+            self._book.report("S10", event, text, standing.epoch_by, number)
+        if event.owned is None:
+            if not standing.heard:
+                text = f"{life.name} says that nothing has changed since what may not be known"
+                self._book.report("S10", event, text, standing.beat, number)
+            return
+        for tp, tenure in life.held.items():
+            if tp in event.owned:
+                continue
+            if tenure.revoking is not None and not life.has_waited(event.time):
+                text = f"{life.name} says that it let go of {tp}, which is being revoked"
+                self._book.report("S2", event, text, tenure.revoking, number)
+            elif tp in standing.said:
+                text = f"{life.name} says that it let go of {tp}, and has it"
+                self._book.report("S2", event, text, tenure.began, number)
+        for tp in event.owned:
+            if tp not in standing.given:
+                text = f"{life.name} claims {tp}, which it was not given since it joined"
+                self._book.report("S2", event, text, standing.epoch_by, number)
+        standing.said.update(event.owned)
+
+    # ------------------------------------------------------------ what it is told
+
+    def _answered(self, number: int, event: Answered) -> None:
+        if event.api != BEATS:
+            return
+        request = self._book.request(event)
+        life = self._book.life(event.member)
+        standing = self._standings.get(life)
+        if request is None or standing is None or request[0] != standing.beat:
+            return
+        standing.overlooked = request[1].time <= life.thawed_at
+        if event.error in GONE or request[1].generation < 0:
+            standing.before, standing.epoch, standing.epoch_by = standing.epoch, 0, number
+        if event.error != "NONE" or request[1].generation < 0:
+            return
+        standing.heard = True
+        if event.generation > 0 and event.generation != standing.epoch:
+            standing.before, standing.epoch = standing.epoch, event.generation
+            standing.epoch_by = number
+        if event.assigned is not None:
+            standing.targets.append((number, event.time, event.assigned))
+            standing.given.update(event.assigned)
+
+    # ------------------------------------------------------------ what comes of it
+
+    def _assigned(self, number: int, event: Assigned) -> None:
+        life = self._book.life(event.member)
+        standing = self._standings.get(life)
+        if standing is None:
+            return
+        if event.generation not in (standing.epoch, standing.before) or not event.generation:
+            now = standing.epoch or "none"
+            text = f"{life.name} takes up epoch {event.generation}, in {now}"
+            self._book.report("S10", event, text, standing.epoch_by, number)
+        held = set(life.held)
+        for place, (_, _, target) in enumerate(standing.targets):
+            if _is_of(held, target):
+                del standing.targets[:place]
+                return
+        by, _, target = standing.targets[-1] if standing.targets else (-1, 0.0, ())
+        listed = ", ".join(map(str, sorted(held ^ set(target)))) or "nothing of it"
+        text = f"{life.name} has other partitions than it was assigned: {listed}"
+        self._book.report("S10", event, text, by, number)
+
+    def _lost(self, number: int, event: Lost) -> None:
+        standing = self._standings.get(self._book.life(event.member))
+        if standing is not None:
+            # It may have left without a word: it does not know whom to tell.
+            standing.epoch, standing.beat = 0, -1
+            standing.targets.clear()
+
+    # ------------------------------------------------------------ the end
+
+    def _closing(self, number: int, event: Closing) -> None:
+        """L2: what a member was assigned last it has."""
+        life = self._book.life(event.member)
+        standing = self._standings.get(life)
+        if standing is None or self._book.healed is None or not standing.targets:
+            return
+        by, at, target = standing.targets[-1]
+        late = event.time - max(at, self._book.healed, life.hindered_until)
+        if late > longest_wait(life) and set(life.held) != set(target):
+            text = f"{life.name} has not taken up what it was assigned for {late:.1f} s"
+            self._book.report("L2", event, text, by, number)
+
+    def _ended(self, number: int, event: Ended) -> None:
+        """L4: who closes tells its group, when nothing is in the way, and the others need not wait
+        for its session to end."""
+        self._check_told(number, event, self._book.life(event.member))
+
+    def _check_told(self, number: int, event: Event, life: Life) -> None:
+        standing = self._standings.get(life)
+        if standing is None or life.closing is None or self._book.healed is None:
+            return
+        by, at = life.closing
+        calm = at - max(self._book.healed, life.hindered_until) > longest_wait(life) / 2
+        if calm and standing.epoch and standing.heard and event.time - at < _SLACK:
+            text = f"{life.name} ends without a word, in epoch {standing.epoch}"
+            self._book.report("L4", event, text, by, number)
+
+
+def _is_of(held: set[TopicPartition], target: Partitions) -> bool:
+    """Whether that is the target, or as much of it as can be named: whole topics may be missing."""
+    topics = {tp.topic for tp in held}
+    named = {tp for tp in target if tp.topic in topics}
+    return held == named and (bool(held) or not target)
