@@ -362,13 +362,17 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _fail(self, error: Exception) -> None:
         member = self.member
-        if member.holding:
-            self.effects.append(Lose(token=self._token(), reason=str(error)))
         self.effects.append(Fail(error=error))
-        # A static member keeps its place for when it is started again, a fenced one has none.
+        # A static member keeps its place for when it is started again, a fenced one has none. For
+        # any other the rest of the group need not wait until its session ends.
         stays = member.config.group_instance_id is not None or isinstance(error, FencedError)
-        if member.known and member.coordinator is not None and not stays:
-            # The others need not wait for the session of a member that will not come back.
+        self._set(known=member.known and not stays)
+        if member.holding:
+            # Left at once, others would get what the application still holds, or lets go of.
+            leaving = Leaving(now=self.now, reason=str(error), leave_group=True)
+            self._set(leaving=member.leaving or leaving)
+            self._lose(str(error))
+        elif self.member.known and member.coordinator is not None:
             request = leave_request(member, LEAVES)
             token = self._send(request, timeout=member.config.request_timeout)
             self._move(Phase.LEAVING, **{**_OUTSIDE, "pending": token}, finding=None)

@@ -55,7 +55,7 @@ MOVES: Mapping[Phase, frozenset[Phase]] = {
     Phase.UNJOINED: _END | {Phase.JOINING},
     Phase.JOINING: _END | {Phase.UNJOINED, Phase.MEMBER},
     Phase.MEMBER: _END | {Phase.UNJOINED, Phase.REVOKING, Phase.LOSING},
-    Phase.REVOKING: _END | {Phase.LOSING},
+    Phase.REVOKING: frozenset((Phase.LOSING, Phase.LEAVING, Phase.LEFT)),
     Phase.LOSING: _END | {Phase.UNJOINED},
     Phase.LEAVING: frozenset((Phase.LEFT,)),
     Phase.LEFT: frozenset(),

@@ -565,8 +565,20 @@ def test_names_of_what_is_assigned_no_more_are_not_looked_for() -> None:
 def test_an_assignment_that_cannot_be_taken_up_is_fatal_and_leaves() -> None:
     error = DecodeError("x")
     member, effects = step(TAKING, AssignFailed(now=10.0, error=error))
-    assert member.phase is Phase.LEAVING
-    assert effects == (Lose(token=4, reason="x"), Fail(error=error), beat(5, -1, 30.0))
+    assert member.phase is Phase.LOSING
+    assert effects == (Fail(error=error), Lose(token=4, reason="x"))
+    member, effects = step(member, Revoked(now=10.0, token=4))
+    assert (member.phase, effects) == (Phase.LEAVING, (beat(5, -1, 30.0),))
+
+
+def test_what_is_fatal_is_told_at_once_and_the_group_once_the_application_has_let_go() -> None:
+    """The group was told at once: others got what a callback was still letting go of."""
+    member, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
+    member = evolve(member, beating=6, saying=says(MINE))
+    member, effects = step(member, reply(6, answer(E.UNKNOWN_SERVER_ERROR)))
+    assert (member.phase, [type(effect) for effect in effects]) == (Phase.LOSING, [Fail, Lose])
+    assert step(member, CLOSED)[1] == ()
+    assert step(member, Revoked(now=10.0, token=member.last_token))[1] == (beat(7, -1, 30.0),)
 
 
 # ---------------------------------------------------------------- losing
@@ -611,9 +623,10 @@ def test_line_12_another_member_with_our_instance_id_is_fatal() -> None:
     member, effects = step(static, reply(4, answer(E.FENCED_INSTANCE_ID)))
     words = "group_instance_id 'i' is another member's now"
     assert (member.phase, effects) == (
-        Phase.FAILED,
-        (Lose(token=5, reason=words), Fail(error=Like(FencedError, words))),
+        Phase.LOSING,
+        (Fail(error=Like(FencedError, words)), Lose(token=5, reason=words)),
     )
+    assert step(member, Revoked(now=10.0, token=5))[1] == (Leave(),)
 
 
 def test_how_long_ownership_is_sure() -> None:
