@@ -220,6 +220,7 @@ class Broker:
                     # Closed while it connected: nobody else would ever close this one.
                     await connection.aclose()
                     raise ConnectionLostError(f"{escaped(self.host)}:{self.port}: was closed here")
+                connection.heard = self._mute
                 self._connections[connection_id] = connection
             return connection
 
@@ -238,9 +239,7 @@ class Broker:
         if timeout is None:
             timeout = self._timeouts.get(connection_id, self._options.request_timeout)
         connection = await self._audible(connection_id)
-        answer = await connection.request(request, timeout=timeout, highest=highest)
-        self._mute(answer)
-        return answer
+        return await connection.request(request, timeout=timeout, highest=highest)
 
     async def _audible(self, connection_id: str) -> BrokerConnection:
         """An open connection, while the broker listens."""

@@ -40,6 +40,8 @@ from kafkagroup.wire.schema import Request
 from kafkagroup.wire.shapes import fold, unfold
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from anyio.abc import ByteStream, TaskGroup
 
     from kafkagroup.net.sasl import Mechanism
@@ -80,6 +82,10 @@ _LONGEST_SESSION = 7 * 86400.0
 """Seconds; whatever the broker claims, what is longer never ends."""
 
 
+def _ignore(_: object) -> None:
+    pass
+
+
 @define(eq=False)
 class _Waiting:
     """One request that somebody waits for."""
@@ -99,6 +105,8 @@ class BrokerConnection:
         self._name = name
         self._options = options
         self._protocol = Connection(options.client_id, max_frame_bytes=options.max_frame_bytes)
+        self.heard: Callable[[object], None] = _ignore
+        """Called with each answer as it comes, also where nobody waits for it any more."""
         self._waiting: dict[int, _Waiting] = {}
         self._given_up: dict[int, float] = {}
         """Correlation id -> deadline, of requests that nobody waits for and that have no answer."""
@@ -399,6 +407,7 @@ class BrokerConnection:
     def _deliver(self, answers: list[Answer]) -> None:
         for answer in answers:
             self._given_up.pop(answer.correlation_id, None)
+            self.heard(answer.message)
             # An answer that nobody waits for any more belongs to a cancelled request. Taken out
             # here: a failure before the waiter runs must not overwrite an answer that came.
             if waiting := self._waiting.pop(answer.correlation_id, None):

@@ -448,6 +448,26 @@ async def test_a_throttle_time_holds_back_every_connection_of_the_broker(network
     ]
 
 
+async def test_a_throttle_time_counts_where_nobody_waits_for_the_answer_any_more(
+    network: Any,
+) -> None:
+    """The answer to a commit that was cancelled asked for silence, and was not heard."""
+    arrived: list[float] = []
+
+    async def late(_: object) -> HeartbeatResponse:
+        arrived.append(anyio.current_time())
+        await anyio.sleep(0.5)
+        return HeartbeatResponse(error_code=0, throttle_time_ms=2000 if len(arrived) == 1 else 0)
+
+    network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: late})
+    async with network, Broker.open(*HERE, options=OPTIONS) as broker:
+        with anyio.move_on_after(0.25):
+            await broker.request(beat("a"))
+        await anyio.sleep(0.5)
+        await broker.request(beat("b"))
+    assert arrived[1] - arrived[0] == pytest.approx(2.5)
+
+
 async def test_a_throttle_that_grows_while_muted_is_waited_out(network: Any) -> None:
     """Two requests were on their way; the later answer asks for the longer silence."""
     arrived: list[tuple[str, float]] = []
