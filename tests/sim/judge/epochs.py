@@ -42,6 +42,8 @@ class Standing:
     left: int = 0
     """The epoch that it left in, if it has."""
     epoch_by: int = -1
+    over: int = -1
+    """The connection that it was sent over."""
     overlooked: bool = False
     """It stood still while it waited for the last answer, and may have given up waiting."""
     targets: list[tuple[int, float, Partitions]] = attrs.field(factory=list)
@@ -86,10 +88,10 @@ class Epochs:
             self._beats(number, event, life, standing)
         else:
             standing.left, standing.epoch = standing.epoch, 0
-        standing.beat, standing.heard = number, False
+        standing.beat, standing.heard, standing.over = number, False, event.connection
 
     def _joins(self, number: int, event: Sent, life: Life, standing: Standing) -> None:
-        if standing.epoch and not standing.overlooked:
+        if standing.epoch and not (standing.overlooked or event.connection != standing.over):
             text = f"{life.name} joins again, and nothing has ended its epoch {standing.epoch}"
             self._book.report("S10", event, text, standing.epoch_by, number)
         if event.owned != ():
@@ -105,7 +107,9 @@ class Epochs:
         standing.said.clear()
 
     def _beats(self, number: int, event: Sent, life: Life, standing: Standing) -> None:
-        overlooked = standing.overlooked and event.generation == standing.before
+        # Nobody changes the connection that an answer has just come over: it was given up.
+        overlooked = standing.overlooked or event.connection != standing.over
+        overlooked = overlooked and event.generation == standing.before
         late = life.has_waited(event.time) and event.generation == standing.left
         if late and not standing.epoch:
             return  # it waited, and so did what it left with
@@ -218,4 +222,4 @@ def _is_of(held: set[TopicPartition], target: Partitions) -> bool:
     """Whether that is the target, or as much of it as can be named: whole topics may be missing."""
     topics = {tp.topic for tp in held}
     named = {tp for tp in target if tp.topic in topics}
-    return held == named and (bool(held) or not target)
+    return held == named
