@@ -1,15 +1,14 @@
 """Bugs that clients of groups have had, planted: who watches the judge.
 
-Each is a patch of the product, in force while its context is entered, in the process of the tests
-alone. Each must be seen in a history, by one of the invariants that it breaks.
+Each must be seen in a history, by one of the invariants that it breaks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
-from functools import wraps
+from collections.abc import Callable
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -41,51 +40,18 @@ from kafkagroup.types import OffsetAndMetadata
 from kafkagroup.wire.messages.group import HeartbeatResponse
 
 from . import process
+from .planting import Bug, bug
+from .planting import around as _around
+from .planting import replace as _replace
 
-__all__ = ["BUGS", "Bug"]
-
-
-@attrs.frozen
-class Bug:
-    """One bug."""
-
-    name: str
-    breaks: frozenset[str]
-    """The invariants of which one at least must show it."""
-    text: str
-    """What is wrong, in a line."""
-    plant: Callable[[], AbstractContextManager[object]]
+__all__ = ["BUGS"]
 
 
 BUGS: dict[str, Bug] = {}
 
+_bug = partial(bug, BUGS, "classic")
+
 _Step = classic._Step
-
-
-def _bug(*breaks: str) -> Callable[[Callable[[ExitStack], None]], Callable[[ExitStack], None]]:
-    """Register a planter, whose docstring says what is wrong."""
-
-    def register(planter: Callable[[ExitStack], None]) -> Callable[[ExitStack], None]:
-        @contextmanager
-        def planted() -> Iterator[None]:
-            with ExitStack() as stack:
-                planter(stack)
-                yield
-
-        name = planter.__name__.strip("_")
-        BUGS[name] = Bug(name, frozenset(breaks), planter.__doc__ or "", planted)
-        return planter
-
-    return register
-
-
-def _replace(stack: ExitStack, owner: Any, name: str, new: Any) -> None:
-    stack.enter_context(mock.patch.object(owner, name, new))
-
-
-def _around(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a method by what `make` makes of it."""
-    _replace(stack, owner, name, wraps(getattr(owner, name))(make(getattr(owner, name))))
 
 
 async def _nothing(*_: Any, **__: Any) -> None:

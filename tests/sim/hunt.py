@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from . import bugs, consumer_bugs
 from . import run as running
-from .bugs import BUGS
 from .events import Event
 from .judge import judge
 from .observe import Log
-from .plan import make_plan
+from .plan import Plan, make_plan
 
-__all__ = ["KEPT", "hunt", "shown"]
+__all__ = ["BUGS", "KEPT", "hunt", "shown"]
+
+BUGS = {**bugs.BUGS, **consumer_bugs.BUGS}
 
 KEPT = Path(__file__).with_name("bugs.json")
 """Name of a bug -> seeds that show it, each with the invariants that it breaks there."""
@@ -55,12 +57,18 @@ class _Bounded(Log):
         super().tell(kind, **fields)
 
 
-def shown(seed: int, planted: AbstractContextManager[object] | None = None) -> list[str]:
+def shown(
+    seed: int,
+    planted: AbstractContextManager[object] | None = None,
+    *,
+    protocol: str = "classic",
+) -> list[str]:
     """The invariants that are broken in the history of a seed, sorted, as far as it gets."""
-    return sorted({violation.invariant for violation in judge(_events(seed, planted))})
+    plan = make_plan(seed, protocol=protocol)
+    return sorted({violation.invariant for violation in judge(_events(plan, planted))})
 
 
-def _events(seed: int, planted: AbstractContextManager[object] | None) -> Sequence[Event]:
+def _events(plan: Plan, planted: AbstractContextManager[object] | None) -> Sequence[Event]:
     def enough(*_: object) -> None:
         raise _Enough
 
@@ -68,7 +76,7 @@ def _events(seed: int, planted: AbstractContextManager[object] | None) -> Sequen
     with mock.patch.object(running, "Log", _Bounded), planted or nullcontext():
         signal.setitimer(signal.ITIMER_VIRTUAL, _CPU, 1.0)
         try:
-            running.run(make_plan(seed))
+            running.run(plan)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -120,9 +128,9 @@ def _hunt_one(work: tuple[str, Sequence[int], int]) -> tuple[str, list[dict[str,
     bug = BUGS[name]
     found: list[dict[str, Any]] = []
     for seed in seeds:
-        broken = bug.breaks & set(shown(seed, bug.plant()))
+        broken = bug.breaks & set(shown(seed, bug.plant(), protocol=bug.protocol))
         # What the history shows without the bug does not count.
-        by = sorted(broken - set(shown(seed))) if broken else []
+        by = sorted(broken - set(shown(seed, protocol=bug.protocol))) if broken else []
         if by:
             found.append({"seed": seed, "by": by})
             if len(found) == enough:

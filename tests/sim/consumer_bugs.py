@@ -1,0 +1,330 @@
+"""Bugs of members that the coordinator assigns to (KIP-848), planted: as `bugs`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import attrs
+
+from kafkagroup.errors import BrokerError, ErrorCode
+from kafkagroup.member import consumer_protocol, consumer_requests, consumer_state
+from kafkagroup.member.consumer_state import Phase
+from kafkagroup.net import driver as drivers
+from kafkagroup.net import offsets as group_offsets
+from kafkagroup.net import session as sessions
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatResponse
+
+from . import bugs
+from .planting import Bug, around, bug, replace
+
+__all__ = ["BUGS"]
+
+BUGS: dict[str, Bug] = {}
+
+_bug = partial(bug, BUGS, "consumer")
+
+_Step = consumer_protocol._Step
+_GONE = consumer_protocol._GONE
+
+for _name in (
+    "skips_the_last_commit",
+    "delivers_after_revoke",
+    "commits_when_lost",
+    "does_not_tell_what_is_lost",
+    "does_not_check_ownership_after_a_freeze",
+    "ignores_max_poll_interval",
+):
+    BUGS[f"consumer_{_name}"] = attrs.evolve(
+        bugs.BUGS[_name], name=f"consumer_{_name}", protocol="consumer"
+    )
+
+
+# ------------------------------------------------------------------ who it is
+
+
+@_bug("S11")
+def takes_a_new_id_at_each_join(stack: ExitStack) -> None:
+    """Who is fenced comes again as somebody else."""
+
+    def make(restart: Any) -> Any:
+        def renamed(self: Any, reason: str) -> None:
+            restart(self, reason)
+            member_id = self.member.member_id
+            self._set(member_id=f"{int(member_id[:8], 16) ^ 1:08x}{member_id[8:]}")
+
+        return renamed
+
+    around(stack, _Step, "_restart", make)
+
+
+@_bug("S10")
+def joins_with_the_epoch_that_it_had(stack: ExitStack) -> None:
+    """The join after a loss names the epoch of before, not 0."""
+    had: dict[str, int] = {}
+
+    def beating(beat: Any) -> Any:
+        def noting(member: Any) -> Any:
+            had[member.member_id] = member.epoch
+            return beat(member)
+
+        return noting
+
+    def joining(join: Any) -> Any:
+        def stale(member: Any) -> Any:
+            return attrs.evolve(join(member), member_epoch=had.get(member.member_id, 0))
+
+        return stale
+
+    around(stack, consumer_protocol, "heartbeat_request", beating)
+    around(stack, consumer_protocol, "join_request", joining)
+
+
+@_bug("S10", "S1", "L2", "L6")
+def insists_on_an_epoch_that_is_fenced(stack: ExitStack) -> None:
+    """FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID are tried again."""
+
+    def make(gone: Any) -> Any:
+        def stubborn(self: Any, error: BrokerError) -> None:
+            if self.member.phase is Phase.JOINING:
+                gone(self, error)
+            else:
+                self._retry(error)
+
+        return stubborn
+
+    around(stack, _Step, "_gone", make)
+
+
+@_bug("S1")
+def goes_on_though_another_has_its_instance_id(stack: ExitStack) -> None:
+    """FENCED_INSTANCE_ID is taken for something that passes."""
+
+    def make(refused: Any) -> Any:
+        def stubborn(self: Any, answer: Any) -> None:
+            if answer.error_code == ErrorCode.FENCED_INSTANCE_ID:
+                self._retry(BrokerError(answer.error_code))
+            else:
+                refused(self, answer)
+
+        return stubborn
+
+    around(stack, _Step, "_refused", make)
+
+
+@_bug("S2", "S1")
+def keeps_its_partitions_when_it_is_fenced(stack: ExitStack) -> None:
+    """FENCED_MEMBER_EPOCH makes it join again, with all that it has."""
+
+    def gone(self: Any, error: BrokerError) -> None:
+        self._set(losses=self.member.losses + 1, known=False)
+        self._back_off(error)
+        self._restart(str(error))
+
+    replace(stack, _Step, "_gone", gone)
+
+
+@_bug("S2")
+def joins_with_what_it_had(stack: ExitStack) -> None:
+    """The join after a loss says what was owned before it."""
+    had: dict[str, Any] = {}
+
+    def beating(beat: Any) -> Any:
+        def noting(member: Any) -> Any:
+            if member.owned:
+                had[member.member_id] = consumer_requests._listed(member.owned)
+            return beat(member)
+
+        return noting
+
+    def joining(join: Any) -> Any:
+        def boastful(member: Any) -> Any:
+            return attrs.evolve(join(member), topic_partitions=had.get(member.member_id, ()))
+
+        return boastful
+
+    around(stack, consumer_protocol, "heartbeat_request", beating)
+    around(stack, consumer_protocol, "join_request", joining)
+
+
+# ------------------------------------------------------------------ what it says
+
+
+@_bug("S2")
+def says_that_it_let_go_before_it_has(stack: ExitStack) -> None:
+    """What is to be let go of is missing from what it says it owns at once."""
+
+    def claimed(self: Any) -> Any:
+        return self.owned if self.telling is None else self.taking
+
+    replace(stack, consumer_state.Member, "_claimed", property(claimed))
+
+
+@_bug("L2")
+def does_not_say_what_it_let_go_of(stack: ExitStack) -> None:
+    """Heartbeats list no partitions."""
+
+    def make(request: Any) -> Any:
+        def silent(member: Any) -> Any:
+            return attrs.evolve(request(member), topic_partitions=None)
+
+        return silent
+
+    around(stack, consumer_protocol, "heartbeat_request", make)
+
+
+@_bug("L2")
+def says_nothing_where_it_ends_up_with_what_it_had(stack: ExitStack) -> None:
+    """What is given and taken back between two heartbeats is not said to be let go of."""
+
+    def statement(self: Any) -> Any:
+        return consumer_state.Statement(self.topics, self.pattern, self._claimed)
+
+    def claimed(self: Any) -> Mapping[Any, Any]:
+        return whole.fget(attrs.evolve(self, reconciled=0))
+
+    whole = consumer_state.Member._claimed
+    replace(stack, consumer_state.Member, "_claimed", property(claimed))
+    replace(stack, consumer_state.Member, "statement", property(statement))
+
+
+@_bug("S10")
+def never_says_all_again(stack: ExitStack) -> None:
+    """What a heartbeat said counts as said, whatever has become of that."""
+
+    def make(take_failure: Any) -> Any:
+        def careless(self: Any, token: int, error: Exception) -> None:
+            said = self.member.saying or self.member.said
+            take_failure(self, token, error)
+            if self.member.phase is Phase.MEMBER:
+                self._set(said=said)
+
+        return careless
+
+    around(stack, _Step, "_take_failure", make)
+
+
+@_bug("L4")
+def leaves_without_a_word(stack: ExitStack) -> None:
+    """The heartbeat of epoch -1, or -2, is not sent."""
+    replace(stack, _Step, "_leave", lambda self: self._left())
+
+
+# ------------------------------------------------------------------ what it hears
+
+
+@_bug("L2", "S10", "S6")
+def hears_what_it_is_assigned_only_when_it_joins(stack: ExitStack) -> None:
+    """Assignments that come with the answers to later heartbeats are not taken up."""
+
+    def make(beaten: Any) -> Any:
+        def deaf(self: Any, answer: Any) -> None:
+            beaten(self, attrs.evolve(answer, assignment=None))
+
+        return deaf
+
+    around(stack, _Step, "_beaten", make)
+
+
+@_bug("S10", "L2")
+def stays_in_the_epoch_that_it_joined_in(stack: ExitStack) -> None:
+    """The epochs of later answers are not taken up."""
+
+    def make(beaten: Any) -> Any:
+        def stuck(self: Any, answer: Any) -> None:
+            beaten(self, attrs.evolve(answer, member_epoch=0))
+
+        return stuck
+
+    around(stack, _Step, "_beaten", make)
+
+
+@_bug("S10", "S2", "S1")
+def takes_any_answer_for_that_of_its_last_heartbeat(stack: ExitStack) -> None:
+    """An answer that comes after it was given up counts."""
+
+    def make(take_reply: Any) -> Any:
+        def credulous(self: Any, token: int, message: object) -> None:
+            late = isinstance(message, ConsumerGroupHeartbeatResponse)
+            known = (self.member.beating, self.member.pending, self.member.finding)
+            if late and token not in known and self.member.phase is Phase.MEMBER:
+                self._beaten(message)
+            else:
+                take_reply(self, token, message)
+
+        return credulous
+
+    around(stack, _Step, "_take_reply", make)
+
+
+# ------------------------------------------------------------------ when it beats
+
+
+@_bug("L3")
+def does_not_beat_while_it_reconciles(stack: ExitStack) -> None:
+    """No heartbeat until the application has let go and taken up."""
+
+    def make(beat: Any) -> Any:
+        def quiet(self: Any) -> None:
+            if self.member.telling is None:
+                beat(self)
+            elif self.member.next_beat <= self.now:
+                self._set(next_beat=self.now + 0.1)
+
+        return quiet
+
+    around(stack, _Step, "_beat_when_due", make)
+
+
+@_bug("L6")
+def hammers_around_a_change(stack: ExitStack) -> None:
+    """Around a change it asks as often as it can."""
+
+    def make(pace: Any) -> Any:
+        def hot(self: Any) -> float:
+            return 0.01 if self.now < self.member.settled_at else pace(self)
+
+        return hot
+
+    around(stack, _Step, "_pace", make)
+
+
+@_bug("L1")
+def stands_still_while_it_reconciles(stack: ExitStack) -> None:
+    """Nothing is delivered until what is assigned has been taken up."""
+
+    def make(step: Any) -> Any:
+        def still(self: Any, event: Any, tasks: Any) -> None:
+            step(self, event, tasks)
+            if self.member.telling is not None:
+                self.owning_until = 0.0
+
+        return still
+
+    around(stack, drivers.Driver, "_step", make)
+
+
+# ------------------------------------------------------------------ commits
+
+
+@_bug("L2", "S3", "S5", "S7")
+def commits_in_the_epoch_that_it_joined_in(stack: ExitStack) -> None:
+    """Commits name the epoch of the join for ever."""
+    epoch = property(lambda self: self.identity.generation_id)
+    replace(stack, sessions.Session, "generation_id", epoch)
+
+
+@_bug("S6", "S3")
+def takes_a_stale_epoch_for_success(stack: ExitStack) -> None:
+    """STALE_MEMBER_EPOCH on a commit is ignored."""
+
+    def make(raising: Any) -> Any:
+        def careless(self: Any, code: int, *rest: Any) -> None:
+            if code != ErrorCode.STALE_MEMBER_EPOCH:
+                raising(self, code, *rest)
+
+        return careless
+
+    around(stack, group_offsets.GroupOffsets, "_raise", make)

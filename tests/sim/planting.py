@@ -1,0 +1,59 @@
+"""How a bug is planted: a patch of the product, in force while its context is entered, in the
+process of the tests alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+import attrs
+
+__all__ = ["Bug", "Planter", "around", "bug", "replace"]
+
+Planter = Callable[[ExitStack], None]
+
+
+@attrs.frozen
+class Bug:
+    """One bug."""
+
+    name: str
+    breaks: frozenset[str]
+    """The invariants of which one at least must show it."""
+    text: str
+    """What is wrong, in a line."""
+    plant: Callable[[], AbstractContextManager[object]]
+    protocol: str = "classic"
+    """The kind of histories that show it."""
+
+
+def bug(
+    bugs: MutableMapping[str, Bug], protocol: str, *breaks: str
+) -> Callable[[Planter], Planter]:
+    """Register a planter, whose docstring says what is wrong."""
+
+    def register(planter: Planter) -> Planter:
+        @contextmanager
+        def planted() -> Iterator[None]:
+            with ExitStack() as stack:
+                planter(stack)
+                yield
+
+        name = planter.__name__.strip("_")
+        bugs[name] = Bug(name, frozenset(breaks), planter.__doc__ or "", planted, protocol)
+        return planter
+
+    return register
+
+
+def replace(stack: ExitStack, owner: Any, name: str, new: Any) -> None:
+    """Put something else in the place of a part of the product."""
+    stack.enter_context(mock.patch.object(owner, name, new))
+
+
+def around(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a method by what `make` makes of it."""
+    replace(stack, owner, name, wraps(getattr(owner, name))(make(getattr(owner, name))))
