@@ -278,6 +278,32 @@ def does_not_beat_while_it_reconciles(stack: ExitStack) -> None:
     around(stack, _Step, "_beat_when_due", make)
 
 
+@_bug("L3")
+def beats_when_it_is_polled(stack: ExitStack) -> None:
+    """Heartbeats leave only while the application waits in the client."""
+    waits = True
+
+    def stepping(step: Any) -> Any:
+        def steps(self: Any, event: Any, tasks: Any) -> None:
+            nonlocal waits
+            waits = self._application._session.waiting
+            step(self, event, tasks)
+
+        return steps
+
+    def beating(beat: Any) -> Any:
+        def beats(self: Any) -> None:
+            if waits:
+                beat(self)
+            elif self.member.next_beat <= self.now:
+                self._set(next_beat=self.now + 0.1)
+
+        return beats
+
+    around(stack, drivers.Driver, "_step", stepping)
+    around(stack, _Step, "_beat_when_due", beating)
+
+
 @_bug("L6")
 def hammers_around_a_change(stack: ExitStack) -> None:
     """Around a change it asks as often as it can."""

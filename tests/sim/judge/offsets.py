@@ -320,7 +320,9 @@ class Offsets:
         if life.refused is not None and identity not in tenure.identities:
             by, at, *over = life.refused
             waited = life.has_waited(event.time) or self._raced(event, life, at)
-            if over == [event.member_id, event.generation] and not waited:
+            # KIP-848: one id for life, which no epoch of before saves.
+            same = life.assigned_to or over[1] == event.generation
+            if over[0] == event.member_id and same and not waited:
                 text = f"{life.name} commits {tp}@{offset} for a membership that is over"
                 self._book.report("S13", event, text, by, number)
         done = _done(tenure, log)
