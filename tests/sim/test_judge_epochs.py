@@ -198,11 +198,11 @@ def test_s11_the_id_is_kept_for_life():
 
 def test_s13_nothing_is_committed_for_an_epoch_that_is_over():
     story = [written(0, 1), HAS_BOTH, looks_up()({T0: -1, T1: -1}), delivers(0)]
-    story += [commits(1, generation=2), delivers(1)]
-    fenced = [story, beats(2, error="FENCED_MEMBER_EPOCH", now=0)]
-    assert broken(fenced, commits(2, generation=2, error="UNKNOWN_MEMBER_ID")) == ["S13"]
+    story += [commits(1, generation=2), delivers(1), beats(2, now=3)]
+    fenced = [story, beats(3, error="FENCED_MEMBER_EPOCH", now=0)]
+    assert broken(fenced, commits(2, generation=3, error="UNKNOWN_MEMBER_ID")) == ["S13"]
     # Whatever epoch it names.
-    assert broken(fenced, commits(2, generation=1, error="UNKNOWN_MEMBER_ID")) == ["S13"]
+    assert broken(fenced, commits(2, generation=2, error="UNKNOWN_MEMBER_ID")) == ["S13"]
 
 
 def test_s14_a_target_is_complete():
