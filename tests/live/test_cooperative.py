@@ -130,6 +130,25 @@ async def test_a_static_member_comes_back_without_a_rebalance(bootstrap, name, f
     assert [what for what, _ in stays_story] == ["assigned", "revoked", "assigned"]
 
 
+async def test_a_static_member_that_comes_back_for_other_topics_gets_those(bootstrap, name, fill):
+    """The coordinator gives it its old share, and to one that rejoins in the same words again."""
+    await fill(2)
+    await fill(2, topic=f"{name}-other")
+    stays = Worker(bootstrap, name, group_instance_id="leader")
+    async with stays.consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(stays.run)
+        await until(lambda: len(stays.owns) == 2)
+        before = Worker(bootstrap, name, group_instance_id="worker-1")
+        async with before.consumer:
+            await until(lambda: len(before.owns) == 1)
+        after = Worker(bootstrap, name, group_instance_id="worker-1")
+        await after.consumer.subscribe(f"{name}-other")
+        async with after.consumer:
+            await until(lambda: len(after.owns) == len(stays.owns) == 2)
+            assert {tp.topic for tp in after.consumer.assignment()} == {f"{name}-other"}
+        await stays.consumer.stop()
+
+
 async def test_a_member_whose_instance_is_taken_is_fenced(bootstrap, name, fill):
     await fill(2)
     first = Worker(bootstrap, name, group_instance_id="worker-1")
