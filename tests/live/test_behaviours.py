@@ -113,6 +113,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_15": (
         "live/test_positions.py::test_a_pattern_finds_topics_of_today_and_tomorrow",
         SUBSCRIBER + "test_line_15_a_static_member_that_comes_back_for_other_topics_gets_those",
+        "live/test_cooperative.py::test_a_static_member_that_comes_back_for_other_topics_gets_those",
     ),
     "line_17": (
         CLASSIC + "test_line_17_a_leader_that_is_to_skip_assigning_syncs_with_an_empty_list",
