@@ -15,7 +15,6 @@ from kafkagroup.member.consumer_state import Phase
 from kafkagroup.net import driver as drivers
 from kafkagroup.net import offsets as group_offsets
 from kafkagroup.net import session as sessions
-from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatResponse
 
 from . import bugs
 from .planting import Bug, around, bug, replace
@@ -27,7 +26,6 @@ BUGS: dict[str, Bug] = {}
 _bug = partial(bug, BUGS, "consumer")
 
 _Step = consumer_protocol._Step
-_GONE = consumer_protocol._GONE
 
 for _name in (
     "skips_the_last_commit",
@@ -96,22 +94,6 @@ def insists_on_an_epoch_that_is_fenced(stack: ExitStack) -> None:
         return stubborn
 
     around(stack, _Step, "_gone", make)
-
-
-@_bug("S1")
-def goes_on_though_another_has_its_instance_id(stack: ExitStack) -> None:
-    """FENCED_INSTANCE_ID is taken for something that passes."""
-
-    def make(refused: Any) -> Any:
-        def stubborn(self: Any, answer: Any) -> None:
-            if answer.error_code == ErrorCode.FENCED_INSTANCE_ID:
-                self._retry(BrokerError(answer.error_code))
-            else:
-                refused(self, answer)
-
-        return stubborn
-
-    around(stack, _Step, "_refused", make)
 
 
 @_bug("S2", "S1")
@@ -241,41 +223,7 @@ def stays_in_the_epoch_that_it_joined_in(stack: ExitStack) -> None:
     around(stack, _Step, "_beaten", make)
 
 
-@_bug("S10", "S2", "S1")
-def takes_any_answer_for_that_of_its_last_heartbeat(stack: ExitStack) -> None:
-    """An answer that comes after it was given up counts."""
-
-    def make(take_reply: Any) -> Any:
-        def credulous(self: Any, token: int, message: object) -> None:
-            late = isinstance(message, ConsumerGroupHeartbeatResponse)
-            known = (self.member.beating, self.member.pending, self.member.finding)
-            if late and token not in known and self.member.phase is Phase.MEMBER:
-                self._beaten(message)
-            else:
-                take_reply(self, token, message)
-
-        return credulous
-
-    around(stack, _Step, "_take_reply", make)
-
-
 # ------------------------------------------------------------------ when it beats
-
-
-@_bug("L3")
-def does_not_beat_while_it_reconciles(stack: ExitStack) -> None:
-    """No heartbeat until the application has let go and taken up."""
-
-    def make(beat: Any) -> Any:
-        def quiet(self: Any) -> None:
-            if self.member.telling is None:
-                beat(self)
-            elif self.member.next_beat <= self.now:
-                self._set(next_beat=self.now + 0.1)
-
-        return quiet
-
-    around(stack, _Step, "_beat_when_due", make)
 
 
 @_bug("L3")
