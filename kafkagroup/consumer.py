@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, cast, overload
 
 import anyio
 
@@ -127,6 +127,7 @@ class Consumer(Service):
         on_partitions_assigned: AssignedCallback | None = None,
         on_partitions_revoked: PartitionsCallback | None = None,
         on_partitions_lost: PartitionsCallback | None = None,
+        views: bool = False,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> None:
@@ -195,7 +196,7 @@ class Consumer(Service):
         )
         self._deserializers = (key_deserializer, value_deserializer)
         convert = self._deserialized if any(self._deserializers) else None
-        self._delivery = Delivery(convert, self._made_room)
+        self._delivery = Delivery(convert, self._made_room, views=views)
         self._session = Session(options, self._delivery)
         self._manual = False
         self._engine: Engine | None = None
@@ -306,11 +307,11 @@ class Consumer(Service):
         key, value = record.key, record.value
         try:
             part = "key"
-            if key_deserializer is not None and isinstance(key, bytes):
-                key = key_deserializer(key)
+            if key_deserializer is not None and key is not None:
+                key = key_deserializer(cast(bytes, key))
             part = "value"
-            if value_deserializer is not None and isinstance(value, bytes):
-                value = value_deserializer(value)
+            if value_deserializer is not None and value is not None:
+                value = value_deserializer(cast(bytes, value))
         except Exception as error:
             raise DeserializationError(record, part) from error
         return record._replace(key=key, value=value)

@@ -182,12 +182,13 @@ class Record:
 
     @property
     def key(self) -> object:
-        """Bytes or None, or what `key_deserializer` made of them."""
+        """Bytes (with `views`, a memoryview) or None, or what `key_deserializer` made of them."""
         return self._key
 
     @property
     def value(self) -> object:
-        """Bytes or None (a tombstone), or what `value_deserializer` made of them."""
+        """Bytes (with `views`, a memoryview) or None (a tombstone), or what `value_deserializer`
+        made of them."""
         return self._value
 
     @property

@@ -64,6 +64,7 @@ OPTIONS = [
     "on_partitions_assigned",
     "on_partitions_revoked",
     "on_partitions_lost",
+    "views",
     "key_deserializer",
     "value_deserializer",
 ]

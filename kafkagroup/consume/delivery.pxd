@@ -19,6 +19,7 @@ cdef class Delivery:
     cdef tuple _kept
     cdef tuple _hand
     cdef bint _lazy
+    cdef bint _views
 
     @cython.locals(owned=Progress)
     cpdef count_processed(self)

@@ -115,10 +115,15 @@ class Delivery:
     """The partitions that are owned now, and whose turn it is."""
 
     def __init__(
-        self, convert: Convert | None = None, took: Callable[[], None] = lambda: None
+        self,
+        convert: Convert | None = None,
+        took: Callable[[], None] = lambda: None,
+        *,
+        views: bool = False,
     ) -> None:
         self.owned: dict[TopicPartition, OwnedPartition] = {}
         self._convert = convert
+        self._views = views
         self._lazy = COMPILED and convert is None
         """Whether batches stay bytes. Going over them twice costs more than it saves where nothing
         is compiled."""
@@ -363,7 +368,7 @@ class Delivery:
         self._took()  # there is room: the next fetch can leave while these are handed out
         # Control batches are the broker's markers of transactions: passed over, offsets and all.
         passed_over = batch.is_control or batch.hidden
-        self._records = None if passed_over else batch.records(owned.position)
+        self._records = None if passed_over else batch.records(owned.position, views=self._views)
         return owned
 
     def _close_batch(self, owned: OwnedPartition) -> None:

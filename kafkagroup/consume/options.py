@@ -41,7 +41,7 @@ MOST = 2**31 - 1
 _ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 
 Deserializer = Callable[[bytes], object]
-"""Called with the bytes of a key or value that is not null."""
+"""Called with the bytes of a key or value that is not null; with `views`, a memoryview of them."""
 
 Loads = Mapping[TopicPartition, float]
 PartitionLoads = Callable[[], Loads | Awaitable[Loads]]

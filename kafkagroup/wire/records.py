@@ -232,7 +232,7 @@ class RecordBatch:
     def records(self, start_offset: int = 0, *, views: bool = False) -> RecordReader:
         """Decode the records from `start_offset` on; what lies below is skipped in silence.
 
-        Keys and values are bytes or None; with `views` they are memoryviews of the batch instead,
+        Keys and values are bytes or None; with `views` they are read-only memoryviews of the batch,
         which keep it and the answer that it came in alive. A control batch yields its markers: ask
         `is_control` first. What is wrong in the middle is raised there, after the records before
         it, and ends the iteration.
@@ -589,7 +589,8 @@ class RecordReader:
 
     def _part(self, start: int, end: int) -> Buffer:
         if self._views:
-            return memoryview(cast(Buffer, self._data))[start:end]
+            # What came lies in a bytearray: nobody is to change the other records of the batch.
+            return memoryview(cast(Buffer, self._data))[start:end].toreadonly()
         return _cut(self._buf, start, end)
 
 

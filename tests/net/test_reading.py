@@ -777,3 +777,25 @@ async def test_without_pyarrow_no_batch_is_taken(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigurationError, match=r"^pyarrow is not installed"):
         Consumer("t").batches(arrow=True)
+
+
+async def test_keys_and_values_as_views_of_what_came(reading: Any) -> None:
+    """Nobody can write to them, though they lie where they were received."""
+    async with reading(records=0) as (kafka, consumer), consumer(views=True) as c:
+        kafka.produce("t", [NewRecord(b"k", b"x" * 1000), NewRecord(None, None)], partition=0)
+        kafka.produce("t", [b"y" * 1000] * 2, partition=0)
+        await c.assign([TP])
+        one, nothing = await c.getone(), await c.getone()
+        batch = await anext(c.batches())
+        assert (one.key, one.value) == (b"k", b"x" * 1000)
+        assert (nothing.key, nothing.value) == (None, None)
+        assert [r.value for r in batch] == [b"y" * 1000] * 2
+        parts = [one.key, one.value, *(r.value for r in batch)]
+        assert all(isinstance(part, memoryview) and part.readonly for part in parts)
+
+
+async def test_deserializers_are_given_views(reading: Any) -> None:
+    async with reading(records=1) as (_, consumer):
+        async with consumer(views=True, value_deserializer=lambda view: view.obj) as c:
+            await c.assign([TP])
+            assert b"0" in bytes((await c.getone()).value)
