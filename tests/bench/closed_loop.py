@@ -116,6 +116,7 @@ async def trial(
 async def ends(node: Broker, topic: str) -> dict[TopicPartition, int]:
     """Where each log ends."""
     wanted = ListOffsetsRequest(
+        replica_id=-1,
         topics=(
             ListOffsetsTopic(
                 name=topic,
@@ -123,7 +124,7 @@ async def ends(node: Broker, topic: str) -> dict[TopicPartition, int]:
                     ListOffsetsPartition(partition_index=p, timestamp=-1) for p in range(len(RATES))
                 ),
             ),
-        )
+        ),
     )
     answer = await node.request(wanted)
     return {
