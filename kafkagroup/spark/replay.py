@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from kafkagroup.assign import Assignor, GroupSpec, MemberSpec, protocol_name
 from kafkagroup.assign.check import RULES, VALID, Violation, violations
@@ -126,12 +128,12 @@ def replay(
 def _replaying(
     assignors: Mapping[str, Assignor],
 ) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    # Here, as only the driver can read types in Spark's words.
+    made = to_arrow_schema(StructType.fromDDL(_REPLAY))
+
     def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
 
-        made = to_arrow_schema(StructType.fromDDL(_REPLAY))
         for batch in batches:
             for history in batch.to_pylist():
                 rows = [

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
+
 from kafkagroup.assign import (
     GroupSpec,
     cooperative_sticky_assignor,
@@ -56,7 +58,6 @@ def test_what_is_wrong_is_counted() -> None:
 
 
 def test_recorded_groups_in_parallel(spark: Any) -> None:
-    pytest.importorskip("pyspark")
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from kafkagroup.spark import history, replay
