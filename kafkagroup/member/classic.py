@@ -500,14 +500,16 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     def _fail(self, error: Exception) -> None:
         member = self.member
-        if member.holding:
-            self.effects.append(Lose(token=self._token(), reason=str(error)))
-            self._set(holding=False)
         self.effects.append(Fail(error=error))
-        # A static member keeps its place for when it is started again, a fenced one has none.
+        # A static member keeps its place for when it is started again, a fenced one has none. For
+        # any other the rest of the group need not wait until its session ends.
         stays = member.config.group_instance_id is not None or isinstance(error, FencedError)
-        if member.member_id and member.coordinator and not stays:
-            # The others need not wait for the session of a member that will not come back.
+        if member.holding:
+            # Left at once, others would get what the application still holds, or lets go of.
+            leaving = Leaving(now=self.now, reason=str(error), leave_group=not stays)
+            self._set(leaving=member.leaving or leaving)
+            self._lose(str(error))
+        elif member.member_id and member.coordinator and not stays:
             token = self._send(
                 leave_request(member, str(error)), timeout=member.config.request_timeout
             )

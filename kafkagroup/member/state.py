@@ -56,8 +56,10 @@ MOVES: Mapping[Phase, frozenset[Phase]] = {
     Phase.JOINING: _END | {Phase.UNJOINED, Phase.COMPUTING, Phase.SYNCING, Phase.LOSING},
     Phase.COMPUTING: _END | {Phase.UNJOINED, Phase.SYNCING, Phase.LOSING},
     Phase.SYNCING: _END | {Phase.UNJOINED, Phase.STABLE, Phase.LOSING},
-    Phase.STABLE: frozenset((Phase.REVOKING, Phase.LOSING, Phase.LEAVING, Phase.FAILED)),
-    Phase.REVOKING: _END | {Phase.UNJOINED, Phase.REVOKING, Phase.LOSING},
+    Phase.STABLE: frozenset((Phase.REVOKING, Phase.LOSING)),
+    Phase.REVOKING: frozenset(
+        (Phase.UNJOINED, Phase.REVOKING, Phase.LOSING, Phase.LEAVING, Phase.LEFT)
+    ),
     Phase.LOSING: _END | {Phase.UNJOINED},
     Phase.LEAVING: frozenset((Phase.LEFT,)),
     Phase.LEFT: frozenset(),

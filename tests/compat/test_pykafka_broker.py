@@ -31,7 +31,7 @@ from kafkagroup.compat.pykafka import (
     RangeProtocol,
 )
 from kafkagroup.errors import ConsumerClosedError, RequestTimeoutError
-from kafkagroup.net.incoming import Incoming
+from kafkagroup.net.channel import Channel
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Swallow
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
@@ -129,7 +129,7 @@ async def test_the_timeouts_are_those_of_each_channel():
 
 async def test_buffer_size_and_source_address(monkeypatch):
     seen = []
-    into = Incoming.into
+    into = Channel.into
 
     async def noted(incoming, room):
         count = await into(incoming, room)
@@ -140,7 +140,7 @@ async def test_buffer_size_and_source_address(monkeypatch):
     with EmbeddedKafka(dict.fromkeys(topics, 1)) as near:
         async with broker_at(near.bootstrap_servers) as broker:
             _, port = broker.handler._connections[""]._stream.extra(SocketAttribute.local_address)
-        monkeypatch.setattr(Incoming, "into", noted)
+        monkeypatch.setattr(Channel, "into", noted)
         options = {"buffer_size": 512, "source_host": "127.0.0.1", "source_port": port + 1}
         async with broker_at(near.bootstrap_servers, **options) as broker:
             await broker.request_metadata(topics)

@@ -667,13 +667,11 @@ def test_line_12_fenced_instance_id_is_fatal_everywhere() -> None:
             (Fail(error=error),),
         )
     static = evolve(BEATEN, config=config)
-    assert step(static, reply(6, beaten(E.FENCED_INSTANCE_ID))) == (
-        evolve(static, phase=Phase.FAILED, beating=None, holding=False, last_token=7),
-        (
-            Lose(token=7, reason="group_instance_id 'i' is another member's now"),
-            Fail(error=error),
-        ),
-    )
+    losing, effects = step(static, reply(6, beaten(E.FENCED_INSTANCE_ID)))
+    assert (losing.phase, losing.holding) == (Phase.LOSING, False)
+    assert effects == (Fail(error=error), Lose(token=7, reason=error.args[1]))
+    left, effects = step(losing, Revoked(now=11.0, token=7))
+    assert (left.phase, effects) == (Phase.LEFT, (Leave(),))
 
 
 def test_line_12_also_where_a_join_has_overtaken_the_heartbeat() -> None:
@@ -781,14 +779,17 @@ def test_what_no_retry_mends_is_fatal_and_leaves(code: int) -> None:
     )
 
 
-def test_a_fatal_heartbeat_loses_the_assignment_first() -> None:
+def test_what_is_fatal_is_told_at_once_and_the_group_once_the_application_has_let_go() -> None:
+    """Left at once, others would get what is still being handled."""
     error = broker_error(
         E.GROUP_AUTHORIZATION_FAILED, "Heartbeat of group 'g'", operation="READ", group="g"
     )
-    assert step(BEATEN, reply(6, beaten(E.GROUP_AUTHORIZATION_FAILED))) == (
-        evolve(BEATEN, phase=Phase.LEAVING, pending=8, beating=None, holding=False, last_token=8),
-        (Lose(token=7, reason=str(error)), Fail(error=error), leave(8, str(error))),
-    )
+    losing, effects = step(BEATEN, reply(6, beaten(E.GROUP_AUTHORIZATION_FAILED)))
+    assert (losing.phase, losing.holding) == (Phase.LOSING, False)
+    assert effects == (Fail(error=error), Lose(token=7, reason=str(error)))
+    leaving, effects = step(losing, Revoked(now=11.0, token=7))
+    assert leaving.phase is Phase.LEAVING
+    assert effects == (leave(8, str(error), Route.ASIDE),)
 
 
 def test_a_fatal_answer_while_losing_does_not_lose_a_second_time() -> None:
@@ -1196,8 +1197,8 @@ def test_line_12_who_is_fenced_past_the_parked_join_is_out() -> None:
     static = evolve(PARKED_BEATEN, config=evolve(COOPERATIVE, group_instance_id="i"))
     error = Like(FencedError, "group_instance_id 'i' is another member's now")
     after, effects = step(static, reply(8, beaten(E.FENCED_INSTANCE_ID), now=15.5))
-    assert (after.phase, after.holding) == (Phase.FAILED, False)
-    assert effects == (Lose(token=9, reason=error.args[1]), Fail(error=error))
+    assert (after.phase, after.holding) == (Phase.LOSING, False)
+    assert effects == (Fail(error=error), Lose(token=9, reason=error.args[1]))
 
 
 @pytest.mark.parametrize(
