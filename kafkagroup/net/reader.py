@@ -20,7 +20,7 @@ __all__ = ["Reader", "Records"]
 
 T = TypeVar("T")
 
-_BUDGET = 0.002
+_BUDGET = 0.001
 """Seconds that handing out records may keep the loop: heartbeats need it too."""
 
 
