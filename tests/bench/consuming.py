@@ -80,7 +80,7 @@ TICKING: Mapping[str, str] = {
 """Who reads beside a ticker -> its reader."""
 
 _FEW_MS = 8.0
-"""How late a ticker may be at p99: it takes two or three turns of the loop, of 1 ms and a batch each."""
+"""How late a ticker may be at p99: it takes two turns of the loop or three, of 1 ms and a batch."""
 
 PLOTS = Path("build", "bench")
 DRAWN: Mapping[str, str] = {

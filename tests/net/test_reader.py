@@ -55,7 +55,7 @@ async def test_nothing_is_ready_before_somebody_looked_around() -> None:
 async def test_what_is_ready_counts_the_one_before_as_processed() -> None:
     reading = Reading()
     await reading.next()
-    reading.now += 0.001
+    reading.now += 0.0005
     reading.ready()
     owned = reading.delivery.owned[TP]
     assert (owned.position, owned.processed) == (2, 1)
@@ -65,7 +65,7 @@ async def test_what_is_ready_counts_the_one_before_as_processed() -> None:
 async def test_others_get_the_loop_after_a_few_milliseconds() -> None:
     reading = Reading()
     await reading.next()
-    reading.now += 0.0019
+    reading.now += 0.0009
     assert reading.ready() == 1
     reading.now += 0.0002
     assert reading.ready() is None

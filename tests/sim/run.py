@@ -256,7 +256,11 @@ class _World:
         # Past the markers come those that commit by themselves, if there is time; nobody else.
         unhurried = anyio.current_time() > self.plan.heal + _PASSED
         for tp in self._partitions():
-            end = visible.get(tp, 0) if unhurried else self.kafka.log_end(*tp)
+            end = log_end = self.kafka.log_end(*tp)
+            if unhurried:
+                end = visible.get(tp, 0)
+            elif tp in committed and committed[tp].offset > log_end:
+                return False  # of a log that was cut since, and may have grown again
             if end and (tp not in committed or committed[tp].offset < end):
                 return False
         return True
