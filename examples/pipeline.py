@@ -15,8 +15,8 @@ import tempfile
 import time
 import uuid
 from argparse import ArgumentParser
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,17 +94,26 @@ async def groups_and_job(bootstrap: str, job: Callable[[], object]) -> None:
         await to_thread.run_sync(job)
 
 
+@contextmanager
+def broker(bootstrap: str | None) -> Iterator[str]:
+    if bootstrap is not None:
+        tell(f"Kafka is at {bootstrap}")
+        yield bootstrap
+        return
+    tell("Kafka starts")
+    with LocalKafka() as kafka:
+        yield kafka.bootstrap_servers
+
+
 def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--out", default=tempfile.mkdtemp(prefix="kafkagroup-pipeline-"))
+    parser.add_argument("--out", help="directory of the tables and the report; else a new one")
     parser.add_argument("--bootstrap", help="host:port of a broker; else Apache Kafka on loopback")
     given = parser.parse_args()
-    out = Path(given.out).resolve()
+    out = Path(given.out or tempfile.mkdtemp(prefix="kafkagroup-pipeline-")).resolve()
     # Spark starts Pythons of its own: else they are whichever is first on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    tell("Kafka starts" if given.bootstrap is None else f"Kafka is at {given.bootstrap}")
-    with nullcontext() if given.bootstrap else LocalKafka() as kafka:
-        bootstrap = given.bootstrap or kafka.bootstrap_servers
+    with broker(given.bootstrap) as bootstrap:
 
         def job() -> None:
             from kafkagroup.cli.pipeline import session
