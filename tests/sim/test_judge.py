@@ -354,6 +354,15 @@ def test_s1_who_is_fenced_does_nothing_more():
     assert broken(fenced, of(Lost, partitions=(T0,)), is_new()) == ["S1"]
 
 
+def test_s10_who_is_fenced_past_its_join_loses_what_it_holds():
+    beat, late = beats("FENCED_INSTANCE_ID")
+    asked = request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, answer=False)
+    first = [opening(instance="i", cooperative=True), starts(1, {T0: 0}), beat, asked]
+    lost = [of(Lost, partitions=(T0,)), of(Ended)]
+    assert broken(first, late, lost) == []
+    assert broken(first, lost) == ["S10"]
+
+
 def test_s1_but_not_who_has_taken_its_own_place():
     lost = of(Lost, partitions=(T0,))
     beat, late = beats("FENCED_INSTANCE_ID")
@@ -907,6 +916,18 @@ def test_s13_a_commit_may_have_waited_for_its_connection_while_the_membership_en
     late = commits(1, error="UNKNOWN_MEMBER_ID")
     assert broken(first, over, late) == []
     assert broken(first, commits(1), over, commits(2, error="UNKNOWN_MEMBER_ID")) == ["S13"]
+
+
+def test_s13_a_commit_may_be_on_its_way_when_a_process_that_stood_still_loses_all():
+    """Both happen in the moment in which it goes on: the commit was asked for first."""
+    begun = [opening(max_poll_interval=5.0), starts(1, {T0: 0}), delivers(0), commits(1)]
+    first = [begun, delivers(1), of(Frozen), 9.0]
+    late = [of(Lost, partitions=(T0,)), commits(2, answer=False, stored=False)]
+    *before, thawed, lost, sent = told(first, of(Thawed), late)
+    at_once = [attrs.evolve(event, time=thawed.time) for event in (lost, sent)]
+    assert judge([*before, thawed, *at_once]) == []
+    later = judge([*before, thawed, lost, sent])
+    assert [violation.invariant for violation in later] == ["S13"]
 
 
 def test_s13_a_commit_that_was_under_way_may_be_tried_again():

@@ -226,6 +226,8 @@ class Membership:
                 # One past a join says nothing that the join will not be told.
                 if sent.api != "Heartbeat" or event.connection == standing.joined_over:
                     standing.unknown_at = max(event.time, life.thawed_at)
+        elif is_fenced:
+            standing.excused = number  # past a join too, which would be told the same
         elif event.error == "UNKNOWN_MEMBER_ID" and sent.member_id == standing.member_id:
             # Past a join, or one that was given up: it may wait for what that is answered.
             standing.excused, standing.id_gone = number, True

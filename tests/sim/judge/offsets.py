@@ -364,9 +364,11 @@ class Offsets:
         last = life.tenures.get(tp)
         if last is not None and _identity(life, event, offset) in last.identities:
             return
-        if last is not None and last.ended == "lost" and life.has_waited(event.time):
-            return  # it waited for that since before, and the coordinator refuses it
-        rule = "S13" if last is not None and last.ended == "lost" else "S3"
+        lost = last if last is not None and last.ended == "lost" else None
+        waited = life.has_waited(event.time)
+        if lost is not None and (waited or self._raced(event, life, lost.ended_at)):
+            return  # it was on its way out before, and the coordinator refuses it
+        rule = "S3" if lost is None else "S13"
         state = "never had it" if last is None else f"has it no longer ({last.ended})"
         text = f"{life.name} commits {tp}@{offset} and {state}"
         self._book.report(rule, event, text, -1 if last is None else last.ended_by, number)
