@@ -1157,6 +1157,24 @@ def test_l2_when_nothing_else_is_in_the_way_it_is_within_the_session_and_two_sec
     assert broken(dead_after(25, heartbeat_interval=2.0), 8.7, heir) == ["L2"]
 
 
+def test_l2_a_takeover_waits_for_the_callbacks_of_others():
+    def passes(beaten):
+        return [[0.9, beats(member="b")] for _ in range(beaten)]
+
+    def taken_over(before, callback):
+        return [
+            [opening(), opening("b"), Healed(time=0.0)],
+            [starts(1, {T0: 0}), starts(1, {T1: 0}, member="b")],
+            [[0.4, beats(), 0.4, beats(member="b")] for _ in range(30)],
+            [of(Killed), passes(before), of(Revoking, "b", partitions=(T1,))],
+            [passes(callback), of(Revoked, "b", partitions=(T1,)), joins(2, T0, T1, member="b")],
+            [assigned(2, T0, T1, member="b"), looks_up("b")({T0: 0, T1: 0})],
+        ]
+
+    assert broken(taken_over(8, 3)) == []
+    assert broken(taken_over(10, 1)) == ["L2"]
+
+
 def test_l2_a_member_does_not_stay_out_of_its_group():
     first = [opening(), starts(1, {T0: 0}), Healed(time=0.0)]
     in_it = [[0.9, beats()] for _ in range(40)]

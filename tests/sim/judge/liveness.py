@@ -31,6 +31,7 @@ from ..events import (
     Lost,
     Processed,
     Revoked,
+    Revoking,
     Sent,
 )
 from .book import BEATS, REJOIN, Book, Handlers, Life, joins, leaves, lives_on, longest_wait
@@ -82,6 +83,8 @@ class Pulse:
     """What its coordinator assigned last (KIP-848)."""
     idle_since: float | None = 0.0
     """Since when it has no generation to work in; None while it has."""
+    letting_go_since: float = 0.0
+    """When the application was last told to let go."""
     freeing: bool = False
     """A commit of its application was under way then, and still is."""
     free: tuple[float, int] | None = None
@@ -107,6 +110,7 @@ class Liveness:
             Sent: self._sent,
             Answered: self._answered,
             Assigned: self._assigned,
+            Revoking: self._revoking,
             Revoked: self._revoked,
             Lost: self._lost,
             Delivered: self._delivered,
@@ -213,10 +217,17 @@ class Liveness:
             text = f"{life.name} was turned away and has not come again for {late:.1f} s"
             self._book.report("L2", event, text, by, number)
 
+    def _revoking(self, number: int, event: Revoking) -> None:
+        self._pulse(self._book.life(event.member)).letting_go_since = event.time
+
     def _revoked(self, number: int, event: Revoked) -> None:
         life = self._book.life(event.member)
         pulse = self._pulse(life)
         pulse.idle_since = event.time
+        # What a dead member had waits for the callbacks of the others, as long as those take.
+        took = event.time - pulse.letting_go_since
+        for tp, (dead, at, by, patience) in self._orphans.items():
+            self._orphans[tp] = dead, at, by, patience + took
         if event.partitions and life.told.cooperative and life.closing is None:
             pulse.free, pulse.freeing = (event.time, number), pulse.commits > 0
 
