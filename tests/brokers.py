@@ -35,11 +35,10 @@ class Worker:
         self.consumer = Consumer(
             name,
             bootstrap_servers=bootstrap,
-            group_id=name,
             on_partitions_assigned=lambda tps: self.story.append(("assigned", numbers(tps))),
             on_partitions_revoked=lambda tps: self.story.append(("revoked", numbers(tps))),
             on_partitions_lost=lambda tps: self.story.append(("lost", numbers(tps))),
-            **{**FAST, **options},
+            **{"group_id": name, **FAST, **options},
         )
 
     async def run(self):

@@ -38,7 +38,14 @@ from kafkagroup.wire.messages.offsets import (
     OffsetFetchResponsePartitions,
 )
 
-__all__ = ["NO_MEMBERSHIP", "CommittedOffsets", "GroupOffsets", "Identity"]
+__all__ = [
+    "NO_MEMBERSHIP",
+    "CommittedOffsets",
+    "GroupOffsets",
+    "Identity",
+    "answered_partitions",
+    "committed_offset",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -281,13 +288,13 @@ class GroupOffsets:
                 self._raise(group.error_code, "reading offsets", "DESCRIBE")
         found = CommittedOffsets()
         silent = set(partitions)
-        for tp, data in _partitions(answer):
+        for tp, data in answered_partitions(answer):
             if tp not in silent:
                 continue
             silent.remove(tp)
             code, times = data.error_code, unknown.pop(tp, 0) + 1
             if code == ErrorCode.NONE:
-                found.offsets[tp] = _committed(data)
+                found.offsets[tp] = committed_offset(data)
                 continue
             error = self._error(code, f"reading the offset of {tp}", "DESCRIBE", tp.topic)
             if code in _UNKNOWN_TOPIC and times < _PATIENCE:
@@ -311,7 +318,7 @@ class GroupOffsets:
         return self._cluster.broker(self.coordinator)
 
 
-def _partitions(
+def answered_partitions(
     answer: OffsetFetchResponse,
 ) -> Iterator[tuple[TopicPartition, OffsetFetchResponsePartitions]]:
     for group in answer.groups:
@@ -320,7 +327,7 @@ def _partitions(
                 yield TopicPartition(topic.name, data.partition_index), data
 
 
-def _committed(data: OffsetFetchResponsePartitions) -> OffsetAndMetadata | None:
+def committed_offset(data: OffsetFetchResponsePartitions) -> OffsetAndMetadata | None:
     # Any negative offset means none, whatever the number.
     if data.committed_offset < 0:
         return None

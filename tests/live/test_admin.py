@@ -5,20 +5,25 @@ import pytest
 from brokers import FAST, Worker, until
 
 from kafkagroup import (
+    Broker,
     BrokerError,
     ConfigurationError,
     ConsumerClosedError,
     GroupMember,
     GroupProtocol,
+    OffsetAndMetadata,
     TopicPartition,
 )
 from kafkagroup.admin import (
     Admin,
     GroupDescription,
+    GroupList,
+    GroupListing,
     GroupState,
+    GroupType,
     MemberDescription,
-    _checked,
 )
+from kafkagroup.admin.describing import _classic, describe
 from kafkagroup.assign import (
     GroupSpec,
     MemberSpec,
@@ -32,10 +37,19 @@ from kafkagroup.errors import (
     NoBrokersAvailableError,
     RequestTimeoutError,
 )
+from kafkagroup.net.metadata import Node
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Swallow
+from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.wire.group_log import Subscription, encode_assignment, encode_subscription
-from kafkagroup.wire.messages.group import DescribedGroup, DescribeGroupsRequest
+from kafkagroup.wire.messages.group import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
 
 pytestmark = pytest.mark.anyio
@@ -177,8 +191,13 @@ async def test_a_broker_that_calls_an_unknown_group_dead_says_the_same():
         protocol_data="",
         members=(),
     )
+
+    class Old:
+        async def request(self, _):
+            return DescribeGroupsResponse(groups=(dead,))
+
     with pytest.raises(BrokerError) as caught:
-        _checked(dead)
+        await _classic(Old(), Node(1, "kafka-1", 9092), "g")
     assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
@@ -208,6 +227,182 @@ async def test_a_group_that_rebalances_keeps_its_subscriptions_to_itself(bootstr
         " subscribe to only when it is Stable; ask again then"
     )
     assert {m.subscription for m in found.members} == {None}
+
+
+async def test_a_group_of_kip_848(bootstrap, name, fill):
+    await fill(2)
+    worker = Worker(
+        bootstrap,
+        name,
+        group_protocol="consumer",
+        group_instance_id="node-1",
+        client_id="me",
+        heartbeat_interval_ms=None,
+        session_timeout_ms=None,
+    )
+    async with worker.consumer, Admin(bootstrap_servers=bootstrap) as admin:
+        await until(lambda: worker.owns == [0, 1])
+        with anyio.fail_after(20):
+            found = await admin.describe_group(name)
+            while found.state is not GroupState.STABLE:
+                found = await admin.describe_group(name)
+            spec = await admin.group_spec(found)
+        epoch = worker.consumer.group_metadata().generation_id
+    owned = (TopicPartition(name, 0), TopicPartition(name, 1))
+    (member,) = found.members
+    assert found == GroupDescription(
+        group_id=name,
+        type=GroupType.CONSUMER,
+        state=GroupState.STABLE,
+        protocol_type="consumer",
+        protocol_name="uniform",
+        group_epoch=epoch,
+        assignment_epoch=epoch,
+        members=(
+            MemberDescription(
+                member_id=member.member_id,
+                instance_id="node-1",
+                client_id="me",
+                host="/127.0.0.1",
+                subscription=Subscription(topics=(name,), generation=epoch),
+                partitions=owned,
+                target=owned,
+                member_epoch=epoch,
+            ),
+        ),
+        coordinator=found.coordinator,
+    )
+    assert spec.members[member.member_id].owned == owned
+
+
+async def test_the_spec_of_a_group_whose_coordinator_evaluates_a_pattern_is_refused(embedded):
+    member = MemberDescription(
+        member_id="m",
+        client_id="",
+        host="",
+        subscription=Subscription(topics=()),
+        topic_pattern="orders-.*",
+    )
+    group = GroupDescription(
+        group_id="g",
+        type=GroupType.CONSUMER,
+        state=GroupState.STABLE,
+        protocol_type="consumer",
+        protocol_name="uniform",
+        members=(member,),
+        coordinator=Node(1, "kafka-1", 9092),
+    )
+    async with Admin(bootstrap_servers=embedded) as admin:
+        with pytest.raises(IllegalStateError, match="member 'm' subscribes to the pattern"):
+            await admin.group_spec(group)
+
+
+async def test_groups_are_listed_by_state_and_type(bootstrap, name, fill):
+    await fill(1)
+    classic = Worker(bootstrap, name, assignors=[range_assignor])
+    modern = Worker(
+        bootstrap,
+        name,
+        group_id=f"{name}-848",
+        group_protocol="consumer",
+        heartbeat_interval_ms=None,
+        session_timeout_ms=None,
+    )
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+
+        async def listed(**filters):
+            found = await admin.list_groups(**filters)
+            assert found.errors == {}
+            return [group for group in found.groups if group.group_id.startswith(name)]
+
+        with anyio.fail_after(30):
+            async with modern.consumer:
+                async with classic.consumer:
+                    await until(lambda: classic.owns == modern.owns == [0])
+                    while len(await listed(states=[GroupState.STABLE])) < 2:
+                        await anyio.sleep(0.01)
+                coordinator = await admin.find_coordinator(name)
+                assert await listed(states=[GroupState.EMPTY]) == [
+                    GroupListing(
+                        group_id=name,
+                        type=GroupType.CLASSIC,
+                        state=GroupState.EMPTY,
+                        protocol_type="consumer",
+                        coordinator=coordinator,
+                    )
+                ]
+                (of_848,) = await listed(types=[GroupType.CONSUMER])
+                assert (of_848.group_id, of_848.type) == (f"{name}-848", GroupType.CONSUMER)
+                assert await listed(states=[GroupState.DEAD]) == []
+                both = await listed()
+    assert [group.group_id for group in both] == [name, f"{name}-848"]
+
+
+async def test_a_filter_that_names_nothing_is_refused(embedded):
+    async with Admin(bootstrap_servers=embedded) as admin:
+        with pytest.raises(ConfigurationError, match="'Unknown' is none of Assigning, "):
+            await admin.list_groups(states=[GroupState.UNKNOWN])
+
+
+async def test_each_group_has_its_own_description_or_error(bootstrap, name, fill):
+    await fill(1)
+    worker = Worker(bootstrap, name, assignors=[range_assignor])
+    async with worker.consumer, Admin(bootstrap_servers=bootstrap) as admin:
+        await until(lambda: worker.owns == [0])
+        with anyio.fail_after(20):
+            found = await admin.describe_groups([f"{name}-none", name])
+    assert list(found) == [f"{name}-none", name]
+    absent, there = found.values()
+    assert isinstance(absent, BrokerError)
+    assert absent.name == "GROUP_ID_NOT_FOUND"
+    assert isinstance(there, GroupDescription)
+    assert there.group_id == name
+
+
+async def test_a_broker_that_does_not_list_its_groups_hides_no_others():
+    with EmbeddedKafka({"t": 1}, nodes=2) as kafka:
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            groups = [f"g{n}" for n in range(8)]
+            for group in groups:
+                home = await admin.find_coordinator(group)
+                async with Broker.open(home.host, home.port) as broker:
+                    offsets = {TopicPartition("t", 0): OffsetAndMetadata(0)}
+                    await broker.commit_consumer_group_offsets(group, -1, "", offsets)
+            kafka.fail(ListGroupsRequest, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            with anyio.fail_after(20):
+                found = await admin.list_groups()
+    (error,) = found.errors.values()
+    assert isinstance(error, BrokerError)
+    assert error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert 0 < len(found.groups) < 8
+    assert isinstance(found, GroupList)
+
+
+async def test_a_group_of_a_type_that_cannot_be_described_is_named():
+    async def ask(_, request):
+        if isinstance(request, ListGroupsRequest):
+            return ListGroupsResponse(error_code=0, groups=(SHARE,))
+        return refuse(request, ErrorCode.GROUP_ID_NOT_FOUND, 0)
+
+    class One:
+        request = ask
+
+    class All:
+        async def find_coordinator(self, _):
+            return Node(1, "kafka-1", 9092)
+
+        def broker(self, _):
+            return One()
+
+    with pytest.raises(IllegalStateError) as caught:
+        await describe(All(), "g")
+    assert str(caught.value) == (
+        "group 'g' is of type 'share', in state Stable; only classic and consumer groups can be"
+        " described"
+    )
+
+
+SHARE = ListedGroup(group_id="g", protocol_type="share", group_state="Stable", group_type="share")
 
 
 async def test_an_admin_that_does_not_run(bootstrap, name):

@@ -198,6 +198,16 @@ async def describe_group(knife: Knife, admin: Admin) -> None:
     assert [found.state.value, len(found.members)] == ["Stable", 1]
 
 
+async def describe_groups(knife: Knife, admin: Admin) -> None:
+    found = await knife.through(admin.describe_groups(["c", "g"]))
+    assert [type(group).__name__ for group in found.values()] == ["GroupDescription"] * 2
+
+
+async def list_groups(knife: Knife, admin: Admin) -> None:
+    found = await knife.through(admin.list_groups())
+    assert ([group.group_id for group in found.groups], found.errors) == (["c", "g"], {})
+
+
 async def group_spec(knife: Knife, admin: Admin) -> None:
     spec = await knife.through(admin.group_spec("c"))
     assert [len(spec.members), spec.partitions] == [1, {"t": 2}]
@@ -207,7 +217,9 @@ async def find_coordinator(knife: Knife, admin: Admin) -> None:
     assert (await knife.through(admin.find_coordinator("g"))).node_id == 1
 
 
-@pytest.mark.parametrize("act", [describe_group, find_coordinator, group_spec])
+@pytest.mark.parametrize(
+    "act", [describe_group, describe_groups, find_coordinator, group_spec, list_groups]
+)
 async def test_an_admin_answers_after_a_cut(
     act: Callable[[Knife, Admin], Coroutine[Any, Any, None]], cut: str
 ) -> None:
@@ -392,7 +404,8 @@ SERVICE = {"__aenter__", "__aexit__", "run", "start", "stop"}
 """Shared by all that runs; `start` is `run` in a task of its own, and cut with a consumer's."""
 
 SWEPT = {
-    "Admin": SERVICE | {"describe_group", "find_coordinator", "group_spec"},
+    "Admin": SERVICE
+    | {"describe_group", "describe_groups", "find_coordinator", "group_spec", "list_groups"},
     "Broker": {
         "aclose",
         "commit_consumer_group_offsets",

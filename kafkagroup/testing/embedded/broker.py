@@ -46,6 +46,7 @@ from kafkagroup.wire.messages.metadata import (
     FindCoordinatorRequest,
     MetadataRequest,
 )
+from kafkagroup.wire.messages.offset_delete import OffsetDeleteRequest
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsRequest,
     OffsetCommitRequest,
@@ -343,6 +344,7 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     ListOffsetsRequest: _now(reads.list_offsets),
     MetadataRequest: _now(lambda c, _, request, caller: topics.metadata(c, request, caller)),
     OffsetCommitRequest: _now(offsets.commit),
+    OffsetDeleteRequest: _now(offsets.delete),
     OffsetFetchRequest: _now(offsets.fetch),
     OffsetForLeaderEpochRequest: _now(
         lambda c, node, request, _: reads.ends_of_epochs(c, node, request)

@@ -268,6 +268,11 @@ class ConsumerCoordinator:
             del self.groups[group_id]
         return DeletableGroupResult(group_id=group_id, error_code=error)
 
+    def subscribes(self, group_id: str, topic: str) -> bool:
+        """Whether a member of this group subscribes to the topic."""
+        members = self.groups[group_id].members.values()
+        return any(topic in member.subscribed for member in members)
+
     def describe(self, group_id: str) -> consumer_describe.DescribedGroup:
         """One group, with what its members have and are to have."""
         group = self.groups.get(group_id)

@@ -18,6 +18,7 @@ from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.testing.embedded.group import ClassicGroup, GroupState, Member
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
+from kafkagroup.wire.group_log import decode_subscription
 from kafkagroup.wire.messages.group import (
     DeletableGroupResult,
     DescribedGroup,
@@ -544,6 +545,22 @@ class GroupCoordinator:
             self._stop_timers(group)
             del self.groups[group_id]
         return DeletableGroupResult(group_id=group_id, error_code=error)
+
+    def check_offset_delete(self, group_id: str) -> ErrorCode:
+        """Whether offsets of this group may be deleted, but for those that its members use."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        of_consumers = group.state is _EMPTY or group.protocol_type == "consumer"
+        return ErrorCode.NONE if of_consumers else ErrorCode.NON_EMPTY_GROUP
+
+    def subscribes(self, group_id: str, topic: str) -> bool:
+        """Whether a member of this group of consumers subscribes to the topic."""
+        group = self.groups[group_id]
+        return any(
+            topic in decode_subscription(member.metadata(group.protocol)).topics
+            for member in group.members.values()
+        )
 
     def move(self, group_id: str, now: float) -> None:
         """Another node takes the group over, from what was written of it.

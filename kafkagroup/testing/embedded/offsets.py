@@ -1,4 +1,5 @@
-"""Committed offsets: OffsetCommit and OffsetFetch in all their versions.
+"""Committed offsets: OffsetCommit, OffsetFetch and OffsetDelete in all their
+versions.
 
 Who may commit is the coordinator's decision; here is what is stored, and how it is told.
 """
@@ -15,6 +16,12 @@ from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
 from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -32,7 +39,7 @@ from kafkagroup.wire.messages.offsets import (
     OffsetFetchResponseTopics,
 )
 
-__all__ = ["commit", "fetch"]
+__all__ = ["commit", "delete", "fetch"]
 
 
 def commit(
@@ -133,6 +140,44 @@ def _merged(
         partitions = topic.partitions if known is None else known.partitions + topic.partitions
         merged[key] = evolve(topic, partitions=partitions)
     return tuple(merged.values())
+
+
+def delete(
+    cluster: Cluster, node_id: int, request: OffsetDeleteRequest, caller: Caller
+) -> OffsetDeleteResponse:
+    """Forget what is committed of partitions whose topics no member subscribes to."""
+    group_id = request.group_id
+    if cluster.coordinator_of(group_id) != node_id:
+        error = ErrorCode.NOT_COORDINATOR
+    elif group_id in cluster.consumer_groups.groups:
+        error = ErrorCode.NONE
+    else:
+        error = cluster.coordinator.check_offset_delete(group_id)
+    if error:
+        return cast(OffsetDeleteResponse, refuse(request, error, caller.version))
+    stored = cluster.offsets.get(group_id, {})
+    topics = []
+    for topic in request.topics:
+        kind = (
+            cluster.consumer_groups
+            if group_id in cluster.consumer_groups.groups
+            else cluster.coordinator
+        )
+        subscribed = kind.subscribes(group_id, topic.name)
+        answers = []
+        for p in topic.partitions:
+            code = ErrorCode.NONE
+            if cluster.partition(topic.name, p.partition_index) is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif subscribed:
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            else:
+                stored.pop(TopicPartition(topic.name, p.partition_index), None)
+            answers.append(
+                OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=code)
+            )
+        topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(answers)))
+    return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=tuple(topics))
 
 
 def fetch(

@@ -12,6 +12,7 @@ from kafkagroup.wire.messages import (
     fetch,
     group,
     metadata,
+    offset_delete,
     offsets,
     produce,
     sasl,
@@ -149,6 +150,10 @@ def _commit(request: offsets.OffsetCommitRequest, error: int, _: int) -> object:
             for t in request.topics
         )
     )
+
+
+def _offset_delete(_: offset_delete.OffsetDeleteRequest, error: int, __: int) -> object:
+    return offset_delete.OffsetDeleteResponse(error_code=error, topics=())
 
 
 def _offset_fetch(request: offsets.OffsetFetchRequest, error: int, version: int) -> object:
@@ -296,6 +301,7 @@ _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
     metadata.ApiVersionsRequest: _api_versions,
     metadata.FindCoordinatorRequest: _find_coordinator,
     metadata.MetadataRequest: _metadata,
+    offset_delete.OffsetDeleteRequest: _offset_delete,
     offsets.ListOffsetsRequest: _list_offsets,
     offsets.OffsetCommitRequest: _commit,
     offsets.OffsetFetchRequest: _offset_fetch,

@@ -1,0 +1,21 @@
+"""Administration of groups: `Admin`, and the values it answers with."""
+
+from kafkagroup.admin.client import Admin
+from kafkagroup.admin.values import (
+    GroupDescription,
+    GroupList,
+    GroupListing,
+    GroupState,
+    GroupType,
+    MemberDescription,
+)
+
+__all__ = [
+    "Admin",
+    "GroupDescription",
+    "GroupList",
+    "GroupListing",
+    "GroupState",
+    "GroupType",
+    "MemberDescription",
+]

@@ -1,0 +1,169 @@
+"""`Admin`: one connection to a cluster, and what can be asked and done about its groups.
+
+Only what users call is here; how each question is put is the business of the other modules. It
+joins no group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from anyio.abc import TaskGroup
+
+from kafkagroup.admin import describing, spec
+from kafkagroup.admin.asking import Asking, named
+from kafkagroup.admin.values import GroupDescription, GroupList, GroupListing, GroupState, GroupType
+from kafkagroup.assign import GroupSpec
+from kafkagroup.errors import ConfigurationError, KafkaGroupError
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.metadata import Node
+from kafkagroup.net.options import ClientOptions, parse_servers
+from kafkagroup.net.security import Security
+from kafkagroup.net.service import Service
+
+__all__ = ["Admin"]
+
+
+class Admin(Service):
+    """Asks about groups, and changes what is kept of them.
+
+    ```python
+    async with Admin(bootstrap_servers="localhost:9092") as admin:
+        group = await admin.describe_group("billing")
+        print(group.state, [member.host for member in group.members])
+    ```
+
+    Also `await start()` and `await stop()` on asyncio, and `nursery.start(admin.run)` on trio.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | Sequence[str] = "localhost:9092",
+        client_id: str = "kafkagroup",
+        security: Security | None = None,
+        request_timeout_ms: int = 30_000,
+        default_api_timeout_ms: int = 60_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        close_timeout: float = 10.0,
+    ) -> None:
+        """`default_api_timeout_ms` bounds a call with all its retries.
+
+        Raises: ConfigurationError.
+        """
+        super().__init__(close_timeout)
+        for name, value, least in (
+            ("request_timeout_ms", request_timeout_ms, 1),
+            ("default_api_timeout_ms", default_api_timeout_ms, 1),
+            ("retry_backoff_ms", retry_backoff_ms, 1),
+            ("retry_backoff_max_ms", retry_backoff_max_ms, retry_backoff_ms),
+            ("close_timeout", close_timeout, 0),
+        ):
+            if not isinstance(value, int | float) or not least <= value < 2**31:
+                raise ConfigurationError(f"{name}={value}; expected {least} to {2**31 - 1}")
+        self._servers = parse_servers(bootstrap_servers)
+        options = ClientOptions(
+            client_id=client_id,
+            request_timeout=request_timeout_ms / 1000,
+            retry_backoff=retry_backoff_ms / 1000,
+            retry_backoff_max=retry_backoff_max_ms / 1000,
+            security=security,
+        )
+        self._asking = Asking(options, default_api_timeout_ms / 1000)
+
+    # ------------------------------------------------------------ groups
+
+    async def list_groups(
+        self, *, states: Iterable[GroupState] = (), types: Iterable[GroupType] = ()
+    ) -> GroupList:
+        """The groups of all brokers, in any of these states and of any of these types; without
+        any, all.
+
+        A broker that does not answer is named in the list's `errors`: UnsupportedVersionError when
+        it cannot filter by states (before Kafka 2.6) or types (before 3.8). Raises: TransportError
+        when no broker answers.
+        """
+        wanted = {"states": _names(states, GroupState), "types": _names(types, GroupType)}
+
+        async def of(cluster: Cluster, node: Node) -> list[GroupListing]:
+            return await describing.list_groups(cluster.broker(node), node, **wanted)
+
+        metadata = await self._asking.once(lambda cluster: cluster.refresh())
+        answers = await self._asking.each(metadata.nodes.values(), of)
+        groups: dict[str, GroupListing] = {}
+        errors: dict[Node, KafkaGroupError] = {}
+        for node, answer in answers.items():
+            if isinstance(answer, KafkaGroupError):
+                errors[node] = answer
+            else:
+                # Two brokers may list one that moves from one to the other.
+                groups |= {group.group_id: group for group in answer}
+        return GroupList(groups=tuple(groups[name] for name in sorted(groups)), errors=errors)
+
+    async def describe_groups(
+        self, group_ids: Iterable[str]
+    ) -> dict[str, GroupDescription | KafkaGroupError]:
+        """Group -> its description, or what `describe_group` raises for it."""
+        return await self._asking.each(named(group_ids), describing.describe)
+
+    async def describe_group(self, group_id: str) -> GroupDescription:
+        """A group's state and members: a classic one, or one of KIP-848.
+
+        While a classic group rebalances the coordinator keeps to itself what members subscribe to
+        and own. Raises: BrokerError GROUP_ID_NOT_FOUND, GROUP_AUTHORIZATION_FAILED;
+        IllegalStateError for a group of another type, which it names; DecodeError for a consumer
+        whose metadata is damaged; TransportError, or the last retriable BrokerError, when the time
+        is up.
+        """
+        named([group_id])
+        return await self._asking.once(lambda cluster: describing.describe(cluster, group_id))
+
+    async def find_coordinator(self, group_id: str) -> Node:
+        """The broker that coordinates a group, or would if there were one.
+
+        Raises: BrokerError GROUP_AUTHORIZATION_FAILED; TransportError, or the last retriable
+        BrokerError, when the time is up.
+        """
+        named([group_id])
+        return await self._asking.once(lambda cluster: cluster.find_coordinator(group_id))
+
+    async def group_spec(self, group: str | GroupDescription) -> GroupSpec:
+        """A live group of consumers, as an assignor would be told of it at its next rebalance: what
+        is assigned now counts as owned.
+
+        The coordinator of a classic group does not tell the current generation: members get one
+        more than any of them remembers from before.
+
+        Raises: what `describe_group` raises; IllegalStateError when the group has no members, is of
+        another kind than consumers, is rebalancing, or subscribes to a pattern that the coordinator
+        evaluates; BrokerError when a topic cannot be read.
+        """
+        if isinstance(group, str):
+            group = await self.describe_group(group)
+        return await spec.group_spec(self._asking, group)
+
+    # ------------------------------------------------------------ opening and closing
+
+    async def _open(self, tasks: TaskGroup) -> None:
+        cluster = Cluster(self._servers, self._asking.options, tasks)
+        self._asking.cluster = cluster
+        await cluster.refresh()
+
+    async def _close(self) -> None:
+        if (cluster := self._asking.cluster) is not None:
+            self._asking.cluster = None  # no call opens a connection any more
+            await cluster.aclose()
+
+    def _crashed(self, error: Exception) -> None:
+        """There are no background tasks."""
+
+
+def _names(values: Iterable[str], kind: type[GroupState] | type[GroupType]) -> list[str]:
+    """What brokers call these. Raises: ConfigurationError for what is not one of them."""
+    known = sorted({member.value for member in kind} - {kind.UNKNOWN.value})
+    found = [str(value) for value in values]
+    for name in found:
+        if name not in known:
+            raise ConfigurationError(f"{name!r} is none of {', '.join(known)}")
+    return found

@@ -1,0 +1,216 @@
+"""Which groups there are, and what their coordinators tell of them.
+
+Coordinators answer for each type of group by another API, and say of all others that they do not
+have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kafkagroup.admin.values import (
+    GroupDescription,
+    GroupListing,
+    GroupState,
+    GroupType,
+    MemberDescription,
+)
+from kafkagroup.errors import (
+    BrokerError,
+    DecodeError,
+    ErrorCode,
+    IllegalStateError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    UnsupportedVersionError,
+    broker_error,
+)
+from kafkagroup.net.broker import Broker
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.metadata import Node
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.group_log import Subscription, decode_assignment, decode_subscription
+from kafkagroup.wire.messages import consumer_describe
+from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
+from kafkagroup.wire.messages.group import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+)
+
+__all__ = ["CONSUMER", "describe", "list_groups"]
+
+CONSUMER = "consumer"
+"""The protocol type whose members exchange subscriptions and assignments."""
+
+_DEAD = "Dead"
+"""What DescribeGroups 0-5 call a group that the broker does not have; 6 answers an error."""
+
+_NOT_HERE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+
+
+async def list_groups(
+    broker: Broker, node: Node, *, states: Iterable[str] = (), types: Iterable[str] = ()
+) -> list[GroupListing]:
+    """The groups that one broker coordinates. Raises: BrokerError; UnsupportedVersionError when it
+    cannot filter; TransportError."""
+    request = ListGroupsRequest(states_filter=tuple(states), types_filter=tuple(types))
+    try:
+        answer = await broker.request(request)
+    except LocalProtocolError as error:
+        # States came with Kafka 2.6 (KIP-518), types with 3.8 (KIP-848).
+        raise UnsupportedVersionError(f"{broker!r} is too old for this filter: {error}") from None
+    if answer.error_code:
+        raise broker_error(answer.error_code, "listing groups", operation="DESCRIBE")
+    return [
+        GroupListing(
+            group_id=group.group_id,
+            type=GroupType(group.group_type),
+            state=GroupState(group.group_state),
+            protocol_type=group.protocol_type,
+            coordinator=node,
+        )
+        for group in answer.groups
+    ]
+
+
+async def describe(cluster: Cluster, group_id: str) -> GroupDescription:
+    """One group, of whatever type. Raises: BrokerError; IllegalStateError for a type that is not
+    described here; DecodeError; TransportError."""
+    node = await cluster.find_coordinator(group_id)
+    broker = cluster.broker(node)
+    try:
+        return await _classic(broker, node, group_id)
+    except BrokerError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        absent = error
+    try:
+        return await _consumer(broker, node, group_id)
+    except UnsupportedVersionError:
+        raise absent from None  # before Kafka 4 all groups are classic
+    except BrokerError as error:
+        if error.code not in _NOT_HERE:
+            raise
+    for listed in await list_groups(broker, node):
+        if listed.group_id == group_id and listed.type not in (
+            GroupType.CLASSIC,
+            GroupType.CONSUMER,
+        ):
+            raise IllegalStateError(
+                f"group {group_id!r} is of type {listed.type.value!r}, in state"
+                f" {listed.state.value}; only classic and consumer groups can be described"
+            )
+    raise absent
+
+
+# ---------------------------------------------------------------- classic groups
+
+
+async def _classic(broker: Broker, node: Node, group_id: str) -> GroupDescription:
+    answer = await broker.request(DescribeGroupsRequest(groups=(group_id,)))
+    group = next((group for group in answer.groups if group.group_id == group_id), None)
+    if group is None:
+        raise RemoteProtocolError(f"the coordinator did not answer for group {group_id!r}")
+    code = group.error_code
+    if code == ErrorCode.NONE and group.group_state == _DEAD:
+        # Newer brokers answer with the error: callers need to know one answer only.
+        code = ErrorCode.GROUP_ID_NOT_FOUND
+    _raise(code, group.error_message, group_id)
+    return GroupDescription(
+        group_id=group_id,
+        state=GroupState(group.group_state),
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_data,
+        members=tuple(
+            _classic_member(group, member)
+            for member in sorted(group.members, key=lambda member: member.member_id)
+        ),
+        coordinator=node,
+    )
+
+
+def _classic_member(group: DescribedGroup, member: DescribedGroupMember) -> MemberDescription:
+    metadata, assignment = bytes(member.member_metadata), bytes(member.member_assignment)
+    subscription = partitions = None
+    if group.protocol_type == CONSUMER and group.group_state == GroupState.STABLE:
+        try:
+            subscription = decode_subscription(metadata)
+            partitions = decode_assignment(assignment)
+        except DecodeError as error:
+            raise DecodeError(
+                f"group {group.group_id!r}, member {member.member_id!r}: {error}"
+            ) from error
+    return MemberDescription(
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        metadata=metadata,
+        assignment=assignment,
+        subscription=subscription,
+        partitions=partitions,
+    )
+
+
+# ---------------------------------------------------------------- groups of KIP-848
+
+
+async def _consumer(broker: Broker, node: Node, group_id: str) -> GroupDescription:
+    request = ConsumerGroupDescribeRequest(
+        group_ids=(group_id,), include_authorized_operations=False
+    )
+    answer = await broker.request(request)
+    group = next((group for group in answer.groups if group.group_id == group_id), None)
+    if group is None:
+        raise RemoteProtocolError(f"the coordinator did not answer for group {group_id!r}")
+    _raise(group.error_code, group.error_message, group_id)
+    return GroupDescription(
+        group_id=group_id,
+        type=GroupType.CONSUMER,
+        state=GroupState(group.group_state),
+        protocol_type=CONSUMER,
+        protocol_name=group.assignor_name,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        members=tuple(
+            _consumer_member(member)
+            for member in sorted(group.members, key=lambda member: member.member_id)
+        ),
+        coordinator=node,
+    )
+
+
+def _consumer_member(member: consumer_describe.Member) -> MemberDescription:
+    return MemberDescription(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        subscription=Subscription(
+            topics=tuple(sorted(member.subscribed_topic_names)),
+            generation=member.member_epoch,
+            rack=member.rack_id,
+        ),
+        topic_pattern=member.subscribed_topic_regex or None,
+        partitions=_partitions(member.assignment),
+        target=_partitions(member.target_assignment),
+        member_epoch=member.member_epoch,
+    )
+
+
+def _partitions(assignment: consumer_describe.Assignment) -> tuple[TopicPartition, ...]:
+    return tuple(
+        sorted(
+            TopicPartition(topic.topic_name, partition)
+            for topic in assignment.topic_partitions
+            for partition in topic.partitions
+        )
+    )
+
+
+def _raise(code: int, message: str | None, group_id: str) -> None:
+    if code:
+        what = message or f"describing group {group_id!r}"
+        raise broker_error(code, what, operation="DESCRIBE", group=group_id)

@@ -1,0 +1,87 @@
+"""A live group as an assignor would be told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafkagroup.admin.asking import Asking
+from kafkagroup.admin.describing import CONSUMER
+from kafkagroup.admin.values import GroupDescription, GroupState
+from kafkagroup.assign import GroupSpec, MemberSpec
+from kafkagroup.assign.cooperative_sticky import generation_in
+from kafkagroup.errors import ErrorCode, IllegalStateError, broker_error
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.metadata import ClusterMetadata, merge
+from kafkagroup.wire.group_log import Subscription
+from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+__all__ = ["group_spec", "topics_metadata"]
+
+
+async def group_spec(asking: Asking, group: GroupDescription) -> GroupSpec:
+    """What `Admin.group_spec` answers."""
+    name = f"group {group.group_id!r}"
+    if group.state is GroupState.EMPTY:
+        raise IllegalStateError(f"{name} has no members")
+    if group.protocol_type != CONSUMER:
+        raise IllegalStateError(
+            f"{name} is of type {group.protocol_type!r}; only consumers own partitions"
+        )
+    subscriptions = {
+        m.member_id: m.subscription for m in group.members if m.subscription is not None
+    }
+    if len(subscriptions) < len(group.members):
+        raise IllegalStateError(
+            f"{name} is in state {group.state}, and its coordinator tells what members"
+            " subscribe to only when it is Stable; ask again then"
+        )
+    for member in group.members:
+        if member.topic_pattern is not None:
+            raise IllegalStateError(
+                f"{name}: member {member.member_id!r} subscribes to the pattern"
+                f" {member.topic_pattern!r}, and the coordinator does not tell what that matches"
+            )
+    topics = sorted({topic for s in subscriptions.values() for topic in s.topics})
+    metadata = await asking.once(lambda cluster: topics_metadata(cluster, topics))
+    generation = 1 + max(map(_generation, subscriptions.values()), default=-1)
+    return GroupSpec(
+        members={
+            member.member_id: MemberSpec(
+                topics=frozenset(subscriptions[member.member_id].topics),
+                instance_id=member.instance_id,
+                rack=subscriptions[member.member_id].rack,
+                owned=member.partitions or (),
+                generation=generation,
+            )
+            for member in group.members
+        },
+        partitions=metadata.partition_counts(topics),
+        racks=metadata.replica_racks(topics) if metadata.racks else {},
+    )
+
+
+def _generation(subscription: Subscription) -> int:
+    """The generation in which a member owned what it says it owned."""
+    if subscription.generation >= 0:
+        return subscription.generation
+    return generation_in(subscription.user_data)
+
+
+async def topics_metadata(cluster: Cluster, topics: Sequence[str]) -> ClusterMetadata:
+    """Of these topics alone; those that do not exist are left out.
+
+    Raises: BrokerError for a topic of which nothing is known, though it may exist: without it what
+    is told of a group would be another's.
+    """
+    request = MetadataRequest(
+        topics=tuple(MetadataRequestTopic(name=topic) for topic in topics),
+        allow_auto_topic_creation=False,
+    )
+    metadata = merge(ClusterMetadata(), await cluster.request_any(request))
+    for name, topic in metadata.topics.items():
+        absent = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic.error_code and not topic.partitions and not absent:
+            raise broker_error(
+                topic.error_code, f"metadata of topic {name!r}", operation="DESCRIBE", topic=name
+            )
+    return metadata

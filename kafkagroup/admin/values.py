@@ -1,0 +1,143 @@
+"""What `Admin` tells of groups: frozen values.
+
+What a coordinator answers is passed on; what it keeps to itself is None here, never made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import attrs
+
+from kafkagroup.errors import KafkaGroupError
+from kafkagroup.net.metadata import Node
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.group_log import Subscription
+
+__all__ = [
+    "GroupDescription",
+    "GroupList",
+    "GroupListing",
+    "GroupState",
+    "GroupType",
+    "MemberDescription",
+]
+
+
+class GroupType(StrEnum):
+    """The types of groups, by the names that Kafka reports (KIP-848, KIP-932, KIP-1071)."""
+
+    CLASSIC = "classic"
+    """Its members agree on who gets what, by JoinGroup and SyncGroup."""
+    CONSUMER = "consumer"
+    """The coordinator assigns (KIP-848)."""
+    SHARE = "share"
+    STREAMS = "streams"
+    UNKNOWN = "unknown"
+    """One that this library does not know, or that the broker does not tell (before 3.8)."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> GroupType:
+        return cls.UNKNOWN
+
+
+class GroupState(StrEnum):
+    """The states of a group, by the names that Kafka reports."""
+
+    EMPTY = "Empty"
+    """No members; its offsets are kept."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Classic: the coordinator waits for members to join."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """Classic: the coordinator waits for the leader's assignment."""
+    ASSIGNING = "Assigning"
+    """KIP-848: the target assignment is of an older epoch than the group."""
+    RECONCILING = "Reconciling"
+    """KIP-848: members are on their way to the target assignment."""
+    STABLE = "Stable"
+    DEAD = "Dead"
+    """About to be removed."""
+    UNKNOWN = "Unknown"
+    """One that this library does not know, or that the broker does not tell (before 2.6)."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> GroupState:
+        return cls.UNKNOWN
+
+
+@attrs.frozen(kw_only=True)
+class GroupListing:
+    """A group, as lists have it."""
+
+    group_id: str
+    type: GroupType
+    state: GroupState
+    protocol_type: str
+    """The kind of group: "consumer", "connect", "share", or the application's own; "" when unset,
+    as for a group that has only committed offsets."""
+    coordinator: Node
+    """The broker that listed it."""
+
+
+@attrs.frozen(kw_only=True)
+class GroupList:
+    """The groups of a cluster, and which brokers did not tell of theirs."""
+
+    groups: tuple[GroupListing, ...]
+    """By group id."""
+    errors: Mapping[Node, KafkaGroupError] = attrs.field(factory=dict)
+    """Broker -> why it did not answer: the groups that it coordinates are missing. Empty when
+    `groups` is all there is."""
+
+
+@attrs.frozen(kw_only=True)
+class MemberDescription:
+    """One member of a group."""
+
+    member_id: str
+    instance_id: str | None = None
+    """Its `group_instance_id`, when it is a static member."""
+    client_id: str
+    host: str
+    """Where it connects from, as the broker sees it."""
+    metadata: bytes = b""
+    """Classic: what it told the leader; empty unless the group is stable."""
+    assignment: bytes = b""
+    """Classic: what the leader assigned to it; while the group rebalances, that of before or
+    nothing."""
+    subscription: Subscription | None = None
+    """The metadata of a consumer: topics, what it owned when it joined and in which generation,
+    rack. None for other kinds of groups, and unless a classic group is stable. KIP-848: topics and
+    rack, and the member's epoch as its generation."""
+    topic_pattern: str | None = None
+    """KIP-848: the pattern that it subscribes to, which the coordinator evaluates."""
+    partitions: tuple[TopicPartition, ...] | None = None
+    """What is assigned to a consumer, sorted. None as `subscription` is."""
+    target: tuple[TopicPartition, ...] | None = None
+    """KIP-848: what it is to have in the end, sorted; None in classic groups."""
+    member_epoch: int | None = None
+    """KIP-848: the epoch that the member is in; it is behind while it has still to give up what
+    others get. None in classic groups."""
+
+
+@attrs.frozen(kw_only=True)
+class GroupDescription:
+    """A group, as its coordinator tells of it."""
+
+    group_id: str
+    type: GroupType = GroupType.CLASSIC
+    state: GroupState
+    protocol_type: str
+    """The kind of group: "consumer", "connect", or the application's own; "" when unset."""
+    protocol_name: str
+    """The strategy that was picked, such as an assignor's name; "" unless a classic group is
+    stable."""
+    group_epoch: int | None = None
+    """KIP-848: counts changes of members, subscriptions and topics. None in classic groups."""
+    assignment_epoch: int | None = None
+    """KIP-848: the group epoch that the target assignment is of. None in classic groups."""
+    members: tuple[MemberDescription, ...]
+    """By member id."""
+    coordinator: Node
+    """The broker that answered."""
