@@ -1,6 +1,12 @@
 """Administration of groups: `Admin`, and the values it answers with."""
 
 from kafkagroup.admin.client import Admin
+from kafkagroup.admin.reset import (
+    OffsetChange,
+    OffsetPlan,
+    offsets_from_json,
+    offsets_to_json,
+)
 from kafkagroup.admin.values import (
     GroupDescription,
     GroupList,
@@ -18,4 +24,8 @@ __all__ = [
     "GroupState",
     "GroupType",
     "MemberDescription",
+    "OffsetChange",
+    "OffsetPlan",
+    "offsets_from_json",
+    "offsets_to_json",
 ]

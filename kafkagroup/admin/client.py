@@ -6,20 +6,23 @@ joins no group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from anyio.abc import TaskGroup
 
-from kafkagroup.admin import describing, spec
+from kafkagroup.admin import describing, offsets, removing, reset, spec
 from kafkagroup.admin.asking import Asking, named
+from kafkagroup.admin.reset import OffsetPlan, ResetTo
 from kafkagroup.admin.values import GroupDescription, GroupList, GroupListing, GroupState, GroupType
 from kafkagroup.assign import GroupSpec
-from kafkagroup.errors import ConfigurationError, KafkaGroupError
+from kafkagroup.errors import BrokerError, ConfigurationError, IllegalStateError, KafkaGroupError
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.security import Security
 from kafkagroup.net.service import Service
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.group import MemberIdentity
 
 __all__ = ["Admin"]
 
@@ -142,6 +145,123 @@ class Admin(Service):
         if isinstance(group, str):
             group = await self.describe_group(group)
         return await spec.group_spec(self._asking, group)
+
+    # ------------------------------------------------------------ committed offsets
+
+    async def committed(
+        self, group_ids: Iterable[str]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaGroupError]:
+        """Group -> all that it has committed, by partition, or why that is not told.
+
+        A group that does not exist has committed nothing. Offsets that a transaction is about to
+        move are waited for.
+        """
+        return await self._asking.each(named(group_ids), offsets.committed)
+
+    async def alter_offsets(
+        self, group_id: str, to: Mapping[TopicPartition, OffsetAndMetadata | int]
+    ) -> None:
+        """Commit offsets for a group without members; one that does not exist is made.
+
+        Raises: BrokerError NON_EMPTY_GROUP while there are members, UNKNOWN_TOPIC_OR_PARTITION,
+        either before anything is changed; AuthorizationError for one topic when those of others may
+        have been changed; TransportError.
+        """
+        named([group_id])
+        values = {
+            TopicPartition(*tp): OffsetAndMetadata(at) if isinstance(at, int) else at
+            for tp, at in to.items()
+        }
+        await offsets.alter(self._asking, group_id, values)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Forget what a group has committed for these; answers None for each, or why its offset is
+        kept: GROUP_SUBSCRIBED_TO_TOPIC while a member subscribes to the topic.
+
+        Raises: BrokerError GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP for a group of another kind than
+        consumers; TransportError.
+        """
+        named([group_id])
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        return await self._asking.once(lambda cluster: offsets.delete(cluster, group_id, wanted))
+
+    async def plan_reset(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        to: ResetTo | None = None,
+        shift: int | None = None,
+    ) -> OffsetPlan:
+        """Where these partitions would go on: `to` "earliest", "latest", a `datetime` with a time
+        zone (the first record that is not older; the log's end if all are) or a `timedelta` before
+        now; or by `shift` offsets, within the log. None: all partitions that the group has
+        committed. Changes nothing.
+
+        Raises: ConfigurationError; BrokerError; TransportError.
+        """
+        committed = await self._committed(group_id)
+        wanted = None if partitions is None else [TopicPartition(*tp) for tp in partitions]
+        return await reset.plan(self._asking, group_id, committed, wanted, to, shift)
+
+    async def plan_offsets(
+        self, group_id: str, to: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> OffsetPlan:
+        """A plan to commit these offsets, such as those that `offsets_from_json` has read."""
+        return reset.planned(group_id, await self._committed(group_id), to)
+
+    async def apply(self, plan: OffsetPlan) -> None:
+        """Commit what the plan says, all of it that changes anything.
+
+        Raises: IllegalStateError when the group has committed something else since the plan was
+        made; what `alter_offsets` raises.
+        """
+        now = await self._committed(plan.group_id)
+        for tp, change in plan.changes.items():
+            if now.get(tp) != change.before:
+                raise IllegalStateError(
+                    f"group {plan.group_id!r} has committed {tp} since the plan was made; make"
+                    " another"
+                )
+        await self.alter_offsets(
+            plan.group_id,
+            {tp: c.after for tp, c in plan.changes.items() if c.after != c.before},
+        )
+
+    async def _committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        named([group_id])
+        return await self._asking.once(lambda cluster: offsets.committed(cluster, group_id))
+
+    # ------------------------------------------------------------ removing
+
+    async def remove_member(
+        self,
+        group_id: str,
+        *,
+        member_id: str | None = None,
+        instance_id: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Take a member out of a classic group, by its member id, or a static one by its instance
+        id: its partitions are given away at once. A member that lives joins again.
+
+        Raises: BrokerError UNKNOWN_MEMBER_ID, also for a member of KIP-848;
+        UnsupportedVersionError for an instance id before Kafka 2.4; TransportError.
+        """
+        named([group_id])
+        if (member_id is None) == (instance_id is None):
+            raise ConfigurationError("expected one of member_id and instance_id")
+        member = MemberIdentity(
+            member_id=member_id or "", group_instance_id=instance_id, reason=reason
+        )
+        await self._asking.once(lambda cluster: removing.remove_member(cluster, group_id, member))
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaGroupError | None]:
+        """Delete groups without members, with their committed offsets; answers None for each, or
+        why it is kept: BrokerError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
+        return await self._asking.each(named(group_ids), removing.delete_group)
 
     # ------------------------------------------------------------ opening and closing
 

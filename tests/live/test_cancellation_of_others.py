@@ -205,7 +205,7 @@ async def describe_groups(knife: Knife, admin: Admin) -> None:
 
 async def list_groups(knife: Knife, admin: Admin) -> None:
     found = await knife.through(admin.list_groups())
-    assert ([group.group_id for group in found.groups], found.errors) == (["c", "g"], {})
+    assert ([group.group_id for group in found.groups], found.errors) == (["c", "g", "idle"], {})
 
 
 async def group_spec(knife: Knife, admin: Admin) -> None:
@@ -217,8 +217,66 @@ async def find_coordinator(knife: Knife, admin: Admin) -> None:
     assert (await knife.through(admin.find_coordinator("g"))).node_id == 1
 
 
+async def committed(knife: Knife, admin: Admin) -> None:
+    found = await knife.through(admin.committed(["idle"]))
+    assert found == {"idle": {ZERO: OffsetAndMetadata(3)}}
+
+
+async def alter_offsets(knife: Knife, admin: Admin) -> None:
+    await knife.through(admin.alter_offsets("idle", {ZERO: 3}))
+    assert await admin.committed(["idle"]) == {"idle": {ZERO: OffsetAndMetadata(3)}}
+
+
+async def delete_offsets(knife: Knife, admin: Admin) -> None:
+    assert await knife.through(admin.delete_offsets("idle", [ZERO])) == {ZERO: None}
+    assert await admin.committed(["idle"]) == {"idle": {}}
+
+
+async def plan_reset(knife: Knife, admin: Admin) -> None:
+    plan = await knife.through(admin.plan_reset("idle", shift=1))
+    assert [change.after for change in plan.changes.values()] == [OffsetAndMetadata(4)]
+
+
+async def plan_offsets(knife: Knife, admin: Admin) -> None:
+    plan = await knife.through(admin.plan_offsets("idle", {ZERO: OffsetAndMetadata(5)}))
+    assert [change.before for change in plan.changes.values()] == [OffsetAndMetadata(3)]
+
+
+async def apply(knife: Knife, admin: Admin) -> None:
+    # A plan is good once: what a cut has left half done is planned anew.
+    await knife.through(admin.apply(await admin.plan_reset("idle", to="latest")))
+    assert await admin.committed(["idle"]) == {"idle": {ZERO: OffsetAndMetadata(6)}}
+
+
+async def remove_member(knife: Knife, admin: Admin) -> None:
+    (member,) = (await admin.describe_group("g")).members or (None,)
+    if member is not None:
+        await knife.through(admin.remove_member("g", member_id=member.member_id))
+
+
+async def delete_groups(knife: Knife, admin: Admin) -> None:
+    found = await knife.through(admin.delete_groups(["idle"]))
+    assert list(found) == ["idle"]
+    assert await admin.committed(["idle"]) == {"idle": {}}
+
+
 @pytest.mark.parametrize(
-    "act", [describe_group, describe_groups, find_coordinator, group_spec, list_groups]
+    "act",
+    [
+        alter_offsets,
+        apply,
+        committed,
+        delete_groups,
+        delete_offsets,
+        describe_group,
+        describe_groups,
+        find_coordinator,
+        group_spec,
+        list_groups,
+        plan_offsets,
+        plan_reset,
+        remove_member,
+    ],
 )
 async def test_an_admin_answers_after_a_cut(
     act: Callable[[Knife, Admin], Coroutine[Any, Any, None]], cut: str
@@ -233,6 +291,7 @@ async def test_an_admin_answers_after_a_cut(
             await consumer.getone()
             before = network.open
             async with Admin(bootstrap_servers="kafka-1:9092") as admin:
+                await admin.alter_offsets("idle", {ZERO: 3})
                 await knife.run(act(knife, admin))
                 await act(Knife(0, cut), admin)
                 assert network.open <= before + 2
@@ -405,7 +464,21 @@ SERVICE = {"__aenter__", "__aexit__", "run", "start", "stop"}
 
 SWEPT = {
     "Admin": SERVICE
-    | {"describe_group", "describe_groups", "find_coordinator", "group_spec", "list_groups"},
+    | {
+        "alter_offsets",
+        "apply",
+        "committed",
+        "delete_groups",
+        "delete_offsets",
+        "describe_group",
+        "describe_groups",
+        "find_coordinator",
+        "group_spec",
+        "list_groups",
+        "plan_offsets",
+        "plan_reset",
+        "remove_member",
+    },
     "Broker": {
         "aclose",
         "commit_consumer_group_offsets",

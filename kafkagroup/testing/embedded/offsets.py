@@ -147,22 +147,17 @@ def delete(
 ) -> OffsetDeleteResponse:
     """Forget what is committed of partitions whose topics no member subscribes to."""
     group_id = request.group_id
+    modern = group_id in cluster.consumer_groups.groups
     if cluster.coordinator_of(group_id) != node_id:
         error = ErrorCode.NOT_COORDINATOR
-    elif group_id in cluster.consumer_groups.groups:
-        error = ErrorCode.NONE
     else:
-        error = cluster.coordinator.check_offset_delete(group_id)
+        error = ErrorCode.NONE if modern else cluster.coordinator.check_offset_delete(group_id)
     if error:
         return cast(OffsetDeleteResponse, refuse(request, error, caller.version))
     stored = cluster.offsets.get(group_id, {})
+    kind = cluster.consumer_groups if modern else cluster.coordinator
     topics = []
     for topic in request.topics:
-        kind = (
-            cluster.consumer_groups
-            if group_id in cluster.consumer_groups.groups
-            else cluster.coordinator
-        )
         subscribed = kind.subscribes(group_id, topic.name)
         answers = []
         for p in topic.partitions:
@@ -177,7 +172,7 @@ def delete(
                 OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=code)
             )
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(answers)))
-    return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=tuple(topics))
+    return OffsetDeleteResponse(error_code=ErrorCode.NONE, throttle_time_ms=0, topics=tuple(topics))
 
 
 def fetch(

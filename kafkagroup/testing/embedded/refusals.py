@@ -153,7 +153,7 @@ def _commit(request: offsets.OffsetCommitRequest, error: int, _: int) -> object:
 
 
 def _offset_delete(_: offset_delete.OffsetDeleteRequest, error: int, __: int) -> object:
-    return offset_delete.OffsetDeleteResponse(error_code=error, topics=())
+    return offset_delete.OffsetDeleteResponse(error_code=error, throttle_time_ms=0, topics=())
 
 
 def _offset_fetch(request: offsets.OffsetFetchRequest, error: int, version: int) -> object:

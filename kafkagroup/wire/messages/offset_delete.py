@@ -32,7 +32,7 @@ class OffsetDeleteResponseTopic:
 @message(47, "0")
 class OffsetDeleteResponse:
     error_code: int = field(INT16)
-    throttle_time_ms: int = field(INT32, default=0, ignorable=True)
+    throttle_time_ms: int = field(INT32, ignorable=True)
     topics: tuple[OffsetDeleteResponseTopic, ...] = field(array(OffsetDeleteResponseTopic))
 
 

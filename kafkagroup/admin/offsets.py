@@ -1,0 +1,132 @@
+"""What a group has committed: read, changed and forgotten, at its coordinator.
+
+Only a group without members may be given other offsets: a member goes on from where it is, and its
+next commit would undo the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kafkagroup.admin.asking import Asking
+from kafkagroup.admin.spec import topics_metadata
+from kafkagroup.errors import (
+    BrokerError,
+    CommitFailedError,
+    ConfigurationError,
+    ErrorCode,
+    RemoteProtocolError,
+    broker_error,
+)
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.offsets import (
+    NO_MEMBERSHIP,
+    GroupOffsets,
+    answered_partitions,
+    committed_offset,
+)
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+
+__all__ = ["alter", "committed", "delete", "require_partitions"]
+
+
+async def committed(cluster: Cluster, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Every offset that the group has committed, by partition. Raises: BrokerError."""
+    broker = cluster.broker(await cluster.find_coordinator(group_id))
+    # KIP-447: without it an offset would be answered that a transaction is about to move.
+    answer = await broker.fetch_consumer_group_offsets(group_id, require_stable=True)
+    for group in answer.groups:
+        _raise(group.error_code, f"reading the offsets of group {group_id!r}", group_id, "DESCRIBE")
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    for tp, data in sorted(answered_partitions(answer), key=lambda each: each[0]):
+        what = f"reading the offset of {tp} of group {group_id!r}"
+        _raise(data.error_code, what, group_id, "DESCRIBE", tp.topic)
+        if (offset := committed_offset(data)) is not None:
+            offsets[tp] = offset
+    return offsets
+
+
+async def alter(
+    asking: Asking, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> None:
+    """What `Admin.alter_offsets` does."""
+    for tp, offset in offsets.items():
+        if offset.offset < 0:
+            raise ConfigurationError(f"the offset for {tp} is negative")
+    if not offsets:
+        return
+    # The commit would be tried again for as long as there is time: a topic just made is not known
+    # everywhere at once.
+    await require_partitions(asking, offsets)
+    try:
+        await GroupOffsets(asking.opened(), group_id).commit(
+            NO_MEMBERSHIP, offsets, timeout=asking.timeout
+        )
+    except CommitFailedError as error:
+        raise BrokerError(
+            ErrorCode.NON_EMPTY_GROUP,
+            f"group {group_id!r} has members; stop them, or wait until their sessions have timed"
+            " out, before its offsets are changed",
+        ) from error
+
+
+async def require_partitions(asking: Asking, partitions: Iterable[TopicPartition]) -> None:
+    """Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION that names what does not exist."""
+    wanted = sorted(partitions)
+    topics = sorted({tp.topic for tp in wanted})
+    metadata = await asking.once(lambda cluster: topics_metadata(cluster, topics))
+    counts = metadata.partition_counts(topics)
+    missing = [tp for tp in wanted if not 0 <= tp.partition < counts.get(tp.topic, 0)]
+    if missing:
+        raise BrokerError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {', '.join(map(str, missing))}"
+        )
+
+
+async def delete(
+    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, BrokerError | None]:
+    """Partition -> None, or why its offset is kept. Raises: BrokerError for the group."""
+    wanted = sorted(set(partitions))
+    broker = cluster.broker(await cluster.find_coordinator(group_id))
+    request = OffsetDeleteRequest(
+        group_id=group_id,
+        topics=tuple(
+            OffsetDeleteRequestTopic(
+                name=topic,
+                partitions=tuple(
+                    OffsetDeleteRequestPartition(partition_index=tp.partition)
+                    for tp in wanted
+                    if tp.topic == topic
+                ),
+            )
+            for topic in dict.fromkeys(tp.topic for tp in wanted)
+        ),
+    )
+    answer = await broker.request(request)
+    _raise(answer.error_code, f"deleting offsets of group {group_id!r}", group_id, "DELETE")
+    codes = {
+        TopicPartition(topic.name, partition.partition_index): partition.error_code
+        for topic in answer.topics
+        for partition in topic.partitions
+    }
+    if silent := [tp for tp in wanted if tp not in codes]:
+        raise RemoteProtocolError(f"the coordinator did not answer for {silent[0]}")
+    return {tp: _kept(codes[tp], group_id, tp) for tp in wanted}
+
+
+def _kept(code: int, group_id: str, tp: TopicPartition) -> BrokerError | None:
+    if code == ErrorCode.NONE:
+        return None
+    what = f"deleting the offset of {tp} of group {group_id!r}"
+    return broker_error(code, what, operation="READ", topic=tp.topic, group=group_id)
+
+
+def _raise(code: int, what: str, group_id: str, operation: str, topic: str | None = None) -> None:
+    if code:
+        raise broker_error(code, what, operation=operation, topic=topic, group=group_id)

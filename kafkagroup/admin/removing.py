@@ -1,0 +1,47 @@
+"""Taking members out of a group, and groups out of the cluster."""
+
+from __future__ import annotations
+
+from kafkagroup.errors import (
+    LocalProtocolError,
+    RemoteProtocolError,
+    UnsupportedVersionError,
+    broker_error,
+)
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.wire.messages.group import (
+    DeleteGroupsRequest,
+    LeaveGroupRequest,
+    MemberIdentity,
+)
+
+__all__ = ["delete_group", "remove_member"]
+
+
+async def remove_member(cluster: Cluster, group_id: str, member: MemberIdentity) -> None:
+    """Raises: BrokerError; UnsupportedVersionError for a static member of an old broker."""
+    broker = cluster.broker(await cluster.find_coordinator(group_id))
+    request = LeaveGroupRequest(group_id=group_id, members=(member,))
+    try:
+        answer = await broker.request(request)
+    except LocalProtocolError as error:
+        # KIP-345: instance ids came with version 3, of Kafka 2.4.
+        raise UnsupportedVersionError(str(error)) from None
+    for code in (answer.error_code, *(one.error_code for one in answer.members)):
+        if code:
+            who = member.group_instance_id or member.member_id
+            what = f"removing member {who!r} of group {group_id!r}"
+            raise broker_error(code, what, operation="READ", group=group_id)
+
+
+async def delete_group(cluster: Cluster, group_id: str) -> None:
+    """Raises: BrokerError."""
+    broker = cluster.broker(await cluster.find_coordinator(group_id))
+    answer = await broker.request(DeleteGroupsRequest(groups_names=(group_id,)))
+    for result in answer.results:
+        if result.group_id == group_id:
+            if result.error_code:
+                what = f"deleting group {group_id!r}"
+                raise broker_error(result.error_code, what, operation="DELETE", group=group_id)
+            return
+    raise RemoteProtocolError(f"the coordinator did not answer for group {group_id!r}")

@@ -1,0 +1,267 @@
+"""Committed offsets as an admin reads, changes and forgets them; members and groups removed."""
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import pytest
+from brokers import FAST, Worker, until
+
+from kafkagroup import (
+    BrokerError,
+    ConfigurationError,
+    GroupMember,
+    GroupProtocol,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from kafkagroup.admin import (
+    Admin,
+    GroupState,
+    OffsetChange,
+    OffsetPlan,
+    offsets_from_json,
+    offsets_to_json,
+)
+from kafkagroup.assign import range_assignor
+from kafkagroup.errors import ErrorCode, IllegalStateError
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.messages.group import DeleteGroupsRequest, LeaveGroupRequest
+from kafkagroup.wire.messages.offset_delete import OffsetDeleteRequest
+from kafkagroup.wire.messages.offsets import OffsetFetchRequest
+
+pytestmark = pytest.mark.anyio
+
+MODERN = {"group_protocol": "consumer", "heartbeat_interval_ms": None, "session_timeout_ms": None}
+
+
+def at(offset: int) -> OffsetAndMetadata:
+    return OffsetAndMetadata(offset)
+
+
+async def test_offsets_are_written_read_and_forgotten(bootstrap, name, fill):
+    await fill(3, 5)
+    zero, one, two = (TopicPartition(name, p) for p in range(3))
+    noted = OffsetAndMetadata(2, "by hand", 0)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        with anyio.fail_after(20):
+            await admin.alter_offsets(name, {one: noted, zero: 4})
+            found = await admin.committed([name, f"{name}-none"])
+            assert found == {name: {zero: at(4), one: noted}, f"{name}-none": {}}
+            assert await admin.delete_offsets(name, [one, two]) == {one: None, two: None}
+            assert await admin.committed([name]) == {name: {zero: at(4)}}
+
+
+@pytest.mark.parametrize("options", [{"assignors": [range_assignor]}, MODERN])
+async def test_a_group_with_members_keeps_its_offsets(bootstrap, name, fill, options):
+    await fill(1, 5)
+    tp = TopicPartition(name, 0)
+    worker = Worker(bootstrap, name, **options)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        async with worker.consumer:
+            await until(lambda: worker.owns == [0])
+            await worker.consumer.commit({tp: at(3)})
+            with anyio.fail_after(20):
+                with pytest.raises(BrokerError) as caught:
+                    await admin.alter_offsets(name, {tp: 1})
+                kept = await admin.delete_offsets(name, [tp])
+                undeleted = await admin.delete_groups([name])
+            assert await admin.committed([name]) == {name: {tp: at(3)}}
+        with anyio.fail_after(20):
+            await admin.alter_offsets(name, {tp: 1})
+            assert await admin.committed([name]) == {name: {tp: at(1)}}
+    assert caught.value.code == ErrorCode.NON_EMPTY_GROUP
+    assert str(caught.value) == (
+        f"NON_EMPTY_GROUP (68): group '{name}' has members; stop them, or wait until their sessions"
+        " have timed out, before its offsets are changed"
+    )
+    assert kept[tp].code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert undeleted[name].code == ErrorCode.NON_EMPTY_GROUP
+
+
+async def test_a_partition_that_does_not_exist_is_told_at_once(bootstrap, name, fill):
+    """Nothing is committed for the others; and it is not waited for, as one just made would be."""
+    await fill(1)
+    there, absent = TopicPartition(name, 0), TopicPartition(name, 7)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        with anyio.fail_after(20):
+            with pytest.raises(BrokerError, match=f"there is no {name}/7"):
+                await admin.alter_offsets(name, {there: 0, absent: 0})
+            assert await admin.committed([name]) == {name: {}}
+
+
+# ---------------------------------------------------------------- plans
+
+
+async def test_a_reset_is_planned_looked_at_and_applied(bootstrap, name, fill):
+    """Records were made at 1.000 s, 1.001 s and so on."""
+    await fill(2, 5)
+    zero, one = TopicPartition(name, 0), TopicPartition(name, 1)
+
+    def plan(before, after):
+        return OffsetPlan(
+            group_id=name,
+            changes={tp: OffsetChange(before[tp], at(after[tp])) for tp in (zero, one)},
+        )
+
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        with anyio.fail_after(20):
+            await admin.alter_offsets(name, {zero: 2, one: 4})
+            now = {zero: at(2), one: at(4)}
+            moment = datetime.fromtimestamp(1.003, UTC)
+            for how, after in (
+                ({"to": "earliest"}, {zero: 0, one: 0}),
+                ({"to": "latest"}, {zero: 5, one: 5}),
+                ({"to": moment}, {zero: 3, one: 3}),
+                ({"to": timedelta(seconds=1)}, {zero: 5, one: 5}),
+                ({"shift": 2}, {zero: 4, one: 5}),
+                ({"shift": -3}, {zero: 0, one: 1}),
+            ):
+                assert await admin.plan_reset(name, **how) == plan(now, after)
+            assert await admin.committed([name]) == {name: now}
+            some = await admin.plan_reset(name, [one], to="earliest")
+            await admin.apply(some)
+            assert await admin.committed([name]) == {name: {zero: at(2), one: at(0)}}
+            with pytest.raises(IllegalStateError, match=f"has committed {name}/1 since the plan"):
+                await admin.apply(some)
+
+
+async def test_partitions_without_an_offset_can_be_reset_but_not_shifted(bootstrap, name, fill):
+    await fill(1, 5)
+    tp = TopicPartition(name, 0)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        with anyio.fail_after(20):
+            found = await admin.plan_reset(name, [tp], to="latest")
+            assert found.changes == {tp: OffsetChange(None, at(5))}
+            with pytest.raises(ConfigurationError, match="has committed nothing for"):
+                await admin.plan_reset(name, [tp], shift=1)
+            await admin.apply(found)
+            assert await admin.committed([name]) == {name: {tp: at(5)}}
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({}, "expected one of to and shift"),
+        ({"to": "latest", "shift": 1}, "expected one of to and shift"),
+        ({"to": "newest"}, "to='newest'; expected 'earliest', 'latest', a datetime or a timedelta"),
+        ({"to": timedelta(days=40_000)}, "is before 1970"),
+        ({"to": datetime(2020, 1, 1)}, "has no time zone"),
+    ],
+)
+async def test_a_reset_that_says_nothing_clear_is_refused(embedded, how, message):
+    async with Admin(bootstrap_servers=embedded) as admin:
+        with pytest.raises(ConfigurationError, match=message):
+            await admin.plan_reset("g", **how)
+
+
+async def test_offsets_are_copied_to_another_group_as_json(bootstrap, name, fill):
+    await fill(2, 5)
+    offsets = {
+        TopicPartition(name, 0): OffsetAndMetadata(2, "né\n", 0),
+        TopicPartition(name, 1): at(4),
+    }
+    copy = f"{name}-copy"
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        with anyio.fail_after(20):
+            await admin.alter_offsets(name, offsets)
+            (found,) = (await admin.committed([name])).values()
+            group, read = offsets_from_json(offsets_to_json(name, found))
+            assert (group, read) == (name, offsets)
+            await admin.apply(await admin.plan_offsets(copy, read))
+            assert await admin.committed([copy]) == {copy: offsets}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "offsets: Expecting property name"),
+        ("[]", 'offsets: expected an object with "version": 1'),
+        ('{"version": 1}', "offsets: offsets is None, no list"),
+        ('{"version": 1, "offsets": []}', "offsets: group_id is None, no str"),
+        ('{"version": 1, "offsets": [3]}', r"offsets\[0\]: expected an object"),
+        ('{"version": 1, "offsets": [{"topic": "t", "partition": true}]}', "partition is True"),
+        (
+            '{"version": 1, "offsets": [{"topic": "t", "partition": 0, "offset": -1}]}',
+            r"offsets\[0\]: a negative number",
+        ),
+        (
+            (
+                '{"version": 1, "offsets": [{"topic": "t", "partition": 0, "offset": 1},'
+                ' {"topic": "t", "partition": 0, "offset": 2}]}'
+            ),
+            r"offsets\[1\]: t/0 is there twice",
+        ),
+    ],
+)
+def test_json_that_is_no_export_says_where(text, message):
+    with pytest.raises(ConfigurationError, match=message):
+        offsets_from_json(text)
+
+
+# ---------------------------------------------------------------- removing
+
+
+@pytest.mark.parametrize("static", [False, True])
+async def test_a_member_is_removed_and_joins_again(bootstrap, name, static):
+    protocol = GroupProtocol("workers", "split", b"", lambda members: dict(members))
+    more = {"group_instance_id": "node-1"} if static else {}
+    async with GroupMember(name, protocol, bootstrap_servers=bootstrap, **FAST, **more) as member:
+        with anyio.fail_after(30):
+            await member.wait_generation()
+            before = member.member_id
+            async with Admin(bootstrap_servers=bootstrap) as admin:
+                with pytest.raises(BrokerError) as caught:
+                    await admin.remove_member(name, instance_id="nobody")
+                who = {"instance_id": "node-1"} if static else {"member_id": before}
+                await admin.remove_member(name, **who, reason="maintenance")
+                found = await admin.describe_group(name)
+                assert before not in [m.member_id for m in found.members]
+        await member.stop()
+    assert caught.value.code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_groups_are_deleted_with_their_offsets(bootstrap, name, fill):
+    await fill(1)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        with anyio.fail_after(20):
+            await admin.alter_offsets(name, {TopicPartition(name, 0): 0})
+            assert (await admin.describe_group(name)).state is GroupState.EMPTY
+            found = await admin.delete_groups([f"{name}-none", name])
+            assert await admin.committed([name]) == {name: {}}
+    assert list(found) == [f"{name}-none", name]
+    assert found[f"{name}-none"].code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert found[name] is None
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("request_type", "call"),
+    [
+        (OffsetFetchRequest, lambda admin: admin.plan_offsets("g", {})),
+        (OffsetDeleteRequest, lambda admin: admin.delete_offsets("g", [TopicPartition("t", 0)])),
+        (LeaveGroupRequest, lambda admin: admin.remove_member("g", member_id="m")),
+        (DeleteGroupsRequest, lambda admin: admin.delete_groups(["g"])),
+    ],
+)
+async def test_a_coordinator_that_moves_is_followed(request_type, call):
+    with EmbeddedKafka({"t": 1}) as kafka:
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            await admin.alter_offsets("g", {TopicPartition("t", 0): 0})
+            fault = kafka.fail(request_type, ErrorCode.NOT_COORDINATOR, times=2)
+            with anyio.fail_after(20):
+                with suppress(BrokerError):  # there is no such member
+                    await call(admin)
+    assert fault.hits == 2
+
+
+async def test_one_of_two_ways_to_name_a_member(embedded):
+    async with Admin(bootstrap_servers=embedded) as admin:
+        with pytest.raises(ConfigurationError, match="one of member_id and instance_id"):
+            await admin.remove_member("g")
+        with pytest.raises(ConfigurationError, match="expected several group ids, not 'g' alone"):
+            await admin.delete_groups("g")
+        with pytest.raises(ConfigurationError, match="the offset for t/0 is negative"):
+            await admin.alter_offsets("g", {TopicPartition("t", 0): -1})
