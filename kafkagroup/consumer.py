@@ -17,6 +17,7 @@ import anyio
 from kafkagroup._values import evolve
 from kafkagroup.assign import Assignor
 from kafkagroup.consume.delivery import Batch, Delivery
+from kafkagroup.consume.lag import behind
 from kafkagroup.consume.options import (
     ConsumerOptions,
     Deserializer,
@@ -640,7 +641,7 @@ class Consumer(Service):
         assigned = self.assignment()
         ends = await self.end_offsets(assigned)
         positions = {tp: await self.position(tp) for tp in assigned & self.assignment()}
-        return {tp: max(0, ends[tp] - position) for tp, position in positions.items()}
+        return {tp: behind(position, ends[tp]) for tp, position in positions.items()}
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go on at the logs' starts: of these, or of all that is assigned."""

@@ -1,6 +1,7 @@
 """Administration of groups: `Admin`, and the values it answers with."""
 
 from kafkagroup.admin.client import Admin
+from kafkagroup.admin.lag import PartitionLag
 from kafkagroup.admin.reset import (
     OffsetChange,
     OffsetPlan,
@@ -26,6 +27,7 @@ __all__ = [
     "MemberDescription",
     "OffsetChange",
     "OffsetPlan",
+    "PartitionLag",
     "offsets_from_json",
     "offsets_to_json",
 ]

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from anyio.abc import TaskGroup
 
-from kafkagroup.admin import describing, offsets, removing, reset, spec
+from kafkagroup.admin import describing, lag, offsets, removing, reset, spec
 from kafkagroup.admin.asking import Asking, named
+from kafkagroup.admin.lag import PartitionLag
 from kafkagroup.admin.reset import OffsetPlan, ResetTo
 from kafkagroup.admin.values import GroupDescription, GroupList, GroupListing, GroupState, GroupType
 from kafkagroup.assign import GroupSpec
@@ -157,6 +158,19 @@ class Admin(Service):
         move are waited for.
         """
         return await self._asking.each(named(group_ids), offsets.committed)
+
+    async def lag(
+        self, group_ids: Iterable[str]
+    ) -> dict[str, dict[TopicPartition, PartitionLag] | KafkaGroupError]:
+        """Group -> how far it is behind in each partition that it has committed, or why that is not
+        told: the error of `committed`.
+
+        Reads one batch of records of each partition that is behind: its seconds are the age of the
+        record at the committed offset. What cannot be told of a partition is None in its lag, with
+        the reason. Raises: TransportError, or the last retriable BrokerError, when a leader has not
+        answered in time.
+        """
+        return await lag.measure(self._asking, await self.committed(group_ids))
 
     async def alter_offsets(
         self, group_id: str, to: Mapping[TopicPartition, OffsetAndMetadata | int]

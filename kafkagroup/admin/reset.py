@@ -16,7 +16,7 @@ import attrs
 from kafkagroup.admin.asking import Asking
 from kafkagroup.admin.offsets import require_partitions
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.net.log_offsets import EARLIEST, LATEST, LogOffsets
+from kafkagroup.net.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 __all__ = ["OffsetChange", "OffsetPlan", "ResetTo", "offsets_from_json", "offsets_to_json", "plan"]
@@ -25,7 +25,6 @@ ResetTo = Literal["earliest", "latest"] | datetime | timedelta
 """The start or the end of each log; the first record at or after a moment (with a time zone); or
 that of so long ago."""
 
-_READ_UNCOMMITTED = 0
 _FORMAT = 1
 """The version of the JSON."""
 
@@ -68,7 +67,7 @@ async def plan(
             f"group {group_id!r} has committed nothing for {nothing[0]} that could be shifted"
         )
     await require_partitions(asking, wanted)
-    logs = LogOffsets(asking.opened(), _READ_UNCOMMITTED)
+    logs = LogOffsets(asking.opened(), READ_UNCOMMITTED)
 
     async def at(timestamp: int) -> dict[TopicPartition, int]:
         found = await asking.once(lambda _: logs.at(dict.fromkeys(wanted, timestamp)))

@@ -19,7 +19,7 @@ from kafkagroup.net.retry import Pauses
 from kafkagroup.types import OffsetAndTimestamp, TopicPartition
 from kafkagroup.wire.messages.offsets import ListOffsetsResponse
 
-__all__ = ["EARLIEST", "LATEST", "Found", "LogOffsets"]
+__all__ = ["EARLIEST", "LATEST", "READ_UNCOMMITTED", "Found", "LogOffsets"]
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,8 @@ EARLIEST = -2
 """The timestamp that asks for the log's start."""
 LATEST = -1
 """The timestamp that asks for the log's end; under read_committed, the last stable offset."""
+READ_UNCOMMITTED = 0
+"""The isolation level for which a log ends with its last record, whatever becomes of that."""
 
 
 @define
@@ -53,19 +55,34 @@ class LogOffsets:
 
         Raises: BrokerError when one cannot, as for a topic that must not be read.
         """
+        found = await self._ask(timestamps, to_the_end=False)
+        for error in found.errors.values():
+            raise error
+        return found.offsets
+
+    async def each(self, timestamps: Mapping[TopicPartition, int]) -> Found:
+        """The same, or the error of each; asks until every leader has answered."""
+        return await self._ask(timestamps, to_the_end=True)
+
+    async def _ask(self, timestamps: Mapping[TopicPartition, int], *, to_the_end: bool) -> Found:
         self._cluster.topics |= {tp.topic for tp in timestamps}
         pauses = Pauses(self._cluster.options)
-        found: dict[TopicPartition, OffsetAndTimestamp] = {}
-        while missing := {tp: at for tp, at in timestamps.items() if tp not in found}:
+        found = Found()
+        while missing := {
+            tp: at
+            for tp, at in timestamps.items()
+            if tp not in found.offsets and tp not in found.errors
+        }:
             try:
                 once = await self.once(missing)
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("offsets: %s", error)
             else:
-                if once.errors:
-                    raise next(iter(once.errors.values()))
-                found |= once.offsets
-            if len(found) < len(timestamps):
+                found.offsets |= once.offsets
+                found.errors |= once.errors
+                if once.errors and not to_the_end:
+                    break
+            if len(found.offsets) + len(found.errors) < len(timestamps):
                 await pauses.wait()
         return found
 

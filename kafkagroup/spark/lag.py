@@ -8,18 +8,17 @@ nothing is below zero; what cannot be said is null, and `reason` says why.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import attrs
 
+from kafkagroup.consume.lag import age, behind, first_timestamp
 from kafkagroup.errors import BrokerError, DecodeError
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import parse_options
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.messages.fetch import PartitionData
-from kafkagroup.wire.records import read_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,10 +134,10 @@ def _lag(
     if of.offset == end:
         return Lag(of, start, end, 0, 0.0)
     first = max(of.offset, start)
-    age = ages[of.tp, first]
-    if isinstance(age, str):
-        return Lag(of, start, end, end - first, reason=age)
-    return Lag(of, start, end, end - first, age)
+    seconds = ages[of.tp, first]
+    if isinstance(seconds, str):
+        return Lag(of, start, end, behind(first, end), reason=seconds)
+    return Lag(of, start, end, behind(first, end), seconds)
 
 
 def _same(of: Committed, ids: Mapping[str, str]) -> bool:
@@ -157,23 +156,8 @@ def _ages(
         fetches = [logs.start_fetch(tp, ids[tp.topic], offset) for tp, offset in some]
         for (tp, offset), fetch in zip(some, fetches, strict=True):
             try:
-                stamp = next(_timestamps(fetch.result(), tp, offset), None)
+                records = fetch.result().records or b""
+                ages[tp, offset] = age(first_timestamp(records, tp, offset), now)
             except (BrokerError, DecodeError) as error:
                 ages[tp, offset] = str(error)
-                continue
-            if stamp is None:
-                ages[tp, offset] = "no record was found at the committed offset"
-            elif stamp < 0:
-                ages[tp, offset] = "the record at the committed offset has no timestamp"
-            else:
-                ages[tp, offset] = max(0.0, now - stamp / 1000)
     return ages
-
-
-def _timestamps(data: PartitionData, tp: TopicPartition, offset: int) -> Iterator[int]:
-    for batch in read_batches(
-        memoryview(data.records or b""), topic=tp.topic, partition=tp.partition
-    ):
-        if not batch.is_control:
-            for record in batch.records(offset):
-                yield record.timestamp

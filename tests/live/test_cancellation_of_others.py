@@ -222,6 +222,11 @@ async def committed(knife: Knife, admin: Admin) -> None:
     assert found == {"idle": {ZERO: OffsetAndMetadata(3)}}
 
 
+async def lag(knife: Knife, admin: Admin) -> None:
+    found = await knife.through(admin.lag(["idle"]))
+    assert [one.lag for one in found["idle"].values()] == [3]
+
+
 async def alter_offsets(knife: Knife, admin: Admin) -> None:
     await knife.through(admin.alter_offsets("idle", {ZERO: 3}))
     assert await admin.committed(["idle"]) == {"idle": {ZERO: OffsetAndMetadata(3)}}
@@ -272,6 +277,7 @@ async def delete_groups(knife: Knife, admin: Admin) -> None:
         describe_groups,
         find_coordinator,
         group_spec,
+        lag,
         list_groups,
         plan_offsets,
         plan_reset,
@@ -474,6 +480,7 @@ SWEPT = {
         "describe_groups",
         "find_coordinator",
         "group_spec",
+        "lag",
         "list_groups",
         "plan_offsets",
         "plan_reset",

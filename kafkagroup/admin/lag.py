@@ -1,0 +1,151 @@
+"""How far groups are behind, in offsets and in seconds.
+
+Ends of logs are asked for after the commits were read, so that nothing is below zero. Seconds are
+exact in bursts and in silence alike: the age of the record at the committed offset, the oldest that
+the group has not processed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from kafkagroup.admin.asking import Asking
+from kafkagroup.admin.spec import topics_metadata
+from kafkagroup.consume.lag import age, behind, first_timestamp
+from kafkagroup.errors import ErrorCode, KafkaGroupError, RemoteProtocolError, broker_error
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
+from kafkagroup.net.metadata import ClusterMetadata
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+
+__all__ = ["PartitionLag", "measure"]
+
+_FETCH_BYTES = 16 << 10
+"""Enough for one record; a broker sends a larger batch whole."""
+
+Committed = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+@attrs.frozen(kw_only=True)
+class PartitionLag:
+    """How far a group is behind in one partition."""
+
+    committed: int
+    """The offset that the group has committed."""
+    start: int | None = None
+    """The first offset that the log still has."""
+    end: int | None = None
+    """The offset that the log's next record gets."""
+    lag: int | None = None
+    """Offsets from the committed one, or from the log's start if that is later, to the end."""
+    seconds: float | None = None
+    """Age of the first record that the group has not processed; 0.0 where there is none."""
+    reason: str | None = None
+    """Why something is None."""
+
+
+async def measure(
+    asking: Asking, groups: Mapping[str, Committed | KafkaGroupError]
+) -> dict[str, dict[TopicPartition, PartitionLag] | KafkaGroupError]:
+    """Group -> the lag of each partition that it has committed, or why that is not told."""
+    told = [offsets for offsets in groups.values() if not isinstance(offsets, KafkaGroupError)]
+    wanted = sorted({tp for offsets in told for tp in offsets})
+    reasons = await _missing(asking, wanted)
+    there = [tp for tp in wanted if tp not in reasons]
+    starts = await _log_offsets(asking, there, EARLIEST, reasons)
+    ends = await _log_offsets(asking, there, LATEST, reasons)
+    waiting = {
+        (tp, max(at.offset, starts[tp]))
+        for offsets in told
+        for tp, at in offsets.items()
+        if tp not in reasons and max(at.offset, starts[tp]) < ends[tp]
+    }
+    stamps = await asking.each(sorted(waiting), _timestamp)
+    now = time.time()
+    ages = {
+        key: str(stamp) if isinstance(stamp, KafkaGroupError) else age(stamp, now)
+        for key, stamp in stamps.items()
+    }
+
+    def lag(tp: TopicPartition, committed: int) -> PartitionLag:
+        if tp in reasons:
+            return PartitionLag(committed=committed, reason=reasons[tp])
+        start, end = starts[tp], ends[tp]
+        if committed > end:
+            reason = "the log ends before the committed offset"
+            return PartitionLag(committed=committed, start=start, end=end, reason=reason)
+        first = max(committed, start)
+        seconds = ages.get((tp, first), 0.0)
+        return PartitionLag(
+            committed=committed,
+            start=start,
+            end=end,
+            lag=behind(first, end),
+            seconds=None if isinstance(seconds, str) else seconds,
+            reason=seconds if isinstance(seconds, str) else None,
+        )
+
+    return {
+        group_id: offsets
+        if isinstance(offsets, KafkaGroupError)
+        else {tp: lag(tp, at.offset) for tp, at in offsets.items()}
+        for group_id, offsets in groups.items()
+    }
+
+
+async def _missing(asking: Asking, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+    """Of which partitions nothing can be told, and why."""
+
+    async def of(cluster: Cluster, topic: str) -> ClusterMetadata:
+        return await topics_metadata(cluster, [topic])
+
+    partitions = list(wanted)
+    answers = await asking.each((tp.topic for tp in partitions), of)
+    reasons = {}
+    for tp in partitions:
+        answer = answers[tp.topic]
+        if isinstance(answer, KafkaGroupError):
+            reasons[tp] = str(answer)
+        elif tp.partition >= answer.partition_counts([tp.topic]).get(tp.topic, 0):
+            reasons[tp] = "there is no such partition"
+    return reasons
+
+
+async def _log_offsets(
+    asking: Asking,
+    partitions: Iterable[TopicPartition],
+    timestamp: int,
+    reasons: dict[TopicPartition, str],
+) -> dict[TopicPartition, int]:
+    """Where each log starts or ends; `reasons` gets those of which that cannot be told."""
+    logs = LogOffsets(asking.opened(), READ_UNCOMMITTED)
+    asked = {tp: timestamp for tp in partitions if tp not in reasons}
+    if not asked:
+        return {}
+    found = await asking.once(lambda _: logs.each(asked))
+    reasons |= {tp: str(error) for tp, error in found.errors.items()}
+    return {tp: at.offset for tp, at in found.offsets.items()}
+
+
+async def _timestamp(cluster: Cluster, at: tuple[TopicPartition, int]) -> int | None:
+    """That of the first record at or after an offset, in milliseconds; None where none is left."""
+    tp, offset = at
+    leader = cluster.metadata.leader(tp)
+    node = None if leader is None else cluster.metadata.nodes.get(leader.leader)
+    if node is None:
+        await cluster.refresh()
+        raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
+    answer = await cluster.broker(node).fetch_messages(
+        {tp: offset}, max_wait=0, partition_max_bytes=_FETCH_BYTES
+    )
+    for topic in answer.responses:
+        for data in topic.partitions:
+            if data.error_code:
+                await cluster.refresh()
+                what = f"reading {tp} at offset {offset}"
+                raise broker_error(data.error_code, what, operation="READ", topic=tp.topic)
+            return first_timestamp(data.records or b"", tp, offset)
+    raise RemoteProtocolError(f"the leader did not answer for {tp}")

@@ -1,0 +1,136 @@
+"""Lag of groups, as an admin measures it: in offsets, and in seconds of what waits."""
+
+import time
+
+import anyio
+import pytest
+from brokers import append
+
+from kafkagroup import Admin, Broker, TopicPartition
+from kafkagroup.admin import PartitionLag
+from kafkagroup.consume.lag import age, behind, first_timestamp
+from kafkagroup.errors import ErrorCode, KafkaGroupError
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.metadata import MetadataRequest
+from kafkagroup.wire.messages.offsets import ListOffsetsRequest, OffsetFetchRequest
+from kafkagroup.wire.records import NewRecord, encode_batch
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_lag_is_told_in_offsets_and_in_the_age_of_what_waits(bootstrap, name, fill):
+    """Exact also inside a batch: its records were made a minute apart."""
+    now = time.time()
+    made = [round((now - 60 * n) * 1000) for n in (30, 20, 10)]
+    records = [NewRecord(None, b"x", stamp) for stamp in made]
+    await fill(4, dict.fromkeys(range(4), records))
+    begun, halfway, done, lost = (TopicPartition(name, p) for p in range(4))
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        with anyio.fail_after(20):
+            await admin.alter_offsets(name, {begun: 0, halfway: 2, done: 3, lost: 9})
+            found = await admin.lag([name, f"{name}-none"])
+    assert list(found) == [name, f"{name}-none"]
+    assert found[f"{name}-none"] == {}
+    lags = found[name]
+    assert {tp: (at.lag, at.committed) for tp, at in lags.items()} == {
+        begun: (3, 0),
+        halfway: (1, 2),
+        done: (0, 3),
+        lost: (None, 9),
+    }
+    assert {(at.start, at.end) for at in lags.values()} == {(0, 3)}
+    late = time.time() - now
+    assert 60 * 30 - 0.001 <= lags[begun].seconds <= 60 * 30 + late + 0.001
+    assert 60 * 10 - 0.001 <= lags[halfway].seconds <= 60 * 10 + late + 0.001
+    assert (lags[done].seconds, lags[done].reason) == (0.0, None)
+    assert lags[lost] == PartitionLag(
+        committed=9, start=0, end=3, reason="the log ends before the committed offset"
+    )
+
+
+async def test_two_groups_at_different_offsets_of_one_partition(bootstrap, name, fill):
+    await fill(1, {0: [NewRecord(None, b"x", stamp) for stamp in (1_000, 61_000)]})
+    tp = TopicPartition(name, 0)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        with anyio.fail_after(20):
+            await admin.alter_offsets(name, {tp: 0})
+            await admin.alter_offsets(f"{name}-2", {tp: 1})
+            first, second = (await admin.lag([name, f"{name}-2"])).values()
+    assert (first[tp].lag, second[tp].lag) == (2, 1)
+    assert first[tp].seconds - second[tp].seconds == pytest.approx(60)
+
+
+async def test_a_record_without_a_timestamp_has_no_age():
+    with EmbeddedKafka({"t": 1}) as kafka:
+        host, port = kafka.bootstrap_servers.split(":")
+        tp = TopicPartition("t", 0)
+        async with Broker.open(host, int(port)) as broker:
+            await append(broker, tp, [NewRecord(None, b"x")])
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            await admin.alter_offsets("g", {tp: 0})
+            with anyio.fail_after(20):
+                found = await admin.lag(["g"])
+    assert found["g"][tp] == PartitionLag(
+        committed=0,
+        start=0,
+        end=1,
+        lag=1,
+        reason="the record at the committed offset has no timestamp",
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_type", "code", "lag"),
+    [
+        (FetchRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1),
+        (ListOffsetsRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None),
+        (MetadataRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None),
+    ],
+)
+async def test_a_partition_that_cannot_be_read_says_so(request_type, code, lag):
+    with EmbeddedKafka({"t": 1}) as kafka:
+        kafka.produce("t", [b"x"])
+        tp = TopicPartition("t", 0)
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            await admin.alter_offsets("g", {tp: 0})
+            kafka.fail(request_type, code, times=None)
+            with anyio.fail_after(20):
+                (found,) = (await admin.lag(["g"]))["g"].values()
+    assert (found.committed, found.lag, found.seconds) == (0, lag, None)
+    assert "TOPIC_AUTHORIZATION_FAILED" in found.reason
+
+
+async def test_a_leader_that_moves_is_followed():
+    with EmbeddedKafka({"t": 1}) as kafka:
+        kafka.produce("t", [b"x"])
+        tp = TopicPartition("t", 0)
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            await admin.alter_offsets("g", {tp: 0})
+            fault = kafka.fail(FetchRequest, ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2)
+            with anyio.fail_after(20):
+                found = await admin.lag(["g"])
+    assert (fault.hits, found["g"][tp].lag) == (2, 1)
+    assert found["g"][tp].reason is None
+
+
+async def test_a_group_that_may_not_be_read_hides_no_other():
+    with EmbeddedKafka({"t": 1}) as kafka:
+        tp = TopicPartition("t", 0)
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            for group in ("g", "h"):
+                await admin.alter_offsets(group, {tp: 0})
+            kafka.fail(OffsetFetchRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            with anyio.fail_after(20):
+                found = await admin.lag(["g", "h"])
+    kinds = [isinstance(lags, KafkaGroupError) for lags in found.values()]
+    assert sorted(kinds) == [False, True]
+
+
+def test_the_arithmetic_of_lag():
+    assert (behind(3, 5), behind(6, 5)) == (2, 0)
+    assert (age(1_000, 3.5), age(9_000, 3.5)) == (2.5, 0.0)
+    assert age(None, 0.0) == "no record was found at the committed offset"
+    tp = TopicPartition("t", 0)
+    batch = encode_batch([NewRecord(None, b"x", 1_000), NewRecord(None, b"y", 2_000)])
+    assert [first_timestamp(batch, tp, offset) for offset in (0, 1, 2)] == [1_000, 2_000, None]
