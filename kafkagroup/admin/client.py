@@ -258,11 +258,11 @@ class Admin(Service):
         instance_id: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Take a member out of a classic group, by its member id, or a static one by its instance
-        id: its partitions are given away at once. A member that lives joins again.
+        """Take a member out of a group, by its member id, or a static one by its instance id: its
+        partitions are given away at once. A member that lives joins again.
 
-        Raises: BrokerError UNKNOWN_MEMBER_ID, also for a member of KIP-848;
-        UnsupportedVersionError for an instance id before Kafka 2.4; TransportError.
+        Raises: BrokerError UNKNOWN_MEMBER_ID; UnsupportedVersionError for an instance id before
+        Kafka 2.4; TransportError.
         """
         named([group_id])
         if (member_id is None) == (instance_id is None):

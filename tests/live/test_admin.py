@@ -23,7 +23,7 @@ from kafkagroup.admin import (
     GroupType,
     MemberDescription,
 )
-from kafkagroup.admin.describing import _classic, describe
+from kafkagroup.admin.describing import _classic, describe, list_groups
 from kafkagroup.assign import (
     GroupSpec,
     MemberSpec,
@@ -34,13 +34,16 @@ from kafkagroup.errors import (
     DecodeError,
     ErrorCode,
     IllegalStateError,
+    LocalProtocolError,
     NoBrokersAvailableError,
     RequestTimeoutError,
+    UnsupportedVersionError,
 )
 from kafkagroup.net.metadata import Node
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Swallow
 from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.wire.group_log import Subscription, encode_assignment, encode_subscription
 from kafkagroup.wire.messages.group import (
     DescribedGroup,
@@ -179,6 +182,23 @@ async def test_a_group_that_does_not_exist(bootstrap, name):
         with anyio.fail_after(20), pytest.raises(BrokerError) as caught:
             await admin.describe_group(name)
     assert (caught.value.name, caught.value.retriable) == ("GROUP_ID_NOT_FOUND", False)
+
+
+async def test_a_broker_without_consumer_groups_has_no_such_group_either():
+    with EmbeddedKafka(settings=BrokerSettings(consumer_groups=False)) as kafka:
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            with anyio.fail_after(20), pytest.raises(BrokerError) as caught:
+                await admin.describe_group("g")
+    assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_a_broker_too_old_to_filter_is_named_with_the_reason():
+    class Old:
+        async def request(self, _):
+            raise LocalProtocolError("types_filter is not in version 4")
+
+    with pytest.raises(UnsupportedVersionError, match="too old for this filter: types_filter is"):
+        await list_groups(Old(), Node(1, "kafka-1", 9092), types=["consumer"])
 
 
 async def test_a_broker_that_calls_an_unknown_group_dead_says_the_same():

@@ -80,6 +80,26 @@ async def test_a_record_without_a_timestamp_has_no_age():
     )
 
 
+async def test_a_marker_of_a_transaction_is_no_record():
+    """It has no age: the record after it has, and where there is none nobody can tell."""
+    marker = encode_batch(
+        [NewRecord(b"\0\0\0\1", b"", 500)], producer_id=7, transactional=True, control=True
+    )
+    with EmbeddedKafka({"t": 2}) as kafka:
+        for partition in range(2):
+            kafka.append("t", partition, marker)
+        kafka.append("t", 1, encode_batch([NewRecord(None, b"x", 1_000)]))
+        zero, one = TopicPartition("t", 0), TopicPartition("t", 1)
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            await admin.alter_offsets("g", {zero: 0, one: 0})
+            with anyio.fail_after(20):
+                found = (await admin.lag(["g"]))["g"]
+    assert (found[zero].lag, found[zero].seconds) == (1, None)
+    assert found[zero].reason == "no record was found at the committed offset"
+    assert found[one].lag == 2
+    assert found[one].seconds == pytest.approx(time.time() - 1, abs=60)
+
+
 @pytest.mark.parametrize(
     ("request_type", "code", "lag"),
     [

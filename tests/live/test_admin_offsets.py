@@ -221,6 +221,25 @@ async def test_a_member_is_removed_and_joins_again(bootstrap, name, static):
     assert caught.value.code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.parametrize("static", [False, True])
+async def test_a_member_of_kip_848_is_removed_too(bootstrap, name, fill, static):
+    await fill(1)
+    more = {"group_instance_id": "node-1"} if static else {}
+    worker = Worker(bootstrap, name, **MODERN, **more)
+    async with worker.consumer, Admin(bootstrap_servers=bootstrap) as admin:
+        await until(lambda: worker.owns == [0])
+        before = await admin.describe_group(name)
+        (member,) = before.members
+        who = {"instance_id": "node-1"} if static else {"member_id": member.member_id}
+        with anyio.fail_after(20):
+            with pytest.raises(BrokerError) as caught:
+                await admin.remove_member(name, instance_id="nobody")
+            await admin.remove_member(name, **who)
+            after = await admin.describe_group(name)
+    assert after.group_epoch > before.group_epoch
+    assert caught.value.code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 async def test_groups_are_deleted_with_their_offsets(bootstrap, name, fill):
     await fill(1)
     async with Admin(bootstrap_servers=bootstrap) as admin:

@@ -214,7 +214,10 @@ def _leave(
     cluster: Cluster, node_id: int, request: LeaveGroupRequest, caller: Caller, reply: Reply
 ) -> None:
     if _coordinates(cluster, node_id, request, request.group_id, caller, reply):
-        reply(cluster.coordinator.leave(request, caller))
+        if request.group_id in cluster.consumer_groups.groups:
+            reply(cluster.consumer_groups.remove(request))
+        else:
+            reply(cluster.coordinator.leave(request, caller))
 
 
 def _coordinates(

@@ -34,7 +34,14 @@ from kafkagroup.wire.messages.consumer_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from kafkagroup.wire.messages.group import DeletableGroupResult, ListedGroup
+from kafkagroup.wire.messages.group import (
+    DeletableGroupResult,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    MemberIdentity,
+    MemberResponse,
+)
 
 __all__ = ["ConsumerCoordinator"]
 
@@ -201,6 +208,34 @@ class ConsumerCoordinator:
             member_id=request.member_id,
             member_epoch=request.member_epoch,
             heartbeat_interval_ms=0,
+        )
+
+    def remove(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """Take members out for an administrator, each with its own error."""
+        group = self.groups[request.group_id]
+        results = []
+        for identity in request.members or (MemberIdentity(member_id=request.member_id),):
+            instance_id = identity.group_instance_id
+            if identity.member_id:
+                member = group.members.get(identity.member_id)
+            else:
+                member = None if instance_id is None else group.static_member(instance_id)
+            error = ErrorCode.NONE
+            if member is None:
+                error = ErrorCode.UNKNOWN_MEMBER_ID
+            elif instance_id is not None and member.instance_id != instance_id:
+                error = ErrorCode.FENCED_INSTANCE_ID
+            else:
+                self._expel(group, member)
+            results.append(
+                MemberResponse(
+                    member_id=identity.member_id, group_instance_id=instance_id, error_code=error
+                )
+            )
+        # Before version 3 the one member's error is that of the whole.
+        whole = ErrorCode.NONE if request.members else results[0].error_code
+        return LeaveGroupResponse(
+            error_code=whole, members=tuple(results) if request.members else ()
         )
 
     def _expect(self, group: ConsumerGroup, member: ConsumerMember, now: float) -> None:
