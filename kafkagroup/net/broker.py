@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 import anyio
 
@@ -45,10 +46,13 @@ from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+    OffsetCommitResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponseTopics,
 )
 from kafkagroup.wire.messages.produce import (
     PartitionProduceData,
@@ -56,7 +60,7 @@ from kafkagroup.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from kafkagroup.wire.schema import Request
+from kafkagroup.wire.schema import NO_ID, Request
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -377,8 +381,13 @@ class Broker:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         *,
         group_instance_id: str | None = None,
+        topic_ids: Mapping[str, UUID] | None = None,
     ) -> OffsetCommitResponse:
-        """Commit offsets on the offsets channel; generation -1 and "" for no membership."""
+        """Commit offsets on the offsets channel; generation -1 and "" for no membership.
+
+        With `topic_ids`, of all the topics, a broker of 4.1 or later takes them by id: of one
+        deleted and made anew it then refuses them. The answer has names either way."""
+        ids = topic_ids or {}
         request = OffsetCommitRequest(
             group_id=group,
             generation_id_or_member_epoch=generation,
@@ -387,6 +396,7 @@ class Broker:
             topics=tuple(
                 OffsetCommitRequestTopic(
                     name=topic,
+                    topic_id=ids.get(topic, NO_ID),
                     partitions=tuple(
                         _commit_partition(partition, offsets[TopicPartition(topic, partition)])
                         for partition in partitions
@@ -395,8 +405,19 @@ class Broker:
                 for topic, partitions in _by_topic(offsets).items()
             ),
         )
-        # From version 10 topics go by id; offsets are committed by name here.
-        return await self.request(request, connection_id=OFFSETS, highest=9)
+        answer = await self.request(request, connection_id=OFFSETS, highest=_offsets_version(ids))
+        names = {topic_id: name for name, topic_id in ids.items()}
+        return OffsetCommitResponse(
+            throttle_time_ms=answer.throttle_time_ms,
+            topics=tuple(
+                OffsetCommitResponseTopic(
+                    name=t.name or names.get(t.topic_id, ""),
+                    topic_id=t.topic_id,
+                    partitions=t.partitions,
+                )
+                for t in answer.topics
+            ),
+        )
 
     async def fetch_consumer_group_offsets(
         self,
@@ -404,19 +425,35 @@ class Broker:
         partitions: Iterable[TopicPartition] | None = None,
         *,
         require_stable: bool = False,
+        member: tuple[str, int] | None = None,
+        topic_ids: Mapping[str, UUID] | None = None,
     ) -> OffsetFetchResponse:
-        """A group's committed offsets, on the offsets channel; None asks for all of them."""
+        """A group's committed offsets, on the offsets channel; None asks for all of them.
+
+        With `member`, its id and epoch, a broker of 4.0 or later refuses a member that its group
+        (KIP-848) does not know in that epoch. `topic_ids` as in `commit_consumer_group_offsets`."""
         topics = None
+        ids = topic_ids or {}
+        member_id, member_epoch = member or (None, -1)
         if partitions is not None:
             topics = tuple(
-                OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(numbers))
+                OffsetFetchRequestTopics(
+                    name=topic,
+                    topic_id=ids.get(topic, NO_ID),
+                    partition_indexes=tuple(numbers),
+                )
                 for topic, numbers in _by_topic(partitions).items()
             )
-        request = OffsetFetchRequest(
-            groups=(OffsetFetchRequestGroup(group_id=group, topics=topics),),
-            require_stable=require_stable,
+        asked = OffsetFetchRequestGroup(
+            group_id=group, member_id=member_id, member_epoch=member_epoch, topics=topics
         )
-        return await self.request(request, connection_id=OFFSETS, highest=9)
+        request = OffsetFetchRequest(groups=(asked,), require_stable=require_stable)
+        answer = await self.request(request, connection_id=OFFSETS, highest=_offsets_version(ids))
+        names = {topic_id: name for name, topic_id in ids.items()}
+        return OffsetFetchResponse(
+            throttle_time_ms=answer.throttle_time_ms,
+            groups=tuple(_with_names(g, names) for g in answer.groups),
+        )
 
     # ------------------------------------------------------------ membership
 
@@ -510,6 +547,25 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)
     return by_topic
+
+
+def _offsets_version(topic_ids: Mapping[str, UUID]) -> int | None:
+    # From version 10 committed offsets have no names of topics.
+    return None if topic_ids else 9
+
+
+def _with_names(
+    group: OffsetFetchResponseGroup, names: Mapping[UUID, str]
+) -> OffsetFetchResponseGroup:
+    topics = (
+        OffsetFetchResponseTopics(
+            name=t.name or names.get(t.topic_id, ""), topic_id=t.topic_id, partitions=t.partitions
+        )
+        for t in group.topics
+    )
+    return OffsetFetchResponseGroup(
+        group_id=group.group_id, topics=tuple(topics), error_code=group.error_code
+    )
 
 
 def _commit_partition(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:

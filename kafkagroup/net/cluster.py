@@ -34,7 +34,7 @@ from kafkagroup.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
 )
-from kafkagroup.wire.schema import Request
+from kafkagroup.wire.schema import NO_ID, Request
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -174,6 +174,14 @@ class Cluster:
         answer = await self.request_any(request)
         told = {t.topic_id: t.name for t in answer.topics if t.name and not t.error_code}
         return names | {i: name for i, name in told.items() if i in topic_ids}
+
+    def topic_ids(self, names: Collection[str]) -> dict[str, UUID]:
+        """Their ids, by name, if that of each is known and kept up to date; none otherwise."""
+        known = self.metadata.topics
+        if not self.all_topics and not self.topics.issuperset(names):
+            return {}  # nobody would hear that one of them was made anew
+        ids = {name: known[name].topic_id for name in names if name in known}
+        return {} if len(ids) < len(names) or NO_ID in ids.values() else ids
 
     def _candidates(self) -> Iterator[Broker]:
         nodes = list(self.metadata.nodes.values())

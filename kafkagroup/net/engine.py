@@ -36,7 +36,7 @@ from kafkagroup.net.fetcher import Fetcher
 from kafkagroup.net.group_events import RebalanceCause
 from kafkagroup.net.log_offsets import LogOffsets
 from kafkagroup.net.membership import Membership, Running
-from kafkagroup.net.offsets import GroupOffsets
+from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets
 from kafkagroup.net.positions import Positions
 from kafkagroup.net.session import Session
 from kafkagroup.net.subscriber import Callbacks, Subscriber
@@ -98,6 +98,7 @@ class Engine:
             session.offsets,
             self.log_offsets,
             self._options.auto_offset_reset,
+            member=lambda: session.reads_as,
             spawn=spawn,
             found=self.wake,
             failed=session.partition_failed,
@@ -248,6 +249,7 @@ class Engine:
         await driver.out.wait()
         if driver is self._leaving:
             self._leaving = session.driver = None
+            session.identity = NO_MEMBERSHIP  # commits of a member that has left are refused
             session.give_up_at = float("inf")
 
     def join(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from itertools import count
+from uuid import UUID
 
 import anyio
 
@@ -53,6 +54,7 @@ _SAME_COORDINATOR = frozenset(
     (
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
         ErrorCode.STALE_MEMBER_EPOCH,  # its next heartbeat brings the new one
     )
@@ -69,6 +71,15 @@ _NOT_OURS = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,  # version 9+ to a member of a group that is gone
     )
 )
+_NOT_KNOWN = frozenset(
+    (
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    )
+)
+"""Of a look-up on behalf of a member: heartbeats bring the epoch, or that all was lost."""
 
 _PATIENCE = 5
 """How often in a row a topic may be unknown: one just made is not known everywhere at once."""
@@ -147,6 +158,8 @@ class GroupOffsets:
         """
         last: Exception | None = None
         pauses = self.pauses()
+        # Of now: what was read of a topic must not be committed to one made anew under its name.
+        topic_ids = self._topic_ids(offsets)
         with anyio.move_on_after(timeout):
             for retry in count():
                 if retry:
@@ -155,7 +168,9 @@ class GroupOffsets:
                     logger.info("group %s: commit is tried again: %s", self._group_id, last)
                     await pauses.wait()
                 try:
-                    return await self._commit_once(identity, offsets, stands, epoch, meter)
+                    return await self._commit_once(
+                        identity, offsets, topic_ids, stands, epoch, meter
+                    )
                 except _Retry as again:
                     last = again.error
                 except (TransportError, RemoteProtocolError) as error:
@@ -167,6 +182,7 @@ class GroupOffsets:
         self,
         identity: Identity,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        topic_ids: Mapping[str, UUID],
         stands: Callable[[], bool],
         epoch: Callable[[], int] | None,
         meter: Meter | None,
@@ -184,6 +200,7 @@ class GroupOffsets:
             identity.member_id,
             offsets,
             group_instance_id=identity.group_instance_id,
+            topic_ids=topic_ids,
         )
         if meter is not None:
             meter.record(anyio.current_time(), anyio.current_time() - sent)
@@ -253,20 +270,32 @@ class GroupOffsets:
         return found
 
     async def once(
-        self, partitions: Collection[TopicPartition], unknown: MutableMapping[TopicPartition, int]
+        self,
+        partitions: Collection[TopicPartition],
+        unknown: MutableMapping[TopicPartition, int],
+        member: Identity | None = None,
     ) -> CommittedOffsets:
         """One round of asking; raises nothing of the network's or the broker's.
 
         A failed look-up must never pass for "no offset". `unknown` counts how often in a row each
         topic was unknown to the coordinator, and is the caller's to keep from round to round.
+        `member`: on whose behalf, where the coordinator checks the epoch (KIP-848).
         """
         try:
             broker = await self._broker()
             # KIP-447: without it an offset would be answered that a transaction is about to move.
             answer = await broker.fetch_consumer_group_offsets(
-                self._group_id, partitions, require_stable=True
+                self._group_id,
+                partitions,
+                require_stable=True,
+                member=None if member is None else (member.member_id, member.generation_id),
+                topic_ids=self._topic_ids(partitions),
             )
-            return self._sort(answer, partitions, unknown)
+            found = self._sort(answer, partitions, unknown)
+            if unknown:
+                # It may have been made anew; the next round then asks for the new one's.
+                await self._cluster.refresh()
+            return found
         except _Retry as retry:
             logger.info("group %s: committed offsets: %s", self._group_id, retry.error)
         except (TransportError, RemoteProtocolError) as error:
@@ -284,6 +313,8 @@ class GroupOffsets:
     ) -> CommittedOffsets:
         """Sort an answer. Raises what is wrong with the group as a whole."""
         for group in answer.groups:
+            if group.error_code in _NOT_KNOWN:
+                raise _Retry(self._error(group.error_code, "reading offsets", "DESCRIBE", None))
             if group.error_code:
                 self._raise(group.error_code, "reading offsets", "DESCRIBE")
         found = CommittedOffsets()
@@ -306,6 +337,9 @@ class GroupOffsets:
         if silent:
             logger.info("group %s: no answer for the offset of %s", self._group_id, min(silent))
         return found
+
+    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> Mapping[str, UUID]:
+        return self._cluster.topic_ids({tp.topic for tp in partitions})
 
     async def _broker(self) -> Broker:
         if self.coordinator is None:

@@ -24,7 +24,7 @@ from kafkagroup.errors import (
 from kafkagroup.net.chore import Chore, Spawn
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.log_offsets import EARLIEST, LATEST, Found, LogOffsets
-from kafkagroup.net.offsets import GroupOffsets
+from kafkagroup.net.offsets import GroupOffsets, Identity
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.validation import Validation
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -46,6 +46,7 @@ class Positions:
         log_offsets: LogOffsets,
         policy: OffsetReset,
         *,
+        member: Callable[[], Identity | None] = lambda: None,
         spawn: Spawn,
         found: Callable[[], None],
         failed: Callable[[OwnedPartition, Exception], None],
@@ -55,6 +56,7 @@ class Positions:
         self._offsets = offsets
         self._log_offsets = log_offsets
         self._policy = policy
+        self._member = member
         self._found = found
         self._failed = failed
         self._validation = Validation(
@@ -92,7 +94,7 @@ class Positions:
     async def _look_up(self, lost: list[OwnedPartition]) -> None:
         fresh = [o for o in lost if not o.reset]
         if fresh and self._offsets is not None:
-            found = await self._offsets.once([o.tp for o in fresh], self._unknown)
+            found = await self._offsets.once([o.tp for o in fresh], self._unknown, self._member())
             for owned in fresh:
                 if not _is_lost(owned):
                     continue

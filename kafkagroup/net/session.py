@@ -171,6 +171,13 @@ class Session:
             return self.driver.generation_id
         return self.identity.generation_id
 
+    @property
+    def reads_as(self) -> Identity | None:
+        """On whose behalf committed offsets are read; None where the coordinator does not ask."""
+        if not self.assigned_to or self.identity is NO_MEMBERSHIP:
+            return None
+        return evolve(self.identity, generation_id=self.generation_id)
+
     async def commit_processed(self, timeout: float, note: str = "") -> None:
         """Commit what is processed and not yet committed. As `commit`."""
         async with self._turn(timeout) as left:

@@ -200,6 +200,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_45": (
         NEW_CONSUMERS + "test_line_45_a_commit_with_an_epoch_that_has_moved_on_is_sent_again",
         NEW_CONSUMERS + "test_line_45_a_commit_carries_the_epoch_of_the_moment_in_which_it_is_sent",
+        NEW_CONSUMERS
+        + "test_line_45_committed_offsets_are_read_in_the_epoch_that_the_member_is_in",
+        NEW_CONSUMERS + "test_line_45_a_look_up_with_an_epoch_that_has_moved_on_is_sent_again",
         "testing/test_embedded_consumer_groups.py::test_who_may_commit",
     ),
     "line_46": (

@@ -15,12 +15,24 @@ from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.testing.embedded import EmbeddedKafka, Seen, Swallow
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataResponseBroker
-from kafkagroup.wire.messages.offsets import OffsetFetchRequest
+from kafkagroup.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
 from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.schema import NO_ID
 
 pytestmark = pytest.mark.anyio
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
+BY_ID = (OffsetCommitRequest, OffsetFetchRequest)
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -130,6 +142,43 @@ async def test_committed_offsets_go_over_their_own_channel(kafka: EmbeddedKafka)
         every = await broker.fetch_consumer_group_offsets("g")
         assert [p.committed_offset for p in every.groups[0].topics[0].partitions] == [5, 7]
     assert kafka.committed("g", "t") == {0: 5, 1: 7}
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_committed_offsets_go_by_name_or_by_id_and_answers_have_names(
+    kafka: EmbeddedKafka, by_id: bool
+) -> None:
+    t = kafka._cluster.topics["t"].topic_id
+    known, told = ({"t": t}, t) if by_id else ({}, NO_ID)
+    async with Broker.open(*address(kafka)) as broker:
+        committed = await broker.commit_consumer_group_offsets(
+            "g", -1, "", {ONE: OffsetAndMetadata(7, "note", 2)}, topic_ids=known
+        )
+        partition = OffsetCommitResponsePartition(partition_index=1, error_code=0)
+        assert committed.topics == (
+            OffsetCommitResponseTopic(name="t", topic_id=told, partitions=(partition,)),
+        )
+        answer = await broker.fetch_consumer_group_offsets("g", [ONE], topic_ids=known)
+        found = OffsetFetchResponsePartitions(
+            partition_index=1, committed_offset=7, committed_leader_epoch=2, metadata="note"
+        )
+        topic = OffsetFetchResponseTopics(name="t", topic_id=told, partitions=(found,))
+        assert answer.groups == (OffsetFetchResponseGroup(group_id="g", topics=(topic,)),)
+    versions = [seen.version for seen in kafka.requests() if seen.api in BY_ID]
+    assert versions == ([10, 10] if by_id else [9, 9])
+
+
+async def test_a_look_up_on_behalf_of_a_member_says_its_epoch(kafka: EmbeddedKafka) -> None:
+    asked: list[OffsetFetchRequest] = []
+    kafka.fail(OffsetFetchRequest, Swallow(), when=lambda request: bool(asked.append(request)))
+    async with Broker.open(*address(kafka)) as broker:
+        await broker.fetch_consumer_group_offsets("g", [ONE], member=("me", 3))
+        await broker.fetch_consumer_group_offsets("g", [ONE])
+    topics = (OffsetFetchRequestTopics(name="t", partition_indexes=(1,)),)
+    assert [request.groups for request in asked] == [
+        (OffsetFetchRequestGroup(group_id="g", member_id=me, member_epoch=epoch, topics=topics),)
+        for me, epoch in (("me", 3), (None, -1))
+    ]
 
 
 async def test_a_life_in_a_group(kafka: EmbeddedKafka) -> None:

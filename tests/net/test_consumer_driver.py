@@ -12,10 +12,15 @@ import pytest
 
 from kafkagroup import AuthorizationError, BrokerError, CommitFailedError, Consumer, TopicPartition
 from kafkagroup.errors import ErrorCode, UnsupportedVersionError
-from kafkagroup.testing.embedded import BrokerSettings, EmbeddedKafka
+from kafkagroup.testing.embedded import BrokerSettings, EmbeddedKafka, Swallow
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest
-from kafkagroup.wire.messages.offsets import OffsetCommitRequest
+from kafkagroup.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -151,6 +156,62 @@ async def test_line_45_a_commit_carries_the_epoch_of_the_moment_in_which_it_is_s
             fault.stop()
         assert sum(kafka.committed("g", "t").values()) == 1
     assert sorted(set(seen)) == [2, 3]
+
+
+async def test_line_45_committed_offsets_are_read_in_the_epoch_that_the_member_is_in(
+    network: Any,
+) -> None:
+    asked: list[Any] = []
+    async with cluster(network) as kafka:
+        kafka.fail(
+            OffsetFetchRequest, Swallow(), times=None, when=lambda r: bool(asked.extend(r.groups))
+        )
+        async with member() as consumer:
+            await consumer.getone()
+            me = consumer._session.driver.member_id
+        t = kafka._cluster.topics["t"].topic_id
+    topics = (OffsetFetchRequestTopics(topic_id=t, partition_indexes=(0, 1)),)
+    assert asked == [
+        OffsetFetchRequestGroup(group_id="g", member_id=me, member_epoch=2, topics=topics)
+    ]
+
+
+async def test_line_45_a_look_up_with_an_epoch_that_has_moved_on_is_sent_again(
+    network: Any,
+) -> None:
+    """Two members join at once: the epoch moves on while the first still looks where to start."""
+    async with cluster(network) as kafka:
+        kafka.fail(OffsetFetchRequest, ErrorCode.STALE_MEMBER_EPOCH, times=2)
+        async with member() as consumer:
+            await consumer.getone()
+        assert len(kafka.requests(OffsetFetchRequest)) == 3
+
+
+async def test_a_look_up_of_who_is_not_known_any_more_is_no_error_of_the_applications(
+    network: Any,
+) -> None:
+    """Its next heartbeat brings that all was lost, and it joins again."""
+    story: list[Any] = []
+    async with cluster(network) as kafka:
+        kafka.fail(OffsetFetchRequest, ErrorCode.UNKNOWN_MEMBER_ID, times=2)
+        async with member(story) as consumer:
+            await consumer.getone()
+    assert story[0] == ("assigned", (T0, T1))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_by_hand_after_a_membership_offsets_are_those_of_no_member(
+    network: Any, protocol: str
+) -> None:
+    """Commits were refused: they still named the member that had left."""
+    options = {"enable_auto_commit": False, "group_protocol": protocol}
+    async with cluster(network) as kafka, member(**options) as consumer:
+        await consumer.getone()
+        await consumer.unsubscribe()
+        await consumer.assign([T0])
+        assert (await consumer.getone()).offset == 0
+        await consumer.commit()
+        assert kafka.committed("g", "t") == {0: 1}
 
 
 async def test_a_commit_of_what_was_lost_meanwhile_fails(network: Any) -> None:

@@ -430,6 +430,46 @@ async def test_an_answer_that_leaves_a_partition_out_is_asked_for_again(network:
         assert await group.offsets.committed([TP]) == {TP: OffsetAndMetadata(3)}
 
 
+# ---------------------------------------------------------------- topics by id
+
+
+@asynccontextmanager
+async def knowing_t(network: Any) -> AsyncIterator[Group]:
+    async with grouped(network) as group:
+        group.offsets._cluster.topics.add("t")
+        await group.offsets._cluster.refresh()
+        yield group
+
+
+@pytest.mark.parametrize("known", [grouped, knowing_t])
+async def test_topics_go_by_id_where_metadata_is_kept_of_them(network: Any, known: Any) -> None:
+    async with known(network) as group:
+        await group.commit(7)
+        assert await group.offsets.committed([TP]) == {TP: OffsetAndMetadata(7)}
+        version = 10 if known is knowing_t else 9
+        for api in (OffsetCommitRequest, OffsetFetchRequest):
+            assert [seen.version for seen in group.kafka.requests(api)] == [version]
+
+
+async def test_what_was_read_of_a_topic_is_not_committed_to_one_made_anew(network: Any) -> None:
+    """By name it was, and the group would have begun in the middle of the new topic."""
+    async with knowing_t(network) as group:
+        group.kafka.delete_topic("t")
+        group.kafka.create_topic("t", 2)
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7, timeout=3)
+        assert caught.value.code == E.UNKNOWN_TOPIC_ID
+        assert group.committed is None
+
+
+async def test_a_look_up_finds_the_topic_that_was_made_anew(network: Any) -> None:
+    async with knowing_t(network) as group:
+        group.kafka.delete_topic("t")
+        group.kafka.create_topic("t", 2)
+        assert await group.offsets.committed([TP]) == {TP: None}
+        assert [seen.version for seen in group.kafka.requests(OffsetFetchRequest)] == [10, 10]
+
+
 # ---------------------------------------------------------------- retries, and notes
 
 

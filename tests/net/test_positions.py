@@ -72,7 +72,9 @@ class Scripted:
         self.asked.append(tuple(sorted(topic.partition_indexes)))
         self.stable.append(request.require_stable)
         parts = tuple(self._partition(p) for p in topic.partition_indexes)
-        topics = (OffsetFetchResponseTopics(name=topic.name, partitions=parts),)
+        topics = (
+            OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=parts),
+        )
         found = OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
         return OffsetFetchResponse(groups=(found,))
 
