@@ -368,6 +368,27 @@ class Consumer(Service):
         else:
             await self._engine.assign(wanted)
 
+    def rejoin(self, reason: str = "the application asked for it") -> None:
+        """Ask the group for a rebalance; Java's `enforceRebalance`. For operators, and for
+        assignors that weigh what no broker sees. Returns at once: `events()` tell how it goes.
+
+        Where members assign, all of them join again and the leader assigns anew; if this member
+        has joined already in one that is under way, another one follows. With KIP-848 nobody but
+        the coordinator begins a rebalance: a heartbeat, sent at once, then says all of this member
+        again, and the answer is all that is assigned to it. That mends what the two see
+        differently; otherwise it moves nothing, and no other member hears of it.
+
+        Raises: ConsumerClosedError, IllegalStateError for a consumer that is in no group.
+        """
+        self._raise_if_over()
+        if self._engine is None:
+            raise ConsumerClosedError("the consumer is not started; use `async with` or start()")
+        if self._session.driver is None:
+            raise IllegalStateError(
+                "in no group: there is no group_id, or nothing is subscribed to"
+            )
+        self._engine.rejoin(reason)
+
     def _forget_own_hand(self) -> None:
         """What the calling task has in hand it does not come back for: waiting for that would be
         waiting for itself. It is not processed."""

@@ -141,8 +141,9 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                     asked=self.member.asked - names.keys(),
                 )
             case RejoinRequested():
-                # Nobody but the coordinator can start a rebalance: say all, and hear all.
-                self._set(said=None)
+                # Nobody but the coordinator can start a rebalance: say all, and hear all. A
+                # heartbeat on its way is not that: its answer must not count as such.
+                self._set(said=None, saying=None)
                 self._hurry()
             case AssignFailed(error=error):
                 if self.member.phase not in OVER:

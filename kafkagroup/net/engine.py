@@ -252,6 +252,15 @@ class Engine:
             session.identity = NO_MEMBERSHIP  # commits of a member that has left are refused
             session.give_up_at = float("inf")
 
+    def rejoin(self, reason: str) -> None:
+        """Ask for a new generation; of a coordinator that assigns, for all that it has assigned."""
+        session = self._session
+        if session.driver is None or session.driver.out.is_set():
+            return  # who has left joins again at the next poll
+        if not session.assigned_to:
+            session.history.asked(RebalanceCause.REQUESTED, reason)
+        session.driver.rejoin(reason)
+
     def join(self) -> None:
         """Become a member of the group, for the first time or again."""
         session = self._session

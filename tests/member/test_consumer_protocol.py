@@ -409,6 +409,14 @@ def test_line_33_after_an_error_everything_is_said_again() -> None:
     assert step(member, reply(5, found(), 11.0))[1][0] == full(6, 5, 9.0, MINE)
 
 
+def test_line_33_all_is_asked_for_again_while_a_heartbeat_is_on_its_way() -> None:
+    """Its answer once counted as the one that had been asked for, and nothing was said."""
+    member, effects = step(BEATING_, RejoinRequested(now=10.0, reason="x"))
+    assert effects == (WakeAt(time=20.0),)
+    member, effects = step(member, reply(4, answer()))
+    assert effects[0] == full(5, 5, 10.0, MINE)
+
+
 def test_a_pattern_that_may_be_known_is_taken_back_by_an_empty_one() -> None:
     member = evolve(OWNING, said=None, patterned=True)
     assert step(member, Woke(now=13.0))[1][0] == full(4, 5, 7.0, MINE, subscribed_topic_regex="")

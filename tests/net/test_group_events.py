@@ -30,10 +30,13 @@ from kafkagroup import (
 )
 from kafkagroup._values import evolve, fields
 from kafkagroup.assign import cooperative_sticky_assignor
-from kafkagroup.errors import ErrorCode
+from kafkagroup.errors import ConsumerClosedError, ErrorCode, IllegalStateError
 from kafkagroup.net.event_feed import EventFeed
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
-from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.consumer_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    TopicPartitions,
+)
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 pytestmark = pytest.mark.anyio
@@ -291,6 +294,83 @@ async def test_members_of_any_group(network: Any) -> None:
     assert plain(asked)[:2] == ((Cause.REQUESTED,), "for the fun of it")
     assert left == GroupLeft(at=left.at, reason="the member was closed")
     assert (metrics.rebalances, metrics.last_rebalance) == (3, asked)
+
+
+async def test_a_rebalance_that_the_application_asks_for(network: Any) -> None:
+    async with cluster(network) as kafka, consumer() as one:
+        owned = await one.wait_assignment()
+        joins = len(kafka.requests(JoinGroupRequest))
+        events = one.events()
+        one.rejoin("loads have changed")
+        asked = await rebalanced(events)
+        await anyio.sleep(10)
+        assert plain(asked)[:2] == ((Cause.REQUESTED,), "loads have changed")
+        assert (asked.generation_id, one.assignment()) == (2, owned)
+        assert len(kafka.requests(JoinGroupRequest)) == joins + 1
+
+
+async def test_a_rebalance_that_is_asked_for_when_this_member_has_joined_in_one(
+    network: Any,
+) -> None:
+    async with cluster(network) as kafka, consumer() as one:
+        events = one.events()
+        kafka.fail(SyncGroupRequest, Delay(2.0))
+        while not kafka.requests(SyncGroupRequest):
+            await anyio.sleep(0.1)
+        one.rejoin()
+        assert (await rebalanced(events)).generation_id == 2
+        assert len(one.assignment()) == 4
+
+
+async def test_where_the_coordinator_assigns_a_request_for_a_rebalance_says_and_hears_all(
+    network: Any,
+) -> None:
+    full: list[ConsumerGroupHeartbeatRequest] = []
+
+    def note(request: ConsumerGroupHeartbeatRequest) -> bool:
+        if request.rebalance_timeout_ms != -1:
+            full.append(request)
+        return False
+
+    async with cluster(network) as kafka, consumer(group_protocol="consumer") as one:
+        owned = await one.wait_assignment()
+        await anyio.sleep(30)
+        kafka.fail(ConsumerGroupHeartbeatRequest, Delay(0), times=None, when=note)
+        events = one.events()
+        before = anyio.current_time()
+        one.rejoin("are we all right?")
+        while not full:
+            await anyio.sleep(0.001)
+        assert anyio.current_time() - before < 0.1
+        await anyio.sleep(10)
+        assert one.assignment() == owned
+        member_id = one._session.identity.member_id
+        t = kafka._cluster.topics["t"].topic_id
+        await one.stop()
+        assert [type(e) for e in await rest(events)] == [GroupLeft]
+    assert full == [
+        ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id=member_id,
+            member_epoch=2,
+            rebalance_timeout_ms=300_000,
+            subscribed_topic_names=("t",),
+            topic_partitions=(TopicPartitions(topic_id=t, partitions=(0, 1, 2, 3)),),
+        )
+    ]
+
+
+async def test_who_is_in_no_group_asks_for_no_rebalance(network: Any) -> None:
+    one = consumer()
+    with pytest.raises(ConsumerClosedError):
+        one.rejoin()
+    async with cluster(network), one:
+        await one.wait_assignment()
+        await one.unsubscribe()
+        with pytest.raises(IllegalStateError, match=r"^in no group"):
+            one.rejoin()
+    with pytest.raises(ConsumerClosedError):
+        one.rejoin()
 
 
 async def test_a_coordinator_that_moved(network: Any) -> None:
