@@ -700,10 +700,11 @@ class Consumer(Service):
     async def stop(self, *, commit: bool = True, leave_group: bool | None = None) -> None:
         """Close: finish the record in hand, commit what was processed, leave the group.
 
-        With `commit=False` nothing more is committed; `leave_group` overrules
-        `leave_group_on_close`. Called by the task that iterates it does not wait for that task's
-        own record, and in a callback it only asks for the end. All of it takes at most
-        `close_timeout`.
+        With `commit=False` nothing more is committed. `leave_group` overrules
+        `leave_group_on_close`: True lets a static member, too, go for good (KIP-1092), False lets
+        any other keep its place until its session times out. Called by the task that iterates it
+        does not wait for that task's own record, and in a callback it only asks for the end. All
+        of it takes at most `close_timeout`.
         """
         self._session.auto_commit &= commit
         if leave_group is not None:
@@ -714,9 +715,9 @@ class Consumer(Service):
             return
         await super().stop()
 
-    async def close(self) -> None:
+    async def close(self, *, commit: bool = True, leave_group: bool | None = None) -> None:
         """The same as `stop`."""
-        await self.stop()
+        await self.stop(commit=commit, leave_group=leave_group)
 
     async def __aexit__(
         self,

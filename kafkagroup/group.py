@@ -273,7 +273,7 @@ class GroupMember(Service):
         request_timeout_ms: int = 30_000,
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
-        leave_group_on_close: bool = True,
+        leave_group_on_close: bool | None = None,
         close_timeout: float = 10.0,
     ) -> None:
         """With `heartbeat_thread` the membership survives that the event loop is blocked, for as

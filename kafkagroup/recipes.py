@@ -90,7 +90,7 @@ class MemberOptions(TypedDict, total=False):
     request_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
-    leave_group_on_close: bool
+    leave_group_on_close: bool | None
     close_timeout: float
 
 

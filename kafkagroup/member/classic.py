@@ -477,15 +477,12 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     def _leave(self) -> None:
         member, leaving = self.member, self.member.leaving
-        # KIP-345: a static member keeps its place until its session times out.
+        if leaving is None or not member.member_id or member.coordinator is None:
+            return self._left()
+        # KIP-345: a static member keeps its place until its session times out; KIP-1092: or not.
         static = member.config.group_instance_id is not None
-        if (
-            leaving is None
-            or leaving.leave_group is False
-            or static
-            or not member.member_id
-            or member.coordinator is None
-        ):
+        tells = not static if leaving.leave_group is None else leaving.leave_group
+        if not tells:
             return self._left()
         token = self._send(
             leave_request(member, leaving.reason),

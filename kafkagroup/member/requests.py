@@ -68,5 +68,10 @@ def heartbeat_request(member: Member) -> HeartbeatRequest:
 
 def leave_request(member: Member, reason: str) -> LeaveGroupRequest:
     """That this member goes, so that the others need not wait for its session to end."""
-    identity = MemberIdentity(member_id=member.member_id, reason=reason[:_MAX_REASON] or None)
+    identity = MemberIdentity(
+        member_id=member.member_id,
+        # KIP-345: with both ids it is refused once another process has taken the place.
+        group_instance_id=member.config.group_instance_id,
+        reason=reason[:_MAX_REASON] or None,
+    )
     return LeaveGroupRequest(group_id=member.config.group_id, members=(identity,))

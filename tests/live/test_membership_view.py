@@ -97,6 +97,26 @@ async def test_going_with_or_without_a_word(bootstrap, name, fill, kind, leave):
     assert len(group.members) == (0 if leave else 1)
 
 
+@pytest.mark.parametrize("kind", ["consumer", "member"])
+@pytest.mark.parametrize("leave", [True, None])
+async def test_a_static_member_keeps_its_place_or_goes_for_good(bootstrap, name, fill, kind, leave):
+    """KIP-1092: it once always stayed, whatever it was told."""
+    await fill(1)
+    options = {"bootstrap_servers": bootstrap, "group_instance_id": "i", **FAST}
+    if kind == "consumer":
+        one = Consumer(name, group_id=name, **options)
+        async with one:
+            await one.wait_assignment()
+            await one.stop(leave_group=leave)
+    else:
+        one = GroupMember(name, PROTOCOL, leave_group_on_close=leave, **options)
+        async with one:
+            await anext(one)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        group = await admin.describe_group(name)
+    assert [m.instance_id for m in group.members] == ([] if leave else ["i"])
+
+
 async def test_who_coordinates(bootstrap, name, fill):
     await fill(1)
     consumer = Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST)

@@ -1010,6 +1010,25 @@ def test_lines_1_and_9_leaving_goes_past_what_may_be_parked(member: Member) -> N
     )
 
 
+def test_a_static_member_that_leaves_for_good_names_its_instance() -> None:
+    """KIP-1092: without a word its partitions would stand still until its session times out."""
+    config = evolve(CONFIG, group_instance_id="i")
+    for_good = evolve(CLOSED, leave_group=True)
+    member = evolve(REVOKING, config=config, leaving=for_good)
+    identity = MemberIdentity(member_id="m1", group_instance_id="i", reason="closed")
+    request = LeaveGroupRequest(group_id="g", members=(identity,))
+    assert step(member, Revoked(now=11.0, token=6)) == (
+        evolve(member, phase=Phase.LEAVING, pending=7, last_token=7, beating=None, holding=False),
+        (send(7, request, 30.0, Route.COORDINATOR),),
+    )
+    syncing = evolve(SYNCING, config=config)
+    token = syncing.last_token + 1
+    assert step(syncing, for_good) == (
+        evolve(syncing, phase=Phase.LEAVING, pending=token, last_token=token, leaving=for_good),
+        (send(token, request, 30.0, Route.ASIDE),),
+    )
+
+
 @pytest.mark.parametrize("member", [IDLE, FINDING, JOINING], ids=lambda m: m.phase.value)
 def test_a_member_without_an_id_has_nothing_to_leave(member: Member) -> None:
     assert step(member, CLOSED) == (

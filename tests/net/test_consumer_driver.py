@@ -10,10 +10,19 @@ from typing import Any
 import anyio
 import pytest
 
-from kafkagroup import AuthorizationError, BrokerError, CommitFailedError, Consumer, TopicPartition
+from kafkagroup import (
+    AuthorizationError,
+    BrokerError,
+    CommitFailedError,
+    Consumer,
+    GroupMember,
+    GroupProtocol,
+    TopicPartition,
+)
 from kafkagroup.errors import ErrorCode, UnsupportedVersionError
 from kafkagroup.testing.embedded import BrokerSettings, EmbeddedKafka, Swallow
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest
 from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequest,
@@ -25,6 +34,7 @@ from kafkagroup.wire.messages.offsets import (
 pytestmark = pytest.mark.anyio
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+WORK = GroupProtocol("work", "all", b"", lambda members: dict.fromkeys(members, b""))
 
 
 @asynccontextmanager
@@ -275,6 +285,34 @@ async def test_how_it_leaves(network: Any, instance: str | None, leave: bool | N
         async with member(group_instance_id=instance, leave_group_on_close=leave) as consumer:
             await consumer.wait_assignment()
         assert len(epochs(kafka)) == LEAVES[instance, leave]
+
+
+@pytest.mark.parametrize(("instance", "leave"), LEAVES)
+async def test_how_a_member_of_a_classic_group_leaves(
+    network: Any, instance: str | None, leave: bool | None
+) -> None:
+    options = {"group_instance_id": instance, "leave_group_on_close": leave}
+    async with cluster(network) as kafka:
+        async with member(group_protocol="classic", **options) as consumer:
+            await consumer.wait_assignment()
+        async with GroupMember("h", WORK, bootstrap_servers="kafka-1", **options) as other:
+            await anext(other)
+        left = [len(kafka.describe_group(group).members) for group in ("g", "h")]
+        assert left == [LEAVES[instance, leave]] * 2
+
+
+async def test_who_goes_for_good_does_not_take_its_successor_along(network: Any) -> None:
+    """Another process has taken the place already: it is that one's."""
+    options = {"group_protocol": "classic", "group_instance_id": "i", "enable_auto_commit": False}
+    async with cluster(network) as kafka, member(**options) as old:
+        await old.wait_assignment()
+        kafka.fail(HeartbeatRequest, Swallow(), times=None, when=lambda r: r.member_id == me)
+        me = old._session.identity.member_id
+        async with member(**options) as new:
+            await new.wait_assignment()
+            await old.close(leave_group=True)
+            (holder,) = kafka.describe_group("g").members
+            assert holder.member_id == new._session.identity.member_id != me
 
 
 async def test_a_coordinator_that_moves_is_found_and_nothing_is_lost(network: Any) -> None:

@@ -240,9 +240,9 @@ class BaseCoordinator(Guest):
 
     async def close(self) -> None:
         """Leave the group. `ensure_active_group` may join it again."""
-        await self._end(leave_group=True)
+        await self._end()
 
-    async def _end(self, *, leave_group: bool) -> None:
+    async def _end(self, *, leave_group: bool | None = None) -> None:
         member, self._member = self._member, None
         if member is not None:
             await member.stop(leave_group=leave_group)

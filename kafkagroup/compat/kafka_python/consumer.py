@@ -212,9 +212,9 @@ class ConsumerCoordinator(BaseCoordinator):
 
     async def close(self, autocommit: bool = True) -> None:
         """Commit what is processed, if auto-commit is on and `autocommit`, and leave the group."""
-        await self._end(leave_group=True, commit=autocommit)
+        await self._end(commit=autocommit)
 
-    async def _end(self, *, leave_group: bool, commit: bool = True) -> None:
+    async def _end(self, *, leave_group: bool | None = None, commit: bool = True) -> None:
         if self._auto_commit_task is not None:
             self._auto_commit_task.cancel()
         if self._began:
