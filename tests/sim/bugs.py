@@ -865,8 +865,8 @@ def takes_a_failed_offset_fetch_for_none(stack: ExitStack) -> None:
     """A committed offset that could not be read counts as none."""
 
     def make(once: Any) -> Any:
-        async def careless(self: Any, partitions: Any, unknown: Any) -> Any:
-            found = await once(self, partitions, unknown)
+        async def careless(self: Any, partitions: Any, *rest: Any) -> Any:
+            found = await once(self, partitions, *rest)
             missing = [tp for tp in partitions if tp not in found.offsets]
             found.offsets.update(dict.fromkeys(missing))
             return found
