@@ -837,7 +837,7 @@ def starts_behind_the_commit(stack: ExitStack) -> None:
 
         return off_by_one
 
-    _around(stack, group_offsets, "_committed", make)
+    _around(stack, group_offsets, "committed_offset", make)
 
 
 @_bug("S7")
@@ -851,7 +851,7 @@ def starts_before_the_commit(stack: ExitStack) -> None:
 
         return off_by_one
 
-    _around(stack, group_offsets, "_committed", make)
+    _around(stack, group_offsets, "committed_offset", make)
 
 
 @_bug("S8", "S6", "S4")
@@ -882,7 +882,7 @@ def takes_a_negative_offset_for_one(stack: ExitStack) -> None:
     _replace(
         stack,
         group_offsets,
-        "_committed",
+        "committed_offset",
         lambda data: OffsetAndMetadata(data.committed_offset if data.committed_offset >= 0 else -2),
     )
 
