@@ -63,6 +63,9 @@ def _told(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
         value = getattr(part, name)
         if name in _LEFT_OUT or not (version in spec.versions or version in spec.tagged):
             continue
+        if name == "groups":
+            # A broker is shared: who else has a group on this node is no part of the answer.
+            value = tuple(i for i in value if i.group_id.startswith(names.prefix) or not i.group_id)
         if name == "error_code":
             scalars.insert(0, error_name(value) if value else "OK")
         elif isinstance(value, tuple) and value and attrs.has(type(value[0])):
@@ -74,8 +77,6 @@ def _told(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
             scalars.append(f"{name}={_plain(name, value, names)}")
     yield " ".join(scalars) or "-"
     for name, items in lists:
-        if name == "groups":
-            items = [i for i in items if i.group_id.startswith(names.prefix) or not i.group_id]
         for item in _in_order(name, items, names):
             first, *rest = _told(item, version, names, "")
             yield f"{indent}  {name}: {first}"
