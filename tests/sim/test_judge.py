@@ -611,6 +611,17 @@ def test_s7_what_was_committed_does_not_come_again():
     assert broken(killed, starts(2, {T0: 1}, member="b"), delivers(1, member="b")) == ["S7"]
 
 
+def test_s7_but_to_a_static_member_that_does_not_know_yet_that_it_was_replaced():
+    def twice(instance):
+        told = [opening(instance=instance), starts(1, {T0: 0})]
+        heir = [starts(2, {T0: 0}, member="b"), delivers(0, member="b")]
+        stored = commits(1, member="b", generation=2)
+        return [told, opening("b", instance="i"), heir, stored, delivers(0, processed=False)]
+
+    assert broken(twice("i")) == []
+    assert broken(twice("j")) == ["S1", "S7"]
+
+
 def test_s7_nor_what_was_processed_by_whoever_let_go_in_good_order():
     """Without the wire and the broker, a revocation is as good as a commit."""
     first = [of(Assigned, partitions=(T0,), generation=-1), delivers(0, 1)]

@@ -267,12 +267,20 @@ class Book:
         """What brokers store is in the history: nothing else tells what is committed."""
         self.speakers: dict[str, Life] = {}
         """Member id -> who uses it."""
+        self.instances: dict[str, Life] = {}
+        """Instance id of a static member -> who asked to join by it last."""
 
     def life(self, name: str) -> Life:
         life = self.lives.get(name)
         if life is None:
             life = self.lives[name] = Life(name, Opening(time=0.0, member=name))
         return life
+
+    def is_replaced(self, life: Life) -> bool:
+        """Another has come in the place of a static member: what it had may be anybody's now. Until
+        it hears that it is fenced it cannot know, which is judged where it hears of it."""
+        instance = life.told.instance
+        return instance is not None and self.instances.get(instance, life) is not life
 
     def log(self, tp: TopicPartition) -> Log:
         log = self.logs.get(tp)

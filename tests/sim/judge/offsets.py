@@ -208,7 +208,7 @@ class Offsets:
             for at in (committed, *(cuts if tenure.life.told.resets else ()))
         ):
             pass  # what was committed may be of the log as it was
-        elif offset < log.floor:
+        elif offset < log.floor and not self._book.is_replaced(tenure.life):
             text = f"{what}, though {log.floor} was committed"
             self._book.report("S7", event, text, log.floor_by, tenure.began, number)
         elif tenure.starts:

@@ -36,8 +36,6 @@ class Ownership:
         self._book = book
         self._owners: dict[tuple[int, TopicPartition], tuple[Life, int]] = {}
         """Generation and partition -> who has it, and by which event."""
-        self._instances: dict[str, Life] = {}
-        """Instance id of a static member -> who asked to join by it last."""
         self.handlers: Handlers = {
             Assigned: self._assigned,
             Revoking: self._revoking,
@@ -137,22 +135,17 @@ class Ownership:
         life = tenure.life
         if life.told.rebalance_timeout < life.told.session_timeout:
             return
-        if _same_instance(life, holder.life) or self._is_replaced(life):
-            return  # until it hears that it is fenced, which is judged where it hears of it
+        if _same_instance(life, holder.life) or self._book.is_replaced(life):
+            return
         text = f"{what}, which is {holder.life.name}'s now"
         self._book.report("S1", event, text, tenure.began, holder.began, number)
-
-    def _is_replaced(self, life: Life) -> bool:
-        """Another has come in the place of a static member: what it had may be anybody's now."""
-        instance = life.told.instance
-        return instance is not None and self._instances.get(instance, life) is not life
 
     def _sent(self, number: int, event: Sent) -> None:
         if not (joins(event) or leaves(event)):
             return
         life = self._book.life(event.member)
         if event.api == "JoinGroup" and life.told.instance is not None:
-            self._instances[life.told.instance] = life
+            self._book.instances[life.told.instance] = life
         if life.told.shards and _has_lost(life, event.time):
             return  # and its application hears of it at the same time
         for tp, tenure in life.held.items():
