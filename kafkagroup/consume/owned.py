@@ -10,6 +10,7 @@ from collections import deque
 from uuid import UUID
 
 from kafkagroup._values import define, field
+from kafkagroup.consume.lag import behind
 from kafkagroup.consume.progress import UNKNOWN, Progress
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.records import RecordBatch
@@ -112,7 +113,7 @@ class OwnedPartition(Progress):
         """How many offsets lie between the position and the end; None while either is unknown."""
         if UNKNOWN in (self.position, self.end):
             return None
-        return max(0, self.end - self.position)
+        return behind(self.position, self.end)
 
     def to_commit(self) -> OffsetAndMetadata | None:
         """What to commit; None when the coordinator knows it already."""

@@ -40,7 +40,7 @@ from kafkagroup.types import OffsetAndMetadata
 from kafkagroup.wire.messages.group import HeartbeatResponse
 
 from . import process
-from .planting import Bug, bug
+from .planting import Bug, beats_while_waiting, bug
 from .planting import around as _around
 from .planting import replace as _replace
 
@@ -396,28 +396,7 @@ def forgets_heartbeats_while_draining(stack: ExitStack) -> None:
 @_bug("L3")
 def beats_when_polled(stack: ExitStack) -> None:
     """Heartbeats leave only while the application waits in the client."""
-
-    waits = True
-
-    def make(step: Any) -> Any:
-        def stepping(self: Any, event: Any, tasks: Any) -> None:
-            nonlocal waits
-            waits = self._application._session.waiting
-            step(self, event, tasks)
-
-        return stepping
-
-    def quiet(beat: Any) -> Any:
-        def beats(self: Any) -> None:
-            if waits:
-                beat(self)
-            elif self.member.next_beat <= self.now:
-                self._set(next_beat=self.now + 0.1)
-
-        return beats
-
-    _around(stack, drivers.Driver, "_step", make)
-    _around(stack, _Step, "_beat_when_due", quiet)
+    beats_while_waiting(stack, _Step)
 
 
 @_bug("L2")

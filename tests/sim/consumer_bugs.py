@@ -17,7 +17,7 @@ from kafkagroup.net import offsets as group_offsets
 from kafkagroup.net import session as sessions
 
 from . import bugs
-from .planting import Bug, around, bug, replace
+from .planting import Bug, around, beats_while_waiting, bug, replace
 
 __all__ = ["BUGS"]
 
@@ -229,27 +229,7 @@ def stays_in_the_epoch_that_it_joined_in(stack: ExitStack) -> None:
 @_bug("L3")
 def beats_when_it_is_polled(stack: ExitStack) -> None:
     """Heartbeats leave only while the application waits in the client."""
-    waits = True
-
-    def stepping(step: Any) -> Any:
-        def steps(self: Any, event: Any, tasks: Any) -> None:
-            nonlocal waits
-            waits = self._application._session.waiting
-            step(self, event, tasks)
-
-        return steps
-
-    def beating(beat: Any) -> Any:
-        def beats(self: Any) -> None:
-            if waits:
-                beat(self)
-            elif self.member.next_beat <= self.now:
-                self._set(next_beat=self.now + 0.1)
-
-        return beats
-
-    around(stack, drivers.Driver, "_step", stepping)
-    around(stack, _Step, "_beat_when_due", beating)
+    beats_while_waiting(stack, _Step)
 
 
 @_bug("L6")

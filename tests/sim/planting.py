@@ -11,7 +11,9 @@ from unittest import mock
 
 import attrs
 
-__all__ = ["Bug", "Planter", "around", "bug", "replace"]
+from kafkagroup.net import driver as drivers
+
+__all__ = ["Bug", "Planter", "around", "beats_while_waiting", "bug", "replace"]
 
 Planter = Callable[[ExitStack], None]
 
@@ -57,3 +59,28 @@ def replace(stack: ExitStack, owner: Any, name: str, new: Any) -> None:
 def around(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     """Replace a method by what `make` makes of it."""
     replace(stack, owner, name, wraps(getattr(owner, name))(make(getattr(owner, name))))
+
+
+def beats_while_waiting(stack: ExitStack, step_type: type) -> None:
+    """Heartbeats leave only while the application waits in the client, whichever protocol's."""
+    waits = True
+
+    def stepping(step: Any) -> Any:
+        def steps(self: Any, event: Any, tasks: Any) -> None:
+            nonlocal waits
+            waits = self._application._session.waiting
+            step(self, event, tasks)
+
+        return steps
+
+    def beating(beat: Any) -> Any:
+        def beats(self: Any) -> None:
+            if waits:
+                beat(self)
+            elif self.member.next_beat <= self.now:
+                self._set(next_beat=self.now + 0.1)
+
+        return beats
+
+    around(stack, drivers.Driver, "_step", stepping)
+    around(stack, step_type, "_beat_when_due", beating)
