@@ -83,7 +83,9 @@ def _times(commits: DataFrame, after: DataFrame | None) -> dict[TopicPartition, 
         "row_number() OVER (PARTITION BY topic, partition ORDER BY time NULLS LAST) AS n",
         "count(time) OVER (PARTITION BY topic, partition) AS total",
     )
-    kept = f"IF(latest <= {_LAST} OR n % ceil(total / {_SAMPLES}) = 0, time, NULL)"
+    # Where all are known already the total is 0, by which nothing can be divided.
+    stride = f"greatest(ceil(total / {_SAMPLES}), 1)"
+    kept = f"IF(latest <= {_LAST} OR n % {stride} = 0, time, NULL)"
     rows = (
         ranked.selectExpr("topic", "partition", f"{kept} AS time")
         .groupBy("topic", "partition")
