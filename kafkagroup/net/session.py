@@ -151,10 +151,12 @@ class Session:
         """Wait until what is in hand of these is processed, at most until `deadline`."""
         self.draining = True
         self.lease.end()
-        with anyio.move_on_at(min(deadline, self.give_up_at)):
-            while self.delivery.in_hand(partitions):
-                await self.changed.wait()
-        self.draining = False
+        try:
+            with anyio.move_on_at(min(deadline, self.give_up_at)):
+                while self.delivery.in_hand(partitions):
+                    await self.changed.wait()
+        finally:
+            self.draining = False
 
     # ------------------------------------------------------------ commits
 

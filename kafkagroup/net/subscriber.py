@@ -97,6 +97,8 @@ class Subscriber:
         """Whether what is owned is kept while the group rebalances: only if every assignor can."""
         self._lost = False
         """Whether all is lost, and the application does not know yet."""
+        self._parting = anyio.CancelScope()
+        """What is waited for before something is let go of: in vain, once all is lost."""
         self._had: tuple[Sequence[TopicPartition], int] = ((), -1)
         """What was assigned last, sorted, and in which generation; kept through revocations."""
         self._let_go_in = -1
@@ -164,6 +166,8 @@ class Subscriber:
         """Stop handing out what goes at once, even while a callback runs."""
         self._session.settled = False
         self._lost = lost
+        if lost:
+            self._parting.cancel()
         self._session.delivery.revoke(self._going(lost=lost))
         self._session.notify()
 
@@ -255,12 +259,14 @@ class Subscriber:
             # would keep partitions as long as the group rebalances.
             session.last_poll = anyio.current_time()
         revoked = sorted(session.delivery.owned.keys() - set(assigned))
+        self._came_back = generation.generation_id == self._let_go_in
+        self._let_go_in = generation.generation_id if revoked else -1
         if revoked:
             session.delivery.revoke(revoked)
             now, share = anyio.current_time(), session.options.rebalance_timeout * _DRAIN_SHARE
             await self._let_go(revoked, now + share, tell=True)
             session.history.let_go(anyio.current_time() - now)
-        if session.assigned_to and not self._stands(generation):
+        if self._lost or (session.assigned_to and not self._stands(generation)):
             return  # fenced midway: nothing of it is ours
         added = sorted(owned.tp for owned in session.delivery.own(assigned))
         self._start_at(await self._call(self._callbacks.assigned, added))
@@ -271,8 +277,6 @@ class Subscriber:
         # KIP-429: now that they are free, a second round gives them away. A static member that was
         # away when it should have rejoined, and is given the same generation again (KIP-345), owes
         # it still: nobody else knows of them.
-        self._came_back = generation.generation_id == self._let_go_in
-        self._let_go_in = generation.generation_id if revoked else -1
         if (revoked or self._came_back) and not self._claims and session.driver is not None:
             reason = f"let go of {len(revoked) or 'some'} partitions"
             session.history.asked(RebalanceCause.HANDOVER, reason)
@@ -354,19 +358,27 @@ class Subscriber:
     async def _let_go(
         self, going: Sequence[TopicPartition], deadline: float, *, tell: bool
     ) -> None:
-        """Let the record in hand be processed, commit, tell the application, and own it no more."""
+        """Let the record in hand be processed, commit, tell the application, and own it no more.
+
+        Where all is lost meanwhile, what is not told yet is told as lost: a commit would be
+        refused, and over a connection that is dead it would keep the member from coming again.
+        """
         session = self._session
-        await session.drain(going, deadline)
-        if session.assigned_to and self._lost:
-            return  # meanwhile: it is not for us to commit, and told as lost
-        if session.auto_commit:
-            await self._last_commit(_commit_time(deadline))
-        else:
-            await session.commits_answered(_commit_time(deadline))
+        with anyio.CancelScope() as self._parting:
+            if self._lost:
+                return
+            await session.drain(going, deadline)
+            if session.auto_commit:
+                await self._last_commit(_commit_time(deadline))
+            else:
+                await session.commits_answered(_commit_time(deadline))
+        if self._lost:
+            return
         if tell:
             await self._call(self._callbacks.revoked, going)
-            # Its own, asked for meanwhile: once the next generation begins it would be refused.
-            await session.commits_answered(_commit_time(deadline))
+            with anyio.CancelScope() as self._parting:
+                # Its own, asked for meanwhile: once the next generation begins it would be refused.
+                await session.commits_answered(_commit_time(deadline))
         session.delivery.release(going)
 
     async def _last_commit(self, left: float) -> None:

@@ -11,9 +11,10 @@ import pytest
 from kafkagroup import Consumer
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode
-from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.testing.embedded import EmbeddedKafka, Swallow
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -90,6 +91,56 @@ async def test_what_goes_is_handed_out_no_more_even_while_a_callback_runs(
                 await anyio.sleep(5)
                 assert story[:3] == ["assigning", "assigned", told]
                 await consumer.stop()
+
+
+@pytest.mark.parametrize(
+    ("assignors", "end"),
+    [
+        (None, told_by_a_heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)),
+        ([cooperative_sticky_assignor], another_subscription),
+    ],
+    ids=["eager", "cooperative"],
+)
+@pytest.mark.parametrize("auto_commit", [True, False], ids=["auto-commit", "own-commit"])
+async def test_the_last_commit_is_not_waited_for_by_who_is_no_member_any_more(
+    network: Any, assignors: Any, end: End, auto_commit: bool
+) -> None:
+    """Over a connection that is dead nobody refuses it, and the member came again only when its
+    time was up."""
+    story: list[str] = []
+    consumer = Consumer(
+        "t",
+        bootstrap_servers="kafka-1",
+        group_id="g",
+        assignors=assignors,
+        heartbeat_interval_ms=50,
+        auto_offset_reset="earliest",
+        enable_auto_commit=auto_commit,
+        on_partitions_assigned=lambda _: story.append("assigned"),
+        on_partitions_revoked=lambda _: story.append("revoked"),
+        on_partitions_lost=lambda _: story.append("lost"),
+    )
+    async with network, EmbeddedKafka({"t": 1, "u": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["x", "y"], partition=0)
+        with anyio.fail_after(60):
+            async with consumer, anyio.create_task_group() as tasks:
+                await anext(consumer)
+                await anyio.sleep(2)
+                dead = kafka.fail(OffsetCommitRequest, Swallow(), times=None)
+                await anext(consumer)
+                if not auto_commit:
+                    tasks.start_soon(consumer.commit)
+                tasks.start_soon(anext, consumer)
+                await end(kafka, consumer)
+                await anyio.sleep(1)
+                assert story == ["assigned"]
+                kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+                await anyio.sleep(1)
+                assert story == ["assigned", "lost"]
+                dead.stop()
+                tasks.cancel_scope.cancel()
+            assert consumer.assignment() == frozenset()
 
 
 async def test_what_a_static_member_let_go_of_is_given_away_though_it_was_away_then(

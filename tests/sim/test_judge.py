@@ -696,6 +696,15 @@ def test_s8_who_has_read_beyond_a_cut_goes_back_to_it():
     assert broken(read_and_cut(), twice, last) == ["S8"]
 
 
+def test_s4_a_commit_may_have_waited_for_its_coordinator_while_the_log_was_cut():
+    """Asked for before the cut was heard of, and of what was processed by then; once."""
+    back, looks = delivers(2, anew=10), request("FindCoordinator", connection=3)
+    assert broken(read_and_cut(), delivers(4, 5), back, looks, commits(6), commits(3)) == []
+    assert broken(read_and_cut(), delivers(4, 5), looks, back, commits(6)) == ["S4"]
+    again = commits(6, generation=2)
+    assert broken(read_and_cut(), delivers(4, 5), back, looks, commits(6), again) == ["S4"]
+
+
 def test_s8_whose_commit_is_beyond_a_cut_starts_there():
     heir = [revokes(T0), joins(2), opening("b"), starts(2, {T0: 4}, member="b")]
     ends = [commits(6, member="b", generation=2), closes(T0, member="b"), finished(6, 6)]

@@ -85,7 +85,7 @@ class Tenure:
     safe: int | None = None
     """What of that the client is sure to know of: the application has come back since."""
     left_behind: int = -1
-    """How far it had processed when it sought, until the next commit leaves."""
+    """How far it had processed when it went back, until the next commit leaves."""
     sought_by: int = -1
     sought_at: float = -math.inf
     asked: int = -1

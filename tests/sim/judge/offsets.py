@@ -173,6 +173,7 @@ class Offsets:
             lawful = any(log.adjoins(at, offset) for at in (expected, *cuts))
         elif cuts:
             lawful = tenure.life.told.resets and offset == log.next_visible(min(cuts))
+            _leave_behind(tenure, log, number, event.time)
             _move(tenure, log, min(cuts))
         else:
             lawful = offset == expected or offset == log.next_visible(expected)
@@ -227,8 +228,7 @@ class Offsets:
         before = tenure.position if tenure.position is not None else log.floor
         for offset in range(before, event.offset):
             log.flag(offset, PROCESSED | PASSED)  # by the application's wish
-        tenure.left_behind = max(tenure.left_behind, _done(tenure, log))
-        tenure.sought_by, tenure.sought_at = number, event.time
+        _leave_behind(tenure, log, number, event.time)
         _move(tenure, log, event.offset)
 
     def _processed(self, number: int, event: Processed) -> None:
@@ -547,6 +547,12 @@ def _identity(life: Life, commit: Sent, offset: int) -> tuple[str, int, int]:
     """What makes a commit the same as one before. KIP-848: the epoch that it is stamped with is the
     one of when it leaves, each time."""
     return commit.member_id, -1 if life.assigned_to else commit.generation, offset
+
+
+def _leave_behind(tenure: Tenure, log: Log, number: int, now: float) -> None:
+    """A commit that waits for its coordinator or its turn may still be of what was done before."""
+    tenure.left_behind = max(tenure.left_behind, _done(tenure, log))
+    tenure.sought_by, tenure.sought_at = number, now
 
 
 def _move(tenure: Tenure, log: Log, offset: int | None) -> None:
