@@ -1280,6 +1280,21 @@ def test_l2_who_was_turned_away_comes_again_once_all_is_well():
     assert broken(turned_away, 2.0, request("FindCoordinator")) == []
     assert broken(turned_away, 4.0, request("FindCoordinator")) == ["L2"]
     assert broken(turned_away[:-1], 4.0, request("FindCoordinator")) == []
+
+
+def test_l2_who_is_turned_away_as_who_it_was_before_its_join_has_come_again_already():
+    """Its heartbeat had to wait for a connection, and the join overtook it."""
+
+    def beaten(member_id):
+        asked = {"member_id": member_id, "generation": 1}
+        return request("Heartbeat", error="UNKNOWN_MEMBER_ID", connection=2, asked=asked)
+
+    named = request("JoinGroup", error="MEMBER_ID_REQUIRED", told={"member_id": "B"})
+    parked = request("JoinGroup", answer=False, asked={"member_id": "B"})
+    lost = [beats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,))]
+    begin = [opening(), starts(1, {T0: 0}), Healed(time=0.0), lost, named, parked]
+    assert broken(begin, beaten("A"), 5.0, request("Metadata")) == []
+    assert broken(begin, beaten("B"), 5.0, request("Metadata")) == ["L2"]
     closing = [opening(), starts(1, {T0: 0}), Healed(time=0.0), of(Closing), revokes(T0), leaves()]
     assert broken(closing, beats("UNKNOWN_MEMBER_ID"), 4.0, request("Metadata")) == []
 

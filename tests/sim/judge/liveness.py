@@ -63,6 +63,8 @@ class Pulse:
     """A JoinGroup or SyncGroup is its heartbeat now."""
     parked_by: int = -1
     """The last JoinGroup or LeaveGroup."""
+    joined_as: str = ""
+    """The member id that it joined with last, or was given for that."""
     seen_at: float = 0.0
     """When the group last knew it."""
     away_since: float | None = None
@@ -149,7 +151,7 @@ class Liveness:
             # The one request of KIP-848 is answered at once.
             pulse.parked, pulse.told_at, pulse.free = event.api != BEATS, None, None
             pulse.drains_at = None
-            pulse.parked_by = number
+            pulse.parked_by, pulse.joined_as = number, event.member_id
         elif event.api == BEATS and event.owned is not None and pulse.target >= {*event.owned}:
             pulse.told_at = pulse.drains_at = pulse.free = None
         elif lives_on(event):
@@ -237,8 +239,13 @@ class Liveness:
         life = self._book.life(event.member)
         pulse = self._pulse(life)
         request = self._book.request(event)
-        # One that has joined again since is told nothing new by an answer to what it asked before.
-        late = request is not None and request[0] < pulse.parked_by
+        if event.api == "JoinGroup":
+            pulse.joined_as = event.member_id or pulse.joined_as
+        # One that has joined again since is told nothing new by an answer to what it asked before,
+        # or asked as who it was before, on a connection that had to be made first.
+        late = request is not None and (
+            request[0] < pulse.parked_by or request[1].member_id not in ("", pulse.joined_as)
+        )
         if event.error not in _ALIVE and life.closing is None and not late:
             pulse.refused = (event.time, number)
         if event.error in _ALIVE or event.error == "UNRELEASED_INSTANCE_ID":
