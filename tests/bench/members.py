@@ -16,7 +16,10 @@ from typing import Any, Protocol
 
 import attrs
 
-__all__ = ["FLEETS", "Fleet", "Heard", "Member", "settled"]
+from .heard import Heard, Record
+from .java_members import JavaMember
+
+__all__ = ["FLEETS", "Fleet", "Member", "settled"]
 
 _PATIENCE = 90.0
 """Seconds without the partitions being shared out, after which a trial has failed."""
@@ -26,32 +29,6 @@ _LOOK = 0.005
 
 _POLL = 0.02
 """Seconds that a thread of librdkafka waits in a poll: as late as it may hear that it is to end."""
-
-Record = Callable[[int], None]
-"""Called with the partition of each record that a member reads."""
-
-
-@attrs.define(eq=False)
-class Heard:
-    """What one member has been told that it owns."""
-
-    owned: frozenset[int] = frozenset()
-    """Partitions of the one topic."""
-    changed_at: float = 0.0
-    """When that changed last, on the clock of `time.perf_counter`."""
-
-    def gained(self, partitions: Iterable[Any]) -> None:
-        """Own these too: anything that has a `partition`."""
-        self._change(self.owned | {tp.partition for tp in partitions})
-
-    def gone(self, partitions: Iterable[Any]) -> None:
-        """Own these no longer."""
-        self._change(self.owned - {tp.partition for tp in partitions})
-
-    def _change(self, owned: frozenset[int]) -> None:
-        # A new value, never a changed one: librdkafka's threads come here while the loop looks.
-        if owned != self.owned:
-            self.owned, self.changed_at = owned, time.perf_counter()
 
 
 class Member(Protocol):
@@ -287,6 +264,15 @@ _librdkafka = partial(
     reset_option="auto.offset.reset",
 )
 
+_java = partial(
+    Fleet,
+    make=JavaMember,
+    heartbeat_ms=3_000,
+    heartbeat_option="heartbeat.interval.ms",
+    reset_option="auto.offset.reset",
+)
+_JAVA = "org.apache.kafka.clients.consumer"
+
 FLEETS: Mapping[str, Fleet] = {
     "ours": Fleet(client="kafkagroup", make=_Ours, heartbeat_ms=1_000, calm_after=3),
     "ours_cooperative": Fleet(
@@ -308,6 +294,19 @@ FLEETS: Mapping[str, Fleet] = {
         heartbeat_ms=1_000,
         calm_after=3,
         options={"group_protocol": "consumer"},
+    ),
+    "java": _java(
+        client="Java range", options={"partition.assignment.strategy": f"{_JAVA}.RangeAssignor"}
+    ),
+    "java_cooperative": _java(
+        client="Java cooperative-sticky",
+        options={"partition.assignment.strategy": f"{_JAVA}.CooperativeStickyAssignor"},
+    ),
+    "java_assigned": _java(
+        client="Java KIP-848",
+        options={"group.protocol": "consumer"},
+        heartbeat_ms=5_000,
+        heartbeat_option=None,
     ),
     "librdkafka_assigned": _librdkafka(
         client="librdkafka KIP-848",

@@ -14,9 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 import uuid
 from collections.abc import Mapping
+
+from kafkagroup.testing._jars import LocalKafkaUnavailable
+from tests.assign.java_side import find_java
 
 from . import broker
 from . import trial as trials
@@ -30,9 +34,9 @@ MEMBERS = 20
 PARTITIONS = 64
 
 KINDS: Mapping[str, tuple[str, ...]] = {
-    "eager": ("ours", "aiokafka", "librdkafka"),
-    "cooperative": ("ours_cooperative", "aiokafka", "librdkafka_cooperative"),
-    "KIP-848": ("ours_assigned", "librdkafka_assigned"),
+    "eager": ("ours", "aiokafka", "librdkafka", "java"),
+    "cooperative": ("ours_cooperative", "aiokafka", "librdkafka_cooperative", "java_cooperative"),
+    "KIP-848": ("ours_assigned", "librdkafka_assigned", "java_assigned"),
 }
 """What rebalances alike; aiokafka has no cooperative rebalancing, and is what to beat."""
 
@@ -49,7 +53,8 @@ ASSIGNED_JOIN = Target(50, 1.5)
 
 def measure(bootstrap: str, settings: Settings) -> list[Figure]:
     """The figures of all clients, seconds."""
-    fleets = dict.fromkeys(name for names in KINDS.values() for name in names)
+    kinds = {kind: _there(names) for kind, names in KINDS.items()}
+    fleets = dict.fromkeys(name for names in kinds.values() for name in names)
     times: dict[str, list[dict[str, float]]] = {name: [] for name in fleets}
     with broker.topic(bootstrap, PARTITIONS) as topic:
         for seed in range(settings.repeats):
@@ -69,12 +74,27 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
             client=FLEETS[name].client,
             values=tuple(one[change] for one in times[name]),
             target=_target(kind, change) if name.startswith("ours") else None,
-            note=f"heartbeat {(settings.heartbeat_ms or FLEETS[name].heartbeat_ms) / 1000:g} s",
+            note=_pace(settings.heartbeat_ms or FLEETS[name].heartbeat_ms),
         )
-        for kind, names in KINDS.items()
+        for kind, names in kinds.items()
         for change in TARGETS
         for name in names
     ]
+
+
+def _pace(heartbeat_ms: int) -> str:
+    """What a member costs its coordinator while nothing happens."""
+    return f"heartbeat {heartbeat_ms / 1000:g} s: {3_600_000 / heartbeat_ms:g} an hour"
+
+
+def _there(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Without Java its consumer is left out, and that is said."""
+    try:
+        find_java()
+    except LocalKafkaUnavailable as missing:
+        print(f"not measured: Java's consumer: {missing}", file=sys.stderr)
+        return tuple(name for name in names if not name.startswith("java"))
+    return names
 
 
 def _target(kind: str, change: str) -> Target:
