@@ -1,5 +1,6 @@
 """Groups of this consumer together with aiokafka's, librdkafka's and Java's: each kind leads and is
-led, and members of one kind take the place of those of another while the group goes on.
+led, or the coordinator assigns to all, and members of one kind take the place of those of another
+while the group goes on, or moves from one protocol to the other.
 
 On one broker only, the real one where there is Java; asyncio only, as aiokafka is.
 """
@@ -72,6 +73,8 @@ class Member:
     """A running consumer, whatever its kind."""
 
     kind: str
+    assigned_to: bool = False
+    """Whether it leaves the assignment to the coordinator (KIP-848)."""
     owns: list[int] = attrs.field(factory=list)
     """The partitions it has now, sorted."""
     history: list[tuple[float, str, frozenset[int]]] = attrs.field(factory=list)
@@ -113,9 +116,9 @@ class Group:
             for member in tuple(group.members):
                 await group.stop(member)
 
-    def start(self, kind):
+    def start(self, kind, *, assigned_to=False):
         """A new member of a kind."""
-        member = Member(kind)
+        member = Member(kind, assigned_to)
         self.members.append(member)
         self.everyone.append(member)
         runs = {
@@ -158,11 +161,14 @@ class Group:
                 self.seen.add(record.value)
 
         vars(watched).update(vars(assignor))
+        protocol = (
+            {"group_protocol": "consumer"} if member.assigned_to else {"assignors": [watched]}
+        )
         consumer = Consumer(
             self.name,
             bootstrap_servers=self.bootstrap,
             group_id=self.name,
-            assignors=[watched],
+            **protocol,
             heartbeat_interval_ms=HEARTBEAT_MS,
             session_timeout_ms=SESSION_MS,
             on_partitions_assigned=gained,
@@ -219,10 +225,8 @@ class Group:
             {
                 "bootstrap.servers": self.bootstrap,
                 "group.id": self.name,
-                "partition.assignment.strategy": self.strategy,
                 "auto.offset.reset": "earliest",
-                "heartbeat.interval.ms": HEARTBEAT_MS,
-                "session.timeout.ms": SESSION_MS,
+                **_dotted(member, self.strategy),
             }
         )
         consumer.subscribe(
@@ -241,8 +245,8 @@ class Group:
         java = find_java()
         program = Path(__file__).parent / "java" / "Member.java"
         command = [java.command, "-XX:TieredStopAtLevel=1", "-cp", f"{java.jars}/*"]
-        options = f"heartbeat.interval.ms={HEARTBEAT_MS}", f"session.timeout.ms={SESSION_MS}"
-        arguments = [self.bootstrap, self.name, JAVA_ASSIGNORS[self.strategy], *options]
+        options = _dotted(member, JAVA_ASSIGNORS[self.strategy])
+        arguments = [self.bootstrap, self.name, *(f"{k}={v}" for k, v in options.items())]
         async with await anyio.open_process(
             [*command, str(program), *arguments], stderr=subprocess.DEVNULL
         ) as process:
@@ -324,6 +328,18 @@ class Group:
         return versions == {OUR_VERSION}
 
 
+def _dotted(member, strategy):
+    """What decides how a member of librdkafka or Java is assigned to; the pace of those that the
+    coordinator assigns to is the broker's."""
+    if member.assigned_to:
+        return {"group.protocol": "consumer"}
+    return {
+        "partition.assignment.strategy": strategy,
+        "heartbeat.interval.ms": HEARTBEAT_MS,
+        "session.timeout.ms": SESSION_MS,
+    }
+
+
 @pytest.fixture
 def wave(name, produce):
     """Append some records to each partition, and wait until the group has had them all."""
@@ -403,6 +419,45 @@ async def test_each_kind_leads_the_others_cooperatively_and_hands_over_cleanly(
             group.start(kind)
             await group.settle()
             await wave(group)
+    assert group.handed_over_twice() == []
+
+
+@pytest.mark.usefixtures("java")
+async def test_the_coordinator_assigns_to_each_kind_and_they_hand_over_cleanly(
+    bootstrap, name, fill, wave
+):
+    """KIP-848, from the first member to the last; and each kind takes another's place."""
+    kinds = "java", "ours", "librdkafka"
+    await fill(PARTITIONS)
+    async with Group.on(bootstrap, name, "cooperative-sticky") as group:
+        for kind in kinds:
+            group.start(kind, assigned_to=True)
+            await group.settle()
+            await wave(group)
+        for kind in (*kinds[1:], kinds[0]):
+            await group.stop(group.members[0])
+            group.start(kind, assigned_to=True)
+            await group.settle()
+            await wave(group)
+    assert group.handed_over_twice() == []
+
+
+@pytest.mark.usefixtures("java")
+async def test_a_group_of_all_kinds_rolls_to_the_new_protocol_and_back(bootstrap, name, fill, wave):
+    """One member at a time: between, some are assigned to and some would lead; nothing is lost."""
+    kinds = "ours", "java", "librdkafka"
+    await fill(PARTITIONS)
+    async with Group.on(bootstrap, name, "cooperative-sticky") as group:
+        for kind in kinds:
+            group.start(kind)
+            await group.settle()
+        await wave(group)
+        for assigned_to in (True, False):
+            for kind in kinds:
+                await group.stop(group.members[0])
+                group.start(kind, assigned_to=assigned_to)
+                await group.settle()
+                await wave(group)
     assert group.handed_over_twice() == []
 
 

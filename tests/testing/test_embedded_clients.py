@@ -267,10 +267,14 @@ class JavaMember:
         java = find_java()
         program = Path(__file__).parent.parent / "live" / "java" / "Member.java"
         command = (java.command, "-XX:TieredStopAtLevel=1", "-cp", f"{java.jars}/*")
-        options = ("heartbeat.interval.ms=100", "session.timeout.ms=6000")
+        options = (
+            f"partition.assignment.strategy={assignor}",
+            "heartbeat.interval.ms=100",
+            "session.timeout.ms=6000",
+        )
         self.owns: set[int] = set()
         self.process = subprocess.Popen(
-            [*command, str(program), kafka.bootstrap_servers, "t", assignor, *options],
+            [*command, str(program), kafka.bootstrap_servers, "t", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

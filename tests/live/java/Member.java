@@ -1,6 +1,6 @@
 // A member of Kafka's own consumer, told what to do by its standard input, until that ends.
 //
-//   java -cp <jars>/* Member.java <bootstrap> <group and topic> <assignor> <option=value> ...
+//   java -cp <jars>/* Member.java <bootstrap> <group and topic> <option=value> ...
 //
 // Prints one line for all that happens, with the microseconds since 1970 at which it did:
 //   1700000000000000 gained 0 2       before the application may read these partitions
@@ -25,9 +25,8 @@ public class Member implements ConsumerRebalanceListener {
         Properties options = new Properties();
         options.put("bootstrap.servers", args[0]);
         options.put("group.id", args[1]);
-        options.put("partition.assignment.strategy", args[2]);
         options.put("auto.offset.reset", "earliest");
-        for (int n = 3; n < args.length; n++) {
+        for (int n = 2; n < args.length; n++) {
             String[] option = args[n].split("=", 2);
             options.put(option[0], option[1]);
         }
