@@ -197,7 +197,7 @@ async def test_a_subscription_that_changes_is_the_coordinators_business(bootstra
 async def test_auto_is_the_coordinators_where_it_can(bootstrap, name, fill):
     await fill(1)
     async with Worker(bootstrap, name, group_protocol="auto").consumer as consumer:
-        assert len(await consumer.wait_assignment()) == 1
+        await until(lambda: len(consumer.assignment()) == 1)
         assert (await describe(bootstrap, name))[2] == [1]
 
 
