@@ -220,8 +220,8 @@ class Fetcher:
     ) -> tuple[bool, bool]:
         """One fetch of up to `room` bytes; answer whether metadata has turned out to be stale, and
         whether nothing came at all, no error either."""
-        asked = {o.tp: (o, o.fetch_offset) for o in ready}
         part = session.request(*self._entries(ready))
+        asked = {o.tp: (o, o.fetch_offset, o.checked_epoch) for o in ready}
         broker = self._cluster.broker(node)
         coming = min(room, len(ready) * self._options.max_partition_fetch_bytes)
         self._room.asked(coming)
@@ -253,9 +253,10 @@ class Fetcher:
                 committed_only = self._options.isolation_level
                 end = data.last_stable_offset if committed_only else data.high_watermark
                 session.ends[tp] = end
-            owned, offset = asked.get(tp, (None, 0))
-            # Not what it was when the request left: revoked, or the application has sought.
-            if owned is None or owned.revoked or owned.fetch_offset != offset:
+            owned, *at = asked.get(tp, (None, 0, 0))
+            # Not what it was when the request left: revoked, or the application has sought. Or
+            # there is a leader whose log agrees up to here, but need not have what this brings.
+            if owned is None or owned.revoked or [owned.fetch_offset, owned.checked_epoch] != at:
                 continue
             # KIP-951: an error that names the new leader needs no look at the metadata.
             if not (data.error_code and self._cluster.take_leader(tp, data.current_leader, answer)):

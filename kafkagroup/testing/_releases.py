@@ -198,6 +198,8 @@ class Release:
             "offsets.topic.replication.factor": str(copies),
             # 128 MiB by default, taken from the heap at the start.
             "log.cleaner.dedupe.buffer.size": str(4 << 20),
+            # Kafka's 15 s are how long a test waits until something is compacted.
+            "log.cleaner.backoff.ms": "1000",
         }
         for log in self.logs:
             properties[f"{log}.num.partitions"] = "3"

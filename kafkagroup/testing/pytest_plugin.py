@@ -13,7 +13,8 @@ before it:
 - `local`: `LocalKafka`, real Apache Kafka, if there is Java;
 - `embedded`: `EmbeddedKafka`, the broker inside this process.
 
-Each has 10 s to start. Fetching Kafka's jars, which `local` does once in the life of a cache, has
+Each has 10 s to answer; the JVM of `local`, which takes 4 s on a machine with nothing else to do,
+has 60 s. Fetching Kafka's jars, which `local` does once in the life of a cache, has
 `DOWNLOAD_TIMEOUT` (120 s) of its own. `KAFKAGROUP_KAFKA` names the only one to be tried: if it does
 not work, the tests that use the fixture fail.
 """
@@ -157,7 +158,7 @@ def _container() -> Iterator[str]:
 def _local() -> Iterator[str]:
     from kafkagroup.testing.local import LocalKafka
 
-    with LocalKafka(start_timeout=_START_TIMEOUT) as running:
+    with LocalKafka() as running:
         yield running.bootstrap_servers
 
 

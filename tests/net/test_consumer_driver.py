@@ -106,7 +106,7 @@ async def test_line_34_fenced_while_it_lets_go_it_commits_nothing_and_takes_up_n
                 ErrorCode.FENCED_MEMBER_EPOCH,
                 when=lambda request: request.member_id == mine,
             )
-            await until(lambda: not first.assignment())
+            await until(lambda: ("lost", (T0, T1)) in story)
             with anyio.move_on_after(1):
                 await first.getone()
             committed = kafka.committed("g", "t")

@@ -201,6 +201,27 @@ async def test_what_was_fetched_and_not_handed_out_is_fetched_anew(
         assert warnings(caplog) == []
 
 
+async def test_what_arrives_from_before_the_truncation_is_not_taken_for_what_is_there_now(
+    reading: Any,
+) -> None:
+    """The answer is late: the position it was asked from has been found good meanwhile, but what it
+    brings is cut off. Reading went on behind it, and what is there now came to nobody."""
+    async with reading() as (kafka, consumer), consumer(metadata_max_age_ms=500) as c:
+
+        def at_the_end(request: FetchRequest) -> bool:
+            return any(p.fetch_offset == 10 for t in request.topics for p in t.partitions)
+
+        kafka.fail(FetchRequest, Delay(5.0), when=at_the_end)
+        await c.assign([TP])
+        await values_of(c, 10)
+        await anyio.sleep(0.2)
+        fill(kafka, 10, 12)
+        await anyio.sleep(1)
+        kafka.truncate("t", 0, 10)
+        fill(kafka, 10, 14, "new")
+        assert await values_of(c, 4) == [f"new {n}" for n in range(10, 14)]
+
+
 async def test_the_batch_that_is_open_is_read_to_its_end(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer(group_id="g") as c:
         kafka.produce("t", [f"old {n}" for n in range(10, 20)], partition=0)

@@ -513,6 +513,19 @@ def test_s4_the_application_may_name_any_offset():
     assert broken(first, sought, looks, commits(2)) == []
 
 
+def test_s5_a_commit_by_number_may_go_back_over_what_nobody_sees():
+    """It names the offset behind the record; the one before, of all that is processed, is on its
+    way out when it is asked for."""
+    first = [written(0, -1, 2), opening(), starts(1, {T0: 0}), delivers(0)]
+    named = of(Committing, token=1, offsets={T0: 1})
+    assert broken(first, named, commits(2), commits(1)) == []
+    assert set(broken(first, commits(2), commits(1))) == {"S5"}
+    seen = [written(0, 1, 2), *first[1:], delivers(1)]
+    assert set(broken(seen, of(Committing, token=1, offsets=None), commits(2), commits(1))) == {
+        "S5"
+    }
+
+
 def test_s4_a_commit_may_have_waited_for_its_connection_while_the_application_sought():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1), of(Sought, partition=T0, offset=0)]
     assert broken(first, commits(2)) == []
@@ -794,6 +807,25 @@ def test_s10_a_heartbeat_past_a_join_may_have_waited_for_its_connection():
     assert broken(again, greeting, beat) == []
     assert broken(again, revokes(T0), joins(3, T0), assigned(3, T0), greeting, beat) == []
     assert broken(again, greeting, beat, beat) == ["S10"]
+
+
+def test_s10_a_heartbeat_past_a_join_may_be_of_before_one_that_was_given_up():
+    """Its answer came when it was not waited for any more: the member never took it."""
+
+    def joining(**options):
+        return request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, **options)
+
+    begun = [opening(cooperative=True), starts(1, {T0: 0})]
+    late = joining(told={"member_id": "A", "generation": 2})
+    parked = joining(answer=False)
+    beats_of = {n: beats("REBALANCE_IN_PROGRESS", generation=n) for n in (0, 1, 2)}
+    assert broken(begun, late, parked, beats_of[1], beats_of[1]) == []
+    assert broken(begun, late, parked, beats_of[2], beats_of[2]) == []
+    assert broken(begun, late, parked, beats_of[0]) == ["S10"]
+    synced = request(
+        "SyncGroup", asked={"member_id": "A", "generation": 2}, told={"assigned": (T0,)}
+    )
+    assert broken(begun, late, synced, parked, beats_of[1]) == ["S10"]
 
 
 def test_s10_what_is_lost_was_taken():

@@ -12,6 +12,7 @@ import pytest
 from brokers import numbered
 
 from kafkagroup import TopicPartition
+from kafkagroup.wire.records import NewRecord
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 
@@ -261,6 +262,35 @@ def test_what_retention_takes_from_under_a_stream(
     assert [offset for _, offset, _ in stream.rows()] == [0, 1, 2, 3, 4, 8, 9]
 
 
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes-on"])
+def test_what_retention_takes_while_a_batch_is_at_it(
+    spark: Any, broker: Any, name: str, tmp_path: Path, fails: bool
+) -> None:
+    """Its offsets are settled, and then some of them are gone: an error, and the batch is tried
+    again; or what there is."""
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 10))
+    seen: list[list[int]] = []
+
+    def late(frame: Any, number: int) -> None:
+        broker.delete_records(name, 0, 3)
+        seen.append(sorted(row.offset for row in frame.select("offset").collect()))
+
+    stream = Stream(
+        spark, broker.address, tmp_path, subscribe=name, failOnDataLoss=str(fails).lower()
+    )
+    reader = spark.readStream.format("kafkagroup").options(**stream.options).load()
+    writer = reader.writeStream.foreachBatch(late).option("checkpointLocation", stream.checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    if fails:
+        with pytest.raises(Exception, match=f"{name}/0 is to be read from 0, but has 3 to 10"):
+            query.awaitTermination(300)
+        assert seen == []
+    else:
+        assert query.awaitTermination(300)
+        assert seen == [[3, 4, 5, 6, 7, 8, 9]]
+
+
 def test_topics_by_pattern_those_to_come_and_those_that_go(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
@@ -285,7 +315,38 @@ def test_topics_by_pattern_those_to_come_and_those_that_go(
     assert stream.rows() == sorted([*expected(p0=2), *expected(p0=4)])
 
 
-def test_what_compaction_and_aborted_transactions_leave(
+def test_what_compaction_leaves(spark: Any, broker: Any, name: str, tmp_path: Path) -> None:
+    """The latest record of each key, at the offsets that they had."""
+    broker.create(
+        name,
+        cleanup_policy="compact",
+        segment_ms="100",
+        min_cleanable_dirty_ratio="0.001",
+        min_compaction_lag_ms="0",
+    )
+    for round_ in range(4):
+        records = [NewRecord(b"%d" % key, b"%d" % round_, 0) for key in range(5)]
+        broker.fill(name, 0, records)
+        time.sleep(0.2)  # the segment's time is up
+    broker.fill(name, 0, [NewRecord(b"last", b"", 0)])
+    frame = spark.read.format("kafkagroup").options(
+        **{"bootstrap.servers": broker.address, "subscribe": name}
+    )
+    wait_until(lambda: frame.load().count() < 21)
+    stream = Stream(
+        spark, broker.address, tmp_path, maxRowsPerBatch="4", subscribe=name, group_id=name
+    )
+    stream.run()
+    offsets = [offset for _, offset, _ in stream.rows()]
+    assert offsets == sorted({*offsets, *range(15, 21)})
+    assert len(offsets) < 21
+    latest = {offset % 5: value for _, offset, value in stream.rows() if offset < 20}
+    assert latest == dict.fromkeys(range(5), b"3")
+    stream.reconcile()
+    assert broker.committed(name, TopicPartition(name, 0)) == [21]
+
+
+def test_what_aborted_transactions_leave(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
     """A batch ends at an offset, however few records lie before it: those that are there come, and

@@ -90,6 +90,8 @@ class Tenure:
     sought_at: float = -math.inf
     asked: int = -1
     """The highest offset that the application has asked to commit, in numbers."""
+    named: int = -1
+    """The last one."""
     sent: int | None = None
     """The offset of the last commit that left."""
     sent_by: int = -1

@@ -77,6 +77,8 @@ class Standing:
     """What that JoinGroup was answered with; -1 until then, and once that is over."""
     before: int = -1
     """The generation before the join that is on its way: heartbeats may go past it."""
+    kept: int = -1
+    """The one before that, if it never synced: it had given up the join whose answer came."""
     assigned: Partitions | None = None
     """What that SyncGroup was answered with; None until then."""
     assigned_by: int = -1
@@ -139,14 +141,18 @@ class Membership:
         match event.api:
             case "JoinGroup":
                 self._check_id(number, event, standing)
-                standing.join, standing.sync = number, -1
                 if standing.generation >= 0:
+                    standing.kept = standing.before if standing.sync < 0 else standing.generation
                     standing.before = standing.generation
+                standing.join, standing.sync = number, -1
                 standing.generation, standing.assigned = -1, None
             case "SyncGroup":
                 standing.sync = number
                 self._check_generation(number, event, standing)
-            case "Heartbeat" if standing.assigned is None and event.generation == standing.before:
+            case "Heartbeat" if standing.assigned is None and event.generation in (
+                standing.before,
+                standing.kept,
+            ):
                 pass  # whether it still has its place, while it waits for the answer to its join
             case "Heartbeat" if 0 <= event.generation <= standing.before and life.has_waited(
                 event.time
