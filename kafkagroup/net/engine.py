@@ -236,7 +236,8 @@ class Engine:
         if driver is None:
             await self._give_back(list(self._delivery.owned))
             return
-        session.give_up_at = anyio.current_time() + self._options.close_timeout * _SHARE
+        now, patience = anyio.current_time(), self._options.close_timeout
+        session.give_up_at, session.over_at = now + patience * _SHARE, now + patience
         driver.leave(reason, leave_group=session.leave_group)
         self._leaving = driver
         await self._left()
@@ -250,7 +251,7 @@ class Engine:
         if driver is self._leaving:
             self._leaving = session.driver = None
             session.identity = NO_MEMBERSHIP  # commits of a member that has left are refused
-            session.give_up_at = float("inf")
+            session.give_up_at = session.over_at = float("inf")
 
     def rejoin(self, reason: str) -> None:
         """Ask for a new generation; of a coordinator that assigns, for all that it has assigned."""

@@ -64,6 +64,8 @@ class Session:
         """Somebody waits for the record in hand to be processed."""
         self.give_up_at = float("inf")
         """When closing: how long the record in hand is waited for."""
+        self.over_at = float("inf")
+        """When closing: when all of it is to be over."""
         self.waiting = False
         """The application waits in the client."""
         self.unsure = False

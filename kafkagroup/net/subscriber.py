@@ -369,17 +369,23 @@ class Subscriber:
                 return
             await session.drain(going, deadline)
             if session.auto_commit:
-                await self._last_commit(_commit_time(deadline))
+                await self._last_commit(self._commit_time(deadline))
             else:
-                await session.commits_answered(_commit_time(deadline))
+                await session.commits_answered(self._commit_time(deadline))
         if self._lost:
             return
         if tell:
             await self._call(self._callbacks.revoked, going)
             with anyio.CancelScope() as self._parting:
                 # Its own, asked for meanwhile: once the next generation begins it would be refused.
-                await session.commits_answered(_commit_time(deadline))
+                await session.commits_answered(self._commit_time(deadline))
         session.delivery.release(going)
+
+    def _commit_time(self, deadline: float) -> float:
+        """Seconds that a commit may take before the deadline, or before the end when closing: the
+        application is to be told even where the coordinator is out of reach."""
+        left = min(deadline, self._session.over_at) - anyio.current_time()
+        return max(left, 1.0) * _COMMIT_SHARE
 
     async def _last_commit(self, left: float) -> None:
         try:
@@ -421,11 +427,6 @@ class Subscriber:
                 session.seek(tp, offset)
             except KafkaGroupError as error:
                 session.tell(error)
-
-
-def _commit_time(deadline: float) -> float:
-    """Seconds that a commit may take before the deadline."""
-    return max(deadline - anyio.current_time(), 1.0) * _COMMIT_SHARE
 
 
 def _subscriptions(members: Mapping[str, bytes]) -> dict[str, Subscription]:

@@ -583,18 +583,16 @@ class TestSessions:
         """Two renewals: no record is lost, no connection, and no generation."""
         skip_where_missing(brokers, mechanism)
         began = time.monotonic()
-        await consume_for(
-            brokers,
-            "MORTAL",
-            topic,
-            security(mechanism),
-            lambda: time.monotonic() - began > 2.5 * SESSION,
-        )
-        if isinstance(brokers, EmbeddedBrokers):
+
+        def renewed_twice() -> bool:
+            """By what the broker saw, where it tells; else by the time, as it ends what is not."""
+            if not isinstance(brokers, EmbeddedBrokers):
+                return time.monotonic() - began > 2.5 * SESSION
             behind = brokers.behind("MORTAL")
             numbers = [seen.connection for seen in behind.requests(SaslHandshakeRequest)]
-            busy = {number for number in numbers if numbers.count(number) >= 3}
-            assert len(busy) >= 2
+            return sum(numbers.count(number) >= 3 for number in set(numbers)) >= 2
+
+        await consume_for(brokers, "MORTAL", topic, security(mechanism), renewed_twice)
 
     @pytest.mark.parametrize("anyio_backend", ["asyncio"])
     async def test_last_no_longer_than_the_token(self, real: RealBrokers, topic: str) -> None:

@@ -143,6 +143,33 @@ async def test_the_last_commit_is_not_waited_for_by_who_is_no_member_any_more(
             assert consumer.assignment() == frozenset()
 
 
+async def test_who_closes_is_told_of_the_revocation_though_no_commit_is_answered(
+    network: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last commit had half of what a rebalance may take, and closing was over before."""
+    story: list[str] = []
+    consumer = Consumer(
+        "t",
+        bootstrap_servers="kafka-1",
+        group_id="g",
+        rebalance_timeout_ms=60_000,
+        auto_offset_reset="earliest",
+        on_partitions_revoked=lambda _: story.append("revoked"),
+    )
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["x"], partition=0)
+        with anyio.fail_after(60):
+            async with consumer:
+                await anext(consumer)
+                kafka.fail(OffsetCommitRequest, Swallow(), times=None)
+                before = anyio.current_time()
+                await consumer.stop()
+                assert anyio.current_time() - before < 10
+    assert story == ["revoked"]
+    assert "closed by force" not in caplog.text
+
+
 async def test_what_a_static_member_let_go_of_is_given_away_though_it_was_away_then(
     network: Any,
 ) -> None:

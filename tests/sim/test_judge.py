@@ -1327,6 +1327,15 @@ def test_l2_who_is_turned_away_as_who_it_was_before_its_join_has_come_again_alre
     begin = [opening(), starts(1, {T0: 0}), Healed(time=0.0), lost, named, parked]
     assert broken(begin, beaten("A"), 5.0, request("Metadata")) == []
     assert broken(begin, beaten("B"), 5.0, request("Metadata")) == ["L2"]
+
+
+def test_l2_past_a_join_only_the_end_of_the_membership_is_news():
+    """Whether that was sent to the coordinator it will be told itself."""
+    parked = request("JoinGroup", answer=False, asked={"member_id": "A"})
+    begin = [opening(), starts(1, {T0: 0}), Healed(time=0.0), revokes(T0), parked]
+    assert broken(begin, beats("NOT_COORDINATOR", connection=2), 5.0, request("Metadata")) == []
+    gone = beats("UNKNOWN_MEMBER_ID", connection=2)
+    assert broken(begin, gone, 5.0, request("Metadata")) == ["L2"]
     closing = [opening(), starts(1, {T0: 0}), Healed(time=0.0), of(Closing), revokes(T0), leaves()]
     assert broken(closing, beats("UNKNOWN_MEMBER_ID"), 4.0, request("Metadata")) == []
 

@@ -156,8 +156,13 @@ def test_evaluation_and_health(spark: Any, out: Path) -> None:
 
 def test_the_page_that_is_made_of_it(spark: Any, out: Path, tmp_path: Path) -> None:
     report = pytest.importorskip("kafkagroup.spark.report", reason="NOT TESTED: no matplotlib")
-    path = report.write_report(pipeline.Tables(spark, str(out)))
-    assert path == f"{out}/report.html"
+    # It shows the worst of the groups, and others have many on this broker.
+    shutil.copytree(out, tmp_path / "ours")
+    tables = pipeline.Tables(spark, str(tmp_path / "ours"))
+    health = spark.read.parquet(str(out / "group_health"))
+    tables.replace("group_health", health.where("group_id LIKE 'pipe-%'"))
+    path = report.write_report(tables)
+    assert path == f"{tmp_path}/ours/report.html"
     html = Path(path).read_text("utf-8")
     for group in GROUPS:
         assert f"<h2>{group} " in html

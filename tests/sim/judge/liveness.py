@@ -49,6 +49,7 @@ _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
 _ASKING = _MEMBERSHIP | {"FindCoordinator", "LeaveGroup", "Metadata"}
 """With what one that is out of its group asks for its place."""
 _ALIVE = ("NONE", "REBALANCE_IN_PROGRESS")
+_OVER = ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
 
 
 @attrs.define(eq=False)
@@ -246,7 +247,9 @@ class Liveness:
         late = request is not None and (
             request[0] < pulse.parked_by or request[1].member_id not in ("", pulse.joined_as)
         )
-        if event.error not in _ALIVE and life.closing is None and not late:
+        # Past a join that is parked only the end of the membership is news.
+        aside = event.api == "Heartbeat" and pulse.parked and event.error not in _OVER
+        if event.error not in _ALIVE and life.closing is None and not (late or aside):
             pulse.refused = (event.time, number)
         if event.error in _ALIVE or event.error == "UNRELEASED_INSTANCE_ID":
             pulse.seen_at = event.time  # or another is, that has its instance id
