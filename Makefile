@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check compile wheel test test-all test-wire test-brokers soak sim bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile clean
+.PHONY: help demo check compile wheel test test-all test-wire test-brokers soak sim bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile docs clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -111,6 +111,10 @@ bench-loop: .venv/bench.stamp .venv/spark.stamp ## a weighted group with loads m
 
 pipeline: .venv/spark.stamp ## groups on real Kafka, and the report on them; OUT=directory, BROKER=host:port
 	@$(BIN)/python examples/pipeline.py $(if $(OUT),--out $(OUT)) $(if $(BROKER),--bootstrap $(BROKER))
+
+docs: .venv/check.stamp ## the guides and the API as pages, in build/docs; they need no network
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/docs/index.html"
 
 clean: ## remove the virtual environments and all that tools have left
 	find kafkagroup -name '*.so' -delete

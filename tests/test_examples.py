@@ -35,13 +35,6 @@ def test_the_consumer_prints_what_is_produced_and_commits_it_on_ctrl_c() -> None
         assert kafka.group_state("me") == "Empty"
 
 
-def test_the_readme_shows_code_that_compiles() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        compile(block, "README.md", "exec")
-
-
 def test_the_readme_lists_every_option_of_the_consumer_with_its_default() -> None:
     """The table has one row an option, in the order of the signature."""
     options = [

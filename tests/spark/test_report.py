@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="NOT TESTED, the report: matplotlib is not installed")
 
 import matplotlib.image
+from browser import open_page
 
 from kafkagroup.spark.report import plots
 from kafkagroup.spark.report.facts import Bar, Facts, Group, Rebalance, Stuck, total_lag
@@ -115,37 +114,16 @@ def test_the_lag_of_a_group_is_that_of_its_partitions() -> None:
     assert total_lag(samples) == [(at(0), 7), (at(1), 2), (at(3), 4)]
 
 
-def browser() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    pytest.skip("NOT TESTED, the report in a browser: no chromium here")
-
-
-def chromium(page: Path, *arguments: str, profile: Path) -> str:
-    fixed = (
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--host-resolver-rules=MAP * ~NOTFOUND",
-        f"--user-data-dir={profile}",
-    )
-    command = [browser(), *fixed, *arguments, page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
-    return done.stdout
-
-
 def look_at(page: Path, folder: Path) -> str:
     """The page as a browser has it in the end; fails if it shows next to nothing."""
     shot = folder / "shot.png"
     size = "--window-size=1200,1400"
-    chromium(page, size, f"--screenshot={shot}", profile=folder / "profile")
+    open_page(page.as_uri(), size, f"--screenshot={shot}", profile=folder / "profile")
     pixels = matplotlib.image.imread(shot)[:, :, :3]
     # Paper, ink, and the colours of plots.
     assert 0.5 < float((pixels > 0.99).all(axis=2).mean()) < 0.99
     assert float((pixels.max(axis=2) - pixels.min(axis=2) > 0.3).mean()) > 0.01
-    return chromium(page, "--dump-dom", profile=folder / "profile")
+    return open_page(page.as_uri(), "--dump-dom", profile=folder / "profile").dom
 
 
 def test_a_browser_shows_it(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class EmbeddedKafka:
     """Kafka in this process, on loopback: topics, records, offsets, groups of both kinds, nodes.
 
     ```python
-    with EmbeddedKafka({"orders": 4}) as kafka:
+    with EmbeddedKafka({"orders": 2}) as kafka:
         kafka.produce("orders", ["one", "two"])
         consume(kafka.bootstrap_servers)
         assert kafka.committed("my-group", "orders") == {0: 1, 1: 1}

@@ -1,0 +1,173 @@
+"""Parts of pages that are made from the code at each build, so that they cannot go stale."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from inspect import getdoc, getsource
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kafkagroup import errors
+from kafkagroup.cli._app import app
+from kafkagroup.exporters._instruments import INSTRUMENTS
+from kafkagroup.member import consumer_state, state
+from kafkagroup.net import group_events, health
+
+__all__ = [
+    "causes",
+    "commands",
+    "error_tree",
+    "errors_one_by_one",
+    "metrics",
+    "moves",
+    "options",
+    "problems",
+]
+
+README = Path(__file__).parent.parent.parent / "README.md"
+
+_REMEDIES = {
+    "KafkaGroupError": "Catch it where any trouble with Kafka is the same to you.",
+    "ConfigurationError": "Mend the option or argument that the message names.",
+    "IllegalStateError": "A bug in the caller: the call came too early or too late.",
+    "ConsumerClosedError": "End; or start it before it is used. Iteration ends without it.",
+    "NotAssignedError": "The group has rebalanced since: look at `assignment()` first, or use the"
+    " callbacks.",
+    "LocalProtocolError": "Report it: nothing was sent, and nothing is lost.",
+    "RemoteProtocolError": "It is retried on a new connection. If it stays: what is at that address"
+    " may be no Kafka, or a TLS port spoken to in plain text.",
+    "DecodeError": "As RemoteProtocolError; with a healthy cluster report it.",
+    "LimitExceededError": "Raise the option that the message names, if the size is right.",
+    "CorruptRecordError": "The log is damaged on that broker. Have the replica repaired; to go on"
+    " without the batch, `seek` past it.",
+    "UnsupportedVersionError": "Brokers from 2.4 on are supported; KIP-848 takes 4.0. Update the"
+    " broker, or choose another `group_protocol`.",
+    "AuthenticationError": "Mend the credentials and start again: it is final.",
+    "TlsError": "The message says which side refused what: name, chain, date or version.",
+    "TransportError": "Inside the client it is retried. Out of a call of your own: call again.",
+    "ConnectionLostError": "As TransportError. If it is every time: port, firewall,"
+    " `advertised.listeners`.",
+    "RequestTimeoutError": "As TransportError. If it is often, the broker is overloaded, or"
+    " `request_timeout_ms` too small.",
+    "NoBrokersAvailableError": "See that `bootstrap_servers` are right and reachable from here.",
+    "BrokerError": "`code`, `name` and `retriable` say which; what is retriable was retried.",
+    "AuthorizationError": "Grant the ACL: `operation` on `resource`.",
+    "FencedError": "Two processes have the same `group_instance_id`: give each its own. Final.",
+    "JoinFailedError": "The message has the last failure; start again, or leave out"
+    " `rebalance_max_retries`.",
+    "CommitFailedError": "Go on: the new owner begins at the last commit. If it is often, records"
+    " take longer than the rebalance timeout.",
+    "OffsetOutOfRangeError": "Retention has overtaken the group. Decide where to go on, and `seek`;"
+    " or set `auto_offset_reset`.",
+    "NoOffsetError": "`seek`, commit a start with `Admin`, or set `auto_offset_reset`.",
+    "DeserializationError": "Keep `error.record` aside, then `seek` past it.",
+}
+"""Error -> what an operator or a caller does about it."""
+
+
+def error_tree() -> str:
+    """All errors, and which is a kind of which."""
+    found = re.search(r"```\n.*?```", errors.__doc__ or "", re.DOTALL)
+    assert found
+    return found[0].replace("```\n", "```text\n", 1)
+
+
+def errors_one_by_one() -> str:
+    """Each error: what it means by its docstring, and what to do."""
+    names = [n for n in errors.__all__ if n != "ErrorCode"]
+    tree = error_tree()
+    names.sort(key=lambda name: re.search(rf"\b{name}\b", tree).start())  # type: ignore[union-attr]
+    parts = []
+    for name in names:
+        said = (getdoc(getattr(errors, name)) or "").strip()
+        parts.append(f"## {name}\n\n{said}\n\n**What to do.** {_REMEDIES[name]}\n")
+    return "\n".join(parts)
+
+
+def options() -> str:
+    """The README's table, whose rows a test compares with the signature."""
+    found = re.search(r"(?<=\n## Options\n).*?(?=\n## )", README.read_text("utf-8"), re.DOTALL)
+    assert found
+    return found[0].replace("](docs/", "](").replace("(#security)", "(security.md)")
+
+
+def metrics() -> str:
+    """All that the exporters tell."""
+    return _table(
+        ("Prometheus", "unit", "meaning"),
+        (
+            (
+                f"`kafkagroup_{i.name}{'_total' if i.counts else ''}`",
+                i.unit,
+                i.description + "".join(f", by {label}" for label in i.labels),
+            )
+            for i in INSTRUMENTS
+        ),
+    )
+
+
+def causes() -> str:
+    """Why a group rebalances, as events and metrics say."""
+    return _members(group_events.RebalanceCause)
+
+
+def problems() -> str:
+    """What `health()` finds."""
+    return _members(health.HealthProblem)
+
+
+def moves() -> str:
+    """The phases of both protocols in words, and where each may go."""
+    parts = []
+    for title, module in (("Classic", state), ("KIP-848", consumer_state)):
+        said = _docstrings(module.Phase)
+        rows = [
+            (
+                f"`{phase.value}`",
+                said[phase.name],
+                ", ".join(p.value for p in module.Phase if p in module.MOVES[phase]),
+            )
+            for phase in module.Phase
+        ]
+        parts.append(f"### {title}\n\n" + _table(("phase", "", "may go to"), rows))
+    return "\n".join(parts)
+
+
+def commands() -> str:
+    """The help of every command, and of every command below it."""
+    parts = [_help("kafkagroup", app)]
+    context = click.Context(app)
+    for name in app.list_commands(context):
+        command = app.get_command(context, name)
+        assert command is not None
+        parts.append(f"## {name}\n\n" + _help(f"kafkagroup {name}", command))
+        if isinstance(command, click.Group):
+            for child, below in sorted(command.commands.items()):
+                parts.append(f"### {name} {child}\n\n" + _help(f"kafkagroup {name} {child}", below))
+    return "\n".join(parts)
+
+
+def _help(name: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=name, max_content_width=88, terminal_width=88)
+    return f"```text\n{command.get_help(context)}\n```\n"
+
+
+def _members(kind: type[Enum]) -> str:
+    said = _docstrings(kind)
+    return _table(("", "meaning"), ((f"`{m.value}`", said[m.name]) for m in kind))
+
+
+def _docstrings(kind: type[Enum]) -> dict[str, str]:
+    """Member -> what stands beneath it in the source, on one line."""
+    found = re.findall(r'^    (\w+) = .*\n    """((?:.|\n)*?)"""', getsource(kind), re.MULTILINE)
+    said = {name: " ".join(text.split()) for name, text in found}
+    assert said.keys() == {m.name for m in kind}, f"{kind}: one has no docstring"
+    return said
+
+
+def _table(head: tuple[str, ...], rows: Any) -> str:
+    lines = (head, tuple("---" for _ in head), *rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

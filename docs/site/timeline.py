@@ -1,0 +1,163 @@
+"""Eager beside cooperative: the same story told twice on the embedded broker, and drawn.
+
+Two members share six partitions, a third one joins. B takes its time for each record. Who owned
+what is what their callbacks heard; when each of them was rebalancing is what its `events()` said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import anyio
+import attrs
+from svg import GREY, INK, PAPER, Svg
+from virtual import run
+
+from kafkagroup import Consumer, Rebalanced, RebalanceStarted, TopicPartition
+from kafkagroup.assign import Assignor, cooperative_sticky_assignor, range_assignor
+from kafkagroup.testing import EmbeddedKafka
+
+__all__ = ["Told", "draw", "tell"]
+
+_JOINS, _ENDS = 4.0, 8.0
+"""When the third member starts, and when the story is over: seconds."""
+_FROM = 3.4
+_PARTITIONS = 6
+_PROCESSING = {"A": 0.05, "B": 1.1, "C": 0.05}
+"""Seconds that a record takes."""
+_COLOURS = {"A": "#4c78a8", "B": "#f2a65a", "C": "#59a14f"}
+
+
+@attrs.define
+class Told:
+    """What happened in one telling."""
+
+    owned: list[tuple[int, str, float, float]] = attrs.field(factory=list)
+    """Partition, member, from, until."""
+    rebalanced: list[tuple[str, float, float]] = attrs.field(factory=list)
+    """Member, from, until: as its events say."""
+
+    def unowned(self) -> dict[int, float]:
+        """Partition -> seconds, once the third member is there, that nobody owned it."""
+        found = {}
+        for partition in range(_PARTITIONS):
+            held = [(f, u) for p, _, f, u in self.owned if p == partition and u > _JOINS]
+            gaps = [later[0] - sooner[1] for sooner, later in pairwise(held)]
+            found[partition] = round(sum(gaps), 3)
+        return found
+
+
+def tell(assignor: Assignor) -> Told:
+    """The story with this assignor in every member."""
+    told = Told()
+
+    async def story(kafka: EmbeddedKafka) -> None:
+        kafka.produce("orders", ["paid"] * 100 * _PARTITIONS)
+        async with anyio.create_task_group() as tasks:
+            for number, name in enumerate("AB"):
+                tasks.start_soon(_member, name, assignor, told)
+                await anyio.sleep(0.1 + 0.3 * number)
+            await anyio.sleep_until(_JOINS)
+            tasks.start_soon(_member, "C", assignor, told)
+            await anyio.sleep_until(_ENDS)
+            tasks.cancel_scope.cancel()
+
+    run(story, {"orders": _PARTITIONS})
+    told.owned.sort()
+    told.rebalanced.sort()
+    return told
+
+
+async def _member(name: str, assignor: Assignor, told: Told) -> None:
+    since: dict[int, float] = {}
+
+    def take(partitions: Sequence[TopicPartition]) -> None:
+        since.update({tp.partition: anyio.current_time() for tp in partitions})
+
+    def give(partitions: Sequence[TopicPartition]) -> None:
+        for tp in partitions:
+            told.owned.append((tp.partition, name, since.pop(tp.partition), anyio.current_time()))
+
+    consumer = Consumer(
+        "orders",
+        bootstrap_servers="kafka-1:9092",
+        group_id="billing",
+        client_id=name,
+        assignors=[assignor],
+        on_partitions_assigned=take,
+        on_partitions_revoked=give,
+    )
+
+    async def watch() -> None:
+        began = None
+        async for event in consumer.events():
+            match event:
+                case RebalanceStarted(at=at):
+                    began = at if began is None else began
+                case Rebalanced(at=at):
+                    told.rebalanced.append((name, at if began is None else began, at))
+                    began = None
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        try:
+            async with consumer:
+                async for _ in consumer:
+                    await anyio.sleep(_PROCESSING[name])
+        finally:
+            told.owned += [(p, name, at, _ENDS) for p, at in since.items()]
+
+
+def draw() -> str:
+    """Both tellings, one beneath the other, on one scale."""
+    panels = (
+        ("Eager (range)", tell(range_assignor)),
+        ("Cooperative (cooperative-sticky)", tell(cooperative_sticky_assignor)),
+    )
+    picture = Svg(860, 664, "The third member joins: eager and cooperative rebalancing")
+    left, scale = 110, 700 / (_ENDS - _FROM)
+
+    def x(at: float) -> float:
+        return round(left + (min(max(at, _FROM), _ENDS) - _FROM) * scale, 1)
+
+    for number, (words, told) in enumerate(panels):
+        top = 52 + 310 * number
+        picture.text(left, top - 14, words, size=16, anchor="start", bold=True)
+        unowned = told.unowned()
+        picture.text(
+            left + 700,
+            top - 14,
+            f"longest without an owner: {max(unowned.values()):.2f} s,"
+            f" {sum(gap > 0 for gap in unowned.values())} of {_PARTITIONS} partitions",
+            anchor="end",
+            size=13,
+        )
+        for partition in range(_PARTITIONS):
+            y = top + 27 * partition
+            picture.text(left - 12, y + 16, f"partition {partition}", size=13, anchor="end")
+            picture.box(left, y, 700, 22, fill="#f4d9d6", round=0)
+        for partition, name, since, until in told.owned:
+            if until <= _FROM:
+                continue
+            y, start, end = top + 27 * partition, x(since), x(until)
+            picture.box(start, y, end - start, 22, fill=_COLOURS[name], round=0)
+            if end - start > 20:
+                picture.text((start + end) / 2, y + 16, name, size=13, colour=PAPER, bold=True)
+        for row, name in enumerate("ABC"):
+            y = top + 27 * _PARTITIONS + 10 + 19 * row
+            picture.text(left - 12, y + 11, f"{name} rebalances", size=12, anchor="end")
+            picture.path(f"M{left},{y + 7} L{left + 700},{y + 7}", "#d5dbe1")
+            for member, since, until in told.rebalanced:
+                if member == name and until > _FROM:
+                    width = max(x(until) - x(since), 2)
+                    picture.box(x(since), y + 1, width, 12, fill=_COLOURS[name], round=2)
+        bottom = top + 27 * _PARTITIONS + 68
+        picture.path(f"M{x(_JOINS)},{top - 6} L{x(_JOINS)},{bottom}", INK, dots=True)
+        picture.text(x(_JOINS), bottom + 14, "C joins", size=12)
+        for second in range(5, int(_ENDS) + 1):
+            picture.path(f"M{x(second)},{bottom - 4} L{x(second)},{bottom}", GREY)
+            picture.text(x(second), bottom + 14, f"{second - _JOINS:+.0f} s", size=12, colour=GREY)
+    picture.box(left, 638, 22, 14, fill="#f4d9d6", round=0)
+    picture.text(left + 30, 650, "nobody's: no record of it is processed", size=13, anchor="start")
+    return picture.render()

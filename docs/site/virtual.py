@@ -1,0 +1,125 @@
+"""A group on the embedded broker in virtual time: the same run each time, in no time.
+
+Members, broker and network share one loop whose clock jumps where it would sleep. The network is in
+memory; bytes are on their way for a millisecond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from unittest import mock
+
+import anyio
+from anyio.abc import ByteStream
+
+from kafkagroup.testing import EmbeddedKafka
+
+__all__ = ["run"]
+
+T = TypeVar("T")
+
+_TRAVEL = 0.001
+"""Seconds that bytes are on their way."""
+
+
+class _Selector(selectors.DefaultSelector):
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("every task waits, and no timer is set")
+        self.now += max(timeout, 0.0)
+        return []
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._virtual = _Selector()
+        super().__init__(self._virtual)
+
+    def time(self) -> float:
+        return self._virtual.now
+
+
+class _End(ByteStream):
+    """One end of a connection."""
+
+    peer: _End
+
+    def __init__(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._ended = self._closed = False
+        self._changed = anyio.Event()
+
+    def _take(self, data: bytes) -> None:
+        if data:
+            self._chunks.append(data)
+        else:
+            self._ended = True
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        await anyio.lowlevel.checkpoint()
+        while not self._chunks:
+            if self._closed:
+                raise anyio.ClosedResourceError
+            if self._ended:
+                raise anyio.EndOfStream
+            await self._changed.wait()
+        data = self._chunks.popleft()
+        if len(data) > max_bytes:
+            self._chunks.appendleft(data[max_bytes:])
+        return data[:max_bytes]
+
+    async def send(self, item: bytes) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self._closed:
+            raise anyio.ClosedResourceError
+        loop = asyncio.get_running_loop()
+        loop.call_later(_TRAVEL, self.peer._take, bytes(item))
+
+    async def send_eof(self) -> None:
+        asyncio.get_running_loop().call_later(_TRAVEL, self.peer._take, b"")
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self.send_eof()
+            self._take(b"")
+        await anyio.lowlevel.checkpoint()
+
+
+def run(
+    story: Callable[[EmbeddedKafka], Awaitable[T]], topics: dict[str, int], *, seed: int = 0
+) -> T:
+    """What `story` answers, told on a broker with these topics; its servers are kafka-1:9092."""
+
+    async def tell() -> T:
+        kafka = EmbeddedKafka(topics, listen=False, seed=seed, wall=anyio.current_time)
+        async with anyio.create_task_group() as connections:
+
+            async def connect(host: str, port: int, **_: Any) -> _End:
+                near, far = _End(), _End()
+                near.peer, far.peer = far, near
+                connections.start_soon(kafka.handle_stream, far, int(host.rpartition("-")[2]))
+                await anyio.sleep(2 * _TRAVEL)
+                return near
+
+            with mock.patch.object(anyio, "connect_tcp", connect):
+                async with kafka:
+                    answer = await story(kafka)
+            connections.cancel_scope.cancel()
+        return answer
+
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        return anyio.run(tell, backend_options={"loop_factory": _Loop})
+    finally:
+        random.setstate(before)

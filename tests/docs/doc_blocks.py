@@ -1,0 +1,195 @@
+"""What stands in a page of the guides, and how the tests run it."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+from unittest import mock
+
+import anyio
+import attrs
+import pytest
+import trio
+
+from kafkagroup.testing import EmbeddedKafka
+
+__all__ = ["ROOT", "Block", "blocks", "run_page"]
+
+ROOT = Path(__file__).parent.parent.parent
+
+_PATIENCE = 30.0
+"""Seconds that a block may take."""
+
+_PARTS = re.compile(
+    r"^<!-- run until: (?P<until>.*?) -->$"
+    r"|^<!-- run\n(?P<hidden>.*?)^-->$"
+    r"|^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<shown>.*?)^(?P=indent)```$",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@attrs.frozen
+class Block:
+    """One piece of a page."""
+
+    page: str
+    line: int
+    language: str
+    """As the page has it; "python" for what is hidden."""
+    text: str
+    until: str = ""
+    """When to end it, for what does not end by itself: an expression."""
+    hidden: bool = False
+
+    @property
+    def where(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    """All of a page, hidden ones too, in order."""
+    text = page.read_text("utf-8")
+    found, until = [], ""
+    for part in _PARTS.finditer(text):
+        if part["until"] is not None:
+            until = part["until"]
+            continue
+        hidden = part["hidden"] is not None
+        line = text.count("\n", 0, part.start()) + 2
+        code = part["hidden"] if hidden else inspect.cleandoc("\n" + part["shown"]) + "\n"
+        language = "python" if hidden else part["language"]
+        name = str(page.relative_to(ROOT))
+        found.append(Block(name, line, language, code, until, hidden))
+        until = ""
+    assert not until, f"{page}: `run until` without a block"
+    assert text.count("<!-- run") == len(re.findall(r"<!-- run(?: until:|\n)", text)), page
+    return found
+
+
+def run_page(page: Path) -> None:
+    """Run what is Python, in order, in one namespace; all that it defines has to be called."""
+    written: set[CodeType] = set()
+    called: set[CodeType] = set()
+    printed: list[str] = []
+
+    def show(*words: object, **_: Any) -> None:
+        printed.append(" ".join(map(str, words)))
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            called.add(frame.f_code)
+
+    with EmbeddedKafka({"orders": 4, "payments": 4}) as kafka:
+        servers = kafka.bootstrap_servers
+        addresses = {"localhost:9092": servers}
+        names = {
+            "kafka": kafka,
+            "servers": servers,
+            "addresses": addresses,
+            "printed": printed,
+            "print": show,
+        }
+        for block in blocks(page):
+            if block.language != "python":
+                continue
+            text = block.text
+            for shown, real in addresses.items():
+                text = text.replace(shown, real)
+            code = compile(
+                text,
+                block.where,
+                "exec",
+                ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+                dont_inherit=True,
+            )
+            if not block.hidden:
+                written.update(_functions(code))
+            ends = _until(block, names)
+            try:
+                with _bounded(ends):
+                    sys.setprofile(note)
+                    threading.setprofile(note)
+                    if code.co_flags & inspect.CO_COROUTINE:
+                        asyncio.run(eval(code, names))
+                    else:
+                        exec(code, names)
+            except pytest.skip.Exception:
+                raise
+            except BaseException as error:
+                error.add_note(f"in the block at {block.where}; printed: {printed}")
+                raise
+            finally:
+                sys.setprofile(None)
+                threading.setprofile(None)
+    never = sorted(f"{c.co_filename}: {c.co_name}" for c in written - called)
+    assert not never, f"shown, and never called: {never}"
+
+
+def _functions(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            if not constant.co_name.startswith("<"):
+                yield constant
+            yield from _functions(constant)
+
+
+def _until(block: Block, names: dict[str, Any]) -> Callable[[], bool] | None:
+    if not block.until:
+        return None
+    condition = compile(block.until, f"{block.where} (until)", "eval")
+    return lambda: bool(eval(condition, names))
+
+
+@contextmanager
+def _bounded(ends: Callable[[], bool] | None) -> Iterator[None]:
+    """Whatever runs a loop ends: by itself, or when it has come to where it is to end."""
+    run_asyncio, run_trio = asyncio.run, trio.run
+
+    def asyncio_run(main: Awaitable[Any], **_: Any) -> Any:
+        return run_asyncio(_limited(main, ends))
+
+    def anyio_run(function: Callable[..., Awaitable[Any]], *arguments: Any, **_: Any) -> Any:
+        return run_asyncio(_limited(function(*arguments), ends))
+
+    def trio_run(function: Callable[..., Awaitable[Any]], *arguments: Any, **_: Any) -> Any:
+        async def main() -> Any:
+            return await _limited(function(*arguments), ends)
+
+        return run_trio(main)
+
+    with (
+        mock.patch.object(asyncio, "run", asyncio_run),
+        mock.patch.object(anyio, "run", anyio_run),
+        mock.patch.object(trio, "run", trio_run),
+    ):
+        yield
+
+
+async def _limited(main: Awaitable[Any], ends: Callable[[], bool] | None) -> Any:
+    answer = None
+    over = False
+    async with anyio.create_task_group() as tasks:
+
+        async def watch() -> None:
+            nonlocal over
+            while ends is not None and not ends():
+                await anyio.sleep(0.005)
+            over = ends is not None
+            if over:
+                tasks.cancel_scope.cancel()
+
+        tasks.start_soon(watch)
+        with anyio.fail_after(_PATIENCE):
+            answer = await main
+        assert ends is None, "it ended by itself, and not as the page says that it does"
+        tasks.cancel_scope.cancel()
+    return answer

@@ -1,0 +1,157 @@
+"""The guides say what is so: their code runs, their commands exist, their pictures are today's.
+
+How a page's Python is run (docs/*.md and README.md):
+
+- All blocks of a page run in order, in one namespace, on asyncio, against an embedded broker of
+  their own with the topics `orders` and `payments` (4 partitions each). A block may await at its
+  top level, as in a notebook.
+- `addresses` has what readers have elsewhere, to be replaced in the code that follows: at first
+  `localhost:9092`, by the broker's.
+- What a page prints is collected in `printed`; `kafka` is the broker, `servers` its address.
+- `<!-- run` on a line of its own, Python, `-->`: what readers do not see. It sets up, calls what
+  the page has defined, and asserts what it has come to.
+- `<!-- run until: EXPRESSION -->` before a block that does not end by itself: it is cancelled when
+  that is true.
+- Every function and method that a page shows must have been called when it is over.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import click
+import made
+import pytest
+import timeline
+from doc_blocks import ROOT, blocks, run_page
+from pictures import FOLDER, PICTURES
+
+import kafkagroup
+from kafkagroup import errors
+from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
+from kafkagroup.cli._app import app
+from kafkagroup.exporters.prometheus import GroupCollector
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that a page writes do not stay."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", [n for n, p in zip(NAMES, PAGES, strict=True) if blocks(p)])
+def test_the_python_of_a_page_runs(name: str) -> None:
+    run_page(ROOT / name)
+
+
+def test_every_block_is_of_a_language_that_is_checked() -> None:
+    for page in PAGES:
+        known = {"python", "sh", "text"} if page.name != "README.md" else {"python", "", "sh"}
+        assert {block.language for block in blocks(page)} <= known, page
+
+
+def shell_lines() -> list[tuple[str, str]]:
+    """Where, and the command. In the README a block may show a command and what it prints."""
+    found = []
+    for page in PAGES:
+        for block in blocks(page):
+            if block.language not in ("sh", ""):
+                continue
+            for line in block.text.splitlines():
+                command = line.removeprefix("$ ")
+                if block.language or command.startswith(("make ", "pip ", "kafkagroup ")):
+                    found.append((block.where, command))
+    return [(where, line) for where, line in found if not line.startswith("kafkagroup demo on")]
+
+
+@pytest.mark.parametrize(("where", "line"), shell_lines())
+def test_a_command_exists_and_takes_what_it_is_given(
+    where: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)  # files are named from there
+    words = shlex.split(line, comments=True)
+    match words:
+        case ["make", target, *_]:
+            makefile = (ROOT / "Makefile").read_text("utf-8")
+            assert re.search(rf"^{re.escape(target)}:.* ## ", makefile, re.MULTILINE), where
+        case ["pip", "install", requirement]:
+            name, _, extras = requirement.rstrip("]").partition("[")
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+            assert name == "kafkagroup", where
+            assert set(filter(None, extras.split(","))) <= {*project["optional-dependencies"]}
+        case ["kafkagroup", *arguments]:
+            understand(arguments)
+        case _:
+            pytest.fail(f"{where}: nobody knows how to check {line!r}")
+
+
+def understand(arguments: list[str]) -> None:
+    """Let the command line take them, and do nothing."""
+    command: click.Command = app
+    name = "kafkagroup"
+    while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        name = arguments[0]
+        found = command.get_command(click.Context(command), name)
+        assert found is not None, f"there is no {name}"
+        command, arguments = found, arguments[1:]
+    if arguments == ["--help"]:
+        return
+    with command.make_context(name, list(arguments)):
+        pass
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_what_would_be_drawn_now(name: str) -> None:
+    """Else: `python docs/site/pictures.py`."""
+    assert (FOLDER / name).read_text("utf-8") == PICTURES[name]()
+
+
+def test_the_pictures_that_are_shown_are_there() -> None:
+    shown = set()
+    for page in PAGES:
+        for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text("utf-8")):
+            assert (page.parent / picture).is_file(), (page, picture)
+            shown.add(Path(picture).name)
+    assert set(PICTURES) <= shown
+
+
+def test_cooperative_members_keep_what_does_not_move() -> None:
+    """What the page says of the picture, of the run that it is drawn from."""
+    eager = timeline.tell(range_assignor).unowned()
+    cooperative = timeline.tell(cooperative_sticky_assignor).unowned()
+    assert all(gap > 0 for gap in eager.values())
+    assert sorted(gap > 0 for gap in cooperative.values()) == [False] * 4 + [True] * 2
+    assert max(cooperative.values()) < max(eager.values()) / 4
+
+
+def test_every_error_says_what_it_means_and_what_to_do() -> None:
+    page = made.errors_one_by_one()
+    for name in set(errors.__all__) - {"ErrorCode"}:
+        said, _, remedy = page.partition(f"## {name}\n\n")[2].partition("**What to do.** ")
+        assert said.strip(), name
+        assert remedy.strip(), name
+
+
+def test_metrics_are_listed_by_the_names_that_prometheus_sees() -> None:
+    listed = set(re.findall(r"`(kafkagroup_\w+)`", made.metrics()))
+    families = GroupCollector({}).describe()
+    assert listed == {f.name + "_total" * (f.type == "counter") for f in families}
+
+
+def test_every_command_has_its_help() -> None:
+    page = made.commands()
+    for name in app.list_commands(click.Context(app)):
+        assert f"Usage: kafkagroup {name} " in page
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    pages = "".join(p.read_text("utf-8") for p in (ROOT / "docs" / "api").glob("*.md"))
+    listed = set(re.findall(r"^::: kafkagroup\.(\w+)$", pages, re.MULTILINE))
+    missing = {n for n in kafkagroup.__all__ if n not in listed and n not in errors.__all__}
+    assert not missing

@@ -1,0 +1,143 @@
+"""`make docs`: pages are made without a warning, load nothing from elsewhere, and look whole."""
+
+from __future__ import annotations
+
+import functools
+import html
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from browser import open_page
+from doc_blocks import ROOT
+
+pytest.importorskip("mkdocs", reason="NOT TESTED, the pages of the guides: mkdocs is not installed")
+
+_WITNESS = """<script>
+addEventListener("load", () => {
+  document.documentElement.dataset.seen = JSON.stringify({
+    pictures: [...document.images].map(i => [i.getAttribute("src"), i.naturalWidth]),
+    requests: performance.getEntriesByType("resource").map(r => r.name),
+    wide: document.documentElement.scrollWidth - innerWidth,
+  });
+});
+</script></body>"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    done = subprocess.run(
+        [*command, "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """Where the site is served; its pages tell what they have loaded."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            if not self.path.endswith(".html"):
+                return super().do_GET()
+            page = (site / self.path.lstrip("/")).read_text("utf-8")
+            body = page.replace("</body>", _WITNESS).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return None
+
+    handler = functools.partial(Handler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class Loads(HTMLParser):
+    """What a page makes a browser fetch."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        if tag in ("script", "img", "iframe", "source", "video"):
+            self.found.append(given.get("src") or "")
+        elif tag == "link" and given.get("rel") not in ("prev", "next", "canonical"):
+            self.found.append(given.get("href") or "")
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        text = page.read_text("utf-8")
+        outside = [s for s in Loads(text).found if re.match(r"(\w+:)?//", s)]
+        assert not outside, page
+        assert 'class="mermaid"' not in text, page  # its renderer would come from elsewhere
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", sheet.read_text("utf-8")), (
+            sheet
+        )
+
+
+def test_what_is_for_tests_and_for_the_build_is_not_shown(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assert not re.search(r"<!-- (run|made)\b", page.read_text("utf-8")), page
+    assert not (site / "site").exists()
+
+
+def test_what_is_made_from_the_code_is_there(site: Path) -> None:
+    for page, words in {
+        "cli.html": "Usage: kafkagroup plan",
+        "errors.html": "Another member has taken this member",
+        "operating.html": "kafkagroup_records_lag",
+        "options.html": "max_poll_interval_ms",
+        "rebalancing.html": "The generation ends; the application finishes and commits",
+        "api/consumer.html": "wait_assignment",
+    }.items():
+        assert words in html.unescape((site / page).read_text("utf-8")), page
+
+
+@pytest.mark.parametrize(
+    ("page", "pictures"), [("index.html", 0), ("rebalancing.html", 3), ("spark.html", 1)]
+)
+def test_a_browser_shows_it_whole(page: str, pictures: int, address: str, tmp_path: Path) -> None:
+    seen = open_page(
+        f"{address}/{page}", "--window-size=1280,1600", "--dump-dom", profile=tmp_path / "profile"
+    )
+    assert seen.console == ()
+    told = re.search(r'<html[^>]* data-seen="([^"]*)"', seen.dom)
+    assert told
+    facts = json.loads(html.unescape(told[1]))
+    assert len(facts["pictures"]) == pictures
+    assert all(width > 0 for _, width in facts["pictures"]), facts["pictures"]
+    assert facts["requests"]
+    assert all(name.startswith(address) for name in facts["requests"]), facts["requests"]
+    assert facts["wide"] <= 0
