@@ -1,0 +1,91 @@
+"""docs/migrating.md: the names on the left are the other client's, those on the right are here."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable
+
+import aiokafka
+import confluent_kafka
+import pytest
+from doc_blocks import ROOT
+
+from kafkagroup import Consumer
+from kafkagroup.compat.kiel import GroupedConsumer
+from kafkagroup.compat.pykafka import ManagedBalancedConsumer
+
+with warnings.catch_warnings():
+    # Reads its schemas by a function that Python has deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+
+PAGE = (ROOT / "docs" / "migrating.md").read_text("utf-8")
+
+
+def takes(kind: type) -> Callable[[str], bool]:
+    """Whether the constructor has an option of that name, or the class a method or property."""
+    options = inspect.signature(kind.__init__).parameters
+
+    def has(name: str) -> bool:
+        if name.endswith("()"):
+            return callable(getattr(kind, name[:-2], None))
+        return name in options or isinstance(getattr(kind, name, None), property)
+
+    return has
+
+
+def of_kafka_python(name: str) -> bool:
+    if name.endswith("()"):
+        return callable(getattr(kafka.KafkaConsumer, name[:-2], None))
+    return name in kafka.KafkaConsumer.DEFAULT_CONFIG
+
+
+def of_confluent(name: str) -> bool:
+    if name.endswith("()"):
+        return callable(getattr(confluent_kafka.Consumer, name[:-2], None))
+    try:
+        confluent_kafka.Consumer({"group.id": "x", name: object()})
+    except (confluent_kafka.KafkaException, TypeError) as error:
+        return "No such configuration property" not in str(error)
+    return True
+
+
+# pykafka and kiel are of Pythons that are gone: `compat` has their names, which docs/parity.md
+# compares with their documents.
+CLIENTS = {
+    "aiokafka": takes(aiokafka.AIOKafkaConsumer),
+    "confluent-kafka": of_confluent,
+    "kafka-python": of_kafka_python,
+    "pykafka": takes(ManagedBalancedConsumer),
+    "kiel": takes(GroupedConsumer),
+}
+
+
+def rows(client: str) -> list[tuple[str, str]]:
+    table = PAGE.partition(f"| {client} | here | what differs |\n")[2].partition("\n\n")[0]
+    return re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", table, re.MULTILINE)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_names_are_there(client: str) -> None:
+    table = PAGE.partition(f"| {client} | here | what differs |\n")[2].partition("\n\n")[0]
+    found = rows(client)
+    assert len(found) == table.count("\n") > 10  # every row but the rule above them
+    assert [theirs for theirs, _ in found if not CLIENTS[client](theirs)] == []
+    assert [ours for _, ours in found if not takes(Consumer)(ours)] == []
+
+
+def test_a_name_that_nobody_has_is_noticed() -> None:
+    for client, has in CLIENTS.items():
+        assert not has("no_such_option"), client
+        assert not has("no_such_method()"), client
+
+
+def test_what_is_said_of_defaults_is_so() -> None:
+    theirs = inspect.signature(aiokafka.AIOKafkaConsumer.__init__).parameters
+    assert theirs["auto_offset_reset"].default == "latest"
+    assert theirs["session_timeout_ms"].default == 10_000
+    assert theirs["heartbeat_interval_ms"].default == 3_000
+    assert kafka.KafkaConsumer.DEFAULT_CONFIG["auto_offset_reset"] == "latest"
