@@ -69,10 +69,11 @@ _REMEDIES = {
 
 
 def error_tree() -> str:
-    """All errors, and which is a kind of which."""
-    found = re.search(r"```\n.*?```", errors.__doc__ or "", re.DOTALL)
+    """All errors, and which is a kind of which; what they mean is told one by one."""
+    found = re.search(r"```\n(.*?)```", errors.__doc__ or "", re.DOTALL)
     assert found
-    return found[0].replace("```\n", "```text\n", 1)
+    names = re.sub(r"(?<=\w) *(\(.*?\))?  .*", "", found[1])
+    return f"```text\n{names}```"
 
 
 def errors_one_by_one() -> str:
@@ -151,7 +152,7 @@ def commands() -> str:
 
 
 def _help(name: str, command: click.Command) -> str:
-    context = click.Context(command, info_name=name, max_content_width=88, terminal_width=88)
+    context = click.Context(command, info_name=name, max_content_width=84, terminal_width=84)
     return f"```text\n{command.get_help(context)}\n```\n"
 
 

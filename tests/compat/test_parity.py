@@ -34,8 +34,8 @@ def rows() -> dict[str, list[tuple[str, str, str]]]:
     found: dict[str, list[tuple[str, str, str]]] = {}
     document = ""
     for line in PAGE.read_text("utf-8").splitlines():
-        if line.startswith("## "):
-            document = line[3:].strip("`")
+        if line.startswith("### "):
+            document = line[4:].strip("`")
         elif document and (match := ROW.match(line)):
             found.setdefault(document, []).append((match[1], match[2], match[3]))
     return found
