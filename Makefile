@@ -113,7 +113,7 @@ pipeline: .venv/spark.stamp ## groups on real Kafka, and the report on them; OUT
 	@$(BIN)/python examples/pipeline.py $(if $(OUT),--out $(OUT)) $(if $(BROKER),--bootstrap $(BROKER))
 
 docs: .venv/check.stamp ## the guides and the API as pages, in build/docs; they need no network
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "build/docs/index.html"
 
 clean: ## remove the virtual environments and all that tools have left

@@ -121,6 +121,13 @@ def test_the_pictures_that_are_shown_are_there() -> None:
     assert set(PICTURES) <= shown
 
 
+def test_links_to_files_lead_somewhere() -> None:
+    """mkdocs knows of those between its pages alone."""
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+            assert (page.parent / link).exists(), f"{page}: {link}"
+
+
 def test_cooperative_members_keep_what_does_not_move() -> None:
     """What the page says of the picture, of the run that it is drawn from."""
     eager = timeline.tell(range_assignor).unowned()
