@@ -92,6 +92,7 @@ def run_page(page: Path) -> None:
         servers = kafka.bootstrap_servers
         addresses = {"localhost:9092": servers}
         names = {
+            "__name__": page.stem,
             "kafka": kafka,
             "servers": servers,
             "addresses": addresses,
