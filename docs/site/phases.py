@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from enum import Enum
+from typing import TypeVar
 
 from svg import GREY, INK, PAPER, Svg
 
 from kafkagroup.member import consumer_state, state
 
 __all__ = ["classic", "consumer"]
+
+P = TypeVar("P", bound=Enum)
 
 _WIDTH, _HEIGHT = 96, 40
 _COLUMN, _ROW = 118, 140
@@ -72,12 +75,12 @@ def consumer() -> str:
 
 def _draw(
     title: str,
-    moves: Mapping[Enum, Collection[Enum]],
+    moves: Mapping[P, Collection[P]],
     places: Mapping[str, tuple[int, int]],
     *,
-    beating: Collection[Enum],
-    parking: Collection[Enum],
-    committing: Collection[Enum],
+    beating: Collection[P],
+    parking: Collection[P],
+    committing: Collection[P],
 ) -> str:
     columns = 1 + max(column for column, _ in places.values())
     picture = Svg(columns * _COLUMN + 20, 462, title)
