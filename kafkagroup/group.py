@@ -253,6 +253,10 @@ class GroupMember(Service):
 
     A generation is over, too, once a session timeout has passed without an acknowledgement: the
     member then asks for a new one, which comes when the coordinator is back.
+
+    Many members in one process share its loop. Python's collector stops that while it goes through
+    all that they have, and is late with heartbeats: with hundreds, call `gc.collect()` and
+    `gc.freeze()` once they have started, and what they have is gone through no more.
     """
 
     def __init__(
