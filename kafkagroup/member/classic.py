@@ -171,7 +171,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         else:
             self._lose_coordinator()
             self._back_off(error)
-            self._restart("the coordinator did not answer")
+            # On another connection a heartbeat may still be answered, and ownership go on.
+            self._restart(
+                "the coordinator did not answer", member.beating if member.holding else None
+            )
 
     def _take_revoked(self, token: int, protocols: tuple[tuple[str, bytes], ...] | None) -> None:
         if token != self.member.pending:
