@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.errors import ConfigurationError
 
 __all__ = ["command", "session"]
@@ -24,22 +25,9 @@ def command() -> None:
 
 @command.command("run", short_help="Read what is new, and make the tables and the report.")
 @click.option(
-    "--bootstrap-servers",
-    metavar="HOST:PORT",
-    required=True,
-    help="Where the cluster is; several with commas between.",
-)
-@click.option(
     "--out", metavar="DIR", required=True, help="Where the tables are: a path, or Spark's URL."
 )
 @click.option("--format", "form", default="parquet", show_default=True, help="Of the tables.")
-@click.option(
-    "--option",
-    "options",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="Another option of connecting, as sasl.mechanism=PLAIN.",
-)
 @click.option(
     "--every",
     type=click.FloatRange(1.0),
@@ -54,17 +42,16 @@ def command() -> None:
     help="Write the group's loads where a LoadsFile of its members reads them.",
 )
 @click.option("--report/--no-report", default=True, help="Whether to make report.html.")
+@connected
 def run_command(
-    bootstrap_servers: str,
     out: str,
     form: str,
-    options: tuple[str, ...],
     every: float | None,
     loads: tuple[tuple[str, str], ...],
     report: bool,
+    connection: Connection,
 ) -> None:
     """Read what groups have done since the last run, sample their lag, make the tables."""
-    given = {"bootstrap.servers": bootstrap_servers, **dict(map(_pair, options))}
     spark = session()
     from kafkagroup.spark.pipeline import run
     from kafkagroup.spark.report import write_report
@@ -73,7 +60,7 @@ def run_command(
     try:
         while True:
             started = time.monotonic()
-            tables = run(spark, given, out, format=form, told=_progress)
+            tables = run(spark, connection.properties(), out, format=form, told=_progress)
             for group, file in loads:
                 count = write_loads(tables.read("weights"), group, file)
                 click.echo(f"{file}: loads of {count} partitions of {group}", err=True)
@@ -88,13 +75,6 @@ def run_command(
             raise
     finally:
         spark.stop()
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise click.UsageError(f"--option {text!r}: expected NAME=VALUE")
-    return name, value
 
 
 def _progress(step: str) -> None:

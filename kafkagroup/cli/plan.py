@@ -16,6 +16,7 @@ from kafkagroup.assign import GroupSpec
 from kafkagroup.assign.plan import with_newcomers, without
 from kafkagroup.assign.spec_json import MAX_CHARACTERS, spec_from_json
 from kafkagroup.cli._assignors import ASSIGNORS, find_assignor, try_plan
+from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._plan_view import print_plans, value_of
 
 __all__ = ["command"]
@@ -35,13 +36,6 @@ _MAX_NEWCOMERS = 10_000
 )
 @click.option("--group", metavar="GROUP", help="A live group of consumers.")
 @click.option(
-    "--bootstrap-server",
-    metavar="HOST:PORT",
-    default="localhost:9092",
-    show_default=True,
-    help="Where the live group is; several with commas between.",
-)
-@click.option(
     "--assignor",
     "names",
     metavar="NAME",
@@ -58,14 +52,15 @@ _MAX_NEWCOMERS = 10_000
     help="What if N members joined, subscribed to all that anybody is?",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the values.")
+@connected
 def command(
     spec: TextIO | None,
     group: str | None,
-    bootstrap_server: str,
     names: tuple[str, ...],
     remove: tuple[str, ...],
     add: int,
     as_json: bool,
+    connection: Connection,
 ) -> None:
     """Show who would get what, what moves and why, before and after.
 
@@ -82,7 +77,7 @@ def command(
         assert spec is not None
         was = spec_from_json(_text(spec))
     else:
-        was, used = anyio.run(_live, group, bootstrap_server)
+        was, used = anyio.run(_live, group, connection)
         assignors = assignors or [find_assignor(used)]
     # In this order: who takes a member's place subscribes to what that member did.
     then = _without(with_newcomers(was, add), remove)
@@ -100,9 +95,9 @@ def _text(file: TextIO) -> str:
         raise click.UsageError(f"{file.name} is not UTF-8: {error}") from error
 
 
-async def _live(group: str, servers: str) -> tuple[GroupSpec, str]:
+async def _live(group: str, connection: Connection) -> tuple[GroupSpec, str]:
     """The group, and the name of the assignor that it uses."""
-    async with Admin(bootstrap_servers=servers) as admin:
+    async with Admin(**connection.options(Admin)) as admin:
         description = await admin.describe_group(group)
         spec = await admin.group_spec(description)
     return spec, description.protocol_name

@@ -15,8 +15,8 @@ LEAST = ("pipeline", "run", "--bootstrap-servers", "nowhere.invalid:1", "--out",
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("pipeline", "run", "--out", "tables"), "run: Missing option '--bootstrap-servers'."),
-        ((*LEAST, "--option", "sasl"), "run: --option 'sasl': expected NAME=VALUE"),
+        (("pipeline", "run"), "run: Missing option '--out'."),
+        ((*LEAST, "-X", "sasl"), "-X: expected NAME=VALUE"),
         ((*LEAST, "--every", "0"), "run: Invalid value for '--every': 0.0 is not in the range"),
     ],
 )

@@ -1,0 +1,257 @@
+"""How a command reaches its cluster: from arguments, the environment, a profile, or the defaults.
+
+Options have Kafka's names, with dots, dashes or underscores alike; each is taken from the first
+place that says it. What nobody knows is refused, with the nearest name that is known: a misspelt
+option would be one that silently has no effect. No message shows a value that may be secret.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any, NamedTuple
+
+import attrs
+import click
+
+from kafkagroup import Admin, Consumer, Security
+from kafkagroup.cli._profiles import Said, load_profile, others_can_read
+from kafkagroup.errors import ConfigurationError
+
+__all__ = ["Connection", "connected"]
+
+_PREFIX = "KAFKAGROUP_"
+_DEFAULT_SERVERS = "localhost:9092"
+_SPARK_TAKES = {"bootstrap_servers", "client_id", "default_api_timeout_ms", "request_timeout_ms"}
+
+
+@attrs.frozen
+class Connection:
+    """Where a cluster is and how it is spoken to, for the clients of this library."""
+
+    said: Mapping[str, Any] = attrs.field(factory=dict, repr=lambda said: str([*said]))
+    """Argument of a client or of `Security` -> value; only what somebody said."""
+
+    def options(self, client: Callable[..., object] | None = None) -> dict[str, Any]:
+        """Keyword arguments that every client takes: `Admin(**connection.options())`. With a
+        `client` also the others that were said and that it takes, as `group_id` of a `Consumer`.
+
+        Reads certificates. Raises: ConfigurationError.
+        """
+        taken = _parameters(client) if client else _parameters(Admin) & _parameters(Consumer)
+        options = {name: value for name, value in self.said.items() if name in taken}
+        return {
+            **options,
+            "bootstrap_servers": self.bootstrap_servers,
+            "security": self._security(),
+        }
+
+    def properties(self) -> dict[str, str]:
+        """What is said of connecting, by Kafka's names, as Spark takes it; with secrets."""
+        taken = _SPARK_TAKES | _parameters(Security)
+        said = {"bootstrap_servers": self.bootstrap_servers, **self.said}
+        return {
+            name.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in said.items()
+            if name in taken
+        }
+
+    @property
+    def bootstrap_servers(self) -> str:
+        servers: str = self.said.get("bootstrap_servers", _DEFAULT_SERVERS)
+        return servers
+
+    @property
+    def group_id(self) -> str | None:
+        """The group that is meant where a command is given none."""
+        return self.said.get("group_id")
+
+    def _security(self) -> Security | None:
+        taken = _parameters(Security)
+        said = {name: value for name, value in self.said.items() if name in taken}
+        if not said:
+            return None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            security = Security(**said)
+        for warning in caught:
+            click.echo(f"kafkagroup: warning: {warning.message}", err=True)
+        return security
+
+
+def connected(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of connecting, and what they come to as `connection`."""
+
+    @click.option(
+        "--bootstrap-servers",
+        "--bootstrap-server",
+        "bootstrap_servers",
+        metavar="HOST:PORT[,...]",
+        help=f"Where the cluster is.  [default: {_DEFAULT_SERVERS}]",
+    )
+    @click.option("--profile", metavar="NAME", help="The profile of the file to use.")
+    @click.option(
+        "--config",
+        metavar="FILE",
+        help="The file with profiles.  [default: ~/.config/kafkagroup.toml]",
+    )
+    @click.option(
+        "-X",
+        "--property",
+        "properties",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="Another option of connecting by Kafka's name, as sasl.mechanism=PLAIN. Whoever is on"
+        " this machine can read passwords here: put them in a profile, or in"
+        f" {_PREFIX}SASL_PASSWORD.",
+    )
+    @functools.wraps(command)
+    def with_connection(
+        *args: Any,
+        bootstrap_servers: str | None,
+        profile: str | None,
+        config: str | None,
+        properties: tuple[str, ...],
+        **rest: Any,
+    ) -> Any:
+        connection = _connection(bootstrap_servers, profile, config, properties)
+        return command(*args, connection=connection, **rest)
+
+    return with_connection
+
+
+def _connection(
+    servers: str | None, profile: str | None, config: str | None, properties: Iterable[str]
+) -> Connection:
+    path, in_file = load_profile(
+        config or os.environ.get(f"{_PREFIX}CONFIG") or None,
+        profile or os.environ.get(f"{_PREFIX}PROFILE") or None,
+    )
+    kept = _values(in_file)
+    if any(_known()[name].secret for name in kept) and others_can_read(path):
+        click.echo(
+            f"kafkagroup: warning: {path} has a secret, and others can read it: chmod 600 it",
+            err=True,
+        )
+    arguments = [_pair(text) for text in properties]
+    if servers is not None:
+        arguments.append(Said("bootstrap.servers", servers, "--bootstrap-servers"))
+    return Connection({**kept, **_values(_environment()), **_values(arguments)})
+
+
+def _pair(text: str) -> Said:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ConfigurationError("-X: expected NAME=VALUE")
+    return Said(name, value, f"-X {name}")
+
+
+def _environment() -> list[Said]:
+    """Of variables with this library's prefix, which are not the command line's alone, those that
+    are known and those that look as if they should be."""
+    near = re.compile(_PREFIX + "(?!(?:CONFIG|PROFILE)$)")
+    return [
+        Said(name, value, f"variable {variable}")
+        for variable, value in os.environ.items()
+        if value and near.match(variable)
+        for name in [variable[len(_PREFIX) :]]
+        if get_close_matches(_option(name), _known(), 1, 0.8)
+    ]
+
+
+# ---------------------------------------------------------------- names and values
+
+
+class _Option(NamedTuple):
+    parse: Callable[[object], object]
+    """Raises: ValueError that says what was expected."""
+    secret: bool
+
+
+def _values(said: Iterable[Said]) -> dict[str, object]:
+    """Argument -> value. Raises: ConfigurationError."""
+    values: dict[str, object] = {}
+    for name, value, where in said:
+        option = _option(name)
+        known = _known().get(option)
+        if known is None:
+            near = get_close_matches(option, _known(), 1)
+            names = near[0].replace("_", ".") if near else ""
+            raise ConfigurationError(
+                f"{where}: there is no such option; "
+                + (f"did you mean {names}?" if near else "names are Kafka's, as security.protocol")
+            )
+        if option in values:
+            raise ConfigurationError(f"{where}: that is said twice")
+        try:
+            values[option] = known.parse(value)
+        except ValueError as error:
+            raise ConfigurationError(f"{where}: {error}") from None
+    return values
+
+
+def _option(name: str) -> str:
+    return re.sub("[.-]", "_", name.lower())
+
+
+def _parameters(client: Callable[..., object]) -> set[str]:
+    return set(signature(client).parameters)
+
+
+@functools.cache
+def _known() -> Mapping[str, _Option]:
+    """All arguments of clients that a text can stand for."""
+    return {
+        name: _Option(parse, "Secret" in parameter.annotation)
+        for made in (Consumer, Admin, Security)
+        for name, parameter in signature(made).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+        and (parse := _PARSERS.get(re.split(r"\W", parameter.annotation)[0])) is not None
+    }
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return ",".join(value)
+    if not isinstance(value, str):
+        raise ValueError("expected a text, in quotes")
+    return value
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r"-?\d{1,18}", str(value), re.ASCII):
+        raise ValueError("expected a whole number")
+    return int(str(value))
+
+
+def _number(value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        raise ValueError("expected a number") from None
+
+
+def _boolean(value: object) -> bool:
+    text = str(value).lower()
+    if text not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text == "true"
+
+
+_PARSERS: Mapping[str, Callable[[object], object]] = {
+    "bool": _boolean,
+    "float": _number,
+    "int": _whole,
+    "str": _text,
+    # Named choices, which the clients check.
+    "Identification": _text,
+    "Literal": _text,
+    "OffsetReset": _text,
+    "Protocol": _text,
+}
+"""How an argument's type begins -> what makes it of a text, or of a value in TOML."""
