@@ -147,6 +147,17 @@ class Admin(Service):
             group = await self.describe_group(group)
         return await spec.group_spec(self._asking, group)
 
+    async def partitions(self, topics: Iterable[str]) -> tuple[TopicPartition, ...]:
+        """All partitions of these topics, sorted.
+
+        Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION that names the topics which do not exist;
+        AuthorizationError; TransportError.
+        """
+        if isinstance(topics, str):
+            raise ConfigurationError(f"expected several topics, not {topics!r} alone")
+        wanted = sorted(set(topics))
+        return await offsets.partitions(self._asking, wanted)
+
     # ------------------------------------------------------------ committed offsets
 
     async def committed(
@@ -209,10 +220,10 @@ class Admin(Service):
         to: ResetTo | None = None,
         shift: int | None = None,
     ) -> OffsetPlan:
-        """Where these partitions would go on: `to` "earliest", "latest", a `datetime` with a time
-        zone (the first record that is not older; the log's end if all are) or a `timedelta` before
-        now; or by `shift` offsets, within the log. None: all partitions that the group has
-        committed. Changes nothing.
+        """Where these partitions would go on: `to` "earliest", "latest", an offset within the log,
+        a `datetime` with a time zone (the first record that is not older; the log's end if all are)
+        or a `timedelta` before now; or by `shift` offsets, within the log. None: all partitions
+        that the group has committed. Changes nothing.
 
         Raises: ConfigurationError; BrokerError; TransportError.
         """

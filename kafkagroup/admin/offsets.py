@@ -6,7 +6,7 @@ next commit would undo the change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from kafkagroup.admin.asking import Asking
 from kafkagroup.admin.spec import topics_metadata
@@ -32,7 +32,7 @@ from kafkagroup.wire.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 
-__all__ = ["alter", "committed", "delete", "require_partitions"]
+__all__ = ["alter", "committed", "delete", "partitions", "require_partitions"]
 
 
 async def committed(cluster: Cluster, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -86,6 +86,18 @@ async def require_partitions(asking: Asking, partitions: Iterable[TopicPartition
         raise BrokerError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {', '.join(map(str, missing))}"
         )
+
+
+async def partitions(asking: Asking, topics: Sequence[str]) -> tuple[TopicPartition, ...]:
+    """What `Admin.partitions` answers, of sorted topics."""
+    counts = (await asking.once(lambda cluster: topics_metadata(cluster, topics))).partition_counts(
+        topics
+    )
+    if missing := [topic for topic in topics if topic not in counts]:
+        raise BrokerError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {', '.join(missing)}"
+        )
+    return tuple(TopicPartition(topic, n) for topic in topics for n in range(counts[topic]))
 
 
 async def delete(

@@ -21,9 +21,9 @@ from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 __all__ = ["OffsetChange", "OffsetPlan", "ResetTo", "offsets_from_json", "offsets_to_json", "plan"]
 
-ResetTo = Literal["earliest", "latest"] | datetime | timedelta
-"""The start or the end of each log; the first record at or after a moment (with a time zone); or
-that of so long ago."""
+ResetTo = Literal["earliest", "latest"] | int | datetime | timedelta
+"""The start or the end of each log; an offset; the first record at or after a moment (with a time
+zone); or that of so long ago."""
 
 _FORMAT = 1
 """The version of the JSON."""
@@ -60,12 +60,19 @@ async def plan(
     if (to is None) == (shift is None):
         raise ConfigurationError("expected one of to and shift")
     wanted = sorted(set(committed if partitions is None else partitions))
-    if shift is None:
+    wishes: dict[TopicPartition, int] | None = None
+    if shift is not None:
+        if nothing := [tp for tp in wanted if tp not in committed]:
+            raise ConfigurationError(
+                f"group {group_id!r} has committed nothing for {nothing[0]} that could be shifted"
+            )
+        wishes = {tp: committed[tp].offset + shift for tp in wanted}
+    elif type(to) is int:
+        if to < 0:
+            raise ConfigurationError(f"to={to!r} is negative")
+        wishes = dict.fromkeys(wanted, to)
+    else:
         stamp = _timestamp(to)
-    elif nothing := [tp for tp in wanted if tp not in committed]:
-        raise ConfigurationError(
-            f"group {group_id!r} has committed nothing for {nothing[0]} that could be shifted"
-        )
     await require_partitions(asking, wanted)
     logs = LogOffsets(asking.opened(), READ_UNCOMMITTED)
 
@@ -73,9 +80,9 @@ async def plan(
         found = await asking.once(lambda _: logs.at(dict.fromkeys(wanted, timestamp)))
         return {tp: one.offset for tp, one in found.items()}
 
-    if shift is not None:
+    if wishes is not None:
         first, end = await at(EARLIEST), await at(LATEST)
-        goals = {tp: min(max(committed[tp].offset + shift, first[tp]), end[tp]) for tp in wanted}
+        goals = {tp: min(max(wish, first[tp]), end[tp]) for tp, wish in wishes.items()}
     else:
         goals = await at(stamp)
         if any(offset < 0 for offset in goals.values()):
@@ -112,7 +119,7 @@ def _timestamp(to: object) -> int:
             stamp = _milliseconds(time.time() - to.total_seconds())
         case _:
             raise ConfigurationError(
-                f"to={to!r}; expected 'earliest', 'latest', a datetime or a timedelta"
+                f"to={to!r}; expected 'earliest', 'latest', an offset, a datetime or a timedelta"
             )
     if stamp < 0:
         raise ConfigurationError(f"to={to!r} is before 1970")

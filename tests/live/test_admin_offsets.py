@@ -114,6 +114,8 @@ async def test_a_reset_is_planned_looked_at_and_applied(bootstrap, name, fill):
                 ({"to": "latest"}, {zero: 5, one: 5}),
                 ({"to": moment}, {zero: 3, one: 3}),
                 ({"to": timedelta(seconds=1)}, {zero: 5, one: 5}),
+                ({"to": 3}, {zero: 3, one: 3}),
+                ({"to": 99}, {zero: 5, one: 5}),
                 ({"shift": 2}, {zero: 4, one: 5}),
                 ({"shift": -3}, {zero: 0, one: 1}),
             ):
@@ -124,6 +126,19 @@ async def test_a_reset_is_planned_looked_at_and_applied(bootstrap, name, fill):
             assert await admin.committed([name]) == {name: {zero: at(2), one: at(0)}}
             with pytest.raises(IllegalStateError, match=f"has committed {name}/1 since the plan"):
                 await admin.apply(some)
+
+
+async def test_all_partitions_of_topics(bootstrap, name, fill):
+    await fill(2)
+    await fill(1, topic=f"{name}-b")
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        with anyio.fail_after(20):
+            found = await admin.partitions([f"{name}-b", name, name])
+            assert found == (*(TopicPartition(name, p) for p in (0, 1)), (f"{name}-b", 0))
+            with pytest.raises(BrokerError, match=f"there is no topic {name}-c, {name}-d"):
+                await admin.partitions([f"{name}-d", name, f"{name}-c"])
+            with pytest.raises(ConfigurationError, match="expected several topics"):
+                await admin.partitions(name)
 
 
 async def test_partitions_without_an_offset_can_be_reset_but_not_shifted(bootstrap, name, fill):
@@ -144,7 +159,9 @@ async def test_partitions_without_an_offset_can_be_reset_but_not_shifted(bootstr
     [
         ({}, "expected one of to and shift"),
         ({"to": "latest", "shift": 1}, "expected one of to and shift"),
-        ({"to": "newest"}, "to='newest'; expected 'earliest', 'latest', a datetime or a timedelta"),
+        ({"to": "newest"}, "to='newest'; expected 'earliest', 'latest', an offset, a datetime or "),
+        ({"to": True}, "to=True; expected 'earliest', 'latest', an offset, a datetime or "),
+        ({"to": -1}, "to=-1 is negative"),
         ({"to": timedelta(days=40_000)}, "is before 1970"),
         ({"to": datetime(2020, 1, 1)}, "has no time zone"),
     ],

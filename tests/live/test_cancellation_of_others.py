@@ -13,6 +13,7 @@ import anyio
 import pytest
 from live.knife import (
     BACKENDS,
+    ONE,
     ZERO,
     Knife,
     backend,
@@ -237,6 +238,10 @@ async def delete_offsets(knife: Knife, admin: Admin) -> None:
     assert await admin.committed(["idle"]) == {"idle": {}}
 
 
+async def partitions(knife: Knife, admin: Admin) -> None:
+    assert await knife.through(admin.partitions(["t"])) == (ZERO, ONE)
+
+
 async def plan_reset(knife: Knife, admin: Admin) -> None:
     plan = await knife.through(admin.plan_reset("idle", shift=1))
     assert [change.after for change in plan.changes.values()] == [OffsetAndMetadata(4)]
@@ -279,6 +284,7 @@ async def delete_groups(knife: Knife, admin: Admin) -> None:
         group_spec,
         lag,
         list_groups,
+        partitions,
         plan_offsets,
         plan_reset,
         remove_member,
@@ -483,6 +489,7 @@ SWEPT = {
         "group_spec",
         "lag",
         "list_groups",
+        "partitions",
         "plan_offsets",
         "plan_reset",
         "remove_member",
