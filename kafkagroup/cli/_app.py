@@ -17,7 +17,19 @@ from kafkagroup.errors import ConfigurationError, KafkaGroupError, printable
 
 __all__ = ["COMMANDS", "app"]
 
-COMMANDS = ("pipeline", "plan")
+COMMANDS = (
+    "delete-groups",
+    "delete-offsets",
+    "describe",
+    "export-offsets",
+    "groups",
+    "lag",
+    "pipeline",
+    "plan",
+    "remove-member",
+    "reset-offsets",
+    "watch",
+)
 """Command -> the file of that name, with "_" for "-"."""
 
 
@@ -38,6 +50,17 @@ class _AskedWrongly(_Failed):
     exit_code = 2
 
 
+class _Interrupted(click.ClickException):
+    """Ctrl-C: as shells tell of a signal, and without a word."""
+
+    exit_code = 130
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def show(self, file: IO[Any] | None = None) -> None: ...
+
+
 @contextmanager
 def _one_line() -> Iterator[None]:
     try:
@@ -51,6 +74,8 @@ def _one_line() -> Iterator[None]:
         raise _AskedWrongly(str(error)) from error
     except KafkaGroupError as error:
         raise _Failed(str(error)) from error
+    except (KeyboardInterrupt, click.Abort) as error:
+        raise _Interrupted from error
 
 
 class _App(click.Group):

@@ -23,9 +23,10 @@ from kafkagroup import Admin, Consumer, Security
 from kafkagroup.cli._profiles import Said, load_profile, others_can_read
 from kafkagroup.errors import ConfigurationError
 
-__all__ = ["Connection", "connected"]
+__all__ = ["Connection", "connected", "connection_of"]
 
 _PREFIX = "KAFKAGROUP_"
+_ARGUMENTS = ("bootstrap_servers", "profile", "config", "properties")
 _DEFAULT_SERVERS = "localhost:9092"
 _SPARK_TAKES = {"bootstrap_servers", "client_id", "default_api_timeout_ms", "request_timeout_ms"}
 
@@ -111,23 +112,20 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         f" {_PREFIX}SASL_PASSWORD.",
     )
     @functools.wraps(command)
-    def with_connection(
-        *args: Any,
-        bootstrap_servers: str | None,
-        profile: str | None,
-        config: str | None,
-        properties: tuple[str, ...],
-        **rest: Any,
-    ) -> Any:
-        connection = _connection(bootstrap_servers, profile, config, properties)
+    def with_connection(*args: Any, **given: Any) -> Any:
+        connection = connection_of(given)
+        rest = {name: value for name, value in given.items() if name not in _ARGUMENTS}
         return command(*args, connection=connection, **rest)
 
     return with_connection
 
 
-def _connection(
-    servers: str | None, profile: str | None, config: str | None, properties: Iterable[str]
-) -> Connection:
+def connection_of(given: Mapping[str, Any]) -> Connection:
+    """What the arguments of a command with the options of `connected` come to.
+
+    Raises: ConfigurationError.
+    """
+    servers, profile, config, properties = (given[name] for name in _ARGUMENTS)
     path, in_file = load_profile(
         config or os.environ.get(f"{_PREFIX}CONFIG") or None,
         profile or os.environ.get(f"{_PREFIX}PROFILE") or None,

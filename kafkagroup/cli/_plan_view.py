@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from kafkagroup.assign.plan import Change, MemberPlan, Move, Plan, Spread
-from kafkagroup.errors import printable
+from kafkagroup.cli._view import add_row, by_topic, new_table, plain_line, ranges
 from kafkagroup.types import TopicPartition
 
 __all__ = ["print_plans", "value_of"]
@@ -32,29 +30,6 @@ def print_plans(console: Console, plans: Sequence[Plan]) -> None:
     console.print(_totals(plans))
 
 
-def _table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
-    table = Table(title=_text(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(
-            _text(column), justify="right" if column in right else "left", overflow="fold"
-        )
-    return table
-
-
-def _row(table: Table, *cells: object) -> None:
-    table.add_row(*(_text(str(cell)) for cell in cells))
-
-
-def _text(text: str) -> Text:
-    """As it stands: "[b]" in a name is no markup."""
-    return Text(printable(text))
-
-
-def _line(text: str) -> Text:
-    """With an empty line after it, as tables have one."""
-    return _text(text).append("\n")
-
-
 # ---------------------------------------------------------------- tables
 
 
@@ -71,7 +46,7 @@ def _members(plans: Sequence[Plan]) -> Table:
     if weighted:
         numbers[1:1] = ["load before"]
         numbers.insert(0, "capacity")
-    table = _table("Partitions of each member", "member", *numbers, "", right=numbers)
+    table = new_table("Partitions of each member", "member", *numbers, "", right=numbers)
     for rows in zip(*(plan.members for plan in plans), strict=True):
         first: MemberPlan = rows[0]
         cells: list[object] = [len(first.before)]
@@ -79,16 +54,16 @@ def _members(plans: Sequence[Plan]) -> Table:
             cells = [f"{first.capacity:g}", len(first.before), f"{first.load_before:g}"]
         for row in rows:
             cells += [len(row.after), f"{row.load_after:g}"] if weighted else [len(row.after)]
-        _row(table, _name(first), *cells, _CHANGES[first.change])
+        add_row(table, _name(first), *cells, _CHANGES[first.change])
     return table
 
 
 def _void_claims(plan: Plan) -> Table:
     """They are the same whatever the assignor."""
     names = {m.member_id: _name(m) for m in plan.members}
-    table = _table("Claims that do not count", "partition", "member", "why")
+    table = new_table("Claims that do not count", "partition", "member", "why")
     for claim in plan.void_claims:
-        _row(table, claim.partition, names[claim.member_id], claim.text)
+        add_row(table, claim.partition, names[claim.member_id], claim.text)
     return table
 
 
@@ -96,12 +71,12 @@ def _moves(plan: Plan) -> Iterable[RenderableType]:
     names = {m.member_id: _name(m) for m in plan.members}
     if plan.moves:
         columns = ("partitions", "from", "to", "round", "why")
-        table = _table(f"What {plan.assignor} moves", *columns, right=("round",))
+        table = new_table(f"What {plan.assignor} moves", *columns, right=("round",))
         for alike in _alike(plan.moves):
             one = alike[0]
-            _row(
+            add_row(
                 table,
-                _numbers(move.partition for move in alike),
+                ranges(move.partition for move in alike),
                 names.get(one.before or "", _NOBODY),
                 names.get(one.after or "", _NOBODY),
                 one.round or "",
@@ -109,11 +84,11 @@ def _moves(plan: Plan) -> Iterable[RenderableType]:
             )
         yield table
     else:
-        yield _line(f"{plan.assignor} moves nothing.")
+        yield plain_line(f"{plan.assignor} moves nothing.")
     if plan.unassigned:
-        yield _line(f"{plan.assignor} gives to nobody: {_numbers(plan.unassigned)}")
+        yield plain_line(f"{plan.assignor} gives to nobody: {ranges(plan.unassigned)}")
     if not plan.settled:
-        yield _line(
+        yield plain_line(
             f"{plan.assignor} does not settle: members still let go after"
             f" {len(plan.rounds)} rounds."
         )
@@ -129,9 +104,9 @@ def _alike(moves: Iterable[Move]) -> Iterable[list[Move]]:
 
 def _totals(plans: Sequence[Plan]) -> Table:
     numbers = ("kept", "moved", "given", "dropped", "paused", "rounds", "each before", "each after")
-    table = _table("Totals", "assignor", *numbers, right=numbers)
+    table = new_table("Totals", "assignor", *numbers, right=numbers)
     for plan in plans:
-        _row(
+        add_row(
             table,
             plan.assignor,
             plan.kept,
@@ -155,21 +130,6 @@ def _name(member: MemberPlan) -> str:
     return member.instance_id or member.member_id
 
 
-def _numbers(partitions: Iterable[TopicPartition]) -> str:
-    """Sorted partitions in short: "audit 0, orders 0-3 7"."""
-    runs: dict[str, list[list[int]]] = {}
-    for topic, number in partitions:
-        of = runs.setdefault(topic, [])
-        if of and of[-1][1] == number - 1:
-            of[-1][1] = number
-        else:
-            of.append([number, number])
-    return ", ".join(
-        " ".join([topic, *(f"{a}" if a == b else f"{a}-{b}" for a, b in of)])
-        for topic, of in runs.items()
-    )
-
-
 # ---------------------------------------------------------------- JSON
 
 
@@ -184,8 +144,8 @@ def value_of(plan: Plan) -> dict[str, object]:
                 "member_id": m.member_id,
                 "instance_id": m.instance_id,
                 "change": m.change.value,
-                "before": _by_topic(m.before),
-                "after": _by_topic(m.after),
+                "before": by_topic(m.before),
+                "after": by_topic(m.after),
                 "load_before": m.load_before,
                 "load_after": m.load_after,
                 "capacity": m.capacity,
@@ -218,8 +178,8 @@ def value_of(plan: Plan) -> dict[str, object]:
             {"let_go": _by_member(one.let_go), "taken_up": _by_member(one.taken_up)}
             for one in plan.rounds
         ],
-        "paused": _by_topic(plan.paused),
-        "unassigned": _by_topic(plan.unassigned),
+        "paused": by_topic(plan.paused),
+        "unassigned": by_topic(plan.unassigned),
         "totals": {
             "kept": plan.kept,
             "moved": plan.moved,
@@ -235,11 +195,4 @@ def value_of(plan: Plan) -> dict[str, object]:
 
 
 def _by_member(held: Mapping[str, Iterable[TopicPartition]]) -> dict[str, dict[str, list[int]]]:
-    return {member: _by_topic(partitions) for member, partitions in held.items()}
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        found.setdefault(topic, []).append(number)
-    return found
+    return {member: by_topic(partitions) for member, partitions in held.items()}

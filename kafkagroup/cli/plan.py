@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from typing import TextIO
 
 import anyio
 import click
-from rich.console import Console
 
 from kafkagroup.admin import Admin
 from kafkagroup.assign import GroupSpec
@@ -18,11 +14,9 @@ from kafkagroup.assign.spec_json import MAX_CHARACTERS, spec_from_json
 from kafkagroup.cli._assignors import ASSIGNORS, find_assignor, try_plan
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._plan_view import print_plans, value_of
+from kafkagroup.cli._view import console, print_json
 
 __all__ = ["command"]
-
-_PIPE_WIDTH = 120
-"""Columns where there is no terminal to ask and COLUMNS is not set."""
 
 _MAX_NEWCOMERS = 10_000
 
@@ -83,9 +77,9 @@ def command(
     then = _without(with_newcomers(was, add), remove)
     plans = [try_plan(then, assignor, was) for assignor in assignors]
     if as_json:
-        click.echo(json.dumps({"plans": [value_of(plan) for plan in plans]}, indent=2))
+        print_json({"plans": [value_of(plan) for plan in plans]})
     else:
-        print_plans(_console(), plans)
+        print_plans(console(), plans)
 
 
 def _text(file: TextIO) -> str:
@@ -107,8 +101,3 @@ def _without(spec: GroupSpec, members: tuple[str, ...]) -> GroupSpec:
     for member in members:
         spec = without(spec, member)
     return spec
-
-
-def _console() -> Console:
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=_PIPE_WIDTH if piped else None, highlight=False)

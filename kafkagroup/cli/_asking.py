@@ -1,0 +1,32 @@
+"""Asking somebody before something is changed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+__all__ = ["confirmed", "yes_option"]
+
+
+def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `yes`."""
+    return click.option("--yes", "--execute", "yes", is_flag=True, help="Do it without asking.")(
+        command
+    )
+
+
+def confirmed(question: str, yes: bool) -> None:
+    """Go on only if somebody says yes, or has said so.
+
+    Raises: UsageError where there is no terminal to ask on; Exit when the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask on; nothing is changed without --yes")
+    if not click.confirm(question, err=True):
+        click.echo("Nothing is changed.", err=True)
+        raise click.exceptions.Exit(1)

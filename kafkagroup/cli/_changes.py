@@ -1,0 +1,187 @@
+"""What has changed in a group between two looks at it. Pure.
+
+Coordinators tell how a group is, not how it came to be so: why a member is gone nobody outside can
+know, and what came and went between two looks was not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from kafkagroup import TopicPartition
+from kafkagroup.admin import GroupDescription, GroupState, MemberDescription
+from kafkagroup.cli._view import by_topic, count, member_name, ranges
+
+__all__ = ["Change", "changed", "remembered"]
+
+_REBALANCING = (
+    GroupState.PREPARING_REBALANCE,
+    GroupState.COMPLETING_REBALANCE,
+    GroupState.ASSIGNING,
+    GroupState.RECONCILING,
+)
+
+_WORDS = {
+    "joined": "joined",
+    "gone": "left or timed out",
+    "came_again": "came again",
+    "subscribed_anew": "subscribed anew",
+}
+
+Held = Mapping[str, tuple[TopicPartition, ...]]
+"""Instance id, or member id -> partitions."""
+
+
+@attrs.frozen(kw_only=True)
+class Change:
+    """How a group was and is, None where there was no such group, and what is new."""
+
+    before: GroupDescription | None
+    after: GroupDescription | None
+    members: Mapping[str, tuple[MemberDescription, ...]]
+    """"joined", "gone", "came_again" (a static member with a new member id) and "subscribed_anew"
+    -> those who did; only what anybody did."""
+    taken_up: Held
+    """What members have now and had not."""
+    let_go: Held
+    """What members had and have not."""
+
+    def __bool__(self) -> bool:
+        news = self.members or self.taken_up or self.let_go
+        return bool(news) or self._state != self._state_before or self._new_epoch
+
+    @property
+    def cause(self) -> str | None:
+        """Why the group rebalances, as far as that shows; None where it does not."""
+        if self.members:
+            return ", ".join(f"{len(who)} {_WORDS[what]}" for what, who in self.members.items())
+        if self.before is None or self.after is None:
+            return None
+        if self._new_epoch:
+            return "no other member is seen: topics or assignor changed, or one came and went"
+        if self.after.state in _REBALANCING and self.before.state not in _REBALANCING:
+            return "no other member is seen: they joined again, or one came and went"
+        return None
+
+    def words(self) -> str:
+        """In one line."""
+        parts = [self._state]
+        if self._state_before != self._state:
+            parts = [f"{self._state_before} -> {self._state}"]
+        if self._new_epoch and self.after is not None:
+            parts.append(f"epoch {self.after.group_epoch}")
+        for what, who in self.members.items():
+            parts.append(
+                f"{_WORDS[what]}: {', '.join(f'{member_name(m)} ({m.host})' for m in who)}"
+            )
+        if not self.members and self.cause:
+            parts.append(self.cause)
+        for word, held in (("no longer has", self.let_go), ("gets", self.taken_up)):
+            parts += [f"{member} {word} {ranges(tps)}" for member, tps in held.items()]
+        if not self:
+            parts.append(count(len(_members(self.after)), "member"))
+        return "; ".join(parts)
+
+    def value(self) -> dict[str, object]:
+        """As JSON has it."""
+        return {
+            "state": self._state,
+            "state_before": self._state_before,
+            "epoch": None if self.after is None else self.after.group_epoch,
+            "member_count": 0 if self.after is None else len(self.after.members),
+            "cause": self.cause,
+            **{
+                what: [
+                    {
+                        "member_id": member.member_id,
+                        "instance_id": member.instance_id,
+                        "client_id": member.client_id,
+                        "host": member.host,
+                    }
+                    for member in self.members.get(what, ())
+                ]
+                for what in _WORDS
+            },
+            "taken_up": {member: by_topic(tps) for member, tps in self.taken_up.items()},
+            "let_go": {member: by_topic(tps) for member, tps in self.let_go.items()},
+        }
+
+    @property
+    def _state(self) -> str:
+        return "absent" if self.after is None else self.after.state.value
+
+    @property
+    def _state_before(self) -> str:
+        return "absent" if self.before is None else self.before.state.value
+
+    @property
+    def _new_epoch(self) -> bool:
+        epochs = [None if g is None else g.group_epoch for g in (self.before, self.after)]
+        return epochs[1] is not None and epochs[0] != epochs[1]
+
+
+def changed(before: GroupDescription | None, after: GroupDescription | None) -> Change:
+    """What is new in `after`; what its coordinator keeps to itself counts as it was."""
+    old, new = _members(before), _members(after)
+    members = {
+        "joined": tuple(new[m] for m in new if m not in old),
+        "gone": tuple(old[m] for m in old if m not in new),
+        "came_again": tuple(
+            new[m] for m in new if m in old and old[m].member_id != new[m].member_id
+        ),
+        "subscribed_anew": tuple(
+            new[m] for m in new if m in old and _subscribed_anew(old[m], new[m])
+        ),
+    }
+    return Change(
+        before=before,
+        after=after,
+        members={what: who for what, who in members.items() if who},
+        taken_up=_beyond(new, old),
+        let_go=_beyond(old, new),
+    )
+
+
+def remembered(
+    before: GroupDescription | None, after: GroupDescription | None
+) -> GroupDescription | None:
+    """`after`, with what was known of its members before where it does not tell. Who was not there
+    before has nothing yet."""
+    if after is None:
+        return None
+    old = _members(before)
+    members = []
+    for member in after.members:
+        if member.partitions is None:
+            was = old.get(member_name(member))
+            known = ((), None) if was is None else (was.partitions, was.subscription)
+            member = attrs.evolve(member, partitions=known[0], subscription=known[1])
+        members.append(member)
+    return attrs.evolve(after, members=tuple(members))
+
+
+def _members(group: GroupDescription | None) -> dict[str, MemberDescription]:
+    return {} if group is None else {member_name(member): member for member in group.members}
+
+
+def _subscribed_anew(was: MemberDescription, now: MemberDescription) -> bool:
+    if was.subscription is None or now.subscription is None:
+        return False
+    topics = set(was.subscription.topics) != set(now.subscription.topics)
+    return topics or was.topic_pattern != now.topic_pattern
+
+
+def _beyond(
+    these: Mapping[str, MemberDescription], those: Mapping[str, MemberDescription]
+) -> dict[str, tuple[TopicPartition, ...]]:
+    """Of each member what it has in these and not in those, where both tell."""
+    found = {}
+    for name, member in these.items():
+        other = those.get(name)
+        if other is None or other.partitions is not None:
+            others = set(other.partitions or ()) if other else set()
+            if more := tuple(tp for tp in member.partitions or () if tp not in others):
+                found[name] = more
+    return found

@@ -1,0 +1,121 @@
+"""Descriptions of groups on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from kafkagroup import TopicPartition
+from kafkagroup.admin import GroupDescription, MemberDescription, PartitionLag
+from kafkagroup.cli._lag_view import Lags, exact, partition_value, total
+from kafkagroup.cli._view import (
+    add_row,
+    broker,
+    broker_value,
+    by_topic,
+    count,
+    member_name,
+    new_table,
+    plain,
+    plain_line,
+    ranges,
+)
+
+__all__ = ["describe_value", "print_description"]
+
+
+def print_description(console: Console, group: GroupDescription, lags: Lags | None) -> None:
+    """What it is, its members, and its partitions; `lags` is None where they are not told."""
+    console.print(plain(f"Group {group.group_id}"))
+    for name, value in _facts(group):
+        console.print(plain(f"  {name:<12} {value}"))
+    console.print()
+    console.print(_members(group) if group.members else plain_line("No members."))
+    if lags:
+        console.print(_partitions(group, lags))
+    elif lags is not None:
+        console.print(plain_line("Nothing is committed."))
+
+
+def _facts(group: GroupDescription) -> Iterator[tuple[str, object]]:
+    yield "type", group.type.value
+    yield "state", group.state.value
+    yield "protocol", " ".join(filter(None, (group.protocol_type, group.protocol_name))) or "-"
+    yield "coordinator", broker(group.coordinator)
+    if group.group_epoch is not None:
+        yield "epoch", f"{group.group_epoch}, assignment of epoch {group.assignment_epoch}"
+
+
+def _members(group: GroupDescription) -> Table:
+    epochs = [] if group.group_epoch is None else ["epoch"]
+    columns = ("member", "client", "host", *epochs, "partitions", "assigned")
+    table = new_table(count(len(group.members), "member"), *columns, right=("epoch", "partitions"))
+    for m in group.members:
+        epoch = [] if group.group_epoch is None else [m.member_epoch]
+        # A classic group that rebalances does not tell what members have.
+        held = "?" if m.partitions is None else len(m.partitions)
+        assigned = ranges(m.partitions or ())
+        if m.target is not None and m.target != m.partitions:
+            assigned = f"{assigned or 'nothing'} -> {ranges(m.target) or 'nothing'}"
+        add_row(table, member_name(m), m.client_id, m.host, *epoch, held, assigned)
+    return table
+
+
+def _partitions(group: GroupDescription, lags: Lags) -> Table:
+    columns = ("committed", "end", "lag", "seconds")
+    table = new_table("Partitions", "partition", *columns, "member", "", right=columns)
+    owners = {tp: member_name(m) for m in group.members for tp in m.partitions or ()}
+    for tp in sorted(lags.keys() | owners.keys()):
+        one: PartitionLag | None = lags.get(tp)
+        owner = owners.get(tp, "-")
+        if one is None:
+            add_row(table, tp, None, None, None, None, owner, "nothing is committed")
+        else:
+            seconds = exact(one.seconds)
+            add_row(table, tp, one.committed, one.end, one.lag, seconds, owner, one.reason)
+    table.add_section()
+    lag, most = total(lags)
+    add_row(table, "total", None, None, lag, exact(most), None, None)
+    return table
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def describe_value(group: GroupDescription, lags: Lags | None) -> dict[str, object]:
+    """As JSON has it; `lag` and `offsets` are null where they are not told."""
+    return {
+        "group_id": group.group_id,
+        "type": group.type.value,
+        "state": group.state.value,
+        "protocol_type": group.protocol_type,
+        "protocol_name": group.protocol_name,
+        "group_epoch": group.group_epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "coordinator": broker_value(group.coordinator),
+        "members": [_member_value(member) for member in group.members],
+        "lag": None if lags is None else total(lags)[0],
+        "seconds": None if lags is None else total(lags)[1],
+        "offsets": None if lags is None else [partition_value(tp, one) for tp, one in lags.items()],
+    }
+
+
+def _member_value(member: MemberDescription) -> dict[str, object]:
+    topics = None if member.subscription is None else sorted(member.subscription.topics)
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "member_epoch": member.member_epoch,
+        "topics": topics,
+        "topic_pattern": member.topic_pattern,
+        "partitions": _held(member.partitions),
+        "target": _held(member.target),
+    }
+
+
+def _held(partitions: tuple[TopicPartition, ...] | None) -> dict[str, list[int]] | None:
+    return None if partitions is None else by_topic(partitions)

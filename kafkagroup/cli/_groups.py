@@ -1,0 +1,75 @@
+"""Groups as arguments of commands, completed by the cluster's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
+from typing import Any, TypeVar
+
+import anyio
+import click
+
+from kafkagroup import Admin
+from kafkagroup.cli._connection import Connection, connection_of
+from kafkagroup.errors import KafkaGroupError
+
+__all__ = ["group_argument", "groups_argument", "named", "parted"]
+
+T = TypeVar("T")
+
+_PATIENCE_MS = 2_000
+"""What somebody who has pressed TAB waits for a cluster."""
+
+
+def groups_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `groups`, any number of them; see `named`."""
+    add = click.argument("groups", metavar="GROUP...", nargs=-1, shell_complete=_complete)
+    return add(command)
+
+
+def group_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the one group that it is about."""
+    return click.argument("group", metavar="GROUP", shell_complete=_complete)(command)
+
+
+def named(groups: Sequence[str], connection: Connection) -> list[str]:
+    """The groups that were named, each once; else the one of the profile. Raises: UsageError."""
+    found = list(dict.fromkeys(groups)) or [connection.group_id or ""]
+    if not all(found):
+        raise click.UsageError("give a group, or group.id in the profile")
+    return found
+
+
+def parted(
+    answers: Mapping[str, T | KafkaGroupError],
+) -> tuple[dict[str, T], dict[str, str]]:
+    """Group -> its answer, and group -> why there is none."""
+    told: dict[str, T] = {}
+    errors: dict[str, str] = {}
+    for group, answer in answers.items():
+        if isinstance(answer, KafkaGroupError):
+            errors[group] = str(answer)
+        else:
+            told[group] = answer
+    return told, errors
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    try:
+        with redirect_stderr(StringIO()):
+            return anyio.run(_ids, connection_of(ctx.params), incomplete)
+    except (KafkaGroupError, OSError):
+        return []  # there is nobody to tell
+
+
+async def _ids(connection: Connection, beginning: str) -> list[str]:
+    options = connection.options(Admin) | {
+        "request_timeout_ms": _PATIENCE_MS,
+        "default_api_timeout_ms": _PATIENCE_MS,
+    }
+    with anyio.move_on_after(_PATIENCE_MS / 1000):
+        async with Admin(**options) as admin:
+            found = await admin.list_groups()
+        return [one.group_id for one in found.groups if one.group_id.startswith(beginning)]
+    return []

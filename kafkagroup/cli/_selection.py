@@ -1,0 +1,65 @@
+"""Which partitions a command is about."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import click
+
+from kafkagroup import TopicPartition
+from kafkagroup.admin import Admin
+
+__all__ = ["Selection", "selecting"]
+
+
+@attrs.frozen
+class Selection:
+    """Topics, and if it is one, perhaps some of its partitions; nothing for all that is
+    committed."""
+
+    topics: tuple[str, ...]
+    partitions: tuple[int, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.topics)
+
+    def __contains__(self, tp: TopicPartition) -> bool:
+        """Whether it is one of them, where it exists."""
+        if self.topics and tp.topic not in self.topics:
+            return False
+        return not self.partitions or tp.partition in self.partitions
+
+    async def of(self, admin: Admin) -> list[TopicPartition]:
+        """Those of the topics. Raises: BrokerError for a topic that does not exist."""
+        if self.partitions:
+            return [TopicPartition(self.topics[0], number) for number in self.partitions]
+        return [*await admin.partitions(self.topics)]
+
+
+def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options `topics` and `numbers`, which `Selection` is made of."""
+
+    @click.option(
+        "--topic", "topics", metavar="NAME", multiple=True, help="Only this topic; again for more."
+    )
+    @click.option(
+        "--partition",
+        "numbers",
+        metavar="N",
+        type=click.IntRange(0),
+        multiple=True,
+        help="Only this partition of the one --topic; again for more.",
+    )
+    @functools.wraps(command)
+    def with_selection(
+        *args: Any, topics: tuple[str, ...], numbers: tuple[int, ...], **rest: Any
+    ) -> Any:
+        topics, numbers = tuple(dict.fromkeys(topics)), tuple(dict.fromkeys(numbers))
+        if numbers and len(topics) != 1:
+            raise click.UsageError("--partition needs one --topic")
+        return command(*args, selection=Selection(topics, numbers), **rest)
+
+    return with_selection

@@ -1,0 +1,45 @@
+"""Moments and durations as arguments: callbacks of click's options."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+
+import click
+
+__all__ = ["duration", "moment"]
+
+_SHORT = re.compile(r"(\d+(?:\.\d+)?)([smhd])", re.ASCII)
+_ISO = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+    """ISO 8601 with a time zone."""
+    if value is None:
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        message = f"{value!r} is no time such as 2026-01-31T12:00:00Z"
+        raise click.BadParameter(message, ctx, param) from None
+    if found.tzinfo is None:
+        message = f"{value!r} has no time zone: end it with Z, or as with +01:00"
+        raise click.BadParameter(message, ctx, param)
+    return found
+
+
+def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
+    """ "90s", "15m", "2h", "7d", or ISO 8601 as Kafka's own tools have it."""
+    if value is None:
+        return None
+    short, iso = _SHORT.fullmatch(value), _ISO.fullmatch(value)
+    try:
+        if short:
+            return timedelta(**{_UNITS[short[2]]: float(short[1])})
+        if iso and any(iso.groups()):
+            days, hours, minutes, seconds = (float(number or 0) for number in iso.groups())
+            return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError:
+        pass
+    raise click.BadParameter(f"{value!r} is no duration such as 90s, 2h or P1DT12H", ctx, param)

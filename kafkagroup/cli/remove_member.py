@@ -1,0 +1,55 @@
+"""`kafkagroup remove-member`: a member out of a group, as when its machine is gone for good."""
+
+from __future__ import annotations
+
+import anyio
+import click
+
+from kafkagroup.admin import Admin
+from kafkagroup.cli._asking import confirmed, yes_option
+from kafkagroup.cli._connection import Connection, connected
+from kafkagroup.cli._groups import group_argument
+from kafkagroup.cli._view import print_json, tell
+
+__all__ = ["command"]
+
+
+@click.command("remove-member", short_help="Take a member out of a group.")
+@group_argument
+@click.option("--instance", metavar="ID", help="A static member, by its group.instance.id.")
+@click.option("--member", metavar="ID", help="A member by its member id.")
+@click.option("--reason", metavar="TEXT", help="For the coordinator's log.")
+@yes_option
+@click.option("--json", "as_json", is_flag=True, help="Print the values.")
+@connected
+def command(
+    group: str,
+    instance: str | None,
+    member: str | None,
+    reason: str | None,
+    yes: bool,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Take a member out of a group: its partitions go to others at once, not when its session times
+    out. A member that lives joins again."""
+    who = instance or member
+    if who is None or (instance and member):
+        raise click.UsageError("give --instance ID or --member ID")
+    confirmed(f"Remove {who!r} from group {group!r}?", yes)
+    anyio.run(_remove, group, member, instance, reason, connection)
+    if as_json:
+        print_json({"group_id": group, "member_id": member, "instance_id": instance})
+    else:
+        tell(f"{group}: {who} is removed")
+
+
+async def _remove(
+    group: str,
+    member: str | None,
+    instance: str | None,
+    reason: str | None,
+    connection: Connection,
+) -> None:
+    async with Admin(**connection.options(Admin)) as admin:
+        await admin.remove_member(group, member_id=member, instance_id=instance, reason=reason)

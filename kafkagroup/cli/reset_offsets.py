@@ -1,0 +1,171 @@
+"""`kafkagroup reset-offsets`: another place for a group to go on from; shown, asked, then done."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, TextIO
+
+import anyio
+import click
+from rich.table import Table
+
+from kafkagroup.admin import Admin, OffsetPlan, offsets_from_json
+from kafkagroup.cli._asking import confirmed, yes_option
+from kafkagroup.cli._connection import Connection, connected
+from kafkagroup.cli._groups import group_argument
+from kafkagroup.cli._selection import Selection, selecting
+from kafkagroup.cli._view import add_row, console, new_table, print_json, tell
+from kafkagroup.cli._when import duration, moment
+
+__all__ = ["command"]
+
+_MOST_CHARACTERS = 64 << 20
+"""Of a file with offsets."""
+
+
+@click.command("reset-offsets", short_help="Let a group go on from somewhere else.")
+@group_argument
+@click.option("--to-earliest", is_flag=True, help="To the start of each log.")
+@click.option("--to-latest", is_flag=True, help="To the end of each log.")
+@click.option(
+    "--to-datetime",
+    callback=moment,
+    metavar="TIME",
+    help="To the first record at or after a time, as 2026-01-31T12:00:00Z.",
+)
+@click.option(
+    "--by-duration",
+    callback=duration,
+    metavar="DURATION",
+    help="To the first record of the last 90s, 15m, 2h, 7d or P1DT12H.",
+)
+@click.option(
+    "--shift-by", type=int, metavar="N", help="By so many offsets on, or back if below 0."
+)
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset.")
+@click.option(
+    "--from-file",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="To what export-offsets has written, of this group or another; - for stdin.",
+)
+@selecting
+@click.option("--dry-run", is_flag=True, help="Only show what it would come to.")
+@yes_option
+@click.option("--json", "as_json", is_flag=True, help="Print the values.")
+@connected
+def command(
+    group: str,
+    to_earliest: bool,
+    to_latest: bool,
+    to_datetime: datetime | None,
+    by_duration: timedelta | None,
+    shift_by: int | None,
+    to_offset: int | None,
+    from_file: TextIO | None,
+    selection: Selection,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Change what a group has committed, so that it goes on from there. It must have no members.
+
+    Without --topic all partitions that it has committed. What it comes to is shown first; nothing
+    is changed until somebody says yes. Offsets outside of a log are moved to its nearest end.
+    """
+    goals = {
+        "earliest": to_earliest or None,
+        "latest": to_latest or None,
+        "datetime": to_datetime,
+        "duration": by_duration,
+        "shift": shift_by,
+        "offset": to_offset,
+        "file": from_file,
+    }
+    (goal, *others) = [name for name, value in goals.items() if value is not None] or [""]
+    if not goal or others:
+        raise click.UsageError(
+            "give one of --to-earliest, --to-latest, --to-datetime, --by-duration, --shift-by,"
+            " --to-offset and --from-file"
+        )
+    if dry_run and yes:
+        raise click.UsageError("--dry-run changes nothing, whatever --yes says")
+    if from_file is not None:
+        plan = anyio.run(_copied, group, _text(from_file), selection, connection)
+    else:
+        to = goal if goals[goal] is True else goals[goal]
+        plan = anyio.run(_planned, group, to, goal == "shift", selection, connection)
+    changes = any(change.after != change.before for change in plan.changes.values())
+    if not as_json:
+        console().print(_table(plan))
+    if changes and not dry_run:
+        confirmed(f"Commit this for group {group!r}?", yes)
+        anyio.run(_apply, plan, connection)
+    applied = changes and not dry_run
+    if as_json:
+        print_json(_value(plan, applied))
+    else:
+        tell("Committed." if applied else "Nothing is changed.")
+
+
+def _text(file: TextIO) -> str:
+    try:
+        text = file.read(_MOST_CHARACTERS + 1)
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{file.name} is not UTF-8: {error}") from error
+    if len(text) > _MOST_CHARACTERS:
+        raise click.UsageError(f"{file.name} is longer than {_MOST_CHARACTERS} characters")
+    return text
+
+
+async def _planned(
+    group: str, goal: Any, shift: bool, selection: Selection, connection: Connection
+) -> OffsetPlan:
+    async with Admin(**connection.options(Admin)) as admin:
+        partitions = await selection.of(admin) if selection else None
+        how = {"shift": goal} if shift else {"to": goal}
+        return await admin.plan_reset(group, partitions, **how)
+
+
+async def _copied(
+    group: str, text: str, selection: Selection, connection: Connection
+) -> OffsetPlan:
+    _, offsets = offsets_from_json(text)
+    chosen = {tp: offset for tp, offset in offsets.items() if tp in selection}
+    async with Admin(**connection.options(Admin)) as admin:
+        return await admin.plan_offsets(group, chosen)
+
+
+async def _apply(plan: OffsetPlan, connection: Connection) -> None:
+    async with Admin(**connection.options(Admin)) as admin:
+        await admin.apply(plan)
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def _table(plan: OffsetPlan) -> Table:
+    numbers = ("before", "after", "change")
+    table = new_table(f"Offsets of {plan.group_id}", "partition", *numbers, right=numbers)
+    for tp, change in plan.changes.items():
+        before = None if change.before is None else change.before.offset
+        moved = None if before is None else f"{change.after.offset - before:+}"
+        add_row(table, tp, "-" if before is None else before, change.after.offset, moved)
+    return table
+
+
+def _value(plan: OffsetPlan, applied: bool) -> dict[str, object]:
+    return {
+        "group_id": plan.group_id,
+        "applied": applied,
+        "changes": [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "before": None if change.before is None else change.before.offset,
+                "after": change.after.offset,
+            }
+            for tp, change in plan.changes.items()
+        ],
+    }

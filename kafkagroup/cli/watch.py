@@ -1,0 +1,72 @@
+"""`kafkagroup watch`: the rebalances of a group as they happen."""
+
+from __future__ import annotations
+
+import click
+
+from kafkagroup import BrokerError
+from kafkagroup.admin import Admin, GroupDescription
+from kafkagroup.cli._changes import changed, remembered
+from kafkagroup.cli._connection import Connection, connected
+from kafkagroup.cli._groups import group_argument
+from kafkagroup.cli._live import clock, run_live, stamp
+from kafkagroup.cli._view import print_json, say, tell
+from kafkagroup.errors import DecodeError, ErrorCode, TransportError
+
+__all__ = ["command"]
+
+
+@click.command("watch", short_help="Rebalances of a group as they happen, and why.")
+@group_argument
+@click.option(
+    "--every",
+    type=click.FloatRange(0.1),
+    metavar="SECONDS",
+    default=1.0,
+    show_default=True,
+    help="How often to look.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the values, one line a change.")
+@connected
+def command(group: str, every: float, as_json: bool, connection: Connection) -> None:
+    """Look at a group again and again, and print what has changed, until Ctrl-C: its state, who
+    joined, who is gone, and who has which partitions now.
+
+    What begins and ends between two looks is seen by its result alone; and whether who is gone has
+    left or has timed out, the coordinator does not tell.
+    """
+    run_live(_watch, group, every, as_json, connection)
+
+
+async def _watch(group: str, every: float, as_json: bool, connection: Connection) -> None:
+    async with Admin(**connection.options(Admin)) as admin:
+        known = await _look(admin, group)
+        _print(group, known, known, as_json)
+        async for _ in clock(every):
+            try:
+                now = await _look(admin, group)
+            except (DecodeError, TransportError) as error:
+                say(f"{stamp()}  {error}")
+                continue
+            if changed(known, now):
+                _print(group, known, now, as_json)
+            known = remembered(known, now)
+
+
+async def _look(admin: Admin, group: str) -> GroupDescription | None:
+    try:
+        return await admin.describe_group(group)
+    except BrokerError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return None
+
+
+def _print(
+    group: str, known: GroupDescription | None, now: GroupDescription | None, as_json: bool
+) -> None:
+    change = changed(known, now)
+    if as_json:
+        print_json({"time": stamp(), "group_id": group, **change.value()}, one_line=True)
+    else:
+        tell(f"{stamp()}  {change.words()}")

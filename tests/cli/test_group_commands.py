@@ -1,0 +1,321 @@
+"""Commands about groups: what is asked wrongly, what is half told, and what a terminal shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from kafkagroup import Admin, TopicPartition
+from kafkagroup.cli._app import app
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.messages.group import DescribeGroupsRequest, ListGroupsRequest
+from kafkagroup.wire.messages.offsets import OffsetFetchRequest
+
+
+def run(*arguments: str, **variables: str) -> Result:
+    env = {"COLUMNS": "120", "NO_COLOR": "1", **variables}
+    return CliRunner(env=env).invoke(app, arguments)
+
+
+def assert_failed(result: Result, exit_code: int, line: str) -> None:
+    """With one line on stderr, which starts like this."""
+    assert (result.exit_code, result.stdout) == (exit_code, "")
+    assert result.stderr.startswith(f"kafkagroup: {line}")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """With a group that has committed 2 of 5 records of each of two partitions."""
+    with EmbeddedKafka({"orders": 2}) as broker:
+        for partition in range(2):
+            broker.produce("orders", [b"x"] * 5, partition=partition)
+        commit(broker, 2)
+        yield broker
+
+
+def commit(kafka: EmbeddedKafka, offset: int) -> None:
+    async def alter() -> None:
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            await admin.alter_offsets("idle", {TopicPartition("orders", p): offset for p in (0, 1)})
+
+    anyio.run(alter)
+
+
+# ---------------------------------------------------------------- asked wrongly
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("describe",), "describe: give a group, or group.id in the profile"),
+        (("lag",), "lag: give a group, or group.id in the profile"),
+        (("lag", "g", "--watch", "0"), "lag: Invalid value for '--watch': 0.0 is not in the rang"),
+        (("watch",), "watch: Missing argument 'GROUP'."),
+        (("groups", "--state", "Sleepy"), "groups: Invalid value for '--state': 'Sleepy' is not o"),
+        (("groups", "--type", "x"), "groups: Invalid value for '--type': 'x' is not one of "),
+        (("reset-offsets", "g"), "reset-offsets: give one of --to-earliest, --to-latest, "),
+        (("reset-offsets", "g", "--to-latest", "--to-offset", "3"), "reset-offsets: give one of "),
+        (
+            ("reset-offsets", "g", "--to-latest", "--dry-run", "--yes"),
+            "reset-offsets: --dry-run changes nothing",
+        ),
+        (
+            ("reset-offsets", "g", "--to-latest", "--partition", "1"),
+            "reset-offsets: --partition needs one --topic",
+        ),
+        (
+            ("reset-offsets", "g", "--to-datetime", "noon"),
+            "reset-offsets: Invalid value for '--to-datetime': 'noon' is no time such as 2026-",
+        ),
+        (
+            ("reset-offsets", "g", "--to-datetime", "2026-01-31T12:00:00"),
+            "reset-offsets: Invalid value for '--to-datetime': '2026-01-31T12:00:00' has no time z",
+        ),
+        (
+            ("reset-offsets", "g", "--by-duration", "P"),
+            "reset-offsets: Invalid value for '--by-duration': 'P' is no duration such as 90s, ",
+        ),
+        (
+            ("reset-offsets", "g", "--by-duration", "99999999999d"),
+            "reset-offsets: Invalid value for '--by-duration': '99999999999d' is no duration ",
+        ),
+        (("delete-offsets", "g"), "delete-offsets: give --topic; delete-groups deletes all "),
+        (("delete-groups",), "delete-groups: give the groups to delete"),
+        (("remove-member", "g"), "remove-member: give --instance ID or --member ID"),
+        (
+            ("remove-member", "g", "--instance", "a", "--member", "b"),
+            "remove-member: give --instance ID or --member ID",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_that_helps(arguments: tuple[str, ...], line: str) -> None:
+    assert_failed(run(*arguments, BOOTSTRAP="x"), 2, line)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("groups",),
+        ("describe", "g"),
+        ("lag", "g"),
+        ("lag", "g", "--watch"),
+        ("watch", "g"),
+        ("export-offsets", "g"),
+        ("reset-offsets", "g", "--to-latest"),
+        ("delete-groups", "g", "--yes"),
+        ("delete-offsets", "g", "--topic", "t"),
+        ("remove-member", "g", "--instance", "a", "--yes"),
+    ],
+)
+def test_a_server_that_does_not_answer(arguments: tuple[str, ...]) -> None:
+    assert_failed(run(*arguments, "--bootstrap-servers", "127.0.0.1:1"), 1, "no broker answere")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b"{", "offsets: Expecting "),
+        (b"\xff", "reset-offsets: {} is not UTF-8"),
+        (
+            b'{"version": 1, "group_id": "g", "offsets": [{"topic": 1}]}',
+            "offsets[0]: topic is 1, no str",
+        ),
+    ],
+)
+def test_a_file_that_no_offsets_are_in(tmp_path: Path, text: bytes, line: str) -> None:
+    file = tmp_path / "offsets.json"
+    file.write_bytes(text)
+    result = run("reset-offsets", "g", "--from-file", str(file))
+    assert_failed(result, 2, line.format(file))
+
+
+# ---------------------------------------------------------------- half told
+
+
+def test_the_group_of_the_profile_is_meant(kafka: EmbeddedKafka, nothing_configured: Path) -> None:
+    nothing_configured.write_text(
+        f"[profiles.shop]\nbootstrap.servers = '{kafka.bootstrap_servers}'\ngroup.id = 'idle'\n"
+    )
+    result = run("lag", "--profile", "shop", "--json")
+    assert json.loads(result.stdout)["groups"][0]["group_id"] == "idle"
+
+
+def test_a_cluster_that_wants_to_know_who_asks(nothing_configured: Path) -> None:
+    with EmbeddedKafka(users={"operator": "hunter2"}) as kafka:
+        nothing_configured.write_text(
+            f"[default]\nbootstrap.servers = '{kafka.bootstrap_servers}'\n"
+            "security.protocol = 'SASL_PLAINTEXT'\nsasl.mechanism = 'SCRAM-SHA-256'\n"
+            "sasl.username = 'operator'\n"
+        )
+        known = run("groups", "--json", KAFKAGROUP_SASL_PASSWORD="hunter2")
+        stranger = run("groups", KAFKAGROUP_SASL_PASSWORD="hunter3")
+    assert (known.exit_code, json.loads(known.stdout)["groups"]) == (0, [])
+    assert_failed(stranger, 1, "")
+    assert "hunter" not in stranger.stderr
+
+
+def test_brokers_that_do_not_list_their_groups_are_named(kafka: EmbeddedKafka) -> None:
+    kafka.fail(ListGroupsRequest, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, times=None)
+    result = run("groups", "--bootstrap-servers", kafka.bootstrap_servers)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("0 groups")
+    words = f"kafkagroup: broker {kafka.bootstrap_servers} (id 1): CLUSTER_AUTHORIZATION_FAILED"
+    assert result.stderr.startswith(words)
+    result = run("groups", "--json", "--bootstrap-servers", kafka.bootstrap_servers)
+    assert json.loads(result.stdout)["errors"][0]["broker"]["node_id"] == 1
+
+
+def test_a_description_without_offsets(kafka: EmbeddedKafka) -> None:
+    kafka.fail(OffsetFetchRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
+    arguments = ("describe", "idle", "--bootstrap-servers", kafka.bootstrap_servers)
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("Group idle\n")
+    assert "committed" not in result.stdout
+    assert result.stderr.startswith("kafkagroup: group 'idle': GROUP_AUTHORIZATION_FAILED")
+    (group,) = json.loads(run(*arguments, "--json").stdout)["groups"]
+    assert (group["state"], group["lag"], group["offsets"]) == ("Empty", None, None)
+
+
+def test_names_cannot_steer_the_terminal(kafka: EmbeddedKafka) -> None:
+    result = run("describe", "\x1b[2J[red]", "--bootstrap-servers", kafka.bootstrap_servers)
+    assert result.exit_code == 1
+    assert "\x1b" not in result.output
+
+
+# ---------------------------------------------------------------- a terminal
+
+
+class Terminal:
+    """A command on a terminal, and somebody who reads and types there."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._end, theirs = pty.openpty()
+        termios.tcsetwinsize(self._end, (24, 100))
+        env = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": "1"}
+        env.pop("COLUMNS", None)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "kafkagroup", *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=env,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.text = ""
+
+    def see(self, words: str) -> str:
+        """Read until this is there; answers all that came before it, too."""
+        deadline = time.monotonic() + 30
+        while words not in self.text:
+            assert time.monotonic() < deadline, self.text
+            self._read()
+        seen, _, self.text = self.text.partition(words)
+        return seen + words
+
+    def type(self, keys: str) -> None:
+        os.write(self._end, keys.encode())
+
+    def rest(self) -> str:
+        while self._read():
+            pass
+        return self.text
+
+    def _read(self) -> bool:
+        assert select.select([self._end], [], [], 30)[0], self.text
+        try:
+            data = os.read(self._end, 65_536).decode()
+        except OSError:  # there is nobody left to write
+            return False
+        self.text += re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", data).replace("\r", "")
+        return bool(data)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._end)
+
+
+@contextmanager
+def terminal(*arguments: str) -> Iterator[Terminal]:
+    one = Terminal(*arguments)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def test_lag_live(kafka: EmbeddedKafka) -> None:
+    arguments = ("idle", "--watch", "0.1", "--bootstrap-servers", kafka.bootstrap_servers)
+    with terminal("lag", *arguments) as one:
+        one.see("last samples")
+        one.see("Ctrl-C ends it")
+        commit(kafka, 4)
+        assert re.search(r"orders/0 +4 +5 +1 +[0-9.]+ +█+▃", one.see("█▃"))
+        os.kill(one.process.pid, signal.SIGINT)
+        rest = one.rest()
+        assert (one.process.wait(), "Traceback" in rest) == (0, False)
+
+
+def test_a_reset_is_asked_for(kafka: EmbeddedKafka) -> None:
+    arguments = ("idle", "--to-earliest", "--bootstrap-servers", kafka.bootstrap_servers)
+    for answer, told, code in (("n\n", "Nothing is changed.", 1), ("y\n", "Committed.", 0)):
+        with terminal("reset-offsets", *arguments) as one:
+            shown = one.see("Commit this for group 'idle'? [y/N]:")
+            assert re.search(r"orders/1 +2 +0 +-2 ", shown)
+            one.type(answer)
+            one.see(told)
+            assert one.process.wait() == code
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt, click.Abort])
+def test_ctrl_c_at_the_question_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, how: type[BaseException]
+) -> None:
+    def confirmed(*_: object) -> None:
+        raise how
+
+    monkeypatch.setattr("kafkagroup.cli.delete_groups.confirmed", confirmed)
+    result = run("delete-groups", "idle")
+    assert (result.exit_code, result.output) == (130, "")
+
+
+# ---------------------------------------------------------------- completion
+
+
+def test_groups_are_completed(kafka: EmbeddedKafka) -> None:
+    def completed(words: str, at: str) -> list[str]:
+        shell = {"_KAFKAGROUP_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": at}
+        result = CliRunner(env=shell).invoke(app, prog_name="kafkagroup")
+        return result.stdout.split()
+
+    cluster = f"--bootstrap-servers {kafka.bootstrap_servers}"
+    assert completed(f"kafkagroup describe {cluster} i", "4") == ["plain,idle"]
+    assert completed(f"kafkagroup describe {cluster} x", "4") == []
+    assert completed("kafkagroup describe --bootstrap-servers 127.0.0.1:1 i", "4") == []
+    assert completed("kafkagroup des", "1") == ["plain,describe"]
+
+
+def test_a_group_that_must_not_be_seen_is_not_watched(kafka: EmbeddedKafka) -> None:
+    kafka.fail(DescribeGroupsRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
+    result = run("watch", "idle", "--bootstrap-servers", kafka.bootstrap_servers)
+    assert_failed(result, 1, "GROUP_AUTHORIZATION_FAILED")
