@@ -8,7 +8,7 @@ the group has not processed.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -18,13 +18,19 @@ from kafkagroup.consume.lag import age, behind, first_timestamp
 from kafkagroup.errors import ErrorCode, KafkaGroupError, RemoteProtocolError, broker_error
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
-from kafkagroup.net.metadata import ClusterMetadata
+from kafkagroup.net.metadata import ClusterMetadata, Node
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 __all__ = ["PartitionLag", "measure"]
 
 _FETCH_BYTES = 16 << 10
 """Enough for one record; a broker sends a larger batch whole."""
+
+_AT_ONCE = 100
+"""Partitions in one request: of 16 KiB each, what a broker sends is small enough."""
+
+_At = tuple[TopicPartition, int]
+"""A partition, and an offset in it."""
 
 Committed = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -63,7 +69,7 @@ async def measure(
         for tp, at in offsets.items()
         if tp not in reasons and max(at.offset, starts[tp]) < ends[tp]
     }
-    stamps = await asking.each(sorted(waiting), _timestamp)
+    stamps = await _timestamps(asking, sorted(waiting))
     now = time.time()
     ages = {
         key: str(stamp) if isinstance(stamp, KafkaGroupError) else age(stamp, now)
@@ -130,7 +136,57 @@ async def _log_offsets(
     return {tp: at.offset for tp, at in found.offsets.items()}
 
 
-async def _timestamp(cluster: Cluster, at: tuple[TopicPartition, int]) -> int | None:
+async def _timestamps(
+    asking: Asking, waiting: Sequence[_At]
+) -> dict[_At, int | KafkaGroupError | None]:
+    """What `_timestamp` answers or raises, of many: first of many with one request, as a thousand
+    requests take a second; then one by one of those that this leaves open."""
+    batches: list[tuple[Node, tuple[_At, ...]]] = []
+    metadata = asking.opened().metadata
+    # A request has each partition once: another group's offset in it is left open.
+    for node, ats in _by_leader(metadata, dict(waiting).items()).items():
+        batches += [(node, tuple(ats[n : n + _AT_ONCE])) for n in range(0, len(ats), _AT_ONCE)]
+    found: dict[_At, int | KafkaGroupError | None] = {}
+    for stamps in (await asking.each(batches, _first_try)).values():
+        if not isinstance(stamps, KafkaGroupError):
+            found |= stamps
+    return found | await asking.each([at for at in waiting if at not in found], _timestamp)
+
+
+def _by_leader(metadata: ClusterMetadata, waiting: Iterable[_At]) -> dict[Node, list[_At]]:
+    """Without those whose leader is not known."""
+    found: dict[Node, list[_At]] = {}
+    for tp, offset in waiting:
+        leader = metadata.leader(tp)
+        node = None if leader is None else metadata.nodes.get(leader.leader)
+        if node is not None:
+            found.setdefault(node, []).append((tp, offset))
+    return found
+
+
+async def _first_try(cluster: Cluster, batch: tuple[Node, tuple[_At, ...]]) -> dict[_At, int]:
+    """Those of which there is a timestamp. The leader leaves out what an answer has no room for,
+    and cuts off a batch that is larger than the limit; why something failed is told when it is
+    asked for alone."""
+    node, ats = batch
+    offsets = dict(ats)
+    try:
+        answer = await cluster.broker(node).fetch_messages(
+            offsets, max_wait=0, partition_max_bytes=_FETCH_BYTES
+        )
+        stamps = {
+            (tp, offsets[tp]): first_timestamp(data.records or b"", tp, offsets[tp])
+            for topic in answer.responses
+            for data in topic.partitions
+            for tp in [TopicPartition(topic.topic, data.partition_index)]
+            if tp in offsets and not data.error_code
+        }
+    except KafkaGroupError:
+        return {}
+    return {at: stamp for at, stamp in stamps.items() if stamp is not None}
+
+
+async def _timestamp(cluster: Cluster, at: _At) -> int | None:
     """That of the first record at or after an offset, in milliseconds; None where none is left."""
     tp, offset = at
     leader = cluster.metadata.leader(tp)

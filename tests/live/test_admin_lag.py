@@ -61,6 +61,36 @@ async def test_two_groups_at_different_offsets_of_one_partition(bootstrap, name,
     assert first[tp].seconds - second[tp].seconds == pytest.approx(60)
 
 
+async def test_many_partitions_are_read_with_few_requests(bootstrap, name, fill):
+    """Also where the first batch is larger than what is asked for, or read by two groups."""
+    await fill(150, {p: [NewRecord(None, b"x" * 20_000, 1_000 + p)] * 2 for p in range(150)})
+    offsets = {TopicPartition(name, p): p % 2 for p in range(150)}
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        with anyio.fail_after(20):
+            await admin.alter_offsets(name, offsets)
+            await admin.alter_offsets(f"{name}-2", {tp: 1 - at for tp, at in offsets.items()})
+            first, second = (await admin.lag([name, f"{name}-2"])).values()
+    for lags, at in ((first, (2, 1)), (second, (1, 2))):
+        assert [one.lag for one in lags.values()] == [at[tp.partition % 2] for tp in lags]
+        zero = lags[TopicPartition(name, 0)].seconds
+        for tp, one in lags.items():
+            assert zero - one.seconds == pytest.approx(tp.partition / 1000, abs=1e-4)
+
+
+async def test_a_thousand_partitions_take_a_handful_of_requests():
+    with EmbeddedKafka({"t": 1000}) as kafka:
+        batch = encode_batch([NewRecord(None, b"x", 1_000)])
+        for partition in range(1000):
+            kafka.append("t", partition, batch)
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            await admin.alter_offsets("g", {TopicPartition("t", p): 0 for p in range(1000)})
+            before = len(kafka.requests(FetchRequest))
+            with anyio.fail_after(20):
+                found = (await admin.lag(["g"]))["g"]
+            assert len(kafka.requests(FetchRequest)) - before == 10
+    assert {(one.lag, one.reason) for one in found.values()} == {(1, None)}
+
+
 async def test_a_record_without_a_timestamp_has_no_age():
     with EmbeddedKafka({"t": 1}) as kafka:
         host, port = kafka.bootstrap_servers.split(":")
