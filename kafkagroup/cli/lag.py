@@ -25,7 +25,7 @@ __all__ = ["command"]
 _SAMPLES = 30
 """That a live view remembers of each partition."""
 _TABLE_LINES = 8
-"""Of a live table besides partitions: title, heads, rules, the others, the total."""
+"""Of a live table besides partitions: title, head, rule, the others, the total, empty ones."""
 
 _Sample = tuple[dict[str, Lags], dict[str, str]]
 """Group -> its lags, and group -> why they are not told."""
@@ -110,7 +110,7 @@ async def _live(groups: list[str], connection: Connection, every: float) -> None
                 lags, errors = await _sampled(admin, groups)
                 for group, of in lags.items():
                     history[group].append({tp: one.lag for tp, one in of.items()})
-                rows = shown.height // len(groups) - _TABLE_LINES
+                rows = (shown.height - len(errors) - 1) // len(groups) - _TABLE_LINES
                 tables = [live_table(g, of, history[g], rows) for g, of in lags.items()]
                 words = [f"group {group!r}: {error}" for group, error in errors.items()]
                 words.append(f"{time.strftime('%H:%M:%S')}, every {every:g} s; Ctrl-C ends it")

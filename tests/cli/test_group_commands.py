@@ -276,6 +276,29 @@ def test_lag_live(kafka: EmbeddedKafka) -> None:
         assert (one.process.wait(), "Traceback" in rest) == (0, False)
 
 
+def test_a_terminal_that_is_too_small_has_the_worst_and_the_rest_in_one_row() -> None:
+    with EmbeddedKafka({"orders": 50}) as kafka:
+        for partition in range(50):
+            kafka.produce("orders", [b"x"] * partition, partition=partition)
+
+        async def alter() -> None:
+            async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+                to = {TopicPartition("orders", p): 0 for p in range(50)}
+                await admin.alter_offsets("idle", to)
+
+        anyio.run(alter)
+        with terminal(
+            "lag", "idle", "--watch", "--bootstrap-servers", kafka.bootstrap_servers
+        ) as one:
+            shown = one.see("Ctrl-C ends it")
+    rows = [line.split() for line in shown.splitlines()]
+    assert len(rows) == 24
+    assert [row[0] for row in rows if row[:1] and row[0].startswith("orders/")] == [
+        f"orders/{p}" for p in range(49, 34, -1)
+    ]
+    assert ["35", "others"] in rows
+
+
 def test_a_reset_is_asked_for(kafka: EmbeddedKafka) -> None:
     arguments = ("idle", "--to-earliest", "--bootstrap-servers", kafka.bootstrap_servers)
     for answer, told, code in (("n\n", "Nothing is changed.", 1), ("y\n", "Committed.", 0)):
