@@ -112,7 +112,7 @@ class Admin(Service):
         return await self._asking.each(named(group_ids), describing.describe)
 
     async def describe_group(self, group_id: str) -> GroupDescription:
-        """A group's state and members: a classic one, or one of KIP-848.
+        """A group's state and members: a classic one, one of KIP-848, or a share group.
 
         While a classic group rebalances the coordinator keeps to itself what members subscribe to
         and own. Raises: BrokerError GROUP_ID_NOT_FOUND, GROUP_AUTHORIZATION_FAILED;

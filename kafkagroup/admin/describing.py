@@ -30,7 +30,7 @@ from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import Node
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.group_log import Subscription, decode_assignment, decode_subscription
-from kafkagroup.wire.messages import consumer_describe
+from kafkagroup.wire.messages import consumer_describe, share_describe
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 from kafkagroup.wire.messages.group import (
     DescribedGroup,
@@ -38,6 +38,7 @@ from kafkagroup.wire.messages.group import (
     DescribeGroupsRequest,
     ListGroupsRequest,
 )
+from kafkagroup.wire.messages.share_describe import ShareGroupDescribeRequest
 
 __all__ = ["CONSUMER", "describe", "list_groups"]
 
@@ -46,6 +47,8 @@ CONSUMER = "consumer"
 
 _DEAD = "Dead"
 """What DescribeGroups 0-5 call a group that the broker does not have; 6 answers an error."""
+
+_DESCRIBED = (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE)
 
 _NOT_HERE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
@@ -86,21 +89,20 @@ async def describe(cluster: Cluster, group_id: str) -> GroupDescription:
         if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise
         absent = error
-    try:
-        return await _consumer(broker, node, group_id)
-    except UnsupportedVersionError:
-        raise absent from None  # before Kafka 4 all groups are classic
-    except BrokerError as error:
-        if error.code not in _NOT_HERE:
-            raise
+    for ask in (_consumer, _share):
+        try:
+            return await ask(broker, node, group_id)
+        except UnsupportedVersionError:
+            continue  # before Kafka 4.0 all groups are classic, and before 4.1 none is shared
+        except BrokerError as error:
+            if error.code not in _NOT_HERE:
+                raise
     for listed in await list_groups(broker, node):
-        if listed.group_id == group_id and listed.type not in (
-            GroupType.CLASSIC,
-            GroupType.CONSUMER,
-        ):
+        if listed.group_id == group_id and listed.type not in _DESCRIBED:
             raise IllegalStateError(
                 f"group {group_id!r} is of type {listed.type.value!r}, in state"
-                f" {listed.state.value}; only classic and consumer groups can be described"
+                f" {listed.state.value}; only classic, consumer and share groups can be"
+                " described"
             )
     raise absent
 
@@ -188,16 +190,56 @@ def _consumer_member(member: consumer_describe.Member) -> MemberDescription:
         instance_id=member.instance_id,
         client_id=member.client_id,
         host=member.client_host,
-        subscription=Subscription(
-            topics=tuple(sorted(member.subscribed_topic_names)),
-            generation=member.member_epoch,
-            rack=member.rack_id,
-        ),
+        subscription=_subscription(member),
         topic_pattern=member.subscribed_topic_regex or None,
         partitions=_partitions(member.assignment),
         target=_partitions(member.target_assignment),
         member_epoch=member.member_epoch,
     )
+
+
+def _subscription(member: consumer_describe.Member | share_describe.Member) -> Subscription:
+    return Subscription(
+        topics=tuple(sorted(member.subscribed_topic_names)),
+        generation=member.member_epoch,
+        rack=member.rack_id,
+    )
+
+
+# ---------------------------------------------------------------- share groups
+
+
+async def _share(broker: Broker, node: Node, group_id: str) -> GroupDescription:
+    request = ShareGroupDescribeRequest(group_ids=(group_id,), include_authorized_operations=False)
+    answer = await broker.request(request)
+    group = next((group for group in answer.groups if group.group_id == group_id), None)
+    if group is None:
+        raise RemoteProtocolError(f"the coordinator did not answer for group {group_id!r}")
+    _raise(group.error_code, group.error_message, group_id)
+    return GroupDescription(
+        group_id=group_id,
+        type=GroupType.SHARE,
+        state=GroupState(group.group_state),
+        protocol_type=GroupType.SHARE.value,
+        protocol_name=group.assignor_name,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        members=tuple(
+            MemberDescription(
+                member_id=member.member_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                subscription=_subscription(member),
+                partitions=_partitions(member.assignment),
+                member_epoch=member.member_epoch,
+            )
+            for member in sorted(group.members, key=lambda member: member.member_id)
+        ),
+        coordinator=node,
+    )
+
+
+# ---------------------------------------------------------------- shared
 
 
 def _partitions(assignment: consumer_describe.Assignment) -> tuple[TopicPartition, ...]:

@@ -113,12 +113,13 @@ class MemberDescription:
     topic_pattern: str | None = None
     """KIP-848: the pattern that it subscribes to, which the coordinator evaluates."""
     partitions: tuple[TopicPartition, ...] | None = None
-    """What is assigned to a consumer, sorted. None as `subscription` is."""
+    """What is assigned to a consumer, sorted; members of a share group read the same ones. None as
+    `subscription` is."""
     target: tuple[TopicPartition, ...] | None = None
-    """KIP-848: what it is to have in the end, sorted; None in classic groups."""
+    """KIP-848: what it is to have in the end, sorted; None in classic and share groups."""
     member_epoch: int | None = None
     """KIP-848: the epoch that the member is in; it is behind while it has still to give up what
-    others get. None in classic groups."""
+    others get. Share groups have one, too. None in classic groups."""
 
 
 @attrs.frozen(kw_only=True)
@@ -134,9 +135,10 @@ class GroupDescription:
     """The strategy that was picked, such as an assignor's name; "" unless a classic group is
     stable."""
     group_epoch: int | None = None
-    """KIP-848: counts changes of members, subscriptions and topics. None in classic groups."""
+    """KIP-848, and share groups: counts changes of members, subscriptions and topics. None in
+    classic groups."""
     assignment_epoch: int | None = None
-    """KIP-848: the group epoch that the target assignment is of. None in classic groups."""
+    """The group epoch that the target assignment is of. None in classic groups."""
     members: tuple[MemberDescription, ...]
     """By member id."""
     coordinator: Node

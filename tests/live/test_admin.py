@@ -1,5 +1,7 @@
 """Groups as an admin sees them, and the specs that come of them."""
 
+from uuid import UUID
+
 import anyio
 import pytest
 from brokers import FAST, Worker, until
@@ -45,6 +47,7 @@ from kafkagroup.testing.embedded.faults import Swallow
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.wire.group_log import Subscription, encode_assignment, encode_subscription
+from kafkagroup.wire.messages import consumer_describe, share_describe
 from kafkagroup.wire.messages.group import (
     DescribedGroup,
     DescribeGroupsRequest,
@@ -54,6 +57,10 @@ from kafkagroup.wire.messages.group import (
     ListGroupsResponse,
 )
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
+from kafkagroup.wire.messages.share_describe import (
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -398,31 +405,108 @@ async def test_a_broker_that_does_not_list_its_groups_hides_no_others():
     assert isinstance(found, GroupList)
 
 
-async def test_a_group_of_a_type_that_cannot_be_described_is_named():
-    async def ask(_, request):
-        if isinstance(request, ListGroupsRequest):
-            return ListGroupsResponse(error_code=0, groups=(SHARE,))
+class OneCoordinator:
+    """Of a cluster that has no classic group, and whose coordinator says this to all the rest."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+
+    async def find_coordinator(self, _):
+        return Node(1, "kafka-1", 9092)
+
+    def broker(self, _):
+        return self
+
+    async def request(self, request):
+        if (answer := self.answers.get(type(request).__name__)) is not None:
+            return answer
+        if isinstance(request, ShareGroupDescribeRequest):
+            raise UnsupportedVersionError("no share groups")
         return refuse(request, ErrorCode.GROUP_ID_NOT_FOUND, 0)
 
-    class One:
-        request = ask
 
-    class All:
-        async def find_coordinator(self, _):
-            return Node(1, "kafka-1", 9092)
-
-        def broker(self, _):
-            return One()
-
+async def test_a_group_of_a_type_that_cannot_be_described_is_named():
+    cluster = OneCoordinator(
+        ShareGroupDescribeRequest=ShareGroupDescribeResponse(
+            throttle_time_ms=0, groups=(share_group(error_code=69),)
+        ),
+        ListGroupsRequest=ListGroupsResponse(error_code=0, groups=(STREAMS,)),
+    )
     with pytest.raises(IllegalStateError) as caught:
-        await describe(All(), "g")
+        await describe(cluster, "g")
     assert str(caught.value) == (
-        "group 'g' is of type 'share', in state Stable; only classic and consumer groups can be"
-        " described"
+        "group 'g' is of type 'streams', in state Stable; only classic, consumer and share groups"
+        " can be described"
     )
 
 
-SHARE = ListedGroup(group_id="g", protocol_type="share", group_state="Stable", group_type="share")
+async def test_a_broker_without_share_groups_does_not_have_the_group():
+    cluster = OneCoordinator(ListGroupsRequest=ListGroupsResponse(error_code=0, groups=()))
+    with pytest.raises(BrokerError) as caught:
+        await describe(cluster, "g")
+    assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_a_share_group():
+    """All its members read the same partitions."""
+    members = tuple(
+        share_describe.Member(
+            member_id=name,
+            rack_id="east",
+            member_epoch=3,
+            client_id="me",
+            client_host="/127.0.0.1",
+            subscribed_topic_names=("u", "t"),
+            assignment=consumer_describe.Assignment(
+                topic_partitions=(
+                    consumer_describe.TopicPartitions(
+                        topic_id=UUID(int=7), topic_name="t", partitions=(1, 0)
+                    ),
+                )
+            ),
+        )
+        for name in ("b", "a")
+    )
+    answer = ShareGroupDescribeResponse(throttle_time_ms=0, groups=(share_group(members=members),))
+    found = await describe(OneCoordinator(ShareGroupDescribeRequest=answer), "g")
+    assert found == GroupDescription(
+        group_id="g",
+        type=GroupType.SHARE,
+        state=GroupState.STABLE,
+        protocol_type="share",
+        protocol_name="simple",
+        group_epoch=4,
+        assignment_epoch=3,
+        members=tuple(
+            MemberDescription(
+                member_id=name,
+                client_id="me",
+                host="/127.0.0.1",
+                subscription=Subscription(topics=("t", "u"), generation=3, rack="east"),
+                partitions=(TopicPartition("t", 0), TopicPartition("t", 1)),
+                member_epoch=3,
+            )
+            for name in ("a", "b")
+        ),
+        coordinator=Node(1, "kafka-1", 9092),
+    )
+
+
+def share_group(members=(), error_code=0):
+    return share_describe.DescribedGroup(
+        error_code=error_code,
+        group_id="g",
+        group_state="Stable",
+        group_epoch=4,
+        assignment_epoch=3,
+        assignor_name="simple",
+        members=members,
+    )
+
+
+STREAMS = ListedGroup(
+    group_id="g", protocol_type="streams", group_state="Stable", group_type="streams"
+)
 
 
 async def test_an_admin_that_does_not_run(bootstrap, name):

@@ -12,7 +12,8 @@ from anyio.to_thread import run_sync
 from assign.java_side import find_java
 from brokers import FAST, numbered
 
-from kafkagroup import Broker, Consumer, TopicPartition, decode_assignment
+from kafkagroup import Admin, Broker, Consumer, TopicPartition, decode_assignment
+from kafkagroup.admin import GroupState, GroupType
 from kafkagroup.testing._jars import LocalKafkaUnavailable
 from kafkagroup.testing.embedded.topics import CLUSTER_ID
 from kafkagroup.wire.coordinator.classic import GroupMetadataKey
@@ -177,6 +178,11 @@ async def test_everything_that_groups_leave_behind_is_understood(bootstrap, name
     await run_sync(lambda: with_librdkafka(bootstrap, regex, pattern, group_protocol="consumer"))
     await run_sync(with_transactions, bootstrap, f"{name}-transactions", name)
     await run_sync(with_java, bootstrap, name, name)
+
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        share = await admin.describe_group(f"{name}-java-share")
+    assert (share.type, share.state, share.members) == (GroupType.SHARE, GroupState.EMPTY, ())
+    assert share.group_epoch > 0
 
     decoded = await all_decoded(bootstrap)
     assert [d for d in decoded if isinstance(d, Undecoded)] == []

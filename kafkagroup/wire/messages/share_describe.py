@@ -1,0 +1,55 @@
+"""What a coordinator tells of a share group (KIP-932): its epochs, and who reads what.
+
+Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+"""
+
+from kafkagroup.wire.messages.consumer_describe import Assignment
+from kafkagroup.wire.schema import (
+    BOOL,
+    INT16,
+    INT32,
+    STRING,
+    Request,
+    array,
+    field,
+    message,
+    struct,
+)
+
+
+@struct
+class Member:
+    member_id: str = field(STRING)
+    rack_id: str | None = field(STRING, default=None, nullable="0+")
+    member_epoch: int = field(INT32)
+    client_id: str = field(STRING)
+    client_host: str = field(STRING)
+    subscribed_topic_names: tuple[str, ...] = field(array(STRING))
+    assignment: Assignment = field(Assignment)
+
+
+@struct
+class DescribedGroup:
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, default=None, nullable="0+")
+    group_id: str = field(STRING)
+    group_state: str = field(STRING)
+    group_epoch: int = field(INT32)
+    assignment_epoch: int = field(INT32)
+    assignor_name: str = field(STRING)
+    members: tuple[Member, ...] = field(array(Member))
+    authorized_operations: int = field(INT32, default=-(2**31))
+
+
+@message(77, "1", flexible="0+")
+class ShareGroupDescribeResponse:
+    throttle_time_ms: int = field(INT32)
+    groups: tuple[DescribedGroup, ...] = field(array(DescribedGroup))
+
+
+@message(77, "1", flexible="0+")
+class ShareGroupDescribeRequest(Request[ShareGroupDescribeResponse]):
+    response = ShareGroupDescribeResponse
+
+    group_ids: tuple[str, ...] = field(array(STRING))
+    include_authorized_operations: bool = field(BOOL)
