@@ -6,7 +6,7 @@ import anyio
 import click
 
 from kafkagroup import KafkaGroupError
-from kafkagroup.admin import Admin, GroupDescription
+from kafkagroup.admin import Admin, GroupDescription, GroupType
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._describe_view import describe_value, print_description
 from kafkagroup.cli._groups import groups_argument, named, parted
@@ -21,7 +21,8 @@ __all__ = ["command"]
 @click.option("--json", "as_json", is_flag=True, help="Print the values.")
 @connected
 def command(groups: tuple[str, ...], as_json: bool, connection: Connection) -> None:
-    """Show the state of groups, their members and assignments, offsets and lag.
+    """Show the state of groups, their members and assignments, offsets and lag; share groups have
+    no such offsets.
 
     A group of which something is not told is named on stderr, and the exit code is 1.
     """
@@ -43,5 +44,9 @@ async def _asked(
 ) -> tuple[dict[str, GroupDescription | KafkaGroupError], dict[str, Lags | KafkaGroupError]]:
     async with Admin(**connection.options(Admin)) as admin:
         described = await admin.describe_groups(groups)
-        lags = await admin.lag(parted(described)[0])
+        # What a share group has acknowledged is no offset of a partition.
+        wanted = [
+            name for name, one in parted(described)[0].items() if one.type is not GroupType.SHARE
+        ]
+        lags = await admin.lag(wanted)
     return described, {**lags}

@@ -1,6 +1,7 @@
 """`__consumer_offsets` of real Kafka, after groups of every kind and client have come and gone:
 all of it is understood, to the last byte."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from aiokafka import AIOKafkaConsumer
 from anyio.to_thread import run_sync
 from assign.java_side import find_java
 from brokers import FAST, numbered
+from click.testing import CliRunner
 
 from kafkagroup import Admin, Broker, Consumer, TopicPartition, decode_assignment
 from kafkagroup.admin import GroupState, GroupType
+from kafkagroup.cli._app import app
 from kafkagroup.testing._jars import LocalKafkaUnavailable
 from kafkagroup.testing.embedded.topics import CLUSTER_ID
 from kafkagroup.wire.coordinator.classic import GroupMetadataKey
@@ -183,6 +186,10 @@ async def test_everything_that_groups_leave_behind_is_understood(bootstrap, name
         share = await admin.describe_group(f"{name}-java-share")
     assert (share.type, share.state, share.members) == (GroupType.SHARE, GroupState.EMPTY, ())
     assert share.group_epoch > 0
+    words = ["describe", share.group_id, "--json", "--bootstrap-servers", bootstrap]
+    shown = await run_sync(CliRunner().invoke, app, words)
+    (told,) = json.loads(shown.stdout)["groups"]
+    assert (shown.exit_code, told["type"], told["offsets"]) == (0, "share", None)
 
     decoded = await all_decoded(bootstrap)
     assert [d for d in decoded if isinstance(d, Undecoded)] == []
