@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": set(),  # its names are imported on first use
     "_pure": set(),
     "compat": _PUBLIC | {"assign"},
-    "cli": _PUBLIC | {"assign", "spark"},
+    "cli": _PUBLIC | {"assign", "spark", "testing"},
     "exporters": _PUBLIC | {"_values"},
     "__main__": {"cli"},
     "zookeeper": {"types", "errors", "member", "net"},

@@ -18,6 +18,7 @@ from kafkagroup.errors import ConfigurationError, KafkaGroupError, printable
 __all__ = ["COMMANDS", "app"]
 
 COMMANDS = (
+    "broker",
     "delete-groups",
     "delete-offsets",
     "describe",

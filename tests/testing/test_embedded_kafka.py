@@ -5,8 +5,6 @@ Connections are in memory where virtual time is needed, else TCP; nothing sleeps
 
 import socket
 import struct
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -643,18 +641,3 @@ async def test_deleted_topics_take_their_offsets_along_and_come_back_as_others()
         await peer.ask(commit_request(1), 8)
         kafka.expire_offsets("g")
         assert kafka.committed("g", "t") == {}
-
-
-def test_in_the_foreground() -> None:
-    command = [sys.executable, "-m", "kafkagroup.testing.embedded", "--port", "0", "--topic", "t:2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            host, _, port = process.stdout.readline().strip().partition(":")
-            with socket.create_connection((host, int(port)), 10) as connection:
-                connection.sendall(frame(MetadataRequest(topics=None), 12, 1))
-                data = connection.recv(65536)
-        finally:
-            process.kill()
-    answer = decode(MetadataRequest.response, 12, data, 9)
-    assert [(t.name, len(t.partitions)) for t in answer.topics] == [("t", 2)]

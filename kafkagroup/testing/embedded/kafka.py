@@ -108,8 +108,13 @@ class EmbeddedKafka:
         self._group = await anyio.create_task_group().__aenter__()
         self._group.start_soon(self._server.run_clock)
         if self._listen:
-            for node in self._cluster.nodes.values():
-                await self._group.start(self._server.run_node, node)
+            try:
+                for node in self._cluster.nodes.values():
+                    await self._group.start(self._server.run_node, node)
+            except BaseException as error:
+                # A port that is taken: what runs already would be left behind.
+                await self.__aexit__(type(error), error, error.__traceback__)
+                raise
         return self
 
     async def __aexit__(

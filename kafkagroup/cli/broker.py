@@ -1,0 +1,111 @@
+"""`kafkagroup broker`: Kafka in this process, in the foreground, for scripts and for playing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import signal
+
+import anyio
+import click
+
+from kafkagroup.errors import KafkaGroupError
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import BrokerSettings
+
+__all__ = ["command"]
+
+_MAX_NODES = 100
+_MAX_PARTITIONS = 10_000
+_TOPIC = re.compile(r"([a-zA-Z0-9._-]{1,249})(?::([1-9][0-9]{0,4}))?")
+
+
+class _Topic(click.ParamType[tuple[str, int]]):
+    """NAME or NAME:PARTITIONS."""
+
+    name = "topic"
+
+    def convert(
+        self,
+        value: str | tuple[str, int],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        found = _TOPIC.fullmatch(value)
+        if found is None or int(found[2] or 1) > _MAX_PARTITIONS:
+            self.fail(
+                f"{value!r}; expected NAME or NAME:PARTITIONS, of letters, digits, '.', '_' and"
+                f" '-', and up to {_MAX_PARTITIONS} partitions",
+                param,
+                ctx,
+            )
+        return found[1], int(found[2] or 1)
+
+
+@click.command("broker", short_help="An embedded broker in the foreground, for scripts and tests.")
+@click.option(
+    "--topic",
+    "topics",
+    type=_Topic(),
+    metavar="NAME[:PARTITIONS]",
+    multiple=True,
+    help="A topic to begin with. Others are made when a client asks for them.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=9092,
+    show_default=True,
+    help="Of the first node; the next ones follow. 0 for any that are free.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, _MAX_NODES),
+    default=1,
+    show_default=True,
+    help="How many brokers the cluster has.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the address as JSON.")
+def command(
+    topics: tuple[tuple[str, int], ...], host: str, port: int, nodes: int, as_json: bool
+) -> None:
+    """Be a Kafka cluster in memory until SIGINT or SIGTERM, which end it with exit code 0.
+
+    Prints its address on one line once it listens: what comes before is not lost. Whatever it
+    keeps is gone when it ends. It does not stand for a Kafka in production.
+    """
+    if port and port + nodes - 1 > 65535:
+        raise click.UsageError(f"--port {port} leaves no room for {nodes} nodes")
+    made: dict[str, int] = {}
+    for name, partitions in topics:
+        if made.setdefault(name, partitions) != partitions:
+            raise click.UsageError(f"--topic {name} is there twice")
+    kafka = EmbeddedKafka(
+        made,
+        nodes=nodes,
+        host=host,
+        ports=[port + n if port else 0 for n in range(nodes)],
+        settings=BrokerSettings(auto_create_topics=True),
+    )
+    anyio.run(_serve, kafka, made, as_json)
+
+
+async def _serve(kafka: EmbeddedKafka, topics: dict[str, int], as_json: bool) -> None:
+    addresses = kafka.bootstrap_servers  # what it was asked for; port 0 becomes another
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        try:
+            async with kafka:
+                servers = kafka.bootstrap_servers
+                told = json.dumps({"bootstrap_servers": servers, "topics": topics})
+                # Unlike print, this writes at once: whoever waits for it reads from a pipe.
+                click.echo(told if as_json else servers)
+                await anext(signals)
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            advice = "; give another --port, or 0 for any that is free" if taken else ""
+            why = error.strerror or str(error)
+            raise KafkaGroupError(f"cannot listen on {addresses}: {why}{advice}") from error

@@ -1,0 +1,41 @@
+"""Commands as users run them: processes of their own, which tests wait for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+KAFKAGROUP = (sys.executable, "-m", "kafkagroup")
+PATIENCE = 30.0
+"""Seconds that a process may take to do what it should do at once."""
+
+Program = subprocess.Popen[bytes]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8", "COLUMNS": "100", **more}
+
+
+@contextmanager
+def running(*arguments: str, **more: str) -> Iterator[Program]:
+    """`kafkagroup ARGUMENTS`, with pipes at all its ends; killed if it is still there afterwards."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*KAFKAGROUP, *arguments], env=environment(**more), **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """The same to its end."""
+    return subprocess.run(
+        [*KAFKAGROUP, *arguments],
+        input=given,
+        capture_output=True,
+        env=environment(),
+        timeout=PATIENCE,
+    )
