@@ -369,6 +369,12 @@ class Leadership:
         return self._generation.generation_id
 
     @property
+    def owning_until(self) -> float:
+        """Until when nobody else can have been elected, on the loop's clock: one session timeout
+        after the last acknowledged heartbeat was sent. Each one moves it on."""
+        return self._generation.owning_until
+
+    @property
     def over(self) -> anyio.Event:
         """Set when this leadership ends, or cannot be known to stand any more."""
         return self._generation.over

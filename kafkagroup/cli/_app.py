@@ -22,6 +22,7 @@ COMMANDS = (
     "delete-groups",
     "delete-offsets",
     "describe",
+    "elect",
     "export-offsets",
     "groups",
     "lag",

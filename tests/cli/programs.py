@@ -21,7 +21,7 @@ def environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def running(*arguments: str, **more: str) -> Iterator[Program]:
-    """`kafkagroup ARGUMENTS`, with pipes at all its ends; killed if it is still there afterwards."""
+    """`kafkagroup ARGUMENTS` with pipes at all its ends; killed if it is still there afterwards."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*KAFKAGROUP, *arguments], env=environment(**more), **pipes) as process:
         try:

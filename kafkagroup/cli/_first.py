@@ -1,0 +1,33 @@
+"""Several things at a time, of which the first that is there counts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+__all__ = ["first"]
+
+T = TypeVar("T")
+
+
+async def first(*works: Callable[[], Awaitable[T]]) -> T:
+    """What the first of them answers, or raises; the others are cancelled."""
+    answers: list[T] = []
+    errors: list[Exception] = []
+
+    async def run(work: Callable[[], Awaitable[T]]) -> None:
+        try:
+            answers.append(await work())
+        except Exception as error:
+            # Raised below: the task group would wrap it.
+            errors.append(error)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for work in works:
+            tasks.start_soon(run, work)
+    if errors:
+        raise errors[0]
+    return answers[0]
