@@ -19,10 +19,12 @@ KafkaGroupError
 │   ├── RequestTimeoutError                 no answer within the deadline
 │   └── NoBrokersAvailableError             no bootstrap address answered
 ├── BrokerError                             an error code in an answer: code, name, retriable
-│   └── AuthorizationError                  not allowed: resource, operation
+│   ├── AuthorizationError                  not allowed: resource, operation
+│   └── RecordRefusedError                  a batch is refused for one record of it: which one
 ├── FencedError                             another member took this member's identity; fatal
 ├── JoinFailedError                         joining failed more often than you allow; fatal
 ├── CommitFailedError                       offsets of an assignment that is over
+├── NotWrittenError                         a record that may be in no log: which one, and why
 ├── OffsetOutOfRangeError                   the position is not in the log, and no reset policy
 ├── NoOffsetError                           no committed offset, and auto_offset_reset is "none"
 └── DeserializationError                    your deserializer failed; carries the raw record
@@ -59,7 +61,9 @@ __all__ = [
     "NoBrokersAvailableError",
     "NoOffsetError",
     "NotAssignedError",
+    "NotWrittenError",
     "OffsetOutOfRangeError",
+    "RecordRefusedError",
     "RemoteProtocolError",
     "RequestTimeoutError",
     "TlsError",
@@ -402,6 +406,19 @@ class AuthorizationError(BrokerError):
         return type(self), self._given
 
 
+class RecordRefusedError(BrokerError):
+    """A broker refuses a batch because of one record in it (KIP-467)."""
+
+    def __init__(self, code: int, message: str | None, index: int) -> None:
+        super().__init__(code, message)
+        self.index = index
+        """Of the record in the batch, from 0 on."""
+        self._given = (code, message, index)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), self._given
+
+
 def broker_error(
     code: int,
     message: str | None = None,
@@ -488,6 +505,20 @@ class NoOffsetError(KafkaGroupError):
     def __str__(self) -> str:
         names = ", ".join(map(str, sorted(self.partitions)))
         return f"no committed offset for {names}; seek, or set auto_offset_reset"
+
+
+class NotWrittenError(KafkaGroupError):
+    """A record was refused, or not acknowledged in time; then it may be in the log all the same."""
+
+    def __init__(self, index: int, why: KafkaGroupError) -> None:
+        super().__init__(index, why)
+        self.index = index
+        """Of the first such record, among those that were given."""
+        self.why = why
+        """What the broker said, or what became of asking it."""
+
+    def __str__(self) -> str:
+        return f"record {self.index} is not written: {self.why}"
 
 
 class DeserializationError(KafkaGroupError):

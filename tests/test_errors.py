@@ -19,7 +19,9 @@ from kafkagroup.errors import (
     ErrorCode,
     KafkaGroupError,
     NoOffsetError,
+    NotWrittenError,
     OffsetOutOfRangeError,
+    RecordRefusedError,
     broker_error,
     error_name,
     escaped,
@@ -36,6 +38,14 @@ SPECIAL: dict[type[Exception], tuple[Exception, str]] = {
     BrokerError: (
         BrokerError(25, "JoinGroup of group 'g'"),
         "UNKNOWN_MEMBER_ID (25): JoinGroup of group 'g'",
+    ),
+    RecordRefusedError: (
+        RecordRefusedError(87, "writing to t/0: no key", 3),
+        "INVALID_RECORD (87): writing to t/0: no key",
+    ),
+    NotWrittenError: (
+        NotWrittenError(7, BrokerError(10)),
+        "record 7 is not written: MESSAGE_TOO_LARGE (10)",
     ),
     CorruptRecordError: (
         CorruptRecordError("CRC-32C mismatch", topic="t", partition=3, offset=40),

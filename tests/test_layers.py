@@ -16,7 +16,7 @@ PACKAGE = Path(kafkagroup.__file__).parent
 
 _CORE = {"_values", "types", "errors", "wire", "assign"}
 _ENGINE = _CORE | {"member", "consume", "net"}
-_PUBLIC = {"", "types", "errors", "consumer", "group", "recipes", "admin"}
+_PUBLIC = {"", "types", "errors", "consumer", "group", "recipes", "admin", "producer"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "_uncompiled": set(),
@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "group": _ENGINE,
     "recipes": _ENGINE | {"group"},
     "admin": _ENGINE | {"group"},
+    "producer": _ENGINE | {"admin"},
     "": set(),  # its names are imported on first use
     "_pure": set(),
     "compat": _PUBLIC | {"assign"},

@@ -15,7 +15,7 @@ import attrs
 from kafkagroup.admin.asking import Asking
 from kafkagroup.admin.spec import topics_metadata
 from kafkagroup.consume.lag import age, behind, first_timestamp
-from kafkagroup.errors import ErrorCode, KafkaGroupError, RemoteProtocolError, broker_error
+from kafkagroup.errors import BrokerError, KafkaGroupError, RemoteProtocolError, broker_error
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
 from kafkagroup.net.metadata import ClusterMetadata, Node
@@ -189,14 +189,12 @@ async def _first_try(cluster: Cluster, batch: tuple[Node, tuple[_At, ...]]) -> d
 async def _timestamp(cluster: Cluster, at: _At) -> int | None:
     """That of the first record at or after an offset, in milliseconds; None where none is left."""
     tp, offset = at
-    leader = cluster.metadata.leader(tp)
-    node = None if leader is None else cluster.metadata.nodes.get(leader.leader)
-    if node is None:
+    try:
+        leader = cluster.leader(tp)
+    except BrokerError:
         await cluster.refresh()
-        raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
-    answer = await cluster.broker(node).fetch_messages(
-        {tp: offset}, max_wait=0, partition_max_bytes=_FETCH_BYTES
-    )
+        raise
+    answer = await leader.fetch_messages({tp: offset}, max_wait=0, partition_max_bytes=_FETCH_BYTES)
     for topic in answer.responses:
         for data in topic.partitions:
             if data.error_code:

@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "app"]
 
 COMMANDS = (
     "broker",
+    "consume",
     "delete-groups",
     "delete-offsets",
     "describe",
@@ -28,6 +29,7 @@ COMMANDS = (
     "lag",
     "pipeline",
     "plan",
+    "produce",
     "remove-member",
     "reset-offsets",
     "watch",

@@ -146,6 +146,15 @@ class Cluster:
             broker = self._brokers[node.node_id] = self._make(node.node_id, (node.host, node.port))
         return broker
 
+    def leader(self, tp: TopicPartition) -> Broker:
+        """The broker that leads a partition, as far as the metadata says. Raises: BrokerError
+        LEADER_NOT_AVAILABLE."""
+        leader = self.metadata.leader(tp)
+        node = None if leader is None else self.metadata.nodes.get(leader.leader)
+        if node is None:
+            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
+        return self.broker(node)
+
     async def request_any(self, request: Request[R]) -> R:
         """Send a request that every broker can answer to one that does.
 

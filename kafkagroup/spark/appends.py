@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from kafkagroup.errors import ErrorCode, RemoteProtocolError, broker_error
+from kafkagroup.errors import ErrorCode, broker_error
+from kafkagroup.net.appending import append
 from kafkagroup.spark.cluster import Session
 from kafkagroup.types import TopicPartition
 
@@ -37,9 +38,4 @@ class Appends(Session):
 
     async def _append(self, tp: TopicPartition, batch: bytes) -> None:
         self._cluster.topics.add(tp.topic)
-        answer = await self._leader(tp).produce_messages({tp: batch})
-        if answer is None or not answer.responses or not answer.responses[0].partition_responses:
-            raise RemoteProtocolError(f"the broker did not answer for {tp}")
-        code = answer.responses[0].partition_responses[0].error_code
-        if code:
-            raise broker_error(code, f"writing to {tp}", operation="WRITE", topic=tp.topic)
+        await append(self._cluster, tp, batch)

@@ -18,18 +18,15 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kafkagroup.errors import (
     BrokerError,
-    ErrorCode,
     RemoteProtocolError,
     RequestTimeoutError,
     TransportError,
 )
-from kafkagroup.net.broker import Broker
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.security import Security
 from kafkagroup.spark.options import ConnectionOptions
-from kafkagroup.types import TopicPartition
 
 __all__ = ["Session"]
 
@@ -117,11 +114,3 @@ class Session:
                 await self._cluster.refresh()
             except (TransportError, RemoteProtocolError) as error:
                 self._last = error
-
-    def _leader(self, tp: TopicPartition) -> Broker:
-        """Raises: BrokerError LEADER_NOT_AVAILABLE."""
-        leader = self._cluster.metadata.leader(tp)
-        node = None if leader is None else self._cluster.metadata.nodes.get(leader.leader)
-        if node is None:
-            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
-        return self._cluster.broker(node)

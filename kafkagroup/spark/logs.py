@@ -150,7 +150,7 @@ class Logs(Session):
         self, tp: TopicPartition, topic_id: UUID, request: FetchRequest
     ) -> PartitionData:
         self._cluster.topics.add(tp.topic)  # one that a pattern has found
-        answer = await self._leader(tp).request(
+        answer = await self._cluster.leader(tp).request(
             request,
             connection_id="fetch",
             timeout=self._options.request_timeout + _MAX_WAIT,

@@ -1,0 +1,67 @@
+"""Bytes from stdin and to stdout, by tasks that must not stand still while the other end is slow.
+
+Each read or write is a thread of its own, which nobody waits for at the end: one that another
+process keeps waiting would keep this one. They go by the descriptors, past Python's buffers, whose
+locks such a thread would keep, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+
+__all__ = ["read_stdin", "write_stdout"]
+
+T = TypeVar("T")
+
+
+async def read_stdin(most: int) -> bytes:
+    """What there is to read, `most` bytes at most; waits for the first one. b"" at the end.
+
+    Cancelled, it loses what comes next. Raises: OSError.
+    """
+    return await _in_thread(lambda: os.read(sys.stdin.fileno(), most))
+
+
+async def write_stdout(data: bytes) -> None:
+    """Return when the system has taken all of it.
+
+    Cancelled, it may write on. Raises: OSError; BrokenPipeError when nobody reads any more.
+    """
+
+    def write() -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(sys.stdout.fileno(), left) :]
+
+    await _in_thread(write)
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    done = anyio.Event()
+    answers: list[T] = []
+    errors: list[OSError] = []
+    token = anyio.lowlevel.current_token()
+
+    def run() -> None:
+        try:
+            answers.append(work())
+        except OSError as error:
+            errors.append(error)
+        try:
+            anyio.from_thread.run_sync(done.set, token=token)
+        except anyio.RunFinishedError:
+            pass  # nobody waits any more
+
+    threading.Thread(target=run, daemon=True, name="kafkagroup pipe").start()
+    await done.wait()
+    if errors:
+        raise errors[0]
+    return answers[0]

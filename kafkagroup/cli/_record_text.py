@@ -1,0 +1,72 @@
+"""Records as text, by a format of the user's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from string import Formatter
+
+from kafkagroup import Record
+from kafkagroup.errors import ConfigurationError, printable
+
+__all__ = ["FIELDS", "formatter"]
+
+_ESCAPES = {r"\n": "\n", r"\t": "\t", r"\0": "\0", r"\\": "\\"}
+
+
+def _text(data: object) -> str:
+    """Bytes that are not UTF-8 are \\xNN; nothing at all is null."""
+    if data is None:
+        return "null"
+    assert isinstance(data, bytes)
+    return data.decode(errors="backslashreplace")
+
+
+def _time(record: Record) -> str:
+    try:
+        at = datetime.fromtimestamp(record.timestamp / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return str(record.timestamp)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+FIELDS: Mapping[str, Callable[[Record], str]] = {
+    "topic": lambda record: record.topic,
+    "partition": lambda record: str(record.partition),
+    "offset": lambda record: str(record.offset),
+    "timestamp": lambda record: str(record.timestamp),
+    "time": _time,
+    "key": lambda record: _text(record.key),
+    "value": lambda record: _text(record.value),
+    "headers": lambda record: ",".join(f"{name}={_text(said)}" for name, said in record.headers),
+}
+"""Field -> its text. `timestamp` is in milliseconds since the epoch, `time` the same in UTC."""
+
+
+def formatter(form: str, *, for_terminal: bool) -> Callable[[Record], str]:
+    """What makes a record the text of a format, as "{offset} {value}\\n".
+
+    For a terminal what could steer it is escaped. Raises: ConfigurationError.
+    """
+    try:
+        parts = [
+            (re.sub(r"\\.", lambda found: _ESCAPES.get(found[0], found[0]), text), name, rest)
+            for text, name, *rest in Formatter().parse(form)
+        ]
+    except ValueError as error:
+        raise ConfigurationError(f"--format {form!r}: {error}") from None
+    for _, name, rest in parts:
+        if name is not None and (name not in FIELDS or rest not in (["", None], [None, None])):
+            raise ConfigurationError(
+                f"--format {form!r}: expected {', '.join(f'{{{field}}}' for field in FIELDS)}"
+            )
+    shown = printable if for_terminal else str
+
+    def formatted(record: Record) -> str:
+        return "".join(
+            text + (shown(FIELDS[name](record)) if name is not None else "")
+            for text, name, _ in parts
+        )
+
+    return formatted

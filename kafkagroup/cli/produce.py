@@ -1,0 +1,242 @@
+"""`kafkagroup produce`: lines of stdin as records of a topic."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+
+import anyio
+import click
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from kafkagroup import Codec, NewRecord
+from kafkagroup.cli._connection import Connection, connected
+from kafkagroup.cli._first import first
+from kafkagroup.cli._pipes import read_stdin
+from kafkagroup.cli._record_json import Placed, record_from_json
+from kafkagroup.errors import KafkaGroupError, NotWrittenError
+from kafkagroup.producer import Producer
+from kafkagroup.types import Headers
+
+__all__ = ["command"]
+
+_READ_BYTES = 1 << 18
+"""Bytes of stdin at a time: lines that come together are written together."""
+
+_CHUNKS_AHEAD = 4
+"""How often it is read while what was read before is written."""
+
+_MAX_LINE = 16 << 20
+"""Bytes of one line; brokers take a megabyte by default."""
+
+_SIGNALLED = 128
+"""As shells tell it: an exit code of this and a signal's number."""
+
+
+class _Header(click.ParamType[tuple[str, bytes]]):
+    name = "header"
+
+    def convert(
+        self,
+        value: str | tuple[str, bytes],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, bytes]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, content = value.partition("=")
+        if not (name and equals):
+            self.fail("expected NAME=VALUE", param, ctx)
+        return name, content.encode(errors="surrogateescape")
+
+
+@click.command("produce", short_help="Write lines of stdin to a topic.")
+@click.argument("topic")
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    help="What is before it in a line is the key. Default: there are no keys.",
+)
+@click.option(
+    "--headers",
+    "--header",
+    "headers",
+    type=_Header(),
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A header of every record; several times for several.",
+)
+@click.option(
+    "--partition", type=click.IntRange(0), metavar="N", help="Where all go. Default: by their keys."
+)
+@click.option(
+    "--keep-partitions",
+    is_flag=True,
+    help="With --json: to the partitions that the lines name, not by their keys.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice([codec.name.lower() for codec in Codec]),
+    default="none",
+    show_default=True,
+    help="Of what is sent.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Lines are as `consume --json` prints them.")
+@connected
+def command(
+    topic: str,
+    key_separator: str | None,
+    headers: tuple[tuple[str, bytes], ...],
+    partition: int | None,
+    keep_partitions: bool,
+    compression: str,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Write each line of stdin as a record of TOPIC, without its end; any bytes.
+
+    Returns when every record is in all replicas in sync. An error says which line was refused, or
+    not acknowledged in time; lines of one partition that come before it are written. A line may be
+    written twice when an answer is lost. Keys go where Kafka's own producers put them; lines that
+    come together and have none go to one partition. A topic that does not exist is not made.
+
+    With --json a line is an object with a "value" and perhaps "key", "headers" and "timestamp":
+    strings, null, or {"base64": "..."}. Where it was ("topic", "partition", "offset") does not
+    matter.
+    """
+    if key_separator == "":
+        raise click.UsageError("--key-separator is empty")
+    if as_json and key_separator is not None:
+        raise click.UsageError("--key-separator is for lines of text: JSON has keys of its own")
+    if keep_partitions and (partition is not None or not as_json):
+        raise click.UsageError("--keep-partitions goes with --json, and without --partition")
+    if as_json:
+        parse: Callable[[bytes], Placed] = partial(_from_json, headers, keep_partitions)
+    else:
+        separator = None if key_separator is None else key_separator.encode()
+        parse = partial(_from_text, separator, headers)
+    producer = Producer(compression=Codec[compression.upper()], **connection.options(Producer))
+    writer = _Writer(producer, topic, partition, parse)
+    code = anyio.run(writer.run)
+    click.echo(f"kafkagroup: {writer.written} records written to {topic}", err=True)
+    raise click.exceptions.Exit(code)
+
+
+def _from_text(separator: bytes | None, headers: Headers, line: bytes) -> Placed:
+    if separator is None:
+        return Placed(NewRecord(None, line, headers=headers), None)
+    key, found, value = line.partition(separator)
+    if not found:
+        raise ValueError("there is no --key-separator in it")
+    return Placed(NewRecord(key, value, headers=headers), None)
+
+
+def _from_json(headers: Headers, keep_partitions: bool, line: bytes) -> Placed:
+    record, partition = record_from_json(line)
+    if keep_partitions and partition is None:
+        raise ValueError("it names no partition")
+    record = record._replace(headers=record.headers + headers)
+    return Placed(record, partition if keep_partitions else None)
+
+
+class _Writer:
+    """Lines, as they come, into the topic."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        partition: int | None,
+        parse: Callable[[bytes], Placed],
+    ) -> None:
+        self.written = 0
+        """Records; also the lines before the next one."""
+        self._producer = producer
+        self._topic = topic
+        self._partition = partition
+        self._parse = parse
+
+    async def run(self) -> int:
+        """Answer the exit code. Raises: KafkaGroupError that names the line."""
+        sender, receiver = anyio.create_memory_object_stream[bytes](_CHUNKS_AHEAD)
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with self._producer:
+                # Said at once, not when somebody has typed a line.
+                await self._producer.partition_count(self._topic)
+                return await first(
+                    partial(_signalled, signals), partial(self._all, sender, receiver)
+                )
+
+    async def _all(
+        self, sender: MemoryObjectSendStream[bytes], receiver: MemoryObjectReceiveStream[bytes]
+    ) -> int:
+        failures: list[KafkaGroupError] = []
+
+        async def write() -> None:
+            try:
+                async with receiver:
+                    await self._write_all(receiver)
+            except KafkaGroupError as error:
+                # Raised below: the task group would wrap it.
+                failures.append(error)
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write)
+            async with sender:
+                while chunk := await read_stdin(_READ_BYTES):
+                    await sender.send(chunk)
+        if failures:
+            raise failures[0]
+        return 0
+
+    async def _write_all(self, chunks: MemoryObjectReceiveStream[bytes]) -> None:
+        rest = b""
+        async for chunk in chunks:
+            data = [rest, chunk]
+            while chunks.statistics().current_buffer_used:
+                data.append(chunks.receive_nowait())
+            *lines, rest = b"".join(data).split(b"\n")
+            await self._write(lines)
+            if len(rest) > _MAX_LINE:
+                raise self._failed(0, f"it has more than {_MAX_LINE} bytes")
+        if rest:
+            await self._write([rest])
+
+    async def _write(self, lines: Sequence[bytes]) -> None:
+        """All of them; of those that do not make a record, those before the first."""
+        records: list[Placed] = []
+        wrong: ValueError | None = None
+        for line in lines:
+            try:
+                records.append(self._parse(line))
+            except ValueError as error:
+                wrong = error
+                break
+        for partition, run in _runs(records):
+            try:
+                await self._producer.write(
+                    self._topic, run, partition=self._partition if partition is None else partition
+                )
+            except NotWrittenError as error:
+                raise self._failed(error.index, str(error.why)) from error
+            except KafkaGroupError as error:
+                raise self._failed(0, str(error)) from error
+            self.written += len(run)
+        if wrong is not None:
+            raise self._failed(0, str(wrong))
+
+    def _failed(self, index: int, why: str) -> KafkaGroupError:
+        return KafkaGroupError(f"line {self.written + index + 1}: {why}")
+
+
+def _runs(placed: Sequence[Placed]) -> Iterator[tuple[int | None, list[NewRecord]]]:
+    """Neighbours of one partition together; all, where none is named."""
+    for partition, run in groupby(placed, key=lambda one: one.partition):
+        yield partition, [record for record, _ in run]
+
+
+async def _signalled(signals: AsyncIterator[signal.Signals]) -> int:
+    return _SIGNALLED + await anext(signals)

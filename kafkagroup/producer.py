@@ -1,0 +1,226 @@
+"""`Producer`: records into topics, where Kafka's own producers would put them.
+
+For tools: a call returns when all its records are in their logs, at least once. It has no
+transactions and no producer id; an answer that is lost on its way lets a batch be there twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kafkagroup.admin.asking import Asking
+from kafkagroup.errors import (
+    BrokerError,
+    ConfigurationError,
+    ErrorCode,
+    KafkaGroupError,
+    NotWrittenError,
+    RecordRefusedError,
+    TransportError,
+    broker_error,
+)
+from kafkagroup.net.appending import append
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.options import ClientOptions, parse_servers
+from kafkagroup.net.security import Security
+from kafkagroup.net.service import Service
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.compression import Codec
+from kafkagroup.wire.murmur2 import partition_of
+from kafkagroup.wire.records import NewRecord, encode_batch
+
+__all__ = ["Producer"]
+
+_BATCH_BYTES = 512 << 10
+"""Of keys, values and headers in one batch, before compression: brokers take a megabyte."""
+
+_RECORD_BYTES = 32
+"""What else a record takes, about."""
+
+
+class _Numbered(NamedTuple):
+    """A record, and its number among those that were given."""
+
+    number: int
+    record: NewRecord
+
+    @property
+    def size(self) -> int:
+        _, (key, value, _, headers) = self
+        named = sum(len(name) + len(content or b"") for name, content in headers)
+        return _RECORD_BYTES + len(key or b"") + len(value or b"") + named
+
+
+class Producer(Service):
+    """Appends records to topics.
+
+    ```python
+    async with Producer(bootstrap_servers="localhost:9092") as producer:
+        await producer.write("orders", [NewRecord(b"ann", b"3 apples")])
+    ```
+
+    Also `await start()` and `await stop()` on asyncio, and `nursery.start(producer.run)` on trio.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | Sequence[str] = "localhost:9092",
+        client_id: str = "kafkagroup",
+        security: Security | None = None,
+        compression: Codec = Codec.NONE,
+        request_timeout_ms: int = 30_000,
+        delivery_timeout_ms: int = 120_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        close_timeout: float = 10.0,
+    ) -> None:
+        """`delivery_timeout_ms` bounds each batch with all its retries.
+
+        Raises: ConfigurationError.
+        """
+        super().__init__(close_timeout)
+        for name, value, least in (
+            ("request_timeout_ms", request_timeout_ms, 1),
+            ("delivery_timeout_ms", delivery_timeout_ms, 1),
+            ("retry_backoff_ms", retry_backoff_ms, 1),
+            ("retry_backoff_max_ms", retry_backoff_max_ms, retry_backoff_ms),
+            ("close_timeout", close_timeout, 0),
+        ):
+            if not isinstance(value, int | float) or not least <= value < 2**31:
+                raise ConfigurationError(f"{name}={value}; expected {least} to {2**31 - 1}")
+        self._servers = parse_servers(bootstrap_servers)
+        self._codec = compression
+        options = ClientOptions(
+            client_id=client_id,
+            request_timeout=request_timeout_ms / 1000,
+            retry_backoff=retry_backoff_ms / 1000,
+            retry_backoff_max=retry_backoff_max_ms / 1000,
+            security=security,
+        )
+        self._asking = Asking(options, delivery_timeout_ms / 1000)
+        self._turn = 0
+        """Where records without a key go: it moves on with every call."""
+
+    async def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has.
+
+        Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION: nothing is made by asking for it;
+        AuthorizationError; TransportError.
+        """
+        cluster = self._asking.opened()
+        cluster.topics.add(topic)
+        if topic not in cluster.metadata.topics:
+            await self._asking.once(lambda cluster: cluster.refresh())
+        found = cluster.metadata.topics.get(topic)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
+        if found is None or (code and not found.partitions):
+            cluster.topics.discard(topic)
+            said = f"topic {topic}"
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                said = f"there is no {said}"
+            raise broker_error(code, said, operation="DESCRIBE", topic=topic)
+        return len(found.partitions)
+
+    async def write(
+        self, topic: str, records: Iterable[NewRecord], *, partition: int | None = None
+    ) -> None:
+        """Append records, and return when all replicas in sync have all of them. Those of one
+        partition keep their order, if one call at a time is made.
+
+        They go to `partition`, or each where its key belongs, those without a key to one partition
+        together. A record without a timestamp gets that of now.
+
+        Raises: ConfigurationError for a partition that does not exist; what `partition_count`
+        raises; NotWrittenError: others of these records may have been written. Cancelled, it leaves
+        what is on its way.
+        """
+        count = await self.partition_count(topic)
+        if partition is not None and not 0 <= partition < count:
+            raise ConfigurationError(f"topic {topic!r} has partitions 0 to {count - 1}")
+        logs: dict[TopicPartition, list[_Numbered]] = {}
+        now = time.time_ns() // 1_000_000
+        for index, record in enumerate(records):
+            made = record if record.timestamp >= 0 else record._replace(timestamp=now)
+            if partition is not None:
+                place = partition
+            else:
+                place = self._turn % count if made.key is None else partition_of(made.key, count)
+            logs.setdefault(TopicPartition(topic, place), []).append(_Numbered(index, made))
+        self._turn += 1
+        await self._write(logs)
+
+    async def _write(self, logs: Mapping[TopicPartition, Sequence[_Numbered]]) -> None:
+        failures: list[NotWrittenError] = []
+
+        async def write(tp: TopicPartition, records: Sequence[_Numbered]) -> None:
+            # One after the other, or they could change places.
+            for batch in _batches(records):
+                try:
+                    await self._append(tp, batch)
+                except NotWrittenError as error:
+                    failures.append(error)
+                    return
+
+        async with anyio.create_task_group() as tasks:
+            for tp, records in logs.items():
+                tasks.start_soon(write, tp, records)
+        if failures:
+            raise min(failures, key=lambda error: error.index)
+
+    async def _append(self, tp: TopicPartition, batch: Sequence[_Numbered]) -> None:
+        """Raises: NotWrittenError."""
+        data = encode_batch([record for _, record in batch], codec=self._codec)
+
+        async def ask(cluster: Cluster) -> None:
+            try:
+                await append(cluster, tp, data)
+            except (BrokerError, TransportError) as error:
+                if not isinstance(error, BrokerError) or error.stale_metadata:
+                    await cluster.refresh()  # another may lead by now
+                raise
+
+        try:
+            await self._asking.once(ask)
+        except BrokerError as error:
+            if error.code == ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
+                # The topic takes less than others do.
+                half = len(batch) // 2
+                await self._append(tp, batch[:half])
+                await self._append(tp, batch[half:])
+                return
+            at = error.index if isinstance(error, RecordRefusedError) else 0
+            raise NotWrittenError(batch[min(at, len(batch) - 1)].number, error) from error
+        except KafkaGroupError as error:
+            raise NotWrittenError(batch[0].number, error) from error
+
+    async def _open(self, tasks: TaskGroup) -> None:
+        cluster = Cluster(self._servers, self._asking.options, tasks)
+        self._asking.cluster = cluster
+        await cluster.refresh()
+
+    async def _close(self) -> None:
+        if (cluster := self._asking.cluster) is not None:
+            self._asking.cluster = None  # no call opens a connection any more
+            await cluster.aclose()
+
+    def _crashed(self, error: Exception) -> None:
+        """There are no background tasks."""
+
+
+def _batches(records: Sequence[_Numbered]) -> Iterable[Sequence[_Numbered]]:
+    """The same in batches that brokers take; a record that is larger is one of its own."""
+    start = size = 0
+    for n, record in enumerate(records):
+        more = record.size
+        if size and size + more > _BATCH_BYTES:
+            yield records[start:n]
+            start = n
+            size = 0
+        size += more
+    yield records[start:]

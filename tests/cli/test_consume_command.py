@@ -1,0 +1,191 @@
+"""`kafkagroup consume`: what it prints, when it ends, and what it has committed then."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+from cli.programs import KAFKAGROUP, PATIENCE, environment, run, running
+from click.testing import CliRunner
+
+from kafkagroup import NewRecord
+from kafkagroup.cli._app import app
+from kafkagroup.testing import EmbeddedKafka
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka({"t": 2}) as kafka:
+        yield kafka
+
+
+def consume(kafka: EmbeddedKafka, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return run("consume", "t", "--bootstrap-servers", kafka.bootstrap_servers, *arguments)
+
+
+ALL = ("--from-beginning", "--exit-at-end")
+
+
+def test_everything_there_is(kafka: EmbeddedKafka) -> None:
+    """More than is written at a time."""
+    values = [f"{n}" for n in range(3_000)]
+    kafka.produce("t", values)
+    done = consume(kafka, *ALL)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert sorted(done.stdout.decode().splitlines(), key=int) == values
+    assert kafka.group_state("t") == "Dead"
+
+
+def test_fields_and_bytes(kafka: EmbeddedKafka) -> None:
+    record = NewRecord(b"k", b"\xff", 1_000, (("h", None),))
+    kafka.produce("t", [record, NewRecord(None, None, 2_000)], partition=1)
+    form = r"{topic} {partition} {offset} {time} {timestamp} {key}={value} {headers}\n"
+    done = consume(kafka, *ALL, "--format", form)
+    assert done.stdout.decode().splitlines() == [
+        r"t 1 0 1970-01-01T00:00:01.000Z 1000 k=\xff h=null",
+        "t 1 1 1970-01-01T00:00:02.000Z 2000 null=null ",
+    ]
+    lines = consume(kafka, *ALL, "--json").stdout.splitlines()
+    assert [json.loads(line)["value"] for line in lines] == [{"base64": "/w=="}, None]
+
+
+def test_so_many_records_and_no_more(kafka: EmbeddedKafka) -> None:
+    kafka.produce("t", ["a", "b", "c"], partition=0)
+    done = consume(kafka, "--from-beginning", "--max-records", "2", "--group", "g")
+    assert (done.returncode, done.stdout) == (0, b"a\nb\n")
+    assert kafka.committed("g", "t").get(0) == 2
+    assert kafka.group_state("g") == "Empty"
+    assert consume(kafka, "--exit-at-end", "--group", "g").stdout == b"c\n"
+    assert kafka.committed("g", "t").get(0) == 3
+
+
+def test_without_from_beginning_what_comes_next(kafka: EmbeddedKafka) -> None:
+    kafka.produce("t", ["old"], partition=0)
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    with running("consume", "t", *servers, "--max-records", "1") as process:
+        while process.poll() is None:
+            # Until it has found the end, it cannot know what is new.
+            kafka.produce("t", ["new"], partition=0)
+            time.sleep(0.05)
+        assert process.communicate() == (b"new\n", b"")
+    assert process.returncode == 0
+
+
+def test_after_a_silence(kafka: EmbeddedKafka) -> None:
+    kafka.produce("t", ["a"])
+    done = consume(kafka, "--from-beginning", "--timeout", "0.7")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"a\n", b"")
+
+
+def test_partitions(kafka: EmbeddedKafka) -> None:
+    kafka.produce("t", ["a"], partition=0)
+    kafka.produce("t", ["b"], partition=1)
+    assert consume(kafka, *ALL, "--partition", "1").stdout == b"b\n"
+    both = consume(kafka, *ALL, "--partition", "0", "--partition", "1", "--group", "g")
+    assert sorted(both.stdout) == sorted(b"a\nb\n")
+    assert kafka.committed("g", "t") == {0: 1, 1: 1}
+
+
+def test_an_empty_topic_has_its_end(kafka: EmbeddedKafka) -> None:
+    assert (done := consume(kafka, *ALL)).stdout == b""
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("group", [(), ("--group", "g")])
+def test_who_reads_has_enough(kafka: EmbeddedKafka, group: tuple[str, ...]) -> None:
+    """As with `| head -1`. More is there than a pipe takes."""
+    kafka.produce("t", ["x" * 1_000] * 2_000, partition=0)
+    options = ("--bootstrap-servers", kafka.bootstrap_servers, "--from-beginning", *group)
+    with running("consume", "t", *options) as process:
+        assert process.stdout.readline() == b"x" * 1_000 + b"\n"
+        process.stdout.close()
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr.read() == b""
+    if group:
+        # What nobody has taken is not committed: a pipe has room for 64 KiB, of 500 KB together.
+        assert kafka.committed("g", "t").get(0, 0) < 2_000
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_the_end_and_what_was_printed_is_committed(
+    kafka: EmbeddedKafka, ending: signal.Signals
+) -> None:
+    kafka.produce("t", ["a"], partition=0)
+    options = ("--bootstrap-servers", kafka.bootstrap_servers, "--from-beginning", "--group", "g")
+    with running("consume", "t", *options) as process:
+        assert process.stdout.readline() == b"a\n"
+        process.send_signal(ending)
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    assert process.returncode == 128 + ending
+    assert kafka.committed("g", "t").get(0) == 1
+    assert kafka.group_state("g") == "Empty"
+
+
+def test_a_signal_ends_it_while_nobody_reads(kafka: EmbeddedKafka) -> None:
+    kafka.produce("t", ["x" * 1_000] * 2_000, partition=0)
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    with running("consume", "t", *servers, "--from-beginning") as process:
+        # Filled to the brim: it writes, and nobody takes it.
+        os.set_blocking(process.stdout.fileno(), False)
+        end = time.monotonic() + PATIENCE
+        while not (first := process.stdout.read(10)):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert first == b"x" * 10
+
+
+def test_a_topic_that_is_not_there(kafka: EmbeddedKafka) -> None:
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    found = CliRunner().invoke(app, ["consume", "none", *servers])
+    told = "kafkagroup: UNKNOWN_TOPIC_OR_PARTITION (3): there is no topic none\n"
+    assert (found.exit_code, found.stderr) == (1, told)
+    found = CliRunner().invoke(app, ["consume", "t", "--partition", "2", *servers])
+    told = "UNKNOWN_TOPIC_OR_PARTITION (3): topic t has partitions 0 to 1, and not 2\n"
+    assert (found.exit_code, found.stderr) == (1, f"kafkagroup: {told}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((), "consume: Missing argument 'TOPIC...'."),
+        (("a", "b", "--partition", "0"), "consume: --partition is for one topic"),
+        (("a", "--format", "{x}"), "--format '{x}': expected {topic}, {partition}, {offset}, "),
+        (("a", "--timeout", "0"), "consume: Invalid value for '--timeout': 0.0 is not in the r"),
+        (("a", "--max-records", "0"), "consume: Invalid value for '--max-records': 0 is not in"),
+        (("a", "--group", ""), "group_id is empty; give a name"),
+    ],
+)
+def test_asked_wrongly(arguments: tuple[str, ...], line: str) -> None:
+    found = CliRunner().invoke(app, ["consume", *arguments])
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert found.stderr.startswith(f"kafkagroup: {line}")
+    assert found.stderr.count("\n") == 1
+
+
+def test_its_lines_are_what_produce_reads(kafka: EmbeddedKafka) -> None:
+    kafka.create_topic("copy", 2)
+    records = [
+        NewRecord(b"a", b"\xff\x00\n", 1_000, (("h", b"\xfe"), ("h", None))),
+        NewRecord(None, "é\r".encode(), 2_000),
+        NewRecord(b"", None, 3_000),
+    ]
+    kafka.produce("t", records, partition=1)
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    lines = consume(kafka, *ALL, "--json").stdout
+    done = run("produce", "copy", "--json", "--keep-partitions", *servers, given=lines)
+    assert (done.returncode, done.stderr) == (0, b"kafkagroup: 3 records written to copy\n")
+    copied = subprocess.run(
+        [*KAFKAGROUP, "consume", "copy", *servers, *ALL, "--json"],
+        capture_output=True,
+        env=environment(),
+        timeout=PATIENCE,
+    ).stdout
+    assert copied == lines.replace(b'"topic": "t"', b'"topic": "copy"')

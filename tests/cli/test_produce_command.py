@@ -1,0 +1,178 @@
+"""`kafkagroup produce`: each line is a record where its key belongs, or an error names the line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from aiokafka.partitioner import DefaultPartitioner
+from cli.programs import PATIENCE, run, running
+from click.testing import CliRunner
+
+from kafkagroup.cli._app import app
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import BrokerSettings, Close
+from kafkagroup.wire.messages.produce import ProduceRequest
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka({"t": 7}, settings=BrokerSettings(max_message_bytes=10_000)) as kafka:
+        yield kafka
+
+
+def produce(
+    kafka: EmbeddedKafka, given: bytes, *arguments: str
+) -> subprocess.CompletedProcess[bytes]:
+    return run(
+        "produce", "t", "--bootstrap-servers", kafka.bootstrap_servers, *arguments, given=given
+    )
+
+
+def written(kafka: EmbeddedKafka) -> list[dict[str, object]]:
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    done = run("consume", "t", *servers, "--from-beginning", "--exit-at-end", "--json")
+    assert done.returncode == 0
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def values(kafka: EmbeddedKafka) -> list[object]:
+    return sorted((one["value"] for one in written(kafka)), key=str)
+
+
+def test_lines_as_they_are(kafka: EmbeddedKafka) -> None:
+    """No byte has a meaning but the line's end, and the last line may lack it."""
+    done = produce(kafka, b"a\r\n\n\xff\0\nlast", "--partition", "3")
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr == b"kafkagroup: 4 records written to t\n"
+    found = [(one["partition"], one["key"], one["value"]) for one in written(kafka)]
+    assert found == [(3, None, v) for v in ("a\r", "", {"base64": "/wA="}, "last")]
+
+
+def test_keys_go_where_other_clients_put_them(kafka: EmbeddedKafka) -> None:
+    keys = [f"key-{n}" for n in range(200)] + [""]
+    given = "".join(f"{key}:{n}:x\n" for n, key in enumerate(keys)).encode()
+    done = produce(kafka, given, "--key-separator", ":")
+    assert done.returncode == 0
+    partitions = list(range(7))
+    place = DefaultPartitioner()
+    found = {one["key"]: (one["partition"], one["value"]) for one in written(kafka)}
+    assert found == {
+        key: (place(key.encode(), partitions, partitions), f"{n}:x") for n, key in enumerate(keys)
+    }
+
+
+def test_more_than_a_batch_takes_in_order(kafka: EmbeddedKafka) -> None:
+    """This broker takes far less than what would go into one batch."""
+    lines = [f"{n:06}" for n in range(20_000)]
+    done = produce(kafka, "\n".join(lines).encode(), "--partition", "0")
+    assert done.stderr == b"kafkagroup: 20000 records written to t\n"
+    assert [one["value"] for one in written(kafka)] == lines
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed(kafka: EmbeddedKafka, codec: str) -> None:
+    sent: list[ProduceRequest] = []
+    kafka.fail(ProduceRequest, Close(), when=lambda request: bool(sent.append(request)))
+    done = produce(kafka, b"x" * 9_000 + b"\n", "--compression", codec)
+    assert done.returncode == 0
+    assert values(kafka) == ["x" * 9_000]
+    assert len(sent[0].topic_data[0].partition_data[0].records) < 2_000
+
+
+def test_headers_of_all(kafka: EmbeddedKafka) -> None:
+    given = b'{"value": "v", "headers": [["own", null]]}\n'
+    produce(kafka, given, "--json", "--headers", "a=b=c", "--headers", "d=")
+    (record,) = written(kafka)
+    assert record["headers"] == [["own", None], ["a", "b=c"], ["d", ""]]
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments", "line", "before"),
+    [
+        (b"a=1\nb\nc=2\n", ("--key-separator", "="), "line 2: there is no --key-separator in", 1),
+        (b'{"value": ""}\n{}\n', ("--json",), 'line 2: expected an object with a "value"', 1),
+        (b'{"value": ""}\n', ("--json", "--keep-partitions"), "line 1: it names no partition", 0),
+        (b"a\n" + b"b" * 10_000 + b"\nc", (), "line 2: MESSAGE_TOO_LARGE (10): writing to t/", 1),
+        (b"a\n", ("--partition", "7"), "line 1: topic 't' has partitions 0 to 6", 0),
+    ],
+)
+def test_an_error_says_which_line(
+    kafka: EmbeddedKafka, given: bytes, arguments: tuple[str, ...], line: str, before: int
+) -> None:
+    done = produce(kafka, given, *arguments)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().startswith(f"kafkagroup: {line}")
+    assert done.stderr.count(b"\n") == 1
+    assert len(written(kafka)) == before
+
+
+def test_an_error_is_told_while_somebody_types(kafka: EmbeddedKafka) -> None:
+    """It does not wait for the next line, nor for the end of stdin."""
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    with running("produce", "t", *servers, "--key-separator", "=") as process:
+        process.stdin.write(b"a=1\nb\n")
+        process.stdin.flush()
+        assert process.wait(PATIENCE) == 1
+        assert process.stderr.read().startswith(b"kafkagroup: line 2: there is no")
+
+
+def test_a_broker_that_leads_no_more_is_no_error(kafka: EmbeddedKafka) -> None:
+    fault = kafka.fail(ProduceRequest, ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2)
+    assert produce(kafka, b"a\n").returncode == 0
+    assert values(kafka) == ["a"]
+    fault.stop()
+
+
+def test_what_may_not_be_written(kafka: EmbeddedKafka) -> None:
+    kafka.fail(ProduceRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    done = produce(kafka, b"a\n", "--partition", "0")
+    assert done.returncode == 1
+    assert done.stderr == (
+        b"kafkagroup: line 1: TOPIC_AUTHORIZATION_FAILED (29): WRITE on topic 't' is not allowed:"
+        b" writing to t/0\n"
+    )
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_the_end(kafka: EmbeddedKafka, ending: signal.Signals) -> None:
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    with running("produce", "t", *servers) as process:
+        process.stdin.write(b"a\n")
+        process.stdin.flush()
+        while not sum(kafka.log_end("t", partition) for partition in range(7)):
+            assert process.poll() is None
+        process.send_signal(ending)
+        assert process.wait(PATIENCE) == 128 + ending
+        assert process.stderr.read() == b"kafkagroup: 1 records written to t\n"
+
+
+def test_a_topic_that_is_not_there_is_told_before_a_line_is_typed(kafka: EmbeddedKafka) -> None:
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    with running("produce", "none", *servers) as process:
+        assert process.wait(PATIENCE) == 1
+        told = b"kafkagroup: UNKNOWN_TOPIC_OR_PARTITION (3): there is no topic none\n"
+        assert process.stderr.read() == told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((), "produce: Missing argument 'TOPIC'."),
+        (("t", "--key-separator", ""), "produce: --key-separator is empty"),
+        (("t", "--key-separator", ":", "--json"), "produce: --key-separator is for lines of te"),
+        (("t", "--keep-partitions"), "produce: --keep-partitions goes with --json, and without"),
+        (("t", "--headers", "a"), "produce: Invalid value for '--headers' / '--header': expect"),
+        (("t", "--compression", "zip"), "produce: Invalid value for '--compression': 'zip' is n"),
+        (("t", "--partition", "-1"), "produce: Invalid value for '--partition': -1 is not in th"),
+    ],
+)
+def test_asked_wrongly(arguments: tuple[str, ...], line: str) -> None:
+    found = CliRunner().invoke(app, ["produce", *arguments])
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert found.stderr.startswith(f"kafkagroup: {line}")
+    assert found.stderr.count("\n") == 1

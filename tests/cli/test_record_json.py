@@ -1,0 +1,67 @@
+"""Records as lines of JSON, there and back."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from kafkagroup import NewRecord, Record, TimestampType
+from kafkagroup.cli._record_json import Placed, record_from_json, record_to_json
+
+
+def record(key: bytes | None, value: bytes | None, *headers: tuple[str, bytes | None]) -> Record:
+    return Record("t", 3, 7, 1_000, TimestampType.CREATE_TIME, key, value, headers, 0)
+
+
+def test_a_line() -> None:
+    line = record_to_json(record("é".encode(), b"\xff\n", ("h", None), ("h", b"x")))
+    assert line == (
+        '{"topic": "t", "partition": 3, "offset": 7, "timestamp": 1000, "key": "é",'
+        ' "value": {"base64": "/wo="}, "headers": [["h", null], ["h", "x"]]}'
+    )
+
+
+@pytest.mark.parametrize(
+    "data", [None, b"", b"text", b"\0\r\n\x1b", b"\xff\x00", bytes(range(256))]
+)
+def test_there_and_back(data: bytes | None) -> None:
+    line = record_to_json(record(data, data, ("h", data)))
+    assert "\n" not in line
+    assert record_from_json(line.encode()) == Placed(
+        NewRecord(data, data, 1_000, (("h", data),)), 3
+    )
+
+
+def test_the_least() -> None:
+    assert record_from_json(b'{"value": "v"}') == Placed(NewRecord(None, b"v"), None)
+    given = {"value": None, "key": None, "headers": None, "timestamp": None, "partition": None}
+    assert record_from_json(json.dumps(given).encode()) == Placed(NewRecord(None, None), None)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"", "no JSON: Expecting value"),
+        (b"\xff", "no JSON: 'utf-8' codec"),
+        (b"[" * 100_000, "no JSON: "),
+        (b"[]", 'expected an object with a "value"'),
+        (b'{"key": "k"}', 'expected an object with a "value"'),
+        (b'{"value": "v", "keys": 1}', "there is no field 'keys'; expected topic, partition, o"),
+        (b'{"value": {"a": 1}}', 'value: expected a string, null, or {"base64": "..."}; JSON goes'),
+        (b'{"value": "", "key": 1}', "key: expected a string"),
+        (b'{"value": {"base64": "?"}}', "value is no base64"),
+        (b'{"value": "\\ud800"}', "value has half a character"),
+        (b'{"value": "", "headers": {"a": "b"}}', "headers: expected a list of [name, value]"),
+        (b'{"value": "", "headers": [["a"]]}', "headers: expected a list of [name, value]"),
+        (b'{"value": "", "headers": [["a", 1]]}', "header 'a': expected a string"),
+        (b'{"value": "", "headers": [["\\ud800", ""]]}', "the name of a header has half a char"),
+        (b'{"value": "", "timestamp": 1.5}', "timestamp: expected a whole number of -1 or more"),
+        (b'{"value": "", "timestamp": 9223372036854775808}', "timestamp: expected a whole number"),
+        (b'{"value": "", "partition": true}', "partition: expected a whole number of 0 or more"),
+    ],
+)
+def test_what_is_wrong_is_told(line: bytes, told: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
+        record_from_json(line)

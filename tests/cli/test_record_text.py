@@ -1,0 +1,43 @@
+"""Records as text, by formats."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkagroup import Record, TimestampType
+from kafkagroup.cli._record_text import formatter
+from kafkagroup.errors import ConfigurationError
+
+RECORD = Record(
+    "t", 3, 7, 1_500, TimestampType.CREATE_TIME, None, b"a\xff\x1b\n", (("h", b"x"), ("i", None)), 0
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        (r"{value}\n", "a\\xff\x1b\n\n"),
+        (r"{topic}/{partition}\t{offset}\\n{{}}\q", "t/3\t7\\n{}\\q"),
+        (r"{timestamp} {time}\0", "1500 1970-01-01T00:00:01.500Z\0"),
+        ("{key} {headers}", "null h=x,i=null"),
+        ("", ""),
+    ],
+)
+def test_formats(form: str, text: str) -> None:
+    assert formatter(form, for_terminal=False)(RECORD) == text
+
+
+def test_nothing_steers_a_terminal() -> None:
+    assert formatter(r"{value}\n", for_terminal=True)(RECORD) == "a\\xff\\x1b\\n\n"
+
+
+@pytest.mark.parametrize("stamp", [2**62, -(2**62)])
+def test_a_time_that_no_calendar_has(stamp: int) -> None:
+    record = RECORD._replace(timestamp=stamp)
+    assert formatter("{time}", for_terminal=False)(record) == str(stamp)
+
+
+@pytest.mark.parametrize("form", ["{", "}", "{}", "{0}", "{values}", "{value!r}", "{offset:>5}"])
+def test_what_is_no_format(form: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^--format "):
+        formatter(form, for_terminal=False)
