@@ -23,6 +23,7 @@ COMMANDS = (
     "delete-groups",
     "delete-offsets",
     "describe",
+    "doctor",
     "elect",
     "export-offsets",
     "groups",

@@ -1,0 +1,73 @@
+"""What keeps a client from its cluster, and what to do: checks in the order in which they matter.
+
+```python
+async for finding in examine("kafka.example.org:9093", security=security, groups=["billing"]):
+    print(finding)
+```
+
+Nothing is changed, nobody joins, nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from kafkagroup.admin.doctor import cluster
+from kafkagroup.admin.doctor import groups as group_checks
+from kafkagroup.admin.doctor import topics as topic_checks
+from kafkagroup.admin.doctor.addresses import Address, examine_address
+from kafkagroup.admin.doctor.findings import Finding, Status, not_checked
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.net.options import ClientOptions, parse_servers
+from kafkagroup.net.security import Security
+
+__all__ = ["Finding", "Status", "examine"]
+
+
+async def examine(
+    bootstrap_servers: str | Sequence[str] = "localhost:9092",
+    *,
+    security: Security | None = None,
+    client_id: str = "kafkagroup",
+    groups: Iterable[str] = (),
+    topics: Iterable[str] = (),
+    timeout: float = 10.0,
+) -> AsyncIterator[Finding]:
+    """Findings as they are made: each bootstrap server, the cluster behind them and the addresses
+    that it advertises, then groups and topics. What cannot be checked as something before it has
+    failed is told as such.
+
+    `timeout`: seconds for each connection and for each answer. Raises: ConfigurationError.
+    """
+    if not 0 < timeout < 3600:
+        raise ConfigurationError(f"timeout={timeout}; expected seconds, up to an hour")
+    options = ClientOptions(
+        client_id=client_id, security=security, connect_timeout=timeout, request_timeout=timeout
+    )
+    good: list[Address] = []
+    for address in dict.fromkeys(parse_servers(bootstrap_servers)):
+        findings = await examine_address(address, options)
+        for finding in findings:
+            yield finding
+        if all(finding.status is not Status.FAILED for finding in findings):
+            good.append(address)
+    wanted_groups, wanted_topics = list(dict.fromkeys(groups)), list(dict.fromkeys(topics))
+    if not good:
+        why = "no bootstrap server could be used"
+        yield not_checked("cluster", "", why)
+        for group in wanted_groups:
+            yield not_checked("group", group, why)
+        for topic in wanted_topics:
+            yield not_checked("topic", topic, why)
+        return
+    for finding in await cluster.examine_cluster(good, options):
+        yield finding
+    yield not_checked("clock", "", "no answer of a broker tells its time")
+    for finding in await cluster.examine_offsets_topic(good, options):
+        yield finding
+    for group in wanted_groups:
+        for finding in await group_checks.examine_group(good, options, group):
+            yield finding
+    for topic in wanted_topics:
+        for finding in await topic_checks.examine_topic(good, options, topic):
+            yield finding

@@ -1,0 +1,222 @@
+"""One address: its name, a connection, TLS, what the broker speaks, and who we are to it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import ssl
+import time
+from typing import Any
+
+import anyio
+from anyio.streams.tls import TLSAttribute
+
+from kafkagroup.admin.doctor.findings import Finding, Status, failed, not_checked, ok, warning
+from kafkagroup.admin.doctor.releases import lacking, release
+from kafkagroup.errors import AuthenticationError, KafkaGroupError, TlsError, escaped
+from kafkagroup.net.broker import Broker
+from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
+
+__all__ = ["Address", "examine_address", "name_of"]
+
+_WHAT_DO_YOU_SPEAK = ApiVersionsRequest(
+    client_software_name="kafkagroup-doctor", client_software_version="1"
+)
+"""Without a name brokers refuse it."""
+
+_SOON = 30 * 86400.0
+"""Seconds before a certificate expires from when on it is worth a warning."""
+
+
+def name_of(address: Address) -> str:
+    """`host:port`, fit to be shown."""
+    host, port = address
+    return f"{f'[{host}]' if ':' in host else escaped(host)}:{port}"
+
+
+async def examine_address(address: Address, options: ClientOptions) -> list[Finding]:
+    """In order; the first that has failed is the last."""
+    subject = name_of(address)
+    name = await _name(subject, address)
+    if name.status is Status.FAILED:
+        return [name]
+    connection = await _connection(subject, address, options)
+    if connection.status is Status.FAILED:
+        return [name, connection]
+    tls = await _tls(subject, address, options)
+    if tls.status is Status.FAILED:
+        return [name, connection, tls]
+    return [name, connection, tls, *await _session(subject, address, options)]
+
+
+async def _name(subject: str, address: Address) -> Finding:
+    host, port = address
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    else:
+        return ok("name", subject, "is an address")
+    try:
+        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else None
+        return failed(
+            "name",
+            subject,
+            f"cannot be resolved: {why or escaped(str(error))}",
+            "check its spelling, and the DNS or /etc/hosts of this machine",
+        )
+    addresses = ", ".join(dict.fromkeys(str(one[4][0]) for one in found))
+    return ok("name", subject, f"is {addresses}")
+
+
+async def _connection(subject: str, address: Address, options: ClientOptions) -> Finding:
+    began = anyio.current_time()
+    try:
+        with anyio.fail_after(options.connect_timeout):
+            stream = await anyio.connect_tcp(*address)
+    except TimeoutError:
+        return failed(
+            "connection",
+            subject,
+            f"nobody answered within {options.connect_timeout:g} s",
+            "a firewall or a security group may drop it: check the way from here to there",
+        )
+    except OSError as error:
+        return failed(
+            "connection",
+            subject,
+            _reason(error),
+            "check that a broker runs there, that one of its listeners has this port, and that no"
+            " firewall refuses it",
+        )
+    took = anyio.current_time() - began
+    await stream.aclose()
+    return ok("connection", subject, f"made in {took * 1000:.0f} ms")
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said, which anyio puts behind words of its own."""
+    while isinstance(error.__cause__, OSError):
+        error = error.__cause__
+    if isinstance(error.__cause__, BaseExceptionGroup):
+        # Several addresses, such as those of IPv6 and IPv4.
+        return ", ".join(dict.fromkeys(map(_reason, error.__cause__.exceptions)))
+    number = error.errno if isinstance(error, OSError) else None
+    return os.strerror(number) if number else escaped(str(error))
+
+
+# ---------------------------------------------------------------- TLS
+
+
+async def _tls(subject: str, address: Address, options: ClientOptions) -> Finding:
+    security = options.security
+    if security is None or security.tls is None:
+        return not_checked("TLS", subject, "the security protocol is without TLS")
+    try:
+        with anyio.fail_after(options.connect_timeout):
+            raw = await anyio.connect_tcp(*address)
+            stream = await security.wrap(raw, address[0], subject, options.run_in_thread)
+    except TimeoutError:
+        return failed(
+            "TLS",
+            subject,
+            f"no handshake within {options.connect_timeout:g} s",
+            "is this the port of a TLS listener? See security.protocol",
+        )
+    except (OSError, KafkaGroupError) as error:
+        return _tls_failed(subject, error)
+    version = stream.extra(TLSAttribute.tls_version)
+    certificate = stream.extra(TLSAttribute.peer_certificate)
+    await anyio.aclose_forcefully(stream)
+    return _certificate(subject, version, certificate, security.tls.context)
+
+
+def _tls_failed(subject: str, error: Exception) -> Finding:
+    told = failed("TLS", subject, error if isinstance(error, KafkaGroupError) else str(error))
+    if told.advice:
+        return told
+    return failed(
+        "TLS", subject, told.text, "is this the port of a TLS listener? See security.protocol"
+    )
+
+
+def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLContext) -> Finding:
+    if context.verify_mode != ssl.CERT_REQUIRED:
+        return warning(
+            "TLS",
+            subject,
+            f"{version}, and the certificate is not verified: anybody can pose as the broker",
+            "leave enable.ssl.certificate.verification on, and give ssl.ca.location",
+        )
+    names = ", ".join(escaped(str(name)) for _, name in certificate.get("subjectAltName", ()))
+    ends = ssl.cert_time_to_seconds(certificate["notAfter"])
+    left = ends - time.time()
+    day = time.strftime("%Y-%m-%d", time.gmtime(ends))
+    text = f"{version}; the certificate is for {names or 'nobody'} and valid until {day}"
+    if left < _SOON:
+        return warning("TLS", subject, text, f"renew it within {left / 86400:.0f} days")
+    if not context.check_hostname:
+        advice = "set ssl.endpoint.identification.algorithm=https"
+        return warning("TLS", subject, f"{text}; its names are not checked", advice)
+    return ok("TLS", subject, text)
+
+
+# ---------------------------------------------------------------- the protocol
+
+
+async def _session(subject: str, address: Address, options: ClientOptions) -> list[Finding]:
+    """What the broker speaks, and whether it knows us; the broker tells the first before it asks
+    for the second."""
+    mechanism = None if options.security is None else options.security.mechanism
+    try:
+        async with Broker.open(*address, options=options) as broker:
+            versions = await broker.request(_WHAT_DO_YOU_SPEAK)
+    except TlsError as error:
+        # TLS 1.3: a client's certificate is judged after the handshake.
+        return [failed("TLS", subject, error)]
+    except AuthenticationError as error:
+        return [
+            failed("SASL", subject, str(error).removeprefix(f"{subject}: "), _credentials(options))
+        ]
+    except KafkaGroupError as error:
+        told = failed("API versions", subject, error)
+        if not told.advice:
+            told = failed(
+                "API versions",
+                subject,
+                told.text,
+                "is that the port of a broker, and is security.protocol that of its listener?",
+            )
+        return [told]
+    sasl = (
+        not_checked("SASL", subject, "the security protocol is without SASL")
+        if mechanism is None
+        else ok("SASL", subject, f"authenticated by {mechanism.name}{_as(options)}")
+    )
+    return [_versions(subject, versions), sasl]
+
+
+def _as(options: ClientOptions) -> str:
+    name = options.security and options.security.sasl_username
+    return f" as {escaped(name)}" if name else ""
+
+
+def _credentials(options: ClientOptions) -> str:
+    if options.security is None or options.security.mechanism is None:
+        return "set sasl.mechanism and the credentials for it"
+    return "check sasl.mechanism and the credentials, and that they are for this listener"
+
+
+def _versions(subject: str, answer: ApiVersionsResponse) -> Finding:
+    if missing := lacking(answer):
+        return failed(
+            "API versions",
+            subject,
+            f"{release(answer)}, and no version in common of {', '.join(missing)}",
+            "this library speaks with Kafka 2.4 and later",
+        )
+    return ok("API versions", subject, release(answer))

@@ -1,0 +1,126 @@
+"""The cluster behind the bootstrap servers: brokers where they say they are, and offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+
+from kafkagroup.admin.doctor.addresses import examine_address, name_of
+from kafkagroup.admin.doctor.asking import ask
+from kafkagroup.admin.doctor.findings import Finding, Status, failed, not_checked, ok, warning
+from kafkagroup.errors import ErrorCode, KafkaGroupError, error_name, escaped
+from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+)
+
+__all__ = ["examine_cluster", "examine_offsets_topic", "metadata_of"]
+
+_OFFSETS = "__consumer_offsets"
+
+_MOST_BROKERS = 200
+"""Brokers whose addresses are tried: an answer may name a million."""
+
+_AT_ONCE = 16
+
+
+async def metadata_of(
+    servers: Sequence[Address], options: ClientOptions, *topics: str
+) -> MetadataResponse:
+    """Of the brokers and these topics. Raises: NoBrokersAvailableError."""
+    request = MetadataRequest(
+        topics=tuple(MetadataRequestTopic(name=topic) for topic in topics),
+        allow_auto_topic_creation=False,
+    )
+    return await ask(servers, options, lambda cluster: cluster.request_any(request))
+
+
+async def examine_cluster(servers: Sequence[Address], options: ClientOptions) -> list[Finding]:
+    """Who is there, and whether the addresses that they advertise can be used from here."""
+    try:
+        metadata = await metadata_of(servers, options)
+    except KafkaGroupError as error:
+        return [failed("cluster", "", error, "look into the brokers' logs")]
+    if not metadata.brokers:
+        advice = "wait until it has started, and look into its log"
+        return [failed("cluster", "", "the broker knows of no brokers, not even itself", advice)]
+    count = len(metadata.brokers)
+    name = f"cluster {escaped(metadata.cluster_id)}" if metadata.cluster_id else "a cluster"
+    told = ok("cluster", "", f"{name} of {count} broker{'' if count == 1 else 's'}")
+    known = set(servers)
+    brokers = sorted(metadata.brokers, key=lambda broker: broker.node_id)[:_MOST_BROKERS]
+    found: dict[int, Finding] = {}
+    room = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def look(broker: MetadataResponseBroker) -> None:
+        async with room:
+            found[broker.node_id] = await _advertised(broker, options)
+
+    async with anyio.create_task_group() as tasks:
+        for broker in brokers:
+            if (broker.host, broker.port) in known:
+                subject = f"broker {broker.node_id}"
+                text = f"{name_of((broker.host, broker.port))}, as checked above"
+                found[broker.node_id] = ok("advertised address", subject, text)
+            else:
+                tasks.start_soon(look, broker)
+    return [told, *(found[broker.node_id] for broker in brokers)]
+
+
+async def _advertised(broker: MetadataResponseBroker, options: ClientOptions) -> Finding:
+    """The classic mistake: an address that only the broker itself can use."""
+    address = (broker.host, broker.port)
+    subject, name = f"broker {broker.node_id}", name_of(address)
+    wrong = [one for one in await examine_address(address, options) if one.status is Status.FAILED]
+    if not wrong:
+        return ok("advertised address", subject, f"{name} can be used from here")
+    return failed(
+        "advertised address",
+        subject,
+        f"it sends clients to {name}, where {wrong[0].check} failed: {wrong[0].text}",
+        "set advertised.listeners of that broker to an address that clients can use, or have it"
+        f" reached from here: {wrong[0].advice}",
+    )
+
+
+async def examine_offsets_topic(
+    servers: Sequence[Address], options: ClientOptions
+) -> list[Finding]:
+    """Without it no group has a coordinator."""
+    check, subject = "offsets topic", _OFFSETS
+    try:
+        metadata = await metadata_of(servers, options, _OFFSETS)
+    except KafkaGroupError as error:
+        return [failed(check, subject, error, "look into the brokers' logs")]
+    (topic,) = metadata.topics or (None,)
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
+    if topic is None or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return [
+            warning(
+                check,
+                subject,
+                "is not there yet",
+                "none needed on a new cluster: the first group makes it. Else the brokers cannot"
+                " make it: see offsets.topic.replication.factor and how many brokers are up",
+            )
+        ]
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return [not_checked(check, subject, "this client may not see it; groups do not need that")]
+    if code and not topic.partitions:
+        return [failed(check, subject, error_name(code), "look into the brokers' logs")]
+    dark = sum(partition.leader_id < 0 for partition in topic.partitions)
+    if dark:
+        return [
+            failed(
+                check,
+                subject,
+                f"{dark} of {len(topic.partitions)} partitions have no leader: their groups have"
+                " no coordinator",
+                "bring the brokers back that have them",
+            )
+        ]
+    return [ok(check, subject, f"{len(topic.partitions)} partitions, all with a leader")]

@@ -1,0 +1,77 @@
+"""What a check has found: values, and how errors become them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import attrs
+
+from kafkagroup.errors import AuthorizationError, KafkaGroupError
+from kafkagroup.net.options import ClientOptions
+
+__all__ = ["Finding", "Status", "denied", "failed", "not_checked", "ok", "warning"]
+
+
+class Status(StrEnum):
+    """How a check has ended."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It works; it may not for long, or not for everybody."""
+    FAILED = "failed"
+    NOT_CHECKED = "not checked"
+
+
+@attrs.frozen(kw_only=True)
+class Finding:
+    """What one check has found."""
+
+    check: str
+    """What was looked at, such as "TLS"; always the same word for the same check."""
+    subject: str
+    """Of what: a host and port, a broker, a group, a topic; "" for the cluster."""
+    status: Status
+    text: str
+    """What was found."""
+    advice: str = ""
+    """What to do about it; "" where there is nothing to do."""
+
+    def __str__(self) -> str:
+        words = f"{self.status}: {self.check} {self.subject}".rstrip() + f": {self.text}"
+        return f"{words}; {self.advice}" if self.advice else words
+
+
+def ok(check: str, subject: str, text: str) -> Finding:
+    return Finding(check=check, subject=subject, status=Status.OK, text=text)
+
+
+def not_checked(check: str, subject: str, text: str) -> Finding:
+    return Finding(check=check, subject=subject, status=Status.NOT_CHECKED, text=text)
+
+
+def warning(check: str, subject: str, text: str, advice: str) -> Finding:
+    return Finding(check=check, subject=subject, status=Status.WARNING, text=text, advice=advice)
+
+
+def failed(check: str, subject: str, error: KafkaGroupError | str, advice: str = "") -> Finding:
+    """An error of the library's own brings what to do behind its last semicolon."""
+    text = str(error).removeprefix(f"{subject}: ")
+    if not advice:
+        text, _, advice = text.rpartition("; ") if "; " in text else (text, "", "")
+    return Finding(check=check, subject=subject, status=Status.FAILED, text=text, advice=advice)
+
+
+def denied(
+    check: str, subject: str, error: AuthorizationError, resource: str, options: ClientOptions
+) -> Finding:
+    """`resource`: as kafka-acls takes it, such as "--group billing"."""
+    name = options.security and options.security.sasl_username
+    principal = f"User:{name}" if name else "the principal of this client"
+    operation = error.operation.capitalize()
+    return failed(
+        check,
+        subject,
+        str(error),
+        f"allow it: kafka-acls --add --allow-principal {principal} --operation {operation}"
+        f" {resource}",
+    )

@@ -1,0 +1,87 @@
+"""One group: its coordinator, its state, its offsets, and whether this client may join."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafkagroup.admin import describing, offsets
+from kafkagroup.admin.doctor.addresses import name_of
+from kafkagroup.admin.doctor.asking import ask
+from kafkagroup.admin.doctor.findings import Finding, denied, failed, ok, warning
+from kafkagroup.errors import (
+    AuthorizationError,
+    BrokerError,
+    ErrorCode,
+    KafkaGroupError,
+    broker_error,
+)
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.metadata import Node
+from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.wire.messages.group import HeartbeatRequest
+
+__all__ = ["examine_group"]
+
+_NOBODY = "kafkagroup-doctor"
+"""A member id that no coordinator has given to anybody."""
+
+
+async def examine_group(
+    servers: Sequence[Address], options: ClientOptions, group_id: str
+) -> list[Finding]:
+    """In order; without a coordinator the first is the last."""
+    subject = group_id
+
+    def wrong(check: str, error: KafkaGroupError, advice: str = "") -> Finding:
+        if isinstance(error, AuthorizationError):
+            return denied(check, subject, error, f"--group {group_id}", options)
+        return failed(check, subject, error, advice or "try again; then look into its log")
+
+    try:
+        node = await ask(servers, options, lambda cluster: cluster.find_coordinator(group_id))
+    except KafkaGroupError as error:
+        advice = "see the offsets topic above; a cluster that has just started needs some seconds"
+        return [wrong("coordinator", error, advice)]
+    found = [
+        ok("coordinator", subject, f"broker {node.node_id} at {name_of((node.host, node.port))}")
+    ]
+    try:
+        group = await ask(servers, options, lambda c: describing.describe(c, group_id))
+    except BrokerError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            return [*found, wrong("group", error)]
+        found.append(
+            warning(
+                "group",
+                subject,
+                "there is no such group",
+                "is that its name? A new one is made by who joins first",
+            )
+        )
+    except KafkaGroupError as error:
+        return [*found, wrong("group", error)]
+    else:
+        members = f"{len(group.members)} member{'' if len(group.members) == 1 else 's'}"
+        found.append(ok("group", subject, f"{group.type}, {group.state}, {members}"))
+    try:
+        committed = await ask(servers, options, lambda c: offsets.committed(c, group_id))
+    except KafkaGroupError as error:
+        found.append(wrong("committed offsets", error))
+    else:
+        found.append(ok("committed offsets", subject, f"can be read; there are {len(committed)}"))
+    try:
+        await ask(servers, options, lambda cluster: _may_join(cluster, node, group_id))
+    except KafkaGroupError as error:
+        found.append(wrong("joining", error))
+    else:
+        found.append(ok("joining", subject, "is allowed"))
+    return found
+
+
+async def _may_join(cluster: Cluster, node: Node, group_id: str) -> None:
+    """Whether this client may join and commit, without joining: a heartbeat of nobody is refused as
+    such by a coordinator that would let somebody in. Raises: AuthorizationError."""
+    request = HeartbeatRequest(group_id=group_id, generation_id=-1, member_id=_NOBODY)
+    answer = await cluster.broker(node).request(request)
+    if answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        raise broker_error(answer.error_code, operation="READ", group=group_id)

@@ -1,0 +1,101 @@
+"""One topic: whether it is there, led, replicated, and may be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafkagroup.admin.doctor.asking import ask
+from kafkagroup.admin.doctor.cluster import metadata_of
+from kafkagroup.admin.doctor.findings import Finding, denied, failed, ok, warning
+from kafkagroup.errors import (
+    AuthorizationError,
+    ErrorCode,
+    KafkaGroupError,
+    broker_error,
+)
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.metadata import MetadataResponseTopic
+
+__all__ = ["examine_topic"]
+
+_SHOWN = 5
+"""Partitions that are named at most."""
+
+
+async def examine_topic(
+    servers: Sequence[Address], options: ClientOptions, name: str
+) -> list[Finding]:
+    """In order; of a topic that cannot be seen only that."""
+    subject = name
+
+    def wrong(check: str, error: KafkaGroupError) -> Finding:
+        if isinstance(error, AuthorizationError):
+            return denied(check, subject, error, f"--topic {name}", options)
+        return failed(check, subject, error, "try again; then look into the brokers' logs")
+
+    try:
+        metadata = await metadata_of(servers, options, name)
+    except KafkaGroupError as error:
+        return [wrong("topic", error)]
+    (topic,) = metadata.topics or (None,)
+    if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        advice = "check its name, in which capital letters count, and that this is its cluster"
+        return [failed("topic", subject, "there is no such topic", advice)]
+    if topic.error_code and not topic.partitions:
+        return [wrong("topic", broker_error(topic.error_code, operation="DESCRIBE", topic=name))]
+    found = [_replicas(subject, topic)]
+    led = [one.partition_index for one in topic.partitions if one.leader_id >= 0]
+    if led:
+        tp = TopicPartition(name, min(led))
+        try:
+            await ask(servers, options, lambda cluster: _read(cluster, tp))
+        except KafkaGroupError as error:
+            found.append(wrong("reading", error))
+        else:
+            found.append(ok("reading", subject, "is allowed"))
+    return found
+
+
+def _replicas(subject: str, topic: MetadataResponseTopic) -> Finding:
+    count = len(topic.partitions)
+    dark = [one.partition_index for one in topic.partitions if one.leader_id < 0]
+    if dark:
+        return failed(
+            "topic",
+            subject,
+            f"without a leader: {_numbers(dark, count)}",
+            "bring the brokers back that have them",
+        )
+    behind = [
+        one.partition_index
+        for one in topic.partitions
+        if len(one.isr_nodes) < len(one.replica_nodes)
+    ]
+    if behind:
+        return warning(
+            "topic",
+            subject,
+            f"fewer replicas in sync than there should be: {_numbers(behind, count)}",
+            "look after the brokers that are down or slow; below min.insync.replicas nobody can"
+            " write with acks=all",
+        )
+    return ok("topic", subject, f"{count} partition{'' if count == 1 else 's'}, all in sync")
+
+
+def _numbers(some: Sequence[int], count: int) -> str:
+    named = ", ".join(map(str, sorted(some)[:_SHOWN]))
+    more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
+    return f"partition {named}{more} of {count}"
+
+
+async def _read(cluster: Cluster, tp: TopicPartition) -> None:
+    """Whether records may be read; what is read is not looked at. Raises: BrokerError."""
+    cluster.topics.add(tp.topic)
+    await cluster.refresh()
+    answer = await cluster.leader(tp).fetch_messages({tp: 0}, max_wait=0, partition_max_bytes=1)
+    for topic in answer.responses:
+        for data in topic.partitions:
+            if data.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+                raise broker_error(data.error_code, operation="READ", topic=tp.topic)
