@@ -1,0 +1,88 @@
+"""`kafkagroup doctor`: what it prints of findings, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from certificates import authority
+from cli.programs import run
+from click.testing import CliRunner
+
+from kafkagroup.cli._app import app
+from kafkagroup.testing import EmbeddedKafka
+
+
+def test_all_is_well_on_sasl_ssl_by_a_profile(tmp_path: Path, nothing_configured: Path) -> None:
+    """As a new user would: a profile, and one command."""
+    ca = tmp_path / "ca.pem"
+    ca.write_text(authority().pem)
+    nothing_configured.write_text(
+        "[default]\n"
+        'security.protocol = "SASL_SSL"\n'
+        f'ssl.ca.location = "{ca}"\n'
+        'sasl.mechanism = "SCRAM-SHA-512"\n'
+        'sasl.username = "ann"\n'
+        'sasl.password = "canary"\n'
+    )
+    nothing_configured.chmod(0o600)
+    tls = authority().server_context(authority().issue(), tmp_path)
+    with EmbeddedKafka({"t": 1}, tls=tls, users={"ann": "canary"}) as kafka:
+        servers = kafka.bootstrap_servers
+        done = run("doctor", "--bootstrap-servers", servers, "--topic", "t")
+    assert (done.returncode, done.stderr) == (0, b"")
+    lines = done.stdout.decode().splitlines()
+    assert lines[0] == f"ok           name {servers}: is an address"
+    assert f"ok           SASL {servers}: authenticated by SCRAM-SHA-512 as ann" in lines
+    assert "ok           reading t: is allowed" in lines
+    assert "canary" not in done.stdout.decode()
+
+
+def test_what_is_wrong_and_what_to_do() -> None:
+    arguments = ("doctor", "--bootstrap-servers", "127.0.0.1:1", "--group", "\x1b[2J")
+    found = CliRunner().invoke(app, arguments)
+    assert (found.exit_code, found.stderr) == (1, "")
+    assert found.stdout.splitlines() == [
+        "ok           name 127.0.0.1:1: is an address",
+        "failed       connection 127.0.0.1:1: Connection refused",
+        f"{'':13}-> check that a broker runs there, that one of its listeners has this port, and"
+        + " that no firewall refuses it",
+        "not checked  cluster: no bootstrap server could be used",
+        "not checked  group \\x1b[2J: no bootstrap server could be used",
+    ]
+
+
+def test_json() -> None:
+    with EmbeddedKafka() as kafka:
+        servers = kafka.bootstrap_servers
+        found = CliRunner().invoke(
+            app, ["doctor", "--bootstrap-servers", servers, "--topic", "none", "--json"]
+        )
+    assert (found.exit_code, found.stderr) == (1, "")
+    findings = json.loads(found.stdout)["findings"]
+    assert findings[0] == {
+        "check": "name",
+        "subject": servers,
+        "status": "ok",
+        "text": "is an address",
+        "advice": "",
+    }
+    assert (findings[-1]["check"], findings[-1]["status"]) == ("topic", "failed")
+    assert findings[-1]["advice"].startswith("check its name")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--bootstrap-servers", "a:b"), "bootstrap_servers has 'a:b'; expected host:port"),
+        (("--timeout", "0"), "doctor: Invalid value for '--timeout': 0.0 is not in the range"),
+        (("-X", "ssl.ca.location=none.pem"), "ssl_ca_location='none.pem': No such file"),
+        (("-X", "sasl.mechanism=PLAIN"), "PLAIN needs sasl_username and sasl_password"),
+    ],
+)
+def test_asked_wrongly(arguments: tuple[str, ...], line: str) -> None:
+    found = CliRunner().invoke(app, ["doctor", *arguments])
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert found.stderr.startswith(f"kafkagroup: {line}")
+    assert found.stderr.count("\n") == 1
