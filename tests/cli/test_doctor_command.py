@@ -13,6 +13,11 @@ from click.testing import CliRunner
 from kafkagroup.cli._app import app
 from kafkagroup.testing import EmbeddedKafka
 
+ADVICE = (
+    "check that a broker runs there, that one of its listeners has this port, and that no firewall"
+    " refuses it"
+)
+
 
 def test_all_is_well_on_sasl_ssl_by_a_profile(tmp_path: Path, nothing_configured: Path) -> None:
     """As a new user would: a profile, and one command."""
@@ -46,8 +51,7 @@ def test_what_is_wrong_and_what_to_do() -> None:
     assert found.stdout.splitlines() == [
         "ok           name 127.0.0.1:1: is an address",
         "failed       connection 127.0.0.1:1: Connection refused",
-        f"{'':13}-> check that a broker runs there, that one of its listeners has this port, and"
-        + " that no firewall refuses it",
+        f"{'':13}-> {ADVICE}",
         "not checked  cluster: no bootstrap server could be used",
         "not checked  group \\x1b[2J: no bootstrap server could be used",
     ]

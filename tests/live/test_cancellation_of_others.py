@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -14,6 +14,7 @@ import pytest
 from live.knife import (
     BACKENDS,
     ONE,
+    RECORDS,
     ZERO,
     Knife,
     backend,
@@ -37,7 +38,9 @@ from kafkagroup import (
     RebalanceStarted,
     Shards,
 )
+from kafkagroup.admin.doctor import Finding, Status, examine
 from kafkagroup.net.broker import MAIN
+from kafkagroup.producer import Producer
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.records import NewRecord, encode_batch
@@ -346,6 +349,68 @@ async def test_an_admin_is_closed_after_a_cut(
             admin = Admin(bootstrap_servers="kafka-1:9092")
             await knife.run(act(knife, admin))
             assert network.open == 0
+
+    await cut_everywhere(cut, story)
+
+
+# ---------------------------------------------------------------- writing, and looking
+
+
+async def partition_count(knife: Knife, producer: Producer) -> None:
+    assert await knife.through(producer.partition_count("t")) == 2
+
+
+async def write(knife: Knife, producer: Producer) -> None:
+    await knife.through(producer.write("t", [NewRecord(b"%d" % n, b"") for n in range(4)]))
+
+
+@pytest.mark.parametrize("act", [partition_count, write])
+async def test_a_producer_writes_after_a_cut(
+    act: Callable[[Knife, Producer], Coroutine[Any, Any, None]], cut: str
+) -> None:
+    async def story(knife: Knife) -> None:
+        async with broker() as (kafka, network):
+            async with Producer(bootstrap_servers="kafka-1:9092") as producer:
+                await knife.run(act(knife, producer))
+                await write(Knife(0, cut), producer)
+                # What was on its way when it was cut has arrived, or has never left.
+                assert kafka.log_end("t", 0) + kafka.log_end("t", 1) - RECORDS in (4, 8)
+                assert network.open == 1
+            assert network.open == 0
+
+    await cut_everywhere(cut, story)
+
+
+async def test_whoever_looks_into_everything_leaves_nothing_after_a_cut(
+    cut: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(host: str, port: int, **_: object) -> list[object]:
+        await anyio.lowlevel.checkpoint()
+        return [(0, 0, 0, "", ("10.0.0.1", port))]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", resolve)
+
+    async def look(through: Callable[[Any], Any]) -> list[Finding]:
+        findings = examine("kafka-1:9092", groups=["idle"], topics=["t"])
+        found = []
+        async with aclosing(findings):
+            while (finding := await through(anext(findings, None))) is not None:
+                found.append(finding)
+        return found
+
+    async def simply(awaitable: Any) -> Any:
+        return await awaitable
+
+    async def story(knife: Knife) -> None:
+        async with broker() as (_, network):
+
+            async def act() -> None:
+                await look(knife.through)
+
+            await knife.run(act())
+            await settle()
+            assert network.open == 0
+            assert Status.FAILED not in {finding.status for finding in await look(simply)}
 
     await cut_everywhere(cut, story)
 

@@ -1,0 +1,154 @@
+"""`Producer`: where records go, in which order, and what it says of those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from live.knife import broker
+
+from kafkagroup import Codec, NewRecord, TopicPartition
+from kafkagroup.errors import (
+    BrokerError,
+    ConfigurationError,
+    ConsumerClosedError,
+    ErrorCode,
+    NotWrittenError,
+    RecordRefusedError,
+    RequestTimeoutError,
+)
+from kafkagroup.net.appending import _refusal
+from kafkagroup.producer import Producer
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import Close, Swallow
+from kafkagroup.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceResponse,
+    ProduceRequest,
+)
+from kafkagroup.wire.murmur2 import partition_of
+
+pytestmark = pytest.mark.anyio
+
+SERVERS = {"bootstrap_servers": "kafka-1:9092"}
+
+
+@asynccontextmanager
+async def cluster(nodes: int = 1) -> AsyncIterator[EmbeddedKafka]:
+    async with broker(nodes) as (kafka, _):
+        kafka.create_topic("new", 5)
+        yield kafka
+
+
+def ends(kafka: EmbeddedKafka) -> list[int]:
+    return [kafka.log_end("new", partition) for partition in range(5)]
+
+
+def records(*keys: bytes | None) -> list[NewRecord]:
+    return [NewRecord(key, b"") for key in keys]
+
+
+async def test_keys_have_their_partitions() -> None:
+    keys = [b"%d" % n for n in range(50)]
+    wanted = [0] * 5
+    for key in keys:
+        wanted[partition_of(key, 5)] += 1
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        await producer.write("new", records(*keys))
+        assert ends(kafka) == wanted
+
+
+async def test_without_keys_calls_take_turns() -> None:
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        for _ in range(6):
+            await producer.write("new", records(None, None))
+        assert sorted(ends(kafka)) == [2, 2, 2, 2, 4]
+        await producer.write("new", [])
+        await producer.write("new", records(b"a", None), partition=3)
+        assert sum(ends(kafka)) == 14
+
+
+async def test_large_records_are_several_batches() -> None:
+    async with cluster() as kafka, Producer(**SERVERS, compression=Codec.GZIP) as producer:
+        values = [NewRecord(None, bytes(200_000), headers=(("h", bytes(100_000)),))] * 4
+        await producer.write("new", values, partition=0)
+        assert len(kafka.requests(ProduceRequest)) == 4
+        assert ends(kafka)[0] == 4
+
+
+async def test_another_leader_is_found() -> None:
+    async with cluster(nodes=2) as kafka, Producer(**SERVERS) as producer:
+        await producer.write("new", records(None), partition=0)
+        kafka.move_leader("new", 0, 3 - kafka.leader("new", 0))
+        await producer.write("new", records(None), partition=0)
+        kafka.kill(kafka.leader("new", 0))
+        await producer.write("new", records(None), partition=0)
+        assert ends(kafka)[0] == 3
+
+
+async def test_an_answer_that_is_lost_may_double_a_batch() -> None:
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        kafka.fail(ProduceRequest, Close())
+        await producer.write("new", records(None), partition=0)
+        assert ends(kafka)[0] == 2
+
+
+async def test_what_was_not_written_is_told() -> None:
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        place = partition_of(b"b", 5)
+        kafka.fail(
+            ProduceRequest,
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            when=lambda asked: asked.topic_data[0].partition_data[0].index == place,
+        )
+        with pytest.raises(NotWrittenError) as raised:
+            await producer.write("new", records(*(b"%c" % c for c in b"aabbb")))
+        assert raised.value.index == 2
+        assert isinstance(raised.value.why, BrokerError)
+
+
+async def test_a_record_that_is_refused_is_named() -> None:
+    """KIP-467: a compacted topic takes no record without a key, and says which it was."""
+    refusal = PartitionProduceResponse(
+        index=0,
+        error_code=ErrorCode.INVALID_RECORD,
+        base_offset=-1,
+        record_errors=(
+            BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="no key"),
+        ),
+    )
+    error = _refusal(TopicPartition("new", 0), refusal)
+    assert isinstance(error, RecordRefusedError)
+    assert (error.index, str(error)) == (2, "INVALID_RECORD (87): no key")
+
+
+async def test_no_answer_in_time() -> None:
+    async with cluster() as kafka:
+        options = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 5_000}
+        async with Producer(**SERVERS, **options) as producer:
+            kafka.fail(ProduceRequest, Swallow(), times=None)
+            with pytest.raises(NotWrittenError) as raised:
+                await producer.write("new", records(None))
+            assert isinstance(raised.value.why, RequestTimeoutError)
+
+
+async def test_what_is_not_there() -> None:
+    async with cluster(), Producer(**SERVERS) as producer:
+        assert await producer.partition_count("new") == 5
+        with pytest.raises(BrokerError, match="there is no topic none"):
+            await producer.write("none", records(None))
+        with pytest.raises(ConfigurationError, match="has partitions 0 to 4"):
+            await producer.write("new", records(None), partition=5)
+
+
+async def test_bad_options_and_calls() -> None:
+    for wrong in (
+        {"delivery_timeout_ms": 0},
+        {"retry_backoff_max_ms": 1},
+        {"bootstrap_servers": ""},
+    ):
+        with pytest.raises(ConfigurationError):
+            Producer(**wrong)
+    with pytest.raises(ConsumerClosedError):
+        await Producer(**SERVERS).write("new", records(None))
