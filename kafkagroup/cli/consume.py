@@ -27,9 +27,6 @@ _LOOK = 0.1
 """Seconds without a record after which it is looked at whether the ends are reached: positions
 also move over what is no record."""
 
-_SIGNALLED = 128
-"""As shells tell it: an exit code of this and a signal's number."""
-
 
 @click.command("consume", short_help="Print the records of topics.")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
@@ -83,7 +80,7 @@ def command(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Print the records of TOPICs, until a signal, or as told below.
+    """Print the records of TOPICs, until Ctrl-C, SIGTERM, or as told below.
 
     Without --group nothing is committed. With it, what was printed is, when it has been written;
     who reads it may still lose it.
@@ -107,14 +104,14 @@ def command(
         exit_at_end=exit_at_end,
     )
 
-    async def run() -> int:
+    async def run() -> None:
         consumer = Consumer(*(() if partitions else topics), **options)
         await _require(topics, partitions, connection)
         if partitions:
             await consumer.assign(TopicPartition(topics[0], number) for number in partitions)
-        return await printer.run(consumer)
+        await printer.run(consumer)
 
-    raise click.exceptions.Exit(anyio.run(run))
+    anyio.run(run)
 
 
 async def _require(
@@ -152,20 +149,19 @@ class _Printer:
         self._in_hand = False
         """Whether there are records that are not written yet."""
 
-    async def run(self, consumer: Consumer) -> int:
-        """Answer the exit code."""
+    async def run(self, consumer: Consumer) -> None:
+        """Until the end that was asked for, a signal, or nobody reads any more."""
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with consumer:
                 try:
-                    code = await first(partial(_signalled, signals), partial(self._all, consumer))
+                    await first(partial(_signalled, signals), partial(self._all, consumer))
                 except BrokenPipeError:
                     # Who reads has enough, as `head` has.
-                    return 0
+                    return
                 if self._commits and not self._in_hand:
                     await consumer.commit()
-        return code
 
-    async def _all(self, consumer: Consumer) -> int:
+    async def _all(self, consumer: Consumer) -> None:
         """Return at the end that was asked for."""
         await consumer.wait_assignment()
         silent_since = anyio.current_time()
@@ -180,7 +176,6 @@ class _Printer:
                 break
             if self._exit_at_end and await self._at_end(consumer):
                 break
-        return 0
 
     async def _take(self, consumer: Consumer, silent_since: float) -> list[Record]:
         patience = float("inf")
@@ -214,5 +209,5 @@ class _Printer:
         return True
 
 
-async def _signalled(signals: AsyncIterator[signal.Signals]) -> int:
-    return _SIGNALLED + await anext(signals)
+async def _signalled(signals: AsyncIterator[signal.Signals]) -> None:
+    await anext(signals)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import anyio
 import attrs
 import click
@@ -13,7 +10,7 @@ from rich.text import Text
 
 from kafkagroup.admin.doctor import Finding, Status, examine
 from kafkagroup.cli._connection import Connection, connected
-from kafkagroup.errors import printable
+from kafkagroup.cli._view import console, plain, print_json
 
 __all__ = ["command"]
 
@@ -23,6 +20,9 @@ _STYLES = {
     Status.FAILED: "bold red",
     Status.NOT_CHECKED: "dim",
 }
+
+_INDENT = 13
+"""Columns of a status: the longest, and two more."""
 
 
 @click.command("doctor", short_help="What keeps me from the cluster, and what can I do?")
@@ -65,22 +65,21 @@ def command(
         ):
             found.append(finding)
             if not as_json:
-                _show(console, finding)
+                _show(shown, finding)
         return found
 
-    console = Console(highlight=False, soft_wrap=True)
+    shown = console()
     found = anyio.run(look)
     if as_json:
-        values = [attrs.asdict(finding) for finding in found]
-        click.echo(json.dumps({"findings": values}, indent=2))
-    sys.exit(any(finding.status is Status.FAILED for finding in found))
+        print_json({"findings": [attrs.asdict(finding) for finding in found]})
+    if any(finding.status is Status.FAILED for finding in found):
+        raise click.exceptions.Exit(1)
 
 
-def _show(console: Console, finding: Finding) -> None:
-    style = _STYLES[finding.status]
-    what = f"{finding.check} {printable(finding.subject)}".rstrip()
-    console.print(
-        Text.assemble((f"{finding.status:<11}", style), f"  {what}: {printable(finding.text)}")
-    )
+def _show(shown: Console, finding: Finding) -> None:
+    what = f"{finding.check} {finding.subject}".rstrip()
+    status = Text(f"{finding.status:<{_INDENT}}", style=_STYLES[finding.status])
+    # Whole lines, however long: so that they can be searched for, and copied.
+    shown.print(status.append(plain(f"{what}: {finding.text}")), soft_wrap=True)
     if finding.advice:
-        console.print(Text(f"{'':13}-> {printable(finding.advice)}", style="bold"))
+        shown.print(" " * _INDENT, "-> ", plain(finding.advice), sep="", soft_wrap=True)

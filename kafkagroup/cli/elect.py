@@ -14,6 +14,7 @@ from anyio.abc import Process
 
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
+from kafkagroup.cli._view import say
 from kafkagroup.recipes import Election, Leadership
 
 __all__ = ["command"]
@@ -130,7 +131,7 @@ class _Candidate:
     async def _campaign(self) -> int:
         while True:
             leadership = await anext(self._election)
-            _say(f"elected to lead {self._group!r}, token {leadership.token}")
+            say(f"elected to lead {self._group!r}, token {leadership.token}")
             code = await self._lead(leadership)
             if code is not None:
                 return code
@@ -140,16 +141,16 @@ class _Candidate:
         try:
             process = await self._start(leadership)
         except FileNotFoundError:
-            _say(f"{self._words[0]}: no such command")
+            say(f"{self._words[0]}: no such command")
             return _NOT_FOUND
         except OSError as error:
-            _say(f"{self._words[0]}: {error.strerror}")
+            say(f"{self._words[0]}: {error.strerror}")
             return _CANNOT_RUN
         self._process = process
         try:
             code = await first(process.wait, partial(self._wait_over, leadership))
             if code is None:
-                _say(f"leads {self._group!r} no more")
+                say(f"leads {self._group!r} no more")
         finally:
             with anyio.CancelScope(shield=True):
                 ended = await self._stop(process)
@@ -217,7 +218,3 @@ def _signal(process: Process, number: signal.Signals) -> None:
         os.killpg(process.pid, number)
     except ProcessLookupError:
         pass  # it has ended meanwhile
-
-
-def _say(line: str) -> None:
-    click.echo(f"kafkagroup: {line}", err=True)

@@ -16,6 +16,7 @@ from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
 from kafkagroup.cli._pipes import read_stdin
 from kafkagroup.cli._record_json import Placed, record_from_json
+from kafkagroup.cli._view import count, say
 from kafkagroup.errors import KafkaGroupError, NotWrittenError
 from kafkagroup.producer import Producer
 from kafkagroup.types import Headers
@@ -120,7 +121,7 @@ def command(
     producer = Producer(compression=Codec[compression.upper()], **connection.options(Producer))
     writer = _Writer(producer, topic, partition, parse)
     code = anyio.run(writer.run)
-    click.echo(f"kafkagroup: {writer.written} records written to {topic}", err=True)
+    say(f"{count(writer.written, 'record')} written to {topic}")
     raise click.exceptions.Exit(code)
 
 

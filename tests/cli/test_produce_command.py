@@ -148,7 +148,7 @@ def test_a_signal_is_the_end(kafka: EmbeddedKafka, ending: signal.Signals) -> No
             assert process.poll() is None
         process.send_signal(ending)
         assert process.wait(PATIENCE) == 128 + ending
-        assert process.stderr.read() == b"kafkagroup: 1 records written to t\n"
+        assert process.stderr.read() == b"kafkagroup: 1 record written to t\n"
 
 
 def test_a_topic_that_is_not_there_is_told_before_a_line_is_typed(kafka: EmbeddedKafka) -> None:
