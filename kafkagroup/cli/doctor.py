@@ -49,7 +49,8 @@ def command(
     is wrong and what to do: names, connections, TLS, versions, SASL, the addresses that brokers
     advertise, the offsets topic; with --group and --topic also what this client may do with them.
 
-    Only looks: nobody joins, and nothing is written. Ends with 1 when something has failed.
+    Only looks: nobody joins, and nothing is written; a new cluster makes its offsets topic when it
+    is asked about a group. Ends with 1 when something has failed.
     """
     options = connection.options()
 

@@ -24,9 +24,17 @@ from confluent_kafka.admin import (
 
 from kafkagroup import Security
 from kafkagroup.admin.doctor import Finding, Status, examine
-from kafkagroup.errors import ConfigurationError
+from kafkagroup.admin.doctor.releases import lacking, release
+from kafkagroup.errors import ConfigurationError, ErrorCode
 from kafkagroup.testing import EmbeddedKafka, Listener, LocalKafka
 from kafkagroup.testing._jars import LocalKafkaUnavailable
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.metadata import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    MetadataRequest,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -265,6 +273,28 @@ async def test_an_advertised_address_that_cannot_be_reached(doors: Doors) -> Non
     )
     assert failed.advice.startswith("set advertised.listeners of that broker")
     assert statuses(found)[:2] == [("name", "ok"), ("connection", "ok")]
+
+
+async def test_a_coordinator_that_starts_is_nothing_wrong() -> None:
+    async with EmbeddedKafka() as kafka:
+        kafka.fail(FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=2)
+        found = await findings(kafka.bootstrap_servers, groups=["g"])
+    assert ("coordinator", "ok") in statuses(found)
+
+
+async def test_a_broker_that_is_too_old() -> None:
+    old = ApiVersionsResponse(
+        error_code=0,
+        api_keys=(
+            ApiVersion(api_key=FetchRequest.api_key, min_version=0, max_version=3),
+            ApiVersion(api_key=MetadataRequest.api_key, min_version=0, max_version=12),
+        ),
+    )
+    missing = lacking(old)
+    assert "Fetch" in missing
+    assert "JoinGroup" in missing
+    assert "Metadata" not in missing
+    assert release(old) == "speaks as Kafka 2.2 or older does, without groups of KIP-848"
 
 
 async def test_what_acls_deny(real: LocalKafka) -> None:

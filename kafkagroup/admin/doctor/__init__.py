@@ -5,7 +5,8 @@ async for finding in examine("kafka.example.org:9093", security=security, groups
     print(finding)
 ```
 
-Nothing is changed, nobody joins, nothing is written.
+Nobody joins, and nothing is written. A cluster that has had no group yet makes its offsets topic
+when somebody asks for the coordinator of one.
 """
 
 from __future__ import annotations

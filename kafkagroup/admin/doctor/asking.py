@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import anyio
 
+from kafkagroup.admin.asking import Asking
 from kafkagroup.errors import KafkaGroupError
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.options import Address, ClientOptions
@@ -21,13 +22,16 @@ async def ask(
     options: ClientOptions,
     question: Callable[[Cluster], Awaitable[T]],
 ) -> T:
-    """The answer. Raises: what asking raises, bare."""
+    """The answer, of however many tries a request's time has room for: a coordinator that starts is
+    nothing wrong. Raises: what no retry mends, bare, or what was said last."""
     answers: list[T] = []
     errors: list[KafkaGroupError] = []
     async with anyio.create_task_group() as tasks:
         cluster = Cluster(tuple(servers), options, tasks)
+        asking = Asking(options, options.request_timeout)
+        asking.cluster = cluster
         try:
-            answers.append(await question(cluster))
+            answers.append(await asking.once(question))
         except KafkaGroupError as error:
             # Raised below: the task group would wrap it.
             errors.append(error)

@@ -104,7 +104,7 @@ async def examine_offsets_topic(
                 check,
                 subject,
                 "is not there yet",
-                "none needed on a new cluster: the first group makes it. Else the brokers cannot"
+                "on a new cluster nothing: it is made for the first group. Else the brokers cannot"
                 " make it: see offsets.topic.replication.factor and how many brokers are up",
             )
         ]
