@@ -8,12 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 from cli.programs import PATIENCE, Program, run, running
 from click.testing import CliRunner
 
+from kafkagroup import Admin
 from kafkagroup.cli._app import app
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import Delay
+from kafkagroup.wire.messages.group import HeartbeatRequest
 
 QUICK = ("--session-timeout", "8", "--grace", "2")
 TELL = "echo $KAFKAGROUP_ELECTION $KAFKAGROUP_FENCING_TOKEN $$; "
@@ -153,6 +157,41 @@ def test_who_was_frozen_ends_its_command_and_stands_again(kafka: EmbeddedKafka) 
             os.kill(other[2], signal.SIGTERM)
             assert two.wait(PATIENCE) == 128 + signal.SIGTERM
             assert started(one)[1] > other[1]
+
+
+def test_who_was_removed_ends_its_command_as_soon_as_another_leads(kafka: EmbeddedKafka) -> None:
+    """It hears of it late, and long before its session would have ended."""
+    script = TELL + "exec sleep 60"
+    patient = ("--session-timeout", "120", "--grace", "2", "--", "sh", "-c", script)
+    command = ("elect", "g", "--bootstrap-servers", kafka.bootstrap_servers, *patient)
+    with running(*command) as one:
+        before = started(one)
+        (leader,) = kafka.describe_group("g").members
+        with running(*command) as two:
+            wait(lambda: len(kafka.describe_group("g").members) == 2)
+            wait(lambda: kafka.group_state("g") == "Stable")
+            kafka.fail(
+                HeartbeatRequest,
+                Delay(3.0),
+                times=None,
+                when=lambda beat: beat.member_id == leader.member_id,
+            )
+            # One of these waits at the broker from now on.
+            asked = len(kafka.requests(HeartbeatRequest))
+            wait(lambda: len(kafka.requests(HeartbeatRequest)) > asked + 2)
+            anyio.run(remove, kafka.bootstrap_servers, leader.member_id)
+            other = started(two)
+            assert other[1] > before[1]
+            wait(lambda: not is_there(before[2]))
+            assert is_there(other[2])
+            for process in (one, two):
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+
+
+async def remove(servers: str, member_id: str) -> None:
+    async with Admin(bootstrap_servers=servers) as admin:
+        await admin.remove_member("g", member_id=member_id)
 
 
 @pytest.mark.parametrize(

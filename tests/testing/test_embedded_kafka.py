@@ -641,3 +641,13 @@ async def test_deleted_topics_take_their_offsets_along_and_come_back_as_others()
         await peer.ask(commit_request(1), 8)
         kafka.expire_offsets("g")
         assert kafka.committed("g", "t") == {}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_port_that_is_taken_leaves_nothing_behind() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        before = {task.id for task in anyio.get_running_tasks()}
+        kafka = EmbeddedKafka(nodes=2, ports=[0, other.getsockname()[1]])
+        with pytest.raises(OSError, match="in use"):
+            await kafka.__aenter__()
+        assert {task.id for task in anyio.get_running_tasks()} == before
