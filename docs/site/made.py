@@ -55,6 +55,7 @@ _REMEDIES = {
     "NoBrokersAvailableError": "See that `bootstrap_servers` are right and reachable from here.",
     "BrokerError": "`code`, `name` and `retriable` say which; what is retriable was retried.",
     "AuthorizationError": "Grant the ACL: `operation` on `resource`.",
+    "RecordRefusedError": "Mend the record at `index`; what came before it is not written either.",
     "FencedError": "Two processes have the same `group_instance_id`: give each its own. Final.",
     "JoinFailedError": "The message has the last failure; start again, or leave out"
     " `rebalance_max_retries`.",
@@ -63,6 +64,8 @@ _REMEDIES = {
     "OffsetOutOfRangeError": "Retention has overtaken the group. Decide where to go on, and `seek`;"
     " or set `auto_offset_reset`.",
     "NoOffsetError": "`seek`, commit a start with `Admin`, or set `auto_offset_reset`.",
+    "NotWrittenError": "`why` says whose fault it is. Write again from `index` on: a record may"
+    " then be there twice.",
     "DeserializationError": "Keep `error.record` aside, then `seek` past it.",
 }
 """Error -> what an operator or a caller does about it."""

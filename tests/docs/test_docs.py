@@ -33,6 +33,7 @@ import kafkagroup
 from kafkagroup import errors
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
 from kafkagroup.cli._app import app
+from kafkagroup.cli._profiles import load_profile
 from kafkagroup.exporters.prometheus import GroupCollector
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -52,7 +53,8 @@ def test_the_python_of_a_page_runs(name: str) -> None:
 
 def test_every_block_is_of_a_language_that_is_checked() -> None:
     for page in PAGES:
-        known = {"python", "sh", "text"} if page.name != "README.md" else {"python", "", "sh"}
+        own = {""} if page.name == "README.md" else {"text"}
+        known = {"python", "sh", "toml"} | own
         assert {block.language for block in blocks(page)} <= known, page
 
 
@@ -70,12 +72,24 @@ def shell_lines() -> list[tuple[str, str]]:
     return [(where, line) for where, line in found if not line.startswith("kafkagroup demo on")]
 
 
+def test_profiles_are_read_by_the_command_line(tmp_path: Path) -> None:
+    shown = [block for page in PAGES for block in blocks(page) if block.language == "toml"]
+    assert shown
+    for number, block in enumerate(shown):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block.text, "utf-8")
+        for name in (None, *tomllib.loads(block.text).get("profiles", ())):
+            path, said = load_profile(str(file), name)
+            assert (path, bool(said)) == (file, True), block.where
+
+
 @pytest.mark.parametrize(("where", "line"), shell_lines())
-def test_a_command_exists_and_takes_what_it_is_given(
-    where: str, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)  # files are named from there
+def test_a_command_exists_and_takes_what_it_is_given(where: str, line: str, tmp_path: Path) -> None:
+    # Files are named from the top, or were written by the command before.
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     words = shlex.split(line, comments=True)
+    for written in (word for word in words if re.fullmatch(r"\w+\.json", word)):
+        (tmp_path / written).touch()
     match words:
         case ["make", target, *_]:
             makefile = (ROOT / "Makefile").read_text("utf-8")
