@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import attrs
@@ -23,7 +26,7 @@ from confluent_kafka.admin import (
 )
 
 from kafkagroup import Security
-from kafkagroup.admin.doctor import Finding, Status, examine
+from kafkagroup.admin.doctor import Finding, Status, clock, examine
 from kafkagroup.admin.doctor.releases import lacking, release
 from kafkagroup.errors import ConfigurationError, ErrorCode
 from kafkagroup.testing import EmbeddedKafka, Listener, LocalKafka
@@ -55,6 +58,7 @@ class Doors:
     """SASL_SSL."""
     astray: str
     """Whose brokers send clients to where nobody listens."""
+    tells_time: bool
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +107,7 @@ def embedded_doors(tmp_path: Path) -> Iterator[Doors]:
             expired.bootstrap_servers,
             sasl.bootstrap_servers,
             address,
+            tells_time=False,
         )
 
 
@@ -112,7 +117,9 @@ def doors(request: pytest.FixtureRequest) -> Doors:
         return request.getfixturevalue("embedded_doors")
     kafka: LocalKafka = request.getfixturevalue("real")
     of = kafka.bootstrap_servers_of
-    return Doors(kafka.bootstrap_servers, of("TLS"), of("EXPIRED"), of("SASL"), of("ASTRAY"))
+    return Doors(
+        kafka.bootstrap_servers, of("TLS"), of("EXPIRED"), of("SASL"), of("ASTRAY"), tells_time=True
+    )
 
 
 def trusting(**more: str) -> Security:
@@ -156,7 +163,7 @@ async def test_all_is_well_on_sasl_ssl(doors: Doors) -> None:
         ("SASL", "ok"),
         ("cluster", "ok"),
         ("advertised address", "ok"),
-        ("clock", "not checked"),
+        ("clock", "ok" if doors.tells_time else "not checked"),
     ]
     assert found[-1].check == "offsets topic"
     assert found[-1].status in (Status.OK, Status.WARNING)
@@ -164,6 +171,24 @@ async def test_all_is_well_on_sasl_ssl(doors: Doors) -> None:
     assert texts["API versions"] == "speaks as Kafka 4.1 or later does, with groups of KIP-848"
     assert texts["SASL"] == "authenticated by SCRAM-SHA-256 as ann"
     assert texts["cluster"].endswith(" of 1 broker")
+
+
+@pytest.mark.parametrize(
+    ("ahead", "status"), [(0.0, "ok"), (3600.0, "warning"), (-60.0, "warning")]
+)
+async def test_the_clock_of_the_cluster(
+    real: LocalKafka, monkeypatch: pytest.MonkeyPatch, ahead: float, status: str
+) -> None:
+    """This machine's is moved, not the cluster's."""
+    theirs = time.time
+    monkeypatch.setattr(clock, "time", SimpleNamespace(time=lambda: theirs() + ahead))
+    found = await findings(real.bootstrap_servers_of("SASL"), scram("ann"))
+    (told,) = [one for one in found if one.check == "clock"]
+    assert told.status.value == status
+    way = "behind" if ahead > 0 else "ahead of"
+    if ahead:
+        assert re.match(rf"the cluster's is {abs(ahead):.0f}\.\d s {way} this one$", told.text)
+        assert told.advice.startswith("set both by NTP")
 
 
 async def test_a_group_and_a_topic_that_are_well(real: LocalKafka) -> None:

@@ -17,6 +17,7 @@ from kafkagroup.admin.doctor import cluster
 from kafkagroup.admin.doctor import groups as group_checks
 from kafkagroup.admin.doctor import topics as topic_checks
 from kafkagroup.admin.doctor.addresses import Address, examine_address
+from kafkagroup.admin.doctor.clock import examine_clock
 from kafkagroup.admin.doctor.findings import Finding, Status, not_checked
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.net.options import ClientOptions, parse_servers
@@ -63,7 +64,8 @@ async def examine(
         return
     for finding in await cluster.examine_cluster(good, options):
         yield finding
-    yield not_checked("clock", "", "no answer of a broker tells its time")
+    for finding in await examine_clock(good, options):
+        yield finding
     for finding in await cluster.examine_offsets_topic(good, options):
         yield finding
     for group in wanted_groups:

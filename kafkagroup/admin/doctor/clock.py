@@ -1,0 +1,80 @@
+"""Whether the cluster has the time that this machine has: the leader of the metadata log tells its
+own beside the state of its voters (KIP-595)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from kafkagroup.admin.doctor.asking import ask
+from kafkagroup.admin.doctor.findings import Finding, not_checked, ok, warning
+from kafkagroup.errors import ErrorCode, KafkaGroupError, UnsupportedVersionError, error_name
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.wire.messages.quorum import DescribeQuorumRequest, PartitionData, TopicData
+from kafkagroup.wire.messages.quorum_state import DescribeQuorumResponse
+
+__all__ = ["examine_clock"]
+
+_ASKED = DescribeQuorumRequest(
+    topics=(
+        TopicData(topic_name="__cluster_metadata", partitions=(PartitionData(partition_index=0),)),
+    )
+)
+
+_MUCH = 1.0
+"""Seconds apart from which on it is worth a warning, beside what the answer took."""
+
+
+async def examine_clock(servers: Sequence[Address], options: ClientOptions) -> list[Finding]:
+    """The difference, within half the time that the answer took."""
+
+    async def question(cluster: Cluster) -> tuple[float, float, DescribeQuorumResponse]:
+        # By this machine's own clock, which is what is compared.
+        asked = time.time()
+        answer = await cluster.request_any(_ASKED)
+        return asked, time.time(), answer
+
+    try:
+        asked, answered, answer = await ask(servers, options, question)
+    except UnsupportedVersionError:
+        return [_unknown("brokers tell it from Kafka 3.3 on, and without ZooKeeper")]
+    except KafkaGroupError as error:
+        return [_unknown(str(error))]
+    theirs = _time_in(answer)
+    if isinstance(theirs, int):
+        if theirs == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return [_unknown("it takes the operation Describe on the cluster")]
+        return [_unknown(error_name(theirs))]
+    ahead = theirs - (asked + answered) / 2
+    unsure = (answered - asked) / 2
+    text = f"the cluster's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this one"
+    if abs(ahead) > _MUCH + unsure:
+        return [
+            warning(
+                "clock",
+                "",
+                text,
+                "set both by NTP: certificates and tokens expire by them, and seconds of lag and"
+                " offsets by time are wrong by so much",
+            )
+        ]
+    return [ok("clock", "", f"{text}, within {max(unsure, 0.1):.1f} s")]
+
+
+def _time_in(answer: DescribeQuorumResponse) -> float | int:
+    """Seconds since 1970; an error code where it is not told."""
+    if answer.error_code:
+        return answer.error_code
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            if partition.error_code:
+                return partition.error_code
+            for voter in partition.current_voters:
+                if voter.replica_id == partition.leader_id and voter.last_caught_up_timestamp > 0:
+                    return voter.last_caught_up_timestamp / 1000
+    return int(ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+def _unknown(why: str) -> Finding:
+    return not_checked("clock", "", why)

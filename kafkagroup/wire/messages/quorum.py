@@ -1,0 +1,27 @@
+"""Asking the leader of the metadata log for the state of its voters (KIP-595).
+
+Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+"""
+
+from kafkagroup.wire.messages.quorum_state import DescribeQuorumResponse
+from kafkagroup.wire.schema import INT32, STRING, Request, array, field, message, struct
+
+__all__ = ["DescribeQuorumRequest", "PartitionData", "TopicData"]
+
+
+@struct
+class PartitionData:
+    partition_index: int = field(INT32)
+
+
+@struct
+class TopicData:
+    topic_name: str = field(STRING)
+    partitions: tuple[PartitionData, ...] = field(array(PartitionData))
+
+
+@message(55, "0-2", flexible="0+")
+class DescribeQuorumRequest(Request[DescribeQuorumResponse]):
+    response = DescribeQuorumResponse
+
+    topics: tuple[TopicData, ...] = field(array(TopicData))
