@@ -78,7 +78,8 @@ def test_profiles_are_read_by_the_command_line(tmp_path: Path) -> None:
     for number, block in enumerate(shown):
         file = tmp_path / f"{number}.toml"
         file.write_text(block.text, "utf-8")
-        for name in (None, *tomllib.loads(block.text).get("profiles", ())):
+        tables = tomllib.loads(block.text)
+        for name in (*(None for _ in tables.keys() & {"default"}), *tables.get("profiles", ())):
             path, said = load_profile(str(file), name)
             assert (path, bool(said)) == (file, True), block.where
 
