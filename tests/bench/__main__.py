@@ -5,7 +5,7 @@ python -m tests.bench [--preset small|large] [--only NAME ...] [--bootstrap HOST
 Small takes some minutes, large about an hour; both want a machine with nothing else to do.
 """
 
-from . import assigning, consuming, gap, idle, punctual, rebalancing, resting, startup
+from . import assigning, consuming, deploying, gap, idle, punctual, rebalancing, resting, startup
 from .command import main
 
 main(
@@ -14,6 +14,7 @@ main(
         "assigning": assigning.measure,
         "consuming": consuming.measure,
         "rebalancing": rebalancing.measure,
+        "deploying": deploying.measure,
         "gap": gap.measure,
         "idle": idle.measure,
         "startup": startup.measure,

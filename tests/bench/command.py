@@ -24,7 +24,8 @@ class Settings:
     rounds: int
     """consuming: how often each client reads them; startup: a quarter of how often each starts."""
     repeats: int
-    """rebalancing: how often each client's members all join, one joins, one leaves."""
+    """rebalancing: how often each client's members all join, one joins, one leaves; deploying: how
+    often they are all restarted."""
     changes: int
     """gap: how often a member joins or leaves in each round."""
     seconds: int
