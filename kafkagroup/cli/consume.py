@@ -23,6 +23,9 @@ __all__ = ["command"]
 _MOST = 500
 """Records that are written, and in a group committed, together."""
 
+_LAST_WORDS = 1.0
+"""Seconds that what is being written has, once there was a signal."""
+
 _LOOK = 0.1
 """Seconds without a record after which it is looked at whether the ends are reached: positions
 also move over what is no record."""
@@ -148,18 +151,27 @@ class _Printer:
         """Where the log of each partition ended when it came."""
         self._in_hand = False
         """Whether there are records that are not written yet."""
+        self._written = anyio.Event()
+        """While there are: set once they are."""
 
     async def run(self, consumer: Consumer) -> None:
         """Until the end that was asked for, a signal, or nobody reads any more."""
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with consumer:
                 try:
-                    await first(partial(_signalled, signals), partial(self._all, consumer))
+                    await first(partial(self._signalled, signals), partial(self._all, consumer))
                 except BrokenPipeError:
                     # Who reads has enough, as `head` has.
                     return
                 if self._commits and not self._in_hand:
                     await consumer.commit()
+
+    async def _signalled(self, signals: AsyncIterator[signal.Signals]) -> None:
+        await anext(signals)
+        if self._in_hand:
+            # It may be printed already, and nobody has heard: the next one would print it again.
+            with anyio.move_on_after(_LAST_WORDS):
+                await self._written.wait()
 
     async def _all(self, consumer: Consumer) -> None:
         """Return at the end that was asked for."""
@@ -188,11 +200,12 @@ class _Printer:
         return [record for records in found.values() for record in records]
 
     async def _write(self, records: list[Record]) -> None:
-        self._in_hand = True
+        self._in_hand, self._written = True, anyio.Event()
         text = "".join(map(self._form, records))
         # Header names and formats may have what UTF-8 has not.
         await write_stdout(text.encode(errors="backslashreplace"))
         self._in_hand = False
+        self._written.set()
         if self._left is not None:
             self._left -= len(records)
 
@@ -207,7 +220,3 @@ class _Printer:
         except NotAssignedError:
             return False  # a rebalance meanwhile
         return True
-
-
-async def _signalled(signals: AsyncIterator[signal.Signals]) -> None:
-    await anext(signals)

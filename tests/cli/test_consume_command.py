@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
+import anyio
 import pytest
 from cli.programs import KAFKAGROUP, PATIENCE, environment, run, running
 from click.testing import CliRunner
@@ -124,6 +125,22 @@ def test_a_signal_is_the_end_and_what_was_printed_is_committed(
     assert process.returncode == 0
     assert kafka.committed("g", "t").get(0) == 1
     assert kafka.group_state("g") == "Empty"
+
+
+def test_what_is_being_printed_when_the_signal_comes_is_committed(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there to be read, and was printed again by the next one."""
+
+    async def just_printed(data: bytes) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await anyio.sleep(0.2)
+
+    monkeypatch.setattr("kafkagroup.cli.consume.write_stdout", just_printed)
+    kafka.produce("t", ["a"], partition=0)
+    options = ("--bootstrap-servers", kafka.bootstrap_servers, "--from-beginning", "--group", "g")
+    assert CliRunner().invoke(app, ["consume", "t", *options]).exit_code == 0
+    assert kafka.committed("g", "t").get(0) == 1
 
 
 def test_a_signal_ends_it_while_nobody_reads(kafka: EmbeddedKafka) -> None:
