@@ -451,12 +451,13 @@ def test_s3_the_last_commit_is_answered_or_its_time_is_over():
     assert broken(first, commits(2, answer=False), 0.5, revokes(T0), leaves()) == []
 
 
-def test_s3_a_commit_that_was_cancelled_on_its_way_out_is_not_waited_for():
+@pytest.mark.parametrize("outcome", ["cancelled", "RequestTimeoutError"])
+def test_s3_a_commit_that_was_given_up_on_its_way_out_is_not_waited_for(outcome):
     log = written(0, 1, -1)
     first = [log, opening(auto_commit=False), starts(1, {T0: 0}), delivers(0, 1)]
     called = [
         of(Committing, token=1, offsets=None),
-        of(Committed, token=1, outcome="cancelled"),
+        of(Committed, token=1, outcome=outcome),
     ]
 
     def leaves_after(seconds, offset=2):

@@ -283,7 +283,7 @@ def test_what_retention_takes_while_a_batch_is_at_it(
     writer = reader.writeStream.foreachBatch(late).option("checkpointLocation", stream.checkpoint)
     query = writer.trigger(availableNow=True).start()
     if fails:
-        with pytest.raises(Exception, match=f"{name}/0 is to be read from 0, but has 3 to 10"):
+        with pytest.raises(Exception, match=f"{name}/0 is to be read at 0, but has 3 to 10"):
             query.awaitTermination(300)
         assert seen == []
     else:
@@ -325,10 +325,10 @@ def test_what_compaction_leaves(spark: Any, broker: Any, name: str, tmp_path: Pa
         min_compaction_lag_ms="0",
     )
     for round_ in range(4):
-        records = [NewRecord(b"%d" % key, b"%d" % round_, 0) for key in range(5)]
+        # Each a second later than the one before, which makes a segment of its own.
+        records = [NewRecord(b"%d" % key, b"%d" % round_, round_ * 1000) for key in range(5)]
         broker.fill(name, 0, records)
-        time.sleep(0.2)  # the segment's time is up
-    broker.fill(name, 0, [NewRecord(b"last", b"", 0)])
+    broker.fill(name, 0, [NewRecord(b"last", b"", 4_000)])
     frame = spark.read.format("kafkagroup").options(
         **{"bootstrap.servers": broker.address, "subscribe": name}
     )

@@ -98,7 +98,7 @@ class Tenure:
     flying: bool = False
     """That commit was not answered."""
     cancelled: tuple[int, float] | None = None
-    """The offset of the application's last commit that was cancelled, and when."""
+    """The offset of the application's last commit that it gave up, or that failed, and when."""
     flying_since: float = -math.inf
     """When it left, or the first of those that it repeats."""
     identities: set[tuple[str, int, int]] = attrs.field(factory=set)

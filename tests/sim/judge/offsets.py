@@ -266,11 +266,10 @@ class Offsets:
 
     def _committed(self, number: int, event: Committed) -> None:
         asked = self._asked.pop((event.member, event.token), {})
-        if event.outcome == "cancelled":
+        if event.outcome != "ok":
             # Nobody waits for its answer any more; the next commit covers what it was for.
             for tenure, offset in asked.values():
                 tenure.flying, tenure.cancelled = False, (offset, event.time)
-        if event.outcome != "ok":
             return
         life = self._book.life(event.member)
         for tp, (tenure, offset) in asked.items():
