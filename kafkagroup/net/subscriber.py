@@ -124,6 +124,9 @@ class Subscriber:
         if self._claims:
             owned, had = (), ((), -1)
         # A coordinator rebalances for a member that says something else than at its last join.
+        # What it still holds of a topic that is not subscribed to any more is not for others to take:
+        # a claim counts only beside the subscription. It lets go of that as soon as it can.
+        topics = self.topics | {tp.topic for tp in owned}
         says = owned or self._came_back
         generation = session.identity.generation_id if says else self._misassigned_in
         return tuple(
@@ -131,7 +134,7 @@ class Subscriber:
                 name,
                 encode_subscription(
                     Subscription(
-                        topics=tuple(self.topics),
+                        topics=tuple(topics),
                         user_data=user_data(assignor, *had),
                         owned=owned,
                         generation=generation,

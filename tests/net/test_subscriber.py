@@ -13,7 +13,7 @@ from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded import EmbeddedKafka, Swallow
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.messages.group import HeartbeatRequest
+from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 
 pytestmark = pytest.mark.anyio
@@ -141,6 +141,55 @@ async def test_the_last_commit_is_not_waited_for_by_who_is_no_member_any_more(
                 dead.stop()
                 tasks.cancel_scope.cancel()
             assert consumer.assignment() == frozenset()
+
+
+async def test_what_is_unsubscribed_while_a_join_is_tried_again_is_let_go_of_before_it_is_anothers(
+    network: Any,
+) -> None:
+    """Its claims came beside a subscription without the topic, and counted for nothing: another
+    was given what it had not let go of."""
+    story: list[tuple[str, str]] = []
+
+    def member(name: str) -> Consumer:
+        def note(what: str) -> Callable[[Any], None]:
+            return lambda tps: story.extend(
+                (name, f"{what} {tp.topic}/{tp.partition}") for tp in tps
+            )
+
+        return Consumer(
+            "t",
+            "u",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            client_id=name,
+            assignors=[cooperative_sticky_assignor],
+            heartbeat_interval_ms=50,
+            on_partitions_assigned=note("gains"),
+            on_partitions_revoked=note("lets go of"),
+        )
+
+    first, second = member("first"), member("second")
+    async with network, EmbeddedKafka({"t": 1, "u": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(60):
+            async with first, anyio.create_task_group() as tasks:
+                tasks.start_soon(anext, first)
+                while len(first.assignment()) < 2:
+                    await anyio.sleep(0.1)
+                mine = kafka.fail(
+                    JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None
+                )
+                kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
+                await anyio.sleep(0.5)
+                await first.subscribe("t")
+                await anyio.sleep(0.5)
+                mine.stop()
+                async with second:
+                    tasks.start_soon(anext, second)
+                    while second.assignment() != {TopicPartition("u", 0)}:
+                        await anyio.sleep(0.1)
+                    tasks.cancel_scope.cancel()
+    assert story.index(("first", "lets go of u/0")) < story.index(("second", "gains u/0"))
 
 
 async def test_who_closes_is_told_of_the_revocation_though_no_commit_is_answered(

@@ -880,6 +880,17 @@ def test_s11_unless_the_coordinator_does_not_know_it():
     assert broken(first, beats("ILLEGAL_GENERATION"), lost, joins(2)) == []
 
 
+def test_s11_unless_it_asked_in_the_moment_in_which_it_woke_up():
+    """What it asked had been given up by then, and nobody listened to the answer."""
+    first = [opening(), starts(1, {T0: 0}), of(Frozen), of(Thawed)]
+    told_so = [*beats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,)), joins(2)]
+    story = told(first, told_so)
+    assert [violation.invariant for violation in judge(story)] == ["S11"]
+    (at,) = [number for number, event in enumerate(story) if isinstance(event, Thawed)]
+    story[at + 1] = attrs.evolve(story[at + 1], time=story[at].time)
+    assert judge(story) == []
+
+
 def test_s11_unless_the_application_was_away_for_too_long_while_it_let_go():
     def slow(seconds):
         return [

@@ -229,8 +229,10 @@ class Membership:
             life.refused = (number, event.time, sent.member_id, standing.generation)
             if event.error in ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"):
                 standing.id_gone = True
-                # One past a join says nothing that the join will not be told.
-                if sent.api != "Heartbeat" or event.connection == standing.joined_over:
+                # One past a join says nothing that the join will not be told; and what leaves as a
+                # process wakes up may have been given up in that moment.
+                past = sent.api == "Heartbeat" and event.connection != standing.joined_over
+                if not past and sent.time > life.thawed_at:
                     standing.unknown_at = max(event.time, life.thawed_at)
         elif is_fenced:
             standing.excused = number  # past a join too, which would be told the same
