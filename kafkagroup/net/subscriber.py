@@ -123,10 +123,10 @@ class Subscriber:
         owned, had = tuple(sorted(session.delivery.owned)), self._had
         if self._claims:
             owned, had = (), ((), -1)
-        # A coordinator rebalances for a member that says something else than at its last join.
-        # What it still holds of a topic that is not subscribed to any more is not for others to take:
-        # a claim counts only beside the subscription. It lets go of that as soon as it can.
+        # What it still holds of a topic that is not subscribed to any more is not for others to
+        # take: a claim counts only beside the subscription. It lets go of that as soon as it can.
         topics = self.topics | {tp.topic for tp in owned}
+        # A coordinator rebalances for a member that says something else than at its last join.
         says = owned or self._came_back
         generation = session.identity.generation_id if says else self._misassigned_in
         return tuple(

@@ -90,11 +90,12 @@ class Tenure:
     sought_at: float = -math.inf
     asked: int = -1
     """The highest offset that the application has asked to commit, in numbers."""
-    named: int = -1
-    """The last one."""
+    named: tuple[int, float] = (-1, -math.inf)
+    """The last one, and when."""
     sent: int | None = None
     """The offset of the last commit that left."""
     sent_by: int = -1
+    sent_at: float = -math.inf
     flying: bool = False
     """That commit was not answered."""
     cancelled: tuple[int, float] | None = None

@@ -259,7 +259,7 @@ class Offsets:
             elif tp in event.offsets:
                 asked[tp] = (tenure, event.offsets[tp])
                 tenure.asked = max(tenure.asked, event.offsets[tp])
-                tenure.named = event.offsets[tp]
+                tenure.named = event.offsets[tp], event.time
                 if event.offsets[tp] != tenure.position or event.offsets[tp] < (tenure.sent or 0):
                     tenure.loose = True
         self._asked[event.member, event.token] = asked
@@ -336,13 +336,16 @@ class Offsets:
         if offset > max(done, tenure.asked) and not again and not log.adjoins(done, offset):
             text = f"{life.name} commits {tp}@{offset} and has processed up to {done}"
             self._book.report("S4", event, text, tenure.processed_by, number)
-        if offset == tenure.named and tenure.sent is not None and log.adjoins(offset, tenure.sent):
-            # Behind a record, of which the one that was on its way said: behind its marker too.
-            tenure.loose |= offset < tenure.sent
+        named, at = tenure.named
+        raced = tenure.sent_at <= at + self._book.race
+        if raced and offset == named and tenure.sent is not None:
+            # It was asked for while the one before was on its way out, which said of the same
+            # records: behind their marker too.
+            tenure.loose |= log.adjoins(offset, tenure.sent)
         if tenure.sent is not None and offset < tenure.sent and not tenure.loose:
             text = f"{life.name} commits {tp}@{offset} after {tenure.sent}"
             self._book.report("S5", event, text, tenure.sent_by, number)
-        tenure.sent, tenure.sent_by = offset, number
+        tenure.sent, tenure.sent_by, tenure.sent_at = offset, number, event.time
         tenure.identities.add(identity)
         if tenure.cancelled is not None:
             dropped, at = tenure.cancelled
