@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import anyio
-from anyio.abc import TaskGroup
 
-from kafkagroup.admin.asking import Asking
+from kafkagroup.admin.asking import AskingService
 from kafkagroup.errors import (
     BrokerError,
     ConfigurationError,
@@ -26,9 +25,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.net.appending import append
 from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.security import Security
-from kafkagroup.net.service import Service
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.murmur2 import partition_of
@@ -56,7 +53,7 @@ class _Numbered(NamedTuple):
         return _RECORD_BYTES + len(key or b"") + len(value or b"") + named
 
 
-class Producer(Service):
+class Producer(AskingService):
     """Appends records to topics.
 
     ```python
@@ -84,26 +81,17 @@ class Producer(Service):
 
         Raises: ConfigurationError.
         """
-        super().__init__(close_timeout)
-        for name, value, least in (
-            ("request_timeout_ms", request_timeout_ms, 1),
-            ("delivery_timeout_ms", delivery_timeout_ms, 1),
-            ("retry_backoff_ms", retry_backoff_ms, 1),
-            ("retry_backoff_max_ms", retry_backoff_max_ms, retry_backoff_ms),
-            ("close_timeout", close_timeout, 0),
-        ):
-            if not isinstance(value, int | float) or not least <= value < 2**31:
-                raise ConfigurationError(f"{name}={value}; expected {least} to {2**31 - 1}")
-        self._servers = parse_servers(bootstrap_servers)
-        self._codec = compression
-        options = ClientOptions(
+        super().__init__(
+            bootstrap_servers,
             client_id=client_id,
-            request_timeout=request_timeout_ms / 1000,
-            retry_backoff=retry_backoff_ms / 1000,
-            retry_backoff_max=retry_backoff_max_ms / 1000,
             security=security,
+            request_timeout_ms=request_timeout_ms,
+            call_timeout_ms=("delivery_timeout_ms", delivery_timeout_ms),
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            close_timeout=close_timeout,
         )
-        self._asking = Asking(options, delivery_timeout_ms / 1000)
+        self._codec = compression
         self._turn = 0
         """Where records without a key go: it moves on with every call."""
 
@@ -198,19 +186,6 @@ class Producer(Service):
             raise NotWrittenError(batch[min(at, len(batch) - 1)].number, error) from error
         except KafkaGroupError as error:
             raise NotWrittenError(batch[0].number, error) from error
-
-    async def _open(self, tasks: TaskGroup) -> None:
-        cluster = Cluster(self._servers, self._asking.options, tasks)
-        self._asking.cluster = cluster
-        await cluster.refresh()
-
-    async def _close(self) -> None:
-        if (cluster := self._asking.cluster) is not None:
-            self._asking.cluster = None  # no call opens a connection any more
-            await cluster.aclose()
-
-    def _crashed(self, error: Exception) -> None:
-        """There are no background tasks."""
 
 
 def _batches(records: Sequence[_Numbered]) -> Iterable[Sequence[_Numbered]]:

@@ -1,4 +1,5 @@
-"""Asking a cluster until there is an answer that no retry would change, or the time is up.
+"""Asking a cluster until there is an answer that no retry would change, or the time is up; and what
+clients have in common that do nothing else.
 
 Of many groups or brokers at a time: each has its own answer or its own error, and waits for no
 other; all share one deadline.
@@ -7,10 +8,11 @@ other; all share one deadline.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from kafkagroup.errors import (
     BrokerError,
@@ -23,10 +25,12 @@ from kafkagroup.errors import (
     TransportError,
 )
 from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.options import ClientOptions
+from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.retry import Pauses
+from kafkagroup.net.security import Security
+from kafkagroup.net.service import Service
 
-__all__ = ["Asking", "named"]
+__all__ = ["Asking", "AskingService", "named"]
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -93,6 +97,59 @@ class Asking:
             for key in wanted:
                 tasks.start_soon(answer, key)
         return {key: answers[key] for key in wanted}
+
+
+class AskingService(Service):
+    """A client that asks, and has no background tasks."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        client_id: str,
+        security: Security | None,
+        request_timeout_ms: int,
+        call_timeout_ms: tuple[str, int],
+        retry_backoff_ms: int,
+        retry_backoff_max_ms: int,
+        close_timeout: float,
+    ) -> None:
+        """`call_timeout_ms`: what bounds a call with all its retries, by the option's name.
+
+        Raises: ConfigurationError.
+        """
+        super().__init__(close_timeout)
+        for name, value, least in (
+            ("request_timeout_ms", request_timeout_ms, 1),
+            (*call_timeout_ms, 1),
+            ("retry_backoff_ms", retry_backoff_ms, 1),
+            ("retry_backoff_max_ms", retry_backoff_max_ms, retry_backoff_ms),
+            ("close_timeout", close_timeout, 0),
+        ):
+            if not isinstance(value, int | float) or not least <= value < 2**31:
+                raise ConfigurationError(f"{name}={value}; expected {least} to {2**31 - 1}")
+        self._servers = parse_servers(bootstrap_servers)
+        options = ClientOptions(
+            client_id=client_id,
+            request_timeout=request_timeout_ms / 1000,
+            retry_backoff=retry_backoff_ms / 1000,
+            retry_backoff_max=retry_backoff_max_ms / 1000,
+            security=security,
+        )
+        self._asking = Asking(options, call_timeout_ms[1] / 1000)
+
+    async def _open(self, tasks: TaskGroup) -> None:
+        cluster = Cluster(self._servers, self._asking.options, tasks)
+        self._asking.cluster = cluster
+        await cluster.refresh()
+
+    async def _close(self) -> None:
+        if (cluster := self._asking.cluster) is not None:
+            self._asking.cluster = None  # no call opens a connection any more
+            await cluster.aclose()
+
+    def _crashed(self, error: Exception) -> None:
+        """There are no background tasks."""
 
 
 def named(group_ids: Iterable[str]) -> list[str]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from anyio.abc import TaskGroup
-
 from kafkagroup.admin import describing, lag, offsets, removing, reset, spec
-from kafkagroup.admin.asking import Asking, named
+from kafkagroup.admin.asking import AskingService, named
 from kafkagroup.admin.lag import PartitionLag
 from kafkagroup.admin.reset import OffsetPlan, ResetTo
 from kafkagroup.admin.values import GroupDescription, GroupList, GroupListing, GroupState, GroupType
@@ -19,16 +17,14 @@ from kafkagroup.assign import GroupSpec
 from kafkagroup.errors import BrokerError, ConfigurationError, IllegalStateError, KafkaGroupError
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import Node
-from kafkagroup.net.options import ClientOptions, parse_servers
 from kafkagroup.net.security import Security
-from kafkagroup.net.service import Service
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.group import MemberIdentity
 
 __all__ = ["Admin"]
 
 
-class Admin(Service):
+class Admin(AskingService):
     """Asks about groups, and changes what is kept of them.
 
     ```python
@@ -56,25 +52,16 @@ class Admin(Service):
 
         Raises: ConfigurationError.
         """
-        super().__init__(close_timeout)
-        for name, value, least in (
-            ("request_timeout_ms", request_timeout_ms, 1),
-            ("default_api_timeout_ms", default_api_timeout_ms, 1),
-            ("retry_backoff_ms", retry_backoff_ms, 1),
-            ("retry_backoff_max_ms", retry_backoff_max_ms, retry_backoff_ms),
-            ("close_timeout", close_timeout, 0),
-        ):
-            if not isinstance(value, int | float) or not least <= value < 2**31:
-                raise ConfigurationError(f"{name}={value}; expected {least} to {2**31 - 1}")
-        self._servers = parse_servers(bootstrap_servers)
-        options = ClientOptions(
+        super().__init__(
+            bootstrap_servers,
             client_id=client_id,
-            request_timeout=request_timeout_ms / 1000,
-            retry_backoff=retry_backoff_ms / 1000,
-            retry_backoff_max=retry_backoff_max_ms / 1000,
             security=security,
+            request_timeout_ms=request_timeout_ms,
+            call_timeout_ms=("default_api_timeout_ms", default_api_timeout_ms),
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            close_timeout=close_timeout,
         )
-        self._asking = Asking(options, default_api_timeout_ms / 1000)
 
     # ------------------------------------------------------------ groups
 
@@ -287,21 +274,6 @@ class Admin(Service):
         """Delete groups without members, with their committed offsets; answers None for each, or
         why it is kept: BrokerError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
         return await self._asking.each(named(group_ids), removing.delete_group)
-
-    # ------------------------------------------------------------ opening and closing
-
-    async def _open(self, tasks: TaskGroup) -> None:
-        cluster = Cluster(self._servers, self._asking.options, tasks)
-        self._asking.cluster = cluster
-        await cluster.refresh()
-
-    async def _close(self) -> None:
-        if (cluster := self._asking.cluster) is not None:
-            self._asking.cluster = None  # no call opens a connection any more
-            await cluster.aclose()
-
-    def _crashed(self, error: Exception) -> None:
-        """There are no background tasks."""
 
 
 def _names(values: Iterable[str], kind: type[GroupState] | type[GroupType]) -> list[str]:

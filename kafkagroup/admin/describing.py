@@ -7,6 +7,7 @@ have them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from kafkagroup.admin.values import (
     GroupDescription,
@@ -41,6 +42,8 @@ from kafkagroup.wire.messages.group import (
 from kafkagroup.wire.messages.share_describe import ShareGroupDescribeRequest
 
 __all__ = ["CONSUMER", "describe", "list_groups"]
+
+G = TypeVar("G", DescribedGroup, consumer_describe.DescribedGroup, share_describe.DescribedGroup)
 
 CONSUMER = "consumer"
 """The protocol type whose members exchange subscriptions and assignments."""
@@ -112,9 +115,7 @@ async def describe(cluster: Cluster, group_id: str) -> GroupDescription:
 
 async def _classic(broker: Broker, node: Node, group_id: str) -> GroupDescription:
     answer = await broker.request(DescribeGroupsRequest(groups=(group_id,)))
-    group = next((group for group in answer.groups if group.group_id == group_id), None)
-    if group is None:
-        raise RemoteProtocolError(f"the coordinator did not answer for group {group_id!r}")
+    group = _the_one(answer.groups, group_id)
     code = group.error_code
     if code == ErrorCode.NONE and group.group_state == _DEAD:
         # Newer brokers answer with the error: callers need to know one answer only.
@@ -164,24 +165,10 @@ async def _consumer(broker: Broker, node: Node, group_id: str) -> GroupDescripti
         group_ids=(group_id,), include_authorized_operations=False
     )
     answer = await broker.request(request)
-    group = next((group for group in answer.groups if group.group_id == group_id), None)
-    if group is None:
-        raise RemoteProtocolError(f"the coordinator did not answer for group {group_id!r}")
+    group = _the_one(answer.groups, group_id)
     _raise(group.error_code, group.error_message, group_id)
-    return GroupDescription(
-        group_id=group_id,
-        type=GroupType.CONSUMER,
-        state=GroupState(group.group_state),
-        protocol_type=CONSUMER,
-        protocol_name=group.assignor_name,
-        group_epoch=group.group_epoch,
-        assignment_epoch=group.assignment_epoch,
-        members=tuple(
-            _consumer_member(member)
-            for member in sorted(group.members, key=lambda member: member.member_id)
-        ),
-        coordinator=node,
-    )
+    members = [_consumer_member(member) for member in group.members]
+    return _with_epochs(group, node, GroupType.CONSUMER, CONSUMER, members)
 
 
 def _consumer_member(member: consumer_describe.Member) -> MemberDescription:
@@ -212,34 +199,52 @@ def _subscription(member: consumer_describe.Member | share_describe.Member) -> S
 async def _share(broker: Broker, node: Node, group_id: str) -> GroupDescription:
     request = ShareGroupDescribeRequest(group_ids=(group_id,), include_authorized_operations=False)
     answer = await broker.request(request)
-    group = next((group for group in answer.groups if group.group_id == group_id), None)
-    if group is None:
-        raise RemoteProtocolError(f"the coordinator did not answer for group {group_id!r}")
+    group = _the_one(answer.groups, group_id)
     _raise(group.error_code, group.error_message, group_id)
-    return GroupDescription(
-        group_id=group_id,
-        type=GroupType.SHARE,
-        state=GroupState(group.group_state),
-        protocol_type=GroupType.SHARE.value,
-        protocol_name=group.assignor_name,
-        group_epoch=group.group_epoch,
-        assignment_epoch=group.assignment_epoch,
-        members=tuple(
-            MemberDescription(
-                member_id=member.member_id,
-                client_id=member.client_id,
-                host=member.client_host,
-                subscription=_subscription(member),
-                partitions=_partitions(member.assignment),
-                member_epoch=member.member_epoch,
-            )
-            for member in sorted(group.members, key=lambda member: member.member_id)
-        ),
-        coordinator=node,
-    )
+    members = [
+        MemberDescription(
+            member_id=member.member_id,
+            client_id=member.client_id,
+            host=member.client_host,
+            subscription=_subscription(member),
+            partitions=_partitions(member.assignment),
+            member_epoch=member.member_epoch,
+        )
+        for member in group.members
+    ]
+    return _with_epochs(group, node, GroupType.SHARE, GroupType.SHARE.value, members)
 
 
 # ---------------------------------------------------------------- shared
+
+
+def _the_one(groups: Iterable[G], group_id: str) -> G:
+    """The group that was asked for. Raises: RemoteProtocolError."""
+    for group in groups:
+        if group.group_id == group_id:
+            return group
+    raise RemoteProtocolError(f"the coordinator did not answer for group {group_id!r}")
+
+
+def _with_epochs(
+    group: consumer_describe.DescribedGroup | share_describe.DescribedGroup,
+    node: Node,
+    kind: GroupType,
+    protocol_type: str,
+    members: Iterable[MemberDescription],
+) -> GroupDescription:
+    """A group whose coordinator assigns."""
+    return GroupDescription(
+        group_id=group.group_id,
+        type=kind,
+        state=GroupState(group.group_state),
+        protocol_type=protocol_type,
+        protocol_name=group.assignor_name,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        members=tuple(sorted(members, key=lambda member: member.member_id)),
+        coordinator=node,
+    )
 
 
 def _partitions(assignment: consumer_describe.Assignment) -> tuple[TopicPartition, ...]:
