@@ -14,16 +14,19 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kafkagroup import Consumer, KafkaGroupError, TopicPartition
+import attrs
+
 from kafkagroup.assign import cooperative_sticky_assignor
 
 from . import broker
 from . import trial as trials
 from .command import Settings, main
 from .figures import Figure
+from .heard import Heard
+from .members import Ours, settled
 
 __all__ = ["measure", "trial"]
 
@@ -32,8 +35,6 @@ PARTITIONS = 20
 
 _QUIET = 1.5
 """Seconds after which nothing more comes of a change: heartbeats are sent once a second."""
-
-_PATIENCE = 90.0
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "eager": {},
@@ -71,93 +72,55 @@ def trial(*, bootstrap: str, topic: str, mode: str) -> dict[str, float]:
     return asyncio.run(_deploy(bootstrap, topic, dict(MODES[mode])))
 
 
-class _Owners:
-    """Who has what, and for how long nobody had it."""
+class _Gaps:
+    """For how long partitions had no owner, all of them added up."""
 
     def __init__(self) -> None:
-        self.of: dict[TopicPartition, object] = {}
-        self.changed_at = time.perf_counter()
-        self.gap = 0.0
-        self._free_since: dict[TopicPartition, float] = {}
+        self.seconds = 0.0
+        self._free_since: dict[int, float] = {}
 
-    def gained(self, member: object, partitions: Sequence[TopicPartition]) -> None:
+    def changed(self, gained: Iterable[int], gone: Iterable[int]) -> None:
         now = time.perf_counter()
-        for tp in partitions:
-            self.of[tp] = member
-            self.gap += now - self._free_since.pop(tp, now)
-            self.changed_at = now
-
-    def gone(self, member: object, partitions: Sequence[TopicPartition]) -> None:
-        now = time.perf_counter()
-        for tp in partitions:
-            if self.of.get(tp) is member:
-                del self.of[tp]
-                self._free_since[tp] = now
-                self.changed_at = now
-
-    async def settled(self) -> None:
-        """Raises: TimeoutError."""
-        async with asyncio.timeout(_PATIENCE):
-            while len(self.of) < PARTITIONS or time.perf_counter() - self.changed_at < _QUIET:
-                await asyncio.sleep(0.01)
+        self.seconds += sum(now - self._free_since.pop(n, now) for n in gained)
+        self._free_since |= dict.fromkeys(gone, now)
 
 
-class _Member:
-    def __init__(self, owners: _Owners, topic: str, options: Mapping[str, Any]) -> None:
-        self.consumer = Consumer(
-            topic,
-            on_partitions_assigned=lambda tps: owners.gained(self, tps),
-            on_partitions_revoked=lambda tps: owners.gone(self, tps),
-            on_partitions_lost=lambda tps: owners.gone(self, tps),
-            **options,
-        )
+@attrs.define(eq=False, kw_only=True)
+class _Noting(Heard):
+    gaps: _Gaps
 
-    async def start(self) -> None:
-        await self.consumer.start()
-        self._task = asyncio.create_task(self._iterate())
-
-    async def _iterate(self) -> None:
-        while True:
-            try:
-                async for _ in self.consumer:
-                    pass
-                return
-            except KafkaGroupError:
-                await asyncio.sleep(0.02)
-
-    async def stop(self) -> None:
-        await self.consumer.stop()
-        await self._task
+    def _change(self, owned: frozenset[int]) -> None:
+        self.gaps.changed(owned - self.owned, self.owned - owned)
+        super()._change(owned)
 
 
 async def _deploy(bootstrap: str, topic: str, options: dict[str, Any]) -> dict[str, float]:
-    options |= {"bootstrap_servers": bootstrap, "group_id": f"bench-{uuid.uuid4().hex[:8]}"}
+    group = f"bench-{uuid.uuid4().hex[:8]}"
     static = options.pop("static", False)
-    owners = _Owners()
+    gaps = _Gaps()
 
-    def member(place: int) -> _Member:
+    def member(place: int) -> Ours:
         own = {"group_instance_id": f"place-{place}"} if static else {}
-        return _Member(owners, topic, options | own)
+        return Ours(bootstrap, group, topic, lambda _: None, options | own, _Noting(gaps=gaps))
 
     members = [member(place) for place in range(MEMBERS)]
     await asyncio.gather(*(one.start() for one in members))
-    await owners.settled()
-    before, owners.gap = _generation(members), 0.0
+    await settled(members, PARTITIONS, _QUIET)
+    before, gaps.seconds = _generation(members), 0.0
     for place, old in enumerate(members):
         await old.stop()
         members[place] = member(place)
         await members[place].start()
-        await owners.settled()
-    await asyncio.sleep(
-        options.get("session_timeout_ms", 0) / 1000
-    )  # those who only seemed to be there
-    await owners.settled()
-    after, gap = _generation(members), owners.gap
+        await settled(members, PARTITIONS, _QUIET)
+    # Until those are gone that only seemed to be there.
+    await asyncio.sleep(options.get("session_timeout_ms", 0) / 1000)
+    await settled(members, PARTITIONS, _QUIET)
+    after, seconds = _generation(members), gaps.seconds
     await asyncio.gather(*(one.stop() for one in members))
-    return {"rebalances": after - before, "s without an owner, of all partitions": gap}
+    return {"rebalances": after - before, "s without an owner, of all partitions": seconds}
 
 
-def _generation(members: Sequence[_Member]) -> int:
+def _generation(members: Sequence[Ours]) -> int:
     return max(one.consumer.group_metadata().generation_id for one in members)
 
 

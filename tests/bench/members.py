@@ -19,7 +19,7 @@ import attrs
 from .heard import Heard, Record
 from .java_members import JavaMember
 
-__all__ = ["FLEETS", "Fleet", "Member", "settled"]
+__all__ = ["FLEETS", "Fleet", "Member", "Ours", "settled"]
 
 _PATIENCE = 90.0
 """Seconds without the partitions being shared out, after which a trial has failed."""
@@ -66,15 +66,23 @@ def _shared_out(members: Collection[Member], partitions: int) -> bool:
 # ---------------------------------------------------------------- ours
 
 
-class _Ours:
+class Ours:
+    """A consumer of this library; `heard` may be one that takes more down."""
+
     def __init__(
-        self, bootstrap: str, group: str, topic: str, read: Record, options: Mapping[str, Any]
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        read: Record,
+        options: Mapping[str, Any],
+        heard: Heard | None = None,
     ) -> None:
         from kafkagroup import Consumer
 
-        self.heard = Heard()
+        self.heard = heard or Heard()
         self._read = read
-        self._consumer = Consumer(
+        self.consumer = Consumer(
             topic,
             bootstrap_servers=bootstrap,
             group_id=group,
@@ -85,7 +93,7 @@ class _Ours:
         )
 
     async def start(self) -> None:
-        await self._consumer.start()
+        await self.consumer.start()
         self._task = asyncio.create_task(self._iterate())
 
     async def _iterate(self) -> None:
@@ -93,14 +101,14 @@ class _Ours:
 
         while True:
             try:
-                async for record in self._consumer:
+                async for record in self.consumer:
                     self._read(record.partition)
                 return
             except KafkaGroupError:
                 await asyncio.sleep(_POLL)
 
     async def stop(self) -> None:
-        await self._consumer.stop()
+        await self.consumer.stop()
         await self._task
 
 
@@ -110,7 +118,7 @@ def _ours_cooperative(
     from kafkagroup.assign import cooperative_sticky_assignor
 
     options = {"assignors": [cooperative_sticky_assignor], **options}
-    return _Ours(bootstrap, group, topic, read, options)
+    return Ours(bootstrap, group, topic, read, options)
 
 
 # ---------------------------------------------------------------- aiokafka
@@ -274,7 +282,7 @@ _java = partial(
 _JAVA = "org.apache.kafka.clients.consumer"
 
 FLEETS: Mapping[str, Fleet] = {
-    "ours": Fleet(client="kafkagroup", make=_Ours, heartbeat_ms=1_000, calm_after=3),
+    "ours": Fleet(client="kafkagroup", make=Ours, heartbeat_ms=1_000, calm_after=3),
     "ours_cooperative": Fleet(
         client="kafkagroup cooperative-sticky",
         make=_ours_cooperative,
@@ -290,7 +298,7 @@ FLEETS: Mapping[str, Fleet] = {
     ),
     "ours_assigned": Fleet(
         client="kafkagroup KIP-848",
-        make=_Ours,
+        make=Ours,
         heartbeat_ms=1_000,
         calm_after=3,
         options={"group_protocol": "consumer"},
