@@ -52,7 +52,7 @@ class Asking:
     def opened(self) -> Cluster:
         """Raises: ConsumerClosedError."""
         if self.cluster is None:
-            raise ConsumerClosedError("the admin is not running; use `async with` or start()")
+            raise ConsumerClosedError("the client is not running; use `async with` or start()")
         return self.cluster
 
     async def once(self, ask: Callable[[Cluster], Awaitable[T]], deadline: float = math.inf) -> T:

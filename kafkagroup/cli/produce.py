@@ -8,6 +8,7 @@ from functools import partial
 from itertools import groupby
 
 import anyio
+import anyio.lowlevel
 import click
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
@@ -31,6 +32,9 @@ _CHUNKS_AHEAD = 4
 
 _MAX_LINE = 16 << 20
 """Bytes of one line; brokers take a megabyte by default."""
+
+_GRACE = 3.0
+"""Seconds after a signal in which brokers may still acknowledge what they were sent."""
 
 _SIGNALLED = 128
 """As shells tell it: an exit code of this and a signal's number."""
@@ -102,6 +106,7 @@ def command(
     not acknowledged in time; lines of one partition that come before it are written. A line may be
     written twice when an answer is lost. Keys go where Kafka's own producers put them; lines that
     come together and have none go to one partition. A topic that does not exist is not made.
+    SIGINT and SIGTERM end it when what was sent is acknowledged, at most 3 s later.
 
     With --json a line is an object with a "value" and perhaps "key", "headers" and "timestamp":
     strings, null, or {"base64": "..."}. Where it was ("topic", "partition", "offset") does not
@@ -121,7 +126,8 @@ def command(
     producer = Producer(compression=Codec[compression.upper()], **connection.options(Producer))
     writer = _Writer(producer, topic, partition, parse)
     code = anyio.run(writer.run)
-    say(f"{count(writer.written, 'record')} written to {topic}")
+    unknown = f"; of {writer.unknown} more it is not known" if writer.unknown else ""
+    say(f"{count(writer.written, 'record')} written to {topic}{unknown}")
     raise click.exceptions.Exit(code)
 
 
@@ -154,6 +160,9 @@ class _Writer:
     ) -> None:
         self.written = 0
         """Records; also the lines before the next one."""
+        self.unknown = 0
+        """Records that were sent, and not acknowledged in time after a signal."""
+        self._sending: anyio.CancelScope | None = None
         self._producer = producer
         self._topic = topic
         self._partition = partition
@@ -167,8 +176,14 @@ class _Writer:
                 # Said at once, not when somebody has typed a line.
                 await self._producer.partition_count(self._topic)
                 return await first(
-                    partial(_signalled, signals), partial(self._all, sender, receiver)
+                    partial(self._signalled, signals), partial(self._all, sender, receiver)
                 )
+
+    async def _signalled(self, signals: AsyncIterator[signal.Signals]) -> int:
+        ending = await anext(signals)
+        if self._sending is not None:
+            self._sending.deadline = anyio.current_time() + _GRACE
+        return _SIGNALLED + ending
 
     async def _all(
         self, sender: MemoryObjectSendStream[bytes], receiver: MemoryObjectReceiveStream[bytes]
@@ -217,17 +232,23 @@ class _Writer:
                 wrong = error
                 break
         for partition, run in _runs(records):
+            await self._send(run, self._partition if partition is None else partition)
+        if wrong is not None:
+            raise self._failed(0, str(wrong))
+
+    async def _send(self, records: Sequence[NewRecord], partition: int | None) -> None:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        # A signal does not cut it off: what is said to be written would be less than what is.
+        with anyio.CancelScope(shield=True) as self._sending:
             try:
-                await self._producer.write(
-                    self._topic, run, partition=self._partition if partition is None else partition
-                )
+                await self._producer.write(self._topic, records, partition=partition)
             except NotWrittenError as error:
                 raise self._failed(error.index, str(error.why)) from error
             except KafkaGroupError as error:
                 raise self._failed(0, str(error)) from error
-            self.written += len(run)
-        if wrong is not None:
-            raise self._failed(0, str(wrong))
+            self.written += len(records)
+        if self._sending.cancelled_caught:
+            self.unknown = len(records)
 
     def _failed(self, index: int, why: str) -> KafkaGroupError:
         return KafkaGroupError(f"line {self.written + index + 1}: {why}")
@@ -237,7 +258,3 @@ def _runs(placed: Sequence[Placed]) -> Iterator[tuple[int | None, list[NewRecord
     """Neighbours of one partition together; all, where none is named."""
     for partition, run in groupby(placed, key=lambda one: one.partition):
         yield partition, [record for record, _ in run]
-
-
-async def _signalled(signals: AsyncIterator[signal.Signals]) -> int:
-    return _SIGNALLED + await anext(signals)

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from kafkagroup.cli._app import app
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import BrokerSettings, Close
+from kafkagroup.testing.embedded import BrokerSettings, Close, Delay, Swallow
 from kafkagroup.wire.messages.produce import ProduceRequest
 
 
@@ -149,6 +149,30 @@ def test_a_signal_is_the_end(kafka: EmbeddedKafka, ending: signal.Signals) -> No
         process.send_signal(ending)
         assert process.wait(PATIENCE) == 128 + ending
         assert process.stderr.read() == b"kafkagroup: 1 record written to t\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (Delay(0.5), b"1 record written to t"),
+        (Swallow(), b"0 records written to t; of 1 more it is not known"),
+    ],
+    ids=["late", "none"],
+)
+def test_a_signal_while_a_record_is_not_acknowledged(
+    kafka: EmbeddedKafka, answer: Delay | Swallow, told: bytes
+) -> None:
+    """What is said to be written is what is, or that it is not known."""
+    kafka.fail(ProduceRequest, answer)
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    with running("produce", "t", *servers) as process:
+        process.stdin.write(b"a\n")
+        process.stdin.flush()
+        while not kafka.requests(ProduceRequest):
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+        assert process.stderr.read() == b"kafkagroup: " + told + b"\n"
 
 
 def test_a_topic_that_is_not_there_is_told_before_a_line_is_typed(kafka: EmbeddedKafka) -> None:
