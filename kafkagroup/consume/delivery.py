@@ -80,7 +80,7 @@ class Batch:
         something else of keys or values than bytes.
         """
         if self._unread is not None:
-            return columns(self._unread.fork(), self._count, self._topic, self._partition)
+            return columns([(self._unread.fork(), self._count)], self._topic, self._partition)
         return columns_of(self.records, self._topic, self._partition)
 
     def __eq__(self, other: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -14,7 +13,7 @@ from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.ranges import Range
 from kafkagroup.wire.arrow import columns
 from kafkagroup.wire.messages.fetch import PartitionData
-from kafkagroup.wire.records import RecordBatch, read_batches
+from kafkagroup.wire.records import RecordBatch, RecordReader, read_batches
 
 __all__ = ["Rows"]
 
@@ -22,12 +21,19 @@ _MOST_BYTES = 64 << 20
 """Most bytes of one Arrow batch, but for the records of a single larger batch: what the JVM holds
 of a task at a time, however well it was compressed."""
 
+_ROW_BYTES = 28
+"""What a row takes beside its key, its value and its headers."""
+
 
 @attrs.frozen
 class _Part:
-    """Some records of one batch, in our own columns, and what all of them share."""
+    """Some records of one batch, and what all of them share."""
 
-    arrow: Any
+    records: RecordReader
+    """Before the first of them."""
+    count: int
+    size: int
+    """In bytes, as columns."""
     timestamp_type: int
     leader_epoch: int
     producer_id: int
@@ -70,27 +76,31 @@ class Rows:
             part = self._part(batch, position)
             if part is None:
                 continue
-            if parts and size + part.arrow.nbytes > _MOST_BYTES:
+            if parts and size + part.size > _MOST_BYTES:
                 yield self._together(parts)
                 parts, size = [], 0
             parts.append(part)
-            size += part.arrow.nbytes
+            size += part.size
         if parts:
             yield self._together(parts)
 
     def _part(self, batch: RecordBatch, position: int) -> _Part | None:
         records = batch.records(position)
         unread = records.fork()
+        count = 0
         if batch.last_offset < self._of.end:
-            count = records.skip(batch.count)
+            # Again, or what is damaged behind whole records would be missing without a word.
+            while more := records.skip(batch.count):
+                count += more
         else:
-            count = 0
             while records.skip(1) and records.offset < self._of.end:
                 count += 1
         if not count:
             return None
         return _Part(
-            columns(unread, count, batch.topic, batch.partition),
+            unread,
+            count,
+            records.passed + count * _ROW_BYTES,
             batch.timestamp_type,
             batch.leader_epoch,
             batch.producer_id,
@@ -98,14 +108,12 @@ class Rows:
         )
 
     def _together(self, parts: Sequence[_Part]) -> pa.RecordBatch:
-        whole = parts[0].arrow if len(parts) == 1 else pa.concat_batches(p.arrow for p in parts)
-        counts = [part.arrow.num_rows for part in parts]
-        made = [self._column(field, whole, parts, counts) for field in self._schema]
+        tp = self._of.tp
+        whole = columns(((part.records, part.count) for part in parts), tp.topic, tp.partition)
+        made = [self._column(field, whole, parts) for field in self._schema]
         return pa.RecordBatch.from_arrays(made, schema=self._schema)
 
-    def _column(
-        self, field: pa.Field, whole: pa.RecordBatch, parts: Sequence[_Part], counts: Sequence[int]
-    ) -> pa.Array:
+    def _column(self, field: pa.Field, whole: pa.RecordBatch, parts: Sequence[_Part]) -> pa.Array:
         if field.name in whole.schema.names:
             return whole.column(field.name).cast(field.type)
         if field.name in _SAME_IN_A_RANGE:
@@ -121,7 +129,7 @@ class Rows:
             values = [None if value == -1 else value for value in values]
         if len(set(values)) == 1:
             return pa.repeat(pa.scalar(values[0], field.type), whole.num_rows)
-        ends = pc.cumulative_sum(pa.array(counts, pa.int32()))
+        ends = pc.cumulative_sum(pa.array([part.count for part in parts], pa.int32()))
         return pc.run_end_decode(
             pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, field.type))
         )

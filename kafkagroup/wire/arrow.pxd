@@ -10,26 +10,37 @@ cdef long long _MOST
 
 cdef class _Filling:
     cdef Py_ssize_t _count
+    cdef Py_ssize_t _at
     cdef bytearray _offsets
     cdef bytearray _timestamps
-    cdef object _stamped
-    cdef tuple _keys
-    cdef tuple _values
+    cdef bytearray _keys
+    cdef bytearray _values
+    cdef list _runs
     cdef list _headers
 
     @cython.locals(
         n=Py_ssize_t,
-        count=Py_ssize_t,
+        start=Py_ssize_t,
         offsets="long long[::1]",
         timestamps="long long[::1]",
         keys="long long[::1]",
         values="long long[::1]",
     )
-    cpdef _Filling fill(self, RecordReader reader)
+    cdef object fill(self, RecordReader reader, Py_ssize_t count)
 
 
-@cython.locals(n=Py_ssize_t, at=Py_ssize_t, total="long long", marks="int[::1]", target="unsigned char[::1]")
-cdef tuple _gather(const unsigned char[::1] buf, long long[::1] places, Py_ssize_t count)
+@cython.locals(
+    n=Py_ssize_t,
+    at=Py_ssize_t,
+    start=Py_ssize_t,
+    end=Py_ssize_t,
+    more=Py_ssize_t,
+    total="long long",
+    reader=RecordReader,
+    marks="int[::1]",
+    target="unsigned char[::1]",
+)
+cdef tuple _gather(list runs, long long[::1] places, Py_ssize_t count)
 @cython.locals(n=Py_ssize_t, nulls=Py_ssize_t, bits="unsigned char[::1]")
 cdef object _not_null(long long[::1] values, Py_ssize_t step, Py_ssize_t count)
 cdef bint _copy(unsigned char[::1] target, Py_ssize_t at, const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end) except -1

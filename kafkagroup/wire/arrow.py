@@ -8,7 +8,7 @@ field of a fetch answer. This file is compiled where a compiler is at hand, by t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -91,15 +91,21 @@ def arrow_batches(
             unread = records.fork()
             if not (count := records.skip(batch.count)):
                 break
-            yield columns(unread, count, topic, partition)
+            yield columns([(unread, count)], topic, partition)
 
 
-def columns(records: RecordReader, count: int, topic: str, partition: int) -> pyarrow.RecordBatch:
-    """The next `count` records, which were gone past by another reader before.
+def columns(
+    runs: Iterable[tuple[RecordReader, int]], topic: str, partition: int
+) -> pyarrow.RecordBatch:
+    """The next records of some readers, as many as each says; another went past them before.
 
     Raises: LimitExceededError for more than the 2 GiB that a column can hold.
     """
-    return _Filling(count).fill(records).to_arrow(topic, partition)
+    runs = tuple(runs)
+    filling = _Filling(sum(count for _, count in runs))
+    for reader, count in runs:
+        filling.fill(reader, count)
+    return filling.to_arrow(topic, partition)
 
 
 def columns_of(records: Sequence[Record], topic: str, partition: int) -> pyarrow.RecordBatch:
@@ -146,26 +152,37 @@ def _types() -> tuple[Any, ...]:
 class _Filling:
     """The buffers of the columns of `count` records, being filled."""
 
-    __slots__ = ("_count", "_headers", "_keys", "_offsets", "_stamped", "_timestamps", "_values")
+    __slots__ = (
+        "_at",
+        "_count",
+        "_headers",
+        "_keys",
+        "_offsets",
+        "_runs",
+        "_timestamps",
+        "_values",
+    )
 
     def __init__(self, count: int) -> None:
         self._count = count
+        self._at = 0
         self._offsets = bytearray(8 * count)
         self._timestamps = bytearray(8 * count)
-        self._stamped: bytearray | None = None
-        self._keys: Column
-        self._values: Column
+        self._keys = bytearray(16 * count)
+        """Where each begins and ends in what its reader reads."""
+        self._values = bytearray(16 * count)
+        self._runs: list[tuple[RecordReader, int]] = []
         self._headers: list[tuple[int, Headers]] = []
         """Index and headers, of the records that have any."""
 
-    def fill(self, reader: RecordReader) -> _Filling:
-        """Go over the records twice: to find their parts, then to copy them."""
-        count = self._count
+    def fill(self, reader: RecordReader, count: int) -> None:
+        """Find the parts of the next `count` records, which are copied once all are found."""
+        start = self._at
         offsets = memoryview(self._offsets).cast("q")
         timestamps = memoryview(self._timestamps).cast("q")
-        keys = memoryview(bytearray(16 * count)).cast("q")
-        values = memoryview(bytearray(16 * count)).cast("q")
-        for n in range(count):
+        keys = memoryview(self._keys).cast("q")
+        values = memoryview(self._values).cast("q")
+        for n in range(start, start + count):
             reader._step()
             offsets[n] = reader._offset
             timestamps[n] = reader._timestamp
@@ -175,16 +192,17 @@ class _Filling:
             values[2 * n + 1] = reader._value_end
             if reader._headers_at >= 0:
                 self._headers.append((n, reader._make().headers))
-        self._stamped = _not_null(timestamps, 1, count)
-        self._keys = _gather(reader._buf, keys, count)
-        self._values = _gather(reader._buf, values, count)
-        return self
+        self._at = start + count
+        self._runs.append((reader, count))
 
     def to_arrow(self, topic: str, partition: int) -> pyarrow.RecordBatch:
         """The columns, which own the buffers from here on."""
         pa = _pyarrow()
         made = schema(topic, partition)
         offset, timestamp, binary, _, headers = _types()
+        stamped = _not_null(memoryview(self._timestamps).cast("q"), 1, self._count)
+        keys = _gather(self._runs, memoryview(self._keys).cast("q"), self._count)
+        values = _gather(self._runs, memoryview(self._values).cast("q"), self._count)
 
         def column(kind: Any, *buffers: bytearray | None) -> Any:
             shared = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
@@ -192,9 +210,9 @@ class _Filling:
 
         arrays = [
             column(offset, None, self._offsets),
-            column(timestamp, self._stamped, self._timestamps),
-            column(binary, *self._keys),
-            column(binary, *self._values),
+            column(timestamp, stamped, self._timestamps),
+            column(binary, *keys),
+            column(binary, *values),
             self._header_array(pa, headers),
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=made)
@@ -227,7 +245,7 @@ def _no_pairs() -> Any:
     return _pairs(())
 
 
-def _gather(buf: Buffer, places: memoryview, count: int) -> Column:
+def _gather(runs: list[tuple[RecordReader, int]], places: memoryview, count: int) -> Column:
     """What lies between each pair of places, as a column. A null begins at -1."""
     total = 0
     for n in range(count):
@@ -239,12 +257,14 @@ def _gather(buf: Buffer, places: memoryview, count: int) -> Column:
     data = bytearray(total)
     marks = memoryview(ends).cast("i")
     target = memoryview(data)
-    at = 0
-    for n in range(count):
-        if places[2 * n] >= 0:
-            _copy(target, at, buf, places[2 * n], places[2 * n + 1])
-            at += places[2 * n + 1] - places[2 * n]
-        marks[n + 1] = at
+    at = end = 0
+    for reader, more in runs:
+        start, end = end, end + more
+        for n in range(start, end):
+            if places[2 * n] >= 0:
+                _copy(target, at, reader._buf, places[2 * n], places[2 * n + 1])
+                at += places[2 * n + 1] - places[2 * n]
+            marks[n + 1] = at
     return _not_null(places, 2, count), ends, data
 
 

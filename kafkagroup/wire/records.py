@@ -327,6 +327,11 @@ class RecordReader:
         """Of the last record that was made or skipped; -1 before the first."""
         return self._offset
 
+    @property
+    def passed(self) -> int:
+        """Bytes of records, inflated, that were made or skipped."""
+        return self._pos
+
     def __iter__(self) -> RecordReader:
         return self
 

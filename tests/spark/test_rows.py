@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 from brokers import numbered
 
 from kafkagroup import TopicPartition
+from kafkagroup.errors import CorruptRecordError
 from kafkagroup.spark import ranges
 from kafkagroup.spark.options import SourceOptions
 from kafkagroup.wire.messages.fetch import AbortedTransaction, PartitionData
@@ -98,6 +100,14 @@ def test_what_was_aborted_and_markers_are_no_rows_but_are_gone_past() -> None:
     assert read(COMMITTED, 0, 3, *batches, aborted=aborted) == (3, [])
     position, made = read(READ, 0, 3, *batches, aborted=aborted)
     assert (position, offsets(made)) == (3, [0, 1])
+
+
+def test_what_is_damaged_behind_whole_records_is_told() -> None:
+    """A check sum can be right, or nobody looks: `checkCrcs=false`."""
+    good = batch(0, 5)
+    lax = attrs.evolve(READ, check_crcs=False)
+    with pytest.raises(CorruptRecordError, match="t/0 at offset 5"):
+        read(lax, 0, 10, good, batch(5, 5)[:-1] + b"\7")
 
 
 def test_nothing_yet() -> None:
