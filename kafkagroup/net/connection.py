@@ -33,6 +33,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.net.channel import Channel
 from kafkagroup.net.clock import loop_clock
+from kafkagroup.net.latch import Latch
 from kafkagroup.net.options import ClientOptions
 from kafkagroup.wire.connection import Answer, Connection
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
@@ -90,7 +91,7 @@ def _ignore(_: object) -> None:
 class _Waiting:
     """One request that somebody waits for."""
 
-    done: anyio.Event = field(factory=lambda: anyio.Event())
+    done: Latch = field(factory=Latch)
     answer: object = None
     error: KafkaGroupError | None = None
 
@@ -113,19 +114,18 @@ class BrokerConnection:
         self._outgoing: list[bytes] = []
         self._writing = False
         """Whether something waits to be written, or is being written: the next comes behind it."""
-        self._wake_writer: anyio.Event | None = None
+        self._wake_writer: Latch | None = None
         """While there is a writer: set when there is something to write."""
         self._wrote_at = float("-inf")
         self._quick = 0
         """Writes in a row that came soon after the one before."""
         self._error: KafkaGroupError | None = None
         self._clock = loop_clock()
-        self._scope = anyio.CancelScope()
         self._tasks: TaskGroup | None = None
         """Set while it runs."""
-        self._renewed: anyio.Event | None = None
+        self._renewed: Latch | None = None
         """While the session is being renewed: set once requests may go out again."""
-        self._answered: anyio.Event | None = None
+        self._answered: Latch | None = None
         """While the session is being renewed: set when nothing is in flight any more."""
 
     @classmethod
@@ -165,7 +165,7 @@ class BrokerConnection:
             if security is not None and security.mechanism is not None:
                 await connection._log_in(security.mechanism)
         except BaseException:
-            connection._scope.cancel()
+            await connection.aclose()
             raise
         return connection
 
@@ -203,8 +203,7 @@ class BrokerConnection:
 
     async def aclose(self) -> None:
         """Close at once. What waits fails with ConnectionLostError."""
-        self._fail(ConnectionLostError(f"{self._name}: the connection was closed here"))
-        self._scope.cancel()
+        self._end(ConnectionLostError(f"{self._name}: the connection was closed here"))
 
     async def _handshake(self, timeout: float) -> None:
         version = ApiVersionsRequest.versions.high
@@ -239,16 +238,15 @@ class BrokerConnection:
             await anyio.sleep(max(pause, _SHORTEST_SESSION))
             # KIP-368: between SaslHandshake and the end the broker takes nothing else; and what is
             # parked there, such as a JoinGroup, must not count against our deadline.
-            renewed = self._renewed = anyio.Event()
-            self._answered = anyio.Event()
+            renewed = self._renewed = Latch()
+            self._answered = Latch()
             if self._protocol.in_flight:
                 await self._answered.wait()
             self._answered = None
             try:
                 lifetime = await self._authenticate(mechanism)
             except KafkaGroupError as error:
-                self._fail(error)
-                self._scope.cancel()
+                self._end(error)
                 return
             self._renewed = None
             renewed.set()
@@ -291,8 +289,7 @@ class BrokerConnection:
             error = RequestTimeoutError(
                 f"{self._name}: the session was not renewed within {timeout:g} s"
             )
-            self._fail(error)
-            self._scope.cancel()
+            self._end(error)
             raise error from None
         return deadline - anyio.current_time()
 
@@ -322,8 +319,7 @@ class BrokerConnection:
 
     def _time_out(self, what: str) -> RequestTimeoutError:
         error = RequestTimeoutError(f"{self._name}: no answer to {what}")
-        self._fail(error)
-        self._scope.cancel()
+        self._end(error)
         return error
 
     def _send(self, request: Request[Any], version: int) -> int:
@@ -350,7 +346,7 @@ class BrokerConnection:
             self._start_writer(self._tasks)
 
     def _start_writer(self, tasks: TaskGroup) -> None:
-        self._wake_writer = anyio.Event()
+        self._wake_writer = Latch()
         tasks.start_soon(self._write_all)
 
     def _fail(self, error: KafkaGroupError) -> None:
@@ -363,15 +359,21 @@ class BrokerConnection:
         if self._renewed is not None:
             self._renewed.set()
 
+    def _end(self, error: KafkaGroupError) -> None:
+        """Fail, and stop what runs. If nothing does yet, it ends as it begins."""
+        self._fail(error)
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+
     async def _run(self) -> None:
         try:
-            with self._scope:
-                async with anyio.create_task_group() as tasks:
-                    self._tasks = tasks
-                    if self._outgoing:
-                        self._start_writer(tasks)
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                if self._outgoing:
+                    self._start_writer(tasks)
+                if self._error is None:
                     await self._read_all()
-                    tasks.cancel_scope.cancel()
+                tasks.cancel_scope.cancel()
         finally:
             self._fail(ConnectionLostError(f"{self._name}: the connection was closed here"))
             self._channel.close()
@@ -416,7 +418,7 @@ class BrokerConnection:
 
     async def _write_all(self) -> None:
         while self._outgoing:
-            self._wake_writer = wake = anyio.Event()
+            self._wake_writer = wake = Latch()
             data = b"".join(self._outgoing)
             self._outgoing.clear()
             try:
@@ -426,8 +428,7 @@ class BrokerConnection:
                     # What there is to read may say why: TLS 1.3 refuses a client's certificate
                     # when this side takes the handshake for done. Reading ends this task.
                     await anyio.sleep(_LAST_WORDS)
-                self._fail(self._broken(error))
-                self._scope.cancel()
+                self._end(self._broken(error))
                 return
             before, self._wrote_at = self._wrote_at, self._clock()
             self._quick = self._quick + 1 if self._wrote_at - before < _QUICK else 0

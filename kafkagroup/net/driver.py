@@ -62,6 +62,7 @@ from kafkagroup.net.broker import OFFSETS
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.history import History, Step
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.latch import Latch
 from kafkagroup.net.mailbox import Mailbox
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.retry import Pauses
@@ -147,12 +148,12 @@ class Polls:
         """`ran` tells when the application's loop last ran."""
         self._application = application
         self._ran = ran
-        self._taken_up = anyio.Event()
+        self._taken_up = Latch()
 
     def taken_up(self) -> None:
         """The application has been told what it owns from now on."""
         self._taken_up.set()
-        self._taken_up = anyio.Event()
+        self._taken_up = Latch()
 
     async def run_out(self, group_id: str) -> None:
         """Return when the application has not come back in time."""
@@ -187,7 +188,7 @@ class Driver:
         self.owning_until = 0.0
         """Until when ownership is sure without another answer of the coordinator, on the loop's
         clock; zero while there is no generation. Asked for each record, so made at each step."""
-        self.out = anyio.Event()
+        self.out = Latch()
         """Set once the member has left or failed."""
         self.fell_back = False
         """Whether it is out because its protocol is not to be had, and another one may be tried."""
@@ -211,13 +212,13 @@ class Driver:
         self._polls: Polls
         self._unnamed: frozenset[UUID] = frozenset()
         """Topics whose names are to be looked up."""
-        self._names_wanted: anyio.Event
+        self._names_wanted: Latch
         """Set when there are others of these."""
         # Unbounded on purpose: each event answers an effect, so there are never more than those.
         self._events: Mailbox[Hears] = Mailbox()
         self._work: list[Work] = []
         """For the application, in order."""
-        self._served: anyio.Event | None = None
+        self._served: Latch | None = None
         """While the application is at it: set when it has done all."""
 
     # ------------------------------------------------------------ what others ask
@@ -313,7 +314,7 @@ class Driver:
                 self._polls = Polls(self._application, self._ran)
                 tasks.start_soon(self._watch_polls)
                 if not isinstance(self.member, Member):
-                    self._names_wanted = anyio.Event()
+                    self._names_wanted = Latch()
                     tasks.start_soon(self._look_up_names)
                 self._step(Started(now=anyio.current_time(), jitter=random.random()), tasks)
                 while not self.member.out:
@@ -439,10 +440,10 @@ class Driver:
     def _give(self, work: Work, tasks: TaskGroup) -> None:
         self._work.append(work)
         if self._served is None:
-            self._served = anyio.Event()
+            self._served = Latch()
             tasks.start_soon(self._serve_application, self._served)
 
-    async def _serve_application(self, served: anyio.Event) -> None:
+    async def _serve_application(self, served: Latch) -> None:
         application = self._application
         while self._work:
             match work := self._work.pop(0):
@@ -481,7 +482,7 @@ class Driver:
         """Name the topics that are assigned by ids which the step cannot name."""
         pauses = Pauses(self._cluster.options)
         while True:
-            self._names_wanted = anyio.Event()
+            self._names_wanted = Latch()
             if not self._unnamed:
                 pauses.reset()
                 await self._names_wanted.wait()

@@ -12,6 +12,7 @@ import anyio
 
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.net.group_events import EventsMissed, GroupEvent
+from kafkagroup.net.latch import Latch
 
 __all__ = ["EventFeed", "GroupEvents"]
 
@@ -57,7 +58,7 @@ class GroupEvents:
         self._buffer = buffer
         self._missed = 0
         self._over = False
-        self._changed = anyio.Event()
+        self._changed = Latch()
 
     def __aiter__(self) -> GroupEvents:
         return self
@@ -88,4 +89,4 @@ class GroupEvents:
 
     def _notify(self) -> None:
         self._changed.set()
-        self._changed = anyio.Event()
+        self._changed = Latch()

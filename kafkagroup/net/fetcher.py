@@ -33,6 +33,7 @@ from kafkagroup.member.backoff import backoff
 from kafkagroup.net.chore import Chore, Spawn
 from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.latch import Latch
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.validation import is_doubtful
@@ -80,7 +81,7 @@ class Fetcher:
         self._look_up = look_up
         self._failed = failed
         self._clock = loop_clock()
-        self._wake = anyio.Event()
+        self._wake = Latch()
         self._lane_count = 1
         self._room = Room(options.fetch_max_bytes)
         self._leading = Chore(spawn, self._find_leaders, "leaders")
@@ -93,7 +94,7 @@ class Fetcher:
     def wake(self) -> None:
         """There may be more to fetch: partitions, positions, or room."""
         self._wake.set()
-        self._wake = anyio.Event()
+        self._wake = Latch()
 
     async def run(self) -> None:
         """Start a task for each broker that leads something, as they come to be needed."""

@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 
 import anyio
 
+from kafkagroup.net.latch import Latch
+
 __all__ = ["Mailbox"]
 
 T = TypeVar("T")
@@ -22,7 +24,7 @@ class Mailbox(Generic[T]):
 
     def __init__(self) -> None:
         self._items: list[T] = []
-        self._wake: anyio.Event | None = None
+        self._wake: Latch | None = None
         """While somebody waits."""
 
     def put(self, item: T) -> None:
@@ -34,7 +36,7 @@ class Mailbox(Generic[T]):
     async def take(self, until: float = float("inf")) -> T | None:
         """The oldest item; None when there is none by `until`, on the loop's clock."""
         if not self._items:
-            self._wake = anyio.Event()
+            self._wake = Latch()
             try:
                 with anyio.CancelScope(deadline=until):
                     await self._wake.wait()

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-import anyio
-
 from kafkagroup.net.driver import Application, Offer
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.latch import Latch
 from kafkagroup.net.metadata import Node
 from kafkagroup.types import TopicPartition
 
@@ -22,7 +21,7 @@ class Running(Protocol):
     """One member of one group."""
 
     @property
-    def out(self) -> anyio.Event:
+    def out(self) -> Latch:
         """Set once the member has left or failed."""
         ...
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from kafkagroup.errors import IllegalStateError
+from kafkagroup.net.latch import Latch
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
@@ -30,7 +31,7 @@ class _Started:
     """What `run` tells of itself on asyncio, where no task group listens."""
 
     def __init__(self) -> None:
-        self.event = anyio.Event()
+        self.event = Latch()
 
     def started(self, value: None = None) -> None:
         self.event.set()
@@ -44,9 +45,9 @@ class Service(ABC):
         self._running = False
         self._failure: Exception | None = None
         self._opening: anyio.CancelScope | None = None
-        self._opened = anyio.Event()
-        self._stop_requested = anyio.Event()
-        self._stopped = anyio.Event()
+        self._opened = Latch()
+        self._stop_requested = Latch()
+        self._stopped = Latch()
         self._host: TaskGroup | None = None
         self._host_task: asyncio.Task[None] | None = None
 
@@ -92,31 +93,31 @@ class Service(ABC):
             raise self._failure
 
     async def _run_engine(self) -> None:
-        # Shielded: were the connections cancelled together with `run`, nobody could leave the
-        # group or commit any more. `run` passes a cancellation on as a request to stop.
-        with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as tasks:
-                try:
-                    with anyio.CancelScope() as self._opening:
-                        if self._stop_requested.is_set():
-                            # Asked before there was a scope to cancel: it would open to the end.
-                            self._opening.cancel()
-                        await self._open(tasks)
-                    self._opening = None
-                    self._opened.set()
-                    await self._stop_requested.wait()
-                except Exception as error:
-                    self._failure = error
-                finally:
-                    with anyio.move_on_after(self._close_timeout) as deadline:
-                        try:
-                            await self._close()
-                        except Exception:
-                            # Raised, it would leave wrapped, and hide what the user's body raised.
-                            logger.exception("closing %s failed", type(self).__name__)
-                    if deadline.cancelled_caught:
-                        logger.warning("closed by force after %s s", self._close_timeout)
-                    tasks.cancel_scope.cancel()
+        async with anyio.create_task_group() as tasks:
+            # Shielded: were the connections cancelled together with `run`, nobody could leave the
+            # group or commit any more. `run` passes a cancellation on as a request to stop.
+            tasks.cancel_scope.shield = True
+            try:
+                with anyio.CancelScope() as self._opening:
+                    if self._stop_requested.is_set():
+                        # Asked before there was a scope to cancel: it would open to the end.
+                        self._opening.cancel()
+                    await self._open(tasks)
+                self._opening = None
+                self._opened.set()
+                await self._stop_requested.wait()
+            except Exception as error:
+                self._failure = error
+            finally:
+                with anyio.move_on_after(self._close_timeout) as deadline:
+                    try:
+                        await self._close()
+                    except Exception:
+                        # Raised, it would leave wrapped, and hide what the user's body raised.
+                        logger.exception("closing %s failed", type(self).__name__)
+                if deadline.cancelled_caught:
+                    logger.warning("closed by force after %s s", self._close_timeout)
+                tasks.cancel_scope.cancel()
         self._opened.set()
         self._request_stop()
 

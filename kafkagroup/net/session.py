@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
@@ -25,6 +24,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.net.history import History
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.latch import Latch
 from kafkagroup.net.membership import Running
 from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -43,9 +43,9 @@ class Session:
         self.offsets: GroupOffsets | None = None
         self.driver: Running | None = None
         self.identity: Identity = NO_MEMBERSHIP
-        self.changed = anyio.Event()
+        self.changed = Latch()
         """Set, and replaced, whenever somebody who waits should look again."""
-        self.errors: deque[Exception] = deque()
+        self.errors: list[Exception] = []
         """For the application, each raised once."""
         self.fatal: Exception | None = None
         """Raised by every call from here on."""
@@ -100,7 +100,7 @@ class Session:
         """Wake everybody who waits, and have the next record look around."""
         self.lease.end()
         self.changed.set()
-        self.changed = anyio.Event()
+        self.changed = Latch()
 
     def tell(self, error: Exception) -> None:
         """Raise an error at the application's next call, once."""
@@ -124,7 +124,7 @@ class Session:
         if self.fatal is not None:
             raise self.fatal
         if self.errors:
-            raise self.errors.popleft()
+            raise self.errors.pop(0)
 
     def count_processed(self) -> None:
         """What the application has in hand is processed."""

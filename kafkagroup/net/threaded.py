@@ -30,6 +30,7 @@ from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Application, Assignee, Driver, Hears, Offer
 from kafkagroup.net.history import History
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.latch import Latch
 from kafkagroup.wire.schema import Request
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class ThreadedDriver(Driver):
         self._probed: float | None = None
         """When the application's loop was asked whether it runs, until it answers."""
         self._error: BaseException | None = None
-        self._ended = anyio.Event()
+        self._ended = Latch()
         self._calls, self._called = anyio.create_memory_object_stream[
             Callable[[], Awaitable[object]]
         ](float("inf"))
@@ -184,7 +185,7 @@ class ThreadedDriver(Driver):
     async def ask_application(self, function: Callable[[], Awaitable[T]]) -> T:
         """As `hand_over`, and wait for its answer."""
         answer: Future[T] = Future()
-        answered = anyio.Event()
+        answered = Latch()
 
         async def call() -> None:
             try:

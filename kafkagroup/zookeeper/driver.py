@@ -42,6 +42,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
 )
 from kafkagroup.net.driver import Application, Offer, Polls, computed
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.latch import Latch
 from kafkagroup.net.threaded import this_loop
 from kafkagroup.types import TopicPartition
 from kafkagroup.zookeeper.session import Access, Session
@@ -73,7 +74,7 @@ class ZooKeeperDriver:
         self.owning_until = 0.0
         """Until when ownership is sure without another answer of ZooKeeper, on the loop's clock;
         zero while nothing is owned. Asked for each record, so made at each step."""
-        self.out = anyio.Event()
+        self.out = Latch()
         """Set once the member has left or failed."""
         self._hosts = hosts
         self._access = access
@@ -190,7 +191,7 @@ class ZooKeeperDriver:
         """Join, and stay until the member has left or failed."""
         try:
             async with anyio.create_task_group() as tasks:
-                done = anyio.Event()
+                done = Latch()
                 tasks.start_soon(self._serve_application, done)
                 tasks.start_soon(self._watch_polls)
                 self._step(Started(now=anyio.current_time()), tasks)
@@ -276,7 +277,7 @@ class ZooKeeperDriver:
 
     # ------------------------------------------------------------ the application's part
 
-    async def _serve_application(self, done: anyio.Event) -> None:
+    async def _serve_application(self, done: Latch) -> None:
         application = self._application
         async for work in self._desk:
             match work:

@@ -1,0 +1,68 @@
+"""What happens once, and whoever waits for it."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from kafkagroup.net.latch import Latch
+
+pytestmark = pytest.mark.anyio
+
+
+def test_it_is_made_and_set_where_no_loop_runs() -> None:
+    latch = Latch()
+    assert not latch.is_set()
+    latch.set()
+    assert latch.is_set()
+
+
+async def test_all_who_wait_go_on() -> None:
+    latch, story = Latch(), []
+
+    async def wait(name: str) -> None:
+        await latch.wait()
+        story.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("first", "second"):
+            tasks.start_soon(wait, name)
+            await anyio.wait_all_tasks_blocked()
+        assert story == []
+        latch.set()
+        latch.set()
+    assert sorted(story) == ["first", "second"]
+
+
+async def test_who_comes_later_lets_others_run() -> None:
+    latch, story = Latch(), []
+    latch.set()
+
+    async def other() -> None:
+        story.append("other")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        await latch.wait()
+        story.append("waited")
+    assert story == ["other", "waited"]
+
+
+async def test_who_is_cancelled_holds_up_nobody_and_leaves_nothing() -> None:
+    latch = Latch()
+    with anyio.move_on_after(1):
+        await latch.wait()
+    assert latch._waiting == ()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(latch.wait)
+        with anyio.CancelScope() as scope:
+            tasks.start_soon(_cancel_and_set, scope, latch)
+            await latch.wait()
+        assert scope.cancelled_caught
+    assert latch.is_set()
+
+
+async def _cancel_and_set(scope: anyio.CancelScope, latch: Latch) -> None:
+    await anyio.wait_all_tasks_blocked()
+    scope.cancel()
+    latch.set()
