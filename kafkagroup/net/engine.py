@@ -129,7 +129,6 @@ class Engine:
 
     def start(self) -> None:
         """Start the background tasks."""
-        self._spawn(self._fetcher.run, "fetching")
         self._spawn(self._keep_metadata, "metadata")
         self._cluster.on_change = self._metadata_changed
         if self._options.group_id is not None and self._options.enable_auto_commit:
@@ -154,7 +153,7 @@ class Engine:
 
     def made_room(self) -> None:
         """Less is buffered than was."""
-        self._fetcher.wake()
+        self._fetcher.made_room()
 
     # ------------------------------------------------------------ partitions
 

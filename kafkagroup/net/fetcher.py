@@ -10,6 +10,7 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from uuid import UUID
 
 import anyio
@@ -82,7 +83,9 @@ class Fetcher:
         self._failed = failed
         self._clock = loop_clock()
         self._wake = Latch()
-        self._lane_count = 1
+        self._spawn = spawn
+        self._running: set[tuple[int, int]] = set()
+        """Brokers that are fetched from, and over which of the connections to each."""
         self._room = Room(options.fetch_max_bytes)
         self._leading = Chore(spawn, self._find_leaders, "leaders")
 
@@ -92,23 +95,19 @@ class Fetcher:
         return self._room.on_its_way
 
     def wake(self) -> None:
-        """There may be more to fetch: partitions, positions, or room."""
+        """There may be more to fetch: partitions, leaders, or positions. Each broker that leads
+        something has a task, from when it is needed on."""
+        self.made_room()
+        if not self._all_led():
+            self._leading.ask()
+        for node_id, lane in self._lanes() - self._running:
+            self._running.add((node_id, lane))
+            self._spawn(partial(self._fetch_from, node_id, lane), "fetching")
+
+    def made_room(self) -> None:
+        """Less is buffered, or on its way, than was."""
         self._wake.set()
         self._wake = Latch()
-
-    async def run(self) -> None:
-        """Start a task for each broker that leads something, as they come to be needed."""
-        running: set[tuple[int, int]] = set()
-        async with anyio.create_task_group() as tasks:
-            while True:
-                wake = self._wake
-                if not self._all_led():
-                    self._leading.ask()
-                for node_id, lane in self._lanes() - running:
-                    running.add((node_id, lane))
-                    self._lane_count = len(running)
-                    tasks.start_soon(self._fetch_from, node_id, lane)
-                await wake.wait()
 
     def _lanes(self) -> set[tuple[int, int]]:
         """Brokers to fetch from, and over which of the connections to each."""
@@ -163,7 +162,7 @@ class Fetcher:
             room = self._room.share(
                 buffered=self._delivery.buffered_bytes,
                 unread=self._delivery.unread_bytes,
-                lanes=self._lane_count,
+                lanes=len(self._running),
             )
             ready = wanted(
                 sound,
@@ -235,8 +234,8 @@ class Fetcher:
             )
         finally:
             self._room.answered(coming)
-            if self._lane_count > 1:
-                self.wake()  # another lane may have waited for the room
+            if len(self._running) > 1:
+                self.made_room()  # another lane may have waited for it
         session.answered(answer.session_id, answer.error_code)
         if FetchSession.is_session_error(answer.error_code) and not part.full:
             return False, False
