@@ -65,15 +65,16 @@ from kafkagroup.wire.schema import NO_ID, Request
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["MAIN", "OFFSETS", "Broker", "Silence"]
+__all__ = ["MAIN", "Broker", "Silence"]
 
 R = TypeVar("R")
 
 MAIN = ""
-"""Connection id of what answers at once: metadata, offsets of logs."""
+"""Connection id of what answers at once: metadata, offsets of logs, committed offsets, and what a
+member says beside a parked join."""
 
-OFFSETS = "offsets"
-"""Connection id of the offsets channel: committed offsets, and leaving beside a parked join."""
+_OFFSETS = "offsets"
+"""Connection id of committed offsets, where they have a channel of their own."""
 
 _MAX_THROTTLE = 30.0
 """Longest that a broker can mute us, in seconds; a claim beyond it is a bug or an attack."""
@@ -108,12 +109,15 @@ class Broker:
         offsets_channel_timeout: float | None = None,
         silence: Silence | None = None,
     ) -> None:
+        """With `offsets_channel_timeout`, in seconds, committed offsets have a connection of their
+        own, the offsets channel; else they share the main one."""
         self.node_id = node_id
         self.host = host
         self.port = port
         self._tasks = tasks
         self._options = options or ClientOptions()
-        self._timeouts = {OFFSETS: offsets_channel_timeout or self._options.request_timeout}
+        self._offsets = MAIN if offsets_channel_timeout is None else _OFFSETS
+        self._offsets_timeout = offsets_channel_timeout or self._options.request_timeout
         self._connections: dict[str, BrokerConnection] = {}
         self._connecting: dict[str, anyio.Lock] = {}
         self._silence = silence or Silence()
@@ -181,7 +185,7 @@ class Broker:
 
     async def connect_offsets_channel(self) -> None:
         """Open the connection for committed offsets if it is not open."""
-        await self._connection(OFFSETS)
+        await self._connection(self._offsets)
 
     def is_connected(self, connection_id: str = MAIN) -> bool:
         """Whether a connection is open."""
@@ -196,7 +200,7 @@ class Broker:
     @property
     def offsets_channel_connected(self) -> bool:
         """Whether the connection for committed offsets is open."""
-        return self.is_connected(OFFSETS)
+        return self.is_connected(self._offsets)
 
     async def aclose(self) -> None:
         """Close every connection; what waits on them fails with ConnectionLostError."""
@@ -213,20 +217,30 @@ class Broker:
         connection = self._connections.get(connection_id)
         if connection is not None and not connection.closed:
             return connection
-        async with self._connecting.setdefault(connection_id, anyio.Lock()):
-            connection = self._connections.get(connection_id)
-            if connection is None or connection.closed:
-                closings = self._closings
-                connection = await BrokerConnection.connect(
-                    self.host, self.port, self._options, self._tasks
-                )
-                if closings != self._closings:
-                    # Closed while it connected: nobody else would ever close this one.
-                    await connection.aclose()
-                    raise ConnectionLostError(f"{escaped(self.host)}:{self.port}: was closed here")
-                connection.heard = self._mute
-                self._connections[connection_id] = connection
+        lock = self._connecting.setdefault(connection_id, anyio.Lock())
+        try:
+            async with lock:
+                return await self._connect(connection_id)
+        finally:
+            # Kept for those alone who wait for it: it takes more than the rest of an idle broker.
+            if not lock.locked():
+                self._connecting.pop(connection_id, None)
+
+    async def _connect(self, connection_id: str) -> BrokerConnection:
+        connection = self._connections.get(connection_id)
+        if connection is not None and not connection.closed:
             return connection
+        closings = self._closings
+        connection = await BrokerConnection.connect(
+            self.host, self.port, self._options, self._tasks
+        )
+        if closings != self._closings:
+            # Closed while it connected: nobody else would ever close this one.
+            await connection.aclose()
+            raise ConnectionLostError(f"{escaped(self.host)}:{self.port}: was closed here")
+        connection.heard = self._mute
+        self._connections[connection_id] = connection
+        return connection
 
     async def request(
         self,
@@ -241,7 +255,7 @@ class Broker:
         Raises: TransportError, RemoteProtocolError, UnsupportedVersionError.
         """
         if timeout is None:
-            timeout = self._timeouts.get(connection_id, self._options.request_timeout)
+            timeout = self._options.request_timeout
         connection = await self._audible(connection_id)
         return await connection.request(request, timeout=timeout, highest=highest)
 
@@ -405,7 +419,12 @@ class Broker:
                 for topic, partitions in _by_topic(offsets).items()
             ),
         )
-        answer = await self.request(request, connection_id=OFFSETS, highest=_offsets_version(ids))
+        answer = await self.request(
+            request,
+            connection_id=self._offsets,
+            timeout=self._offsets_timeout,
+            highest=_offsets_version(ids),
+        )
         names = {topic_id: name for name, topic_id in ids.items()}
         return OffsetCommitResponse(
             throttle_time_ms=answer.throttle_time_ms,
@@ -448,7 +467,12 @@ class Broker:
             group_id=group, member_id=member_id, member_epoch=member_epoch, topics=topics
         )
         request = OffsetFetchRequest(groups=(asked,), require_stable=require_stable)
-        answer = await self.request(request, connection_id=OFFSETS, highest=_offsets_version(ids))
+        answer = await self.request(
+            request,
+            connection_id=self._offsets,
+            timeout=self._offsets_timeout,
+            highest=_offsets_version(ids),
+        )
         names = {topic_id: name for name, topic_id in ids.items()}
         return OffsetFetchResponse(
             throttle_time_ms=answer.throttle_time_ms,

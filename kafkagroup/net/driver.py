@@ -58,7 +58,7 @@ from kafkagroup.member.vocabulary import (
     WakeAt,
     Woke,
 )
-from kafkagroup.net.broker import OFFSETS
+from kafkagroup.net.broker import MAIN
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.history import History, Step
 from kafkagroup.net.lag import LoopLag
@@ -84,7 +84,7 @@ logger = logging.getLogger(__name__)
 _PULSE = 1 / 3
 """How often, in sessions, the driver makes sure that it is not standing still."""
 
-_CONNECTION = {Route.COORDINATOR: "group", Route.ASIDE: OFFSETS}
+_CONNECTION = {Route.COORDINATOR: "group", Route.ASIDE: MAIN}
 
 
 Offer = tuple[tuple[str, bytes], ...]

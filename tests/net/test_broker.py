@@ -126,7 +126,7 @@ async def test_metadata_and_offsets_of_logs(kafka: EmbeddedKafka) -> None:
 
 
 async def test_committed_offsets_go_over_their_own_channel(kafka: EmbeddedKafka) -> None:
-    async with Broker.open(*address(kafka)) as broker:
+    async with Broker.open(*address(kafka), offsets_channel_timeout=9) as broker:
         assert not broker.offsets_channel_connected
         answer = await broker.commit_consumer_group_offsets(
             "g", -1, "", {ONE: OffsetAndMetadata(7, "note", 2), ZERO: OffsetAndMetadata(5)}

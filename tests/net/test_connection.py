@@ -18,7 +18,7 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     UnsupportedVersionError,
 )
-from kafkagroup.net.broker import OFFSETS, Broker
+from kafkagroup.net.broker import Broker
 from kafkagroup.net.connection import BrokerConnection
 from kafkagroup.net.options import ClientOptions
 from kafkagroup.types import TopicPartition
@@ -29,6 +29,11 @@ from kafkagroup.wire.messages.metadata import (
     ApiVersionsResponse,
     MetadataRequest,
     MetadataResponse,
+)
+from kafkagroup.wire.messages.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
 )
 from kafkagroup.wire.messages.produce import ProduceRequest
 from kafkagroup.wire.records import NewRecord, encode_batch
@@ -519,22 +524,22 @@ async def test_connections_are_kept_apart_by_their_id(network: Any) -> None:
     network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: answer})
     async with (
         network,
-        Broker.open(*HERE, options=OPTIONS) as broker,
+        Broker.open(*HERE, options=OPTIONS, offsets_channel_timeout=1) as broker,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(lambda: broker.request(beat("parked"), connection_id="group", timeout=99))
         await anyio.sleep(1)
-        assert await broker.request(beat("free"), connection_id=OFFSETS) == beaten(0)
+        assert await broker.request(beat("free"), connection_id="offsets") == beaten(0)
         assert await broker.request(beat("free")) == beaten(0)
         assert len(network.streams) == 3
-        assert [broker.is_connected(c) for c in ("group", OFFSETS, "", "none")] == [
+        assert [broker.is_connected(c) for c in ("group", "offsets", "", "none")] == [
             True,
             True,
             True,
             False,
         ]
         assert (broker.connected, broker.offsets_channel_connected) == (True, True)
-        await broker.disconnect(OFFSETS)
+        await broker.disconnect("offsets")
         assert (broker.connected, broker.offsets_channel_connected) == (True, False)
         await broker.connect_offsets_channel()
         assert (broker.offsets_channel_connected, len(network.streams)) == (True, 4)
@@ -625,16 +630,37 @@ async def test_closing_a_broker_closes_what_is_still_being_connected(network: An
 
 
 async def test_the_deadline_of_the_offsets_channel_is_its_own(network: Any) -> None:
-    network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: lambda _: None})
+    network.handlers[HERE] = lambda peer: peer.serve(
+        {HeartbeatRequest: lambda _: None, OffsetFetchRequest: lambda _: None}
+    )
     async with (
         network,
         Broker.open(*HERE, options=OPTIONS, offsets_channel_timeout=2) as broker,
     ):
-        for connection_id, seconds in ((OFFSETS, 2), ("group", 10)):
+        for ask, seconds in (
+            (lambda: broker.fetch_consumer_group_offsets("g"), 2),
+            (lambda: broker.heartbeat("g", 1, "m"), 10),
+        ):
             start = anyio.current_time()
             with pytest.raises(RequestTimeoutError, match=f"within {seconds} s"):
-                await broker.request(beat("g"), connection_id=connection_id)
+                await ask()
             assert anyio.current_time() - start == pytest.approx(seconds)
+
+
+async def test_committed_offsets_share_the_main_connection_unless_they_have_their_own(
+    network: Any,
+) -> None:
+    def offsets(_: OffsetFetchRequest) -> OffsetFetchResponse:
+        return OffsetFetchResponse(groups=(OffsetFetchResponseGroup(group_id="g"),))
+
+    network.handlers[HERE] = lambda peer: peer.serve({OffsetFetchRequest: offsets})
+    async with network:
+        for own, connections in ((None, 1), (5, 2)):
+            before = len(network.streams)
+            async with Broker.open(*HERE, options=OPTIONS, offsets_channel_timeout=own) as broker:
+                assert broker.offsets_channel_connected == (connections == 1)
+                await broker.fetch_consumer_group_offsets("g")
+                assert len(network.streams) - before == connections
 
 
 async def test_produce_without_acknowledgement_waits_for_nothing(network: Any) -> None:

@@ -83,6 +83,13 @@ async def grouped(network: Any, nodes: int = 1) -> AsyncIterator[Group]:
             await cluster.aclose()
 
 
+async def reconnect(network: Any) -> None:
+    """Break all connections: the next ones are served by the handlers that are set by now."""
+    for stream in network.streams:
+        await stream.aclose()
+    await anyio.sleep(0.01)
+
+
 # ---------------------------------------------------------------- the table of commit errors
 
 SAME = (E.COORDINATOR_LOAD_IN_PROGRESS, E.UNKNOWN_TOPIC_OR_PARTITION, E.UNSTABLE_OFFSET_COMMIT)
@@ -331,6 +338,7 @@ async def test_an_answer_that_leaves_a_partition_out_is_no_acknowledgement(netwo
         network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
             {OffsetCommitRequest: lambda _: OffsetCommitResponse(topics=())}
         )
+        await reconnect(network)
         with pytest.raises(RemoteProtocolError, match="did not answer for t/0"):
             await group.commit(7, timeout=0.01)
 
@@ -410,6 +418,7 @@ async def test_any_negative_offset_is_none(
         network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
             {OffsetFetchRequest: lambda _: answer}
         )
+        await reconnect(network)
         assert await group.offsets.committed([TP]) == {TP: expected}
 
 
@@ -425,8 +434,7 @@ async def test_an_answer_that_leaves_a_partition_out_is_asked_for_again(network:
                 OffsetFetchRequest: lambda _: next(answers),
             }
         )
-        for stream in network.streams:
-            await stream.aclose()
+        await reconnect(network)
         assert await group.offsets.committed([TP]) == {TP: OffsetAndMetadata(3)}
 
 

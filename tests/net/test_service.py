@@ -351,7 +351,7 @@ async def test_a_consumer_leaves_no_connection(network: Any, how: str, no_task_l
                 async with consumer:
                     with anyio.move_on_after(2):
                         await consumer.getone()
-                    assert network.open == 4
+                    assert network.open == 3
                     if how == "stop":
                         await consumer.stop()
                     elif how == "error":
