@@ -11,7 +11,7 @@ cdef class Delivery:
     cdef readonly dict owned
     cdef object _convert
     cdef object _took
-    cdef object _turn
+    cdef list _turn
     cdef Progress _current
     cdef object _batch
     cdef RecordReader _records

@@ -7,7 +7,6 @@ file is compiled where a compiler is at hand, by the types in `delivery.pxd`.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -129,7 +128,7 @@ class Delivery:
         is compiled."""
         self._took = took
         """Called when less is buffered than was, or less of it counts: there is room to fetch."""
-        self._turn: deque[OwnedPartition] = deque()
+        self._turn: list[OwnedPartition] = []
         self._current: OwnedPartition | None = None
         self._batch: RecordBatch | None = None
         """The batch that is open, of the current partition."""
@@ -363,7 +362,7 @@ class Delivery:
     def _open_batch(self) -> OwnedPartition | None:
         if not self._turn:
             return None
-        owned = self._current = self._turn.popleft()
+        owned = self._current = self._turn.pop(0)
         batch = self._batch = owned.take_batch()
         self._took()  # there is room: the next fetch can leave while these are handed out
         # Control batches are the broker's markers of transactions: passed over, offsets and all.

@@ -123,15 +123,14 @@ class Service(ABC):
 
     def _spawn(self, tasks: TaskGroup, function: Callable[[], Awaitable[None]], name: str) -> None:
         """Run a background task; its error reaches the user's next call, not the task group."""
+        tasks.start_soon(self._guarded, function, name, name=f"kafkagroup {name}")
 
-        async def guarded() -> None:
-            try:
-                await function()
-            except Exception as error:
-                logger.exception("%s failed", name)
-                self._crashed(_bare(error))
-
-        tasks.start_soon(guarded, name=f"kafkagroup {name}")
+    async def _guarded(self, function: Callable[[], Awaitable[None]], name: str) -> None:
+        try:
+            await function()
+        except Exception as error:
+            logger.exception("%s failed", name)
+            self._crashed(_bare(error))
 
     async def __aenter__(self) -> Self:
         host = anyio.create_task_group()

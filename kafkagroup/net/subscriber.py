@@ -97,7 +97,7 @@ class Subscriber:
         """Whether what is owned is kept while the group rebalances: only if every assignor can."""
         self._lost = False
         """Whether all is lost, and the application does not know yet."""
-        self._parting = anyio.CancelScope()
+        self._parting: anyio.CancelScope | None = None
         """What is waited for before something is let go of: in vain, once all is lost."""
         self._had: tuple[Sequence[TopicPartition], int] = ((), -1)
         """What was assigned last, sorted, and in which generation; kept through revocations."""
@@ -169,7 +169,7 @@ class Subscriber:
         """Stop handing out what goes at once, even while a callback runs."""
         self._session.settled = False
         self._lost = lost
-        if lost:
+        if lost and self._parting is not None:
             self._parting.cancel()
         self._session.delivery.revoke(self._going(lost=lost))
         self._session.notify()
