@@ -451,6 +451,17 @@ def test_s3_the_last_commit_is_answered_or_its_time_is_over():
     assert broken(first, commits(2, answer=False), 0.5, revokes(T0), leaves()) == []
 
 
+@pytest.mark.parametrize(("pause", "expected"), [(0.0, []), (0.1, ["S3"])])
+def test_s3_the_last_commit_may_have_waited_for_the_one_before(pause, expected):
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
+    one, *stored, late = commits(1)
+    before = told(first, one, stored, 0.5, late)
+    after = told(commits(2)[0], revokes(T0), leaves())
+    shift = before[-1].time - after[0].time + pause
+    story = [*before, *(attrs.evolve(event, time=event.time + shift) for event in after)]
+    assert [violation.invariant for violation in judge(story)] == expected
+
+
 @pytest.mark.parametrize("outcome", ["cancelled", "RequestTimeoutError"])
 def test_s3_a_commit_that_was_given_up_on_its_way_out_is_not_waited_for(outcome):
     log = written(0, 1, -1)

@@ -101,7 +101,9 @@ class Tenure:
     cancelled: tuple[int, float] | None = None
     """The offset of the application's last commit that it gave up, or that failed, and when."""
     flying_since: float = -math.inf
-    """When it left, or the first of those that it repeats."""
+    """When it left, or the first of those that it repeats or has waited for."""
+    landed_at: float = -math.inf
+    """When the last one was answered."""
     identities: set[tuple[str, int, int]] = attrs.field(factory=set)
     """Member id, generation and offset of the commits that left and were not acknowledged."""
     acked: int | None = None

@@ -353,7 +353,10 @@ class Offsets:
             if same and event.time - at <= self._book.race:
                 return  # it was on its way out
         if not tenure.flying:
-            tenure.flying, tenure.flying_since = True, event.time
+            tenure.flying = True
+            # Commits go one after the other: it may have waited for the answer to the one before.
+            if event.time > tenure.landed_at:
+                tenure.flying_since = event.time
 
     def _raced(self, event: Sent, life: Life, at: float) -> bool:
         """Whether the member may not have noticed yet what reached it: all that came while it stood
@@ -412,7 +415,7 @@ class Offsets:
             if tenure is None or tenure.began > by:
                 continue
             if tenure.sent_by <= by:
-                tenure.flying = False
+                tenure.flying, tenure.landed_at = False, event.time
             if tp in event.offsets:
                 tenure.acked = offset
                 if not tenure.flying:
