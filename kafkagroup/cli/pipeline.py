@@ -29,6 +29,11 @@ def command() -> None:
 )
 @click.option("--format", "form", default="parquet", show_default=True, help="Of the tables.")
 @click.option(
+    "--namespace",
+    metavar="NAME",
+    help="Of a catalog of Spark's, such as lake.kafka: the tables are there, by name.",
+)
+@click.option(
     "--every",
     type=click.FloatRange(1.0),
     metavar="SECONDS",
@@ -46,6 +51,7 @@ def command() -> None:
 def run_command(
     out: str,
     form: str,
+    namespace: str | None,
     every: float | None,
     loads: tuple[tuple[str, str], ...],
     report: bool,
@@ -60,7 +66,14 @@ def run_command(
     try:
         while True:
             started = time.monotonic()
-            tables = run(spark, connection.properties(), out, format=form, told=_progress)
+            tables = run(
+                spark,
+                connection.properties(),
+                out,
+                format=form,
+                namespace=namespace,
+                told=_progress,
+            )
             for group, file in loads:
                 count = write_loads(tables.read("weights"), group, file)
                 click.echo(f"{file}: loads of {count} partitions of {group}", err=True)

@@ -2,7 +2,7 @@
 
 Events and samples are appended, each run its own; all else is made of them anew, so that what a run
 that was cut short had written twice is there once. Under `out` there is a folder for each table,
-and `checkpoint`, which is Spark's: where the next run goes on.
+unless a catalog has them, and `checkpoint`, which is Spark's: where the next run goes on.
 """
 
 from __future__ import annotations
@@ -52,30 +52,45 @@ _ROWS = 1_000_000
 
 @attrs.frozen
 class Tables:
-    """Tables in a folder, by name."""
+    """Tables by name: in a folder, or in a catalog."""
 
     spark: SparkSession
     root: str
     """A path, or the URL of anything that Spark writes to."""
     format: str = "parquet"
     """Or delta, or iceberg, where the session has it."""
+    namespace: str | None = None
+    """Of a catalog of the session, as "lake.kafka": the tables are there, not under `root`."""
 
     def path(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}"
 
     def exists(self, name: str) -> bool:
+        if self.namespace is not None:
+            return bool(self.spark.catalog.tableExists(f"{self.namespace}.{name}"))
         files, path = file_system(self.spark, self.path(name))
         return bool(files.exists(path))
 
     def read(self, name: str) -> DataFrame:
+        if self.namespace is not None:
+            return self.spark.read.table(f"{self.namespace}.{name}")
         return self.spark.read.format(self.format).load(self.path(name))
 
     def append(self, name: str, rows: DataFrame) -> None:
-        rows.write.format(self.format).mode("append").save(self.path(name))
+        self._write(name, rows, "append")
 
     def replace(self, name: str, rows: DataFrame) -> None:
         """All of it. `rows` must not come from the table itself."""
-        rows.write.format(self.format).mode("overwrite").save(self.path(name))
+        self._write(name, rows, "overwrite")
+
+    def _write(self, name: str, rows: DataFrame, mode: str) -> None:
+        # What replaces a table may have other columns, of a later release: Delta wants to be told.
+        replacing = str(mode == "overwrite").lower()
+        writer = rows.write.format(self.format).mode(mode).option("overwriteSchema", replacing)
+        if self.namespace is not None:
+            writer.saveAsTable(f"{self.namespace}.{name}")
+        else:
+            writer.save(self.path(name))
 
 
 def run(
@@ -85,21 +100,23 @@ def run(
     *,
     group: str = GROUP,
     format: str = "parquet",
+    namespace: str | None = None,
     allowed: int = 0,
     horizon: float = 300.0,
     told: Callable[[str], object] = lambda step: None,
 ) -> Tables:
     """Read what is new, sample the lag, and make the tables.
 
-    `options` are those of connecting. `group`: whose offsets follow the job, committed again by
-    each run, so that they never expire. `allowed` and `horizon` as in `evaluation` and `weights`.
-    `told` hears of each step. One at a time under one `out`.
+    `options` are those of connecting; `out`, `format` and `namespace` as in `Tables`: the
+    checkpoint is under `out` wherever the tables are. `group`: whose offsets follow the job,
+    committed again by each run, so that they never expire. `allowed` and `horizon` as in
+    `evaluation` and `weights`. `told` hears of each step. One at a time under one `out`.
 
     Raises: ConfigurationError; IllegalStateError where the group has members; BrokerError;
     TransportError; what Spark raises of a query that failed.
     """
     register(spark)
-    tables = Tables(spark, out, format)
+    tables = Tables(spark, out, format, namespace)
     told("events")
     _read(tables, options, group)
     events = tables.read("events").dropDuplicates(["log_partition", "log_offset"])

@@ -154,6 +154,25 @@ def test_evaluation_and_health(spark: Any, out: Path) -> None:
         assert 0 <= of.unstable_share < 1
 
 
+@pytest.mark.parametrize("namespace", [None, "kept"], ids=["folder", "catalog"])
+def test_tables_grow_and_are_replaced(spark: Any, tmp_path: Path, namespace: str | None) -> None:
+    tables = pipeline.Tables(spark, str(tmp_path / "out"), namespace=namespace)
+    if namespace is not None:
+        spark.sql(f"CREATE DATABASE {namespace} LOCATION '{tmp_path}/catalog'")
+    try:
+        assert not tables.exists("numbers")
+        for _ in range(2):
+            tables.append("numbers", spark.range(2))
+            assert tables.exists("numbers")
+        assert sorted(row.id for row in tables.read("numbers").collect()) == [0, 0, 1, 1]
+        tables.replace("numbers", spark.range(1).selectExpr("id", "'x' AS name"))
+        assert tables.read("numbers").collect() == [(0, "x")]
+    finally:
+        if namespace is not None:
+            spark.sql(f"DROP DATABASE {namespace} CASCADE")
+    assert (tmp_path / "out").exists() is (namespace is None)
+
+
 def test_the_page_that_is_made_of_it(spark: Any, out: Path, tmp_path: Path) -> None:
     report = pytest.importorskip("kafkagroup.spark.report", reason="NOT TESTED: no matplotlib")
     # It shows the worst of the groups, and others have many on this broker.
