@@ -190,6 +190,17 @@ class Delivery:
         owned.start_at(offset)
         self._took()
 
+    def relocate(self, tp: TopicPartition, offset: int) -> None:
+        """Go on at `offset`, as the log is not what it was. What is in hand stays there: not before
+        the application comes back is it processed."""
+        owned = self.owned[tp]
+        processed, in_hand = owned.processed, owned.processed != owned.position
+        self._leave(owned)
+        owned.start_at(offset)
+        if in_hand:
+            owned.processed = min(processed, offset)
+        self._took()
+
     def _leave(self, owned: OwnedPartition) -> None:
         if self._current is owned:
             self._current = self._batch = None

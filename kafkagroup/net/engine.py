@@ -396,10 +396,7 @@ class Engine:
             await self._match()
             if self._options.group_id is None and self._subscription:
                 self._own_all()
-            driver = self._session.driver
-            if driver is not None and (reason := self._subscriber.growth()):
-                self._session.history.asked(RebalanceCause.TOPICS, reason)
-                driver.rejoin(reason)
+            self._subscriber.follow_topics()
 
     def _tell_denied(self) -> None:
         """Tell the application, once, of topics that it asks for and must not even see: nothing

@@ -144,8 +144,8 @@ class Positions:
     def _start(self, owned: OwnedPartition, offset: int) -> None:
         logger.info("%s starts at %d (auto_offset_reset)", owned.tp, offset)
         failures = owned.attempts, owned.retry_at
-        # A seek, as a batch may still be open: at its end the position would go back there.
-        self._delivery.seek(owned.tp, offset)
+        # A batch may still be open: at its end the position would go back there.
+        self._delivery.relocate(owned.tp, offset)
         self._note_topic(owned)
         # Kept: a reset that does not help would make a hot loop.
         owned.attempts, owned.retry_at = failures

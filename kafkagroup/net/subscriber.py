@@ -145,11 +145,14 @@ class Subscriber:
             for name, assignor in self._assignors.items()
         )
 
-    def growth(self) -> str | None:
-        """As leader: why the assignment is out of date, if it is."""
+    def follow_topics(self) -> None:
+        """As leader: ask for another assignment if topics are not as they were for this one."""
         driver = self._session.driver
-        if driver is None or not driver.leads:
-            return None
+        if driver is not None and driver.leads and (reason := self._growth()):
+            self._session.history.asked(RebalanceCause.TOPICS, reason)
+            driver.rejoin(reason)
+
+    def _growth(self) -> str | None:
         counts = self._cluster.metadata.partition_counts(self._watched)
         for topic in sorted(self._watched):
             before, now = self._counts.get(topic, 0), counts.get(topic, 0)
@@ -284,6 +287,9 @@ class Subscriber:
             reason = f"let go of {len(revoked) or 'some'} partitions"
             session.history.asked(RebalanceCause.HANDOVER, reason)
             session.driver.rejoin(reason)
+        else:
+            # What changed after this was computed, and before it stood, nobody has followed yet.
+            self.follow_topics()
 
     def _notice_growth(self, assigned: Sequence[TopicPartition]) -> None:
         """An assignment of partitions that metadata did not have yet says why it came."""

@@ -224,7 +224,7 @@ class Validation:
         if self._policy == "none":
             self._failed(owned, OffsetOutOfRangeError({owned.tp: owned.position}))
             return
-        self._delivery.seek(owned.tp, end.end_offset)
+        self._delivery.relocate(owned.tp, end.end_offset)
         owned.leader_epoch = owned.fetch_epoch = end.leader_epoch
         owned.checked_epoch = leader_epoch
 

@@ -347,6 +347,32 @@ def test_seek_drops_what_was_fetched_and_what_is_in_hand() -> None:
     assert ask(delivery) == record(0, "a")
 
 
+@pytest.mark.parametrize(
+    ("offset", "at_once", "later"), [(1, (1, 0, 1), 1), (9, (9, 0, 9), 9), (0, (0, 0, 0), 0)]
+)
+def test_where_the_log_has_changed_what_is_in_hand_is_not_processed_yet(
+    offset: int, at_once: tuple[int, int, int], later: int
+) -> None:
+    """It was committed as if it were: who crashed then had lost it (seed 3257)."""
+    delivery = owning(T0)
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
+    assert ask_batch(delivery, 2) == Batch("t", 0, (record(0, "a"), record(1, "b")))
+    delivery.relocate(T0, offset)
+    assert (state(delivery), delivery.in_hand([T0])) == (at_once, True)
+    assert ask(delivery) is None
+    delivery.count_processed()
+    assert delivery.owned[T0].processed == later
+
+
+def test_where_the_log_has_changed_and_nothing_is_in_hand() -> None:
+    delivery = owning(T0)
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
+    assert ask(delivery) == record(0, "a")
+    delivery.count_processed()
+    delivery.relocate(T0, 9)
+    assert (state(delivery), delivery.in_hand([T0])) == ((9, 9, 9), False)
+
+
 def test_seek_leaves_other_partitions_in_hand() -> None:
     delivery = owning(T0, T1)
     delivery.add(delivery.owned[T1], [batch(0, "x", "y", tp=T1)])

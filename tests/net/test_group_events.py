@@ -194,6 +194,18 @@ async def test_a_topic_that_grew_is_what_the_leader_sees(network: Any) -> None:
     assert found[:2] == ((Cause.TOPICS,), "topic t went from 4 to 6 partitions")
 
 
+async def test_a_topic_that_grows_between_the_computing_and_the_assignment(network: Any) -> None:
+    """The leader hears of it while it leads nothing yet, and was never told again (seed 4108)."""
+    async with cluster(network) as kafka:
+        kafka.fail(SyncGroupRequest, Delay(3))
+        async with consumer(metadata_max_age_ms=1_000) as one:
+            while not kafka.requests(SyncGroupRequest):
+                await anyio.sleep(0.1)
+            kafka.add_partitions("t", 6)
+            while len(await one.wait_assignment()) < 6:
+                await anyio.sleep(0.1)
+
+
 async def test_partitions_that_nobody_knew_are_why_the_coordinator_assigns(network: Any) -> None:
     async with cluster(network) as kafka, consumer(group_protocol="consumer") as one:
         await one.wait_assignment()
