@@ -322,6 +322,9 @@ def test_s2_a_group_member_joins_when_its_work_has_ended_or_it_has_lost_its_plac
     assert broken(shared(1), joins(2)) == ["S2"]
     assert broken(shared(1), of(Revoking, partitions=(T0,)), joins(2)) == ["S2"]
     assert broken(shared(1), beats("UNKNOWN_MEMBER_ID"), is_new(), revokes(T0)) == []
+    going = of(Revoking, partitions=(T0,))
+    lost = [shared(1), beats("ILLEGAL_GENERATION"), going]
+    assert broken(lost, joins(2), joins(3), of(Revoked, partitions=(T0,))) == []
     assert broken(shared(1), request("FindCoordinator"), 6.0, joins(2), revokes(T0)) == []
     assert broken(shared(1), request("FindCoordinator"), 5.0, joins(2), revokes(T0)) == ["S2"]
 

@@ -64,6 +64,8 @@ class Tenure:
     ended_at: float = math.inf
     revoking: int | None = None
     """The event from which on nothing of it may be delivered."""
+    forsaken: bool = False
+    """It was lost by then, and nobody waits for the end of the work on it."""
     moved: bool = False
     """The log no longer had the position: the next delivery may be anywhere."""
     loose: bool = False

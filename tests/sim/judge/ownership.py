@@ -71,6 +71,7 @@ class Ownership:
         for tp in event.partitions:
             if (tenure := life.held.get(tp)) is not None:
                 tenure.revoking = number
+                tenure.forsaken = life.told.shards and _has_lost(life, event.time)
 
     def _revoked(self, number: int, event: Revoked) -> None:
         self._end(number, event, "revoked")
@@ -149,7 +150,7 @@ class Ownership:
         if life.told.shards and _has_lost(life, event.time):
             return  # and its application hears of it at the same time
         for tp, tenure in life.held.items():
-            if tenure.revoking is not None:
+            if tenure.revoking is not None and not tenure.forsaken:
                 text = f"{life.name} sends {event.api} while {tp} is being revoked"
                 self._book.report("S2", event, text, tenure.revoking, number)
         if event.api == "JoinGroup":
