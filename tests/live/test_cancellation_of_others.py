@@ -171,7 +171,7 @@ async def test_a_broker_answers_the_next_request_after_a_cut(
 ) -> None:
     async def story(knife: Knife) -> None:
         async with broker() as (_, network):
-            async with Broker.open("kafka-1", 9092) as one:
+            async with Broker.open("kafka-1", 9092, offsets_channel_timeout=30) as one:
                 await knife.run(act(knife, one))
                 await request_metadata(Knife(0, cut), one)
                 await connect_offsets_channel(Knife(0, cut), one)
