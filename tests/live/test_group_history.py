@@ -3,6 +3,7 @@ all of it is understood, to the last byte."""
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import anyio
@@ -152,6 +153,7 @@ def with_transactions(bootstrap, group, topic):
 
 
 def with_java(bootstrap, group, topic):
+    """Answers what is told of its share group while that has a member."""
     try:
         java = find_java()
     except LocalKafkaUnavailable as error:
@@ -159,14 +161,26 @@ def with_java(bootstrap, group, topic):
     program = Path(__file__).parent / "java" / "Groups.java"
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
     options = ["-XX:TieredStopAtLevel=1", quiet, "-cp", f"{java.jars}/*"]
-    done = subprocess.run(
-        [java.command, *options, program, bootstrap, topic, group],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=90,
-        check=False,
-    )
-    assert done.stdout.split() == [b"classic", b"consumer", b"share"], done.stderr[-2000:]
+    command = [java.command, *options, program, bootstrap, topic, group]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes) as process:
+        joined = [process.stdout.readline().strip() for _ in range(3)]
+        # What it is given it hears of with its next heartbeat.
+        deadline = time.monotonic() + 30
+        told = described(bootstrap, f"{group}-java-share")
+        while not told["members"][0]["partitions"] and time.monotonic() < deadline:
+            told = described(bootstrap, f"{group}-java-share")
+        _, errors = process.communicate(timeout=90)
+    assert (joined, process.returncode) == ([b"classic", b"consumer", b"share"], 0), errors[-2000:]
+    return told
+
+
+def described(bootstrap, group):
+    words = ["describe", group, "--json", "--bootstrap-servers", bootstrap]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.stderr
+    (told,) = json.loads(shown.stdout)["groups"]
+    return told
 
 
 async def test_everything_that_groups_leave_behind_is_understood(bootstrap, name, fill):
@@ -180,16 +194,16 @@ async def test_everything_that_groups_leave_behind_is_understood(bootstrap, name
     pattern = f"^{name}.*"
     await run_sync(lambda: with_librdkafka(bootstrap, regex, pattern, group_protocol="consumer"))
     await run_sync(with_transactions, bootstrap, f"{name}-transactions", name)
-    await run_sync(with_java, bootstrap, name, name)
+    sharing = await run_sync(with_java, bootstrap, name, name)
+    assert (sharing["type"], sharing["state"], len(sharing["members"])) == ("share", "Stable", 1)
+    assert sharing["members"][0]["partitions"] == {name: [0, 1]}
 
     async with Admin(bootstrap_servers=bootstrap) as admin:
         share = await admin.describe_group(f"{name}-java-share")
     assert (share.type, share.state, share.members) == (GroupType.SHARE, GroupState.EMPTY, ())
     assert share.group_epoch > 0
-    words = ["describe", share.group_id, "--json", "--bootstrap-servers", bootstrap]
-    shown = await run_sync(CliRunner().invoke, app, words)
-    (told,) = json.loads(shown.stdout)["groups"]
-    assert (shown.exit_code, told["type"], told["offsets"]) == (0, "share", None)
+    told = await run_sync(described, bootstrap, share.group_id)
+    assert (told["type"], told["offsets"]) == ("share", None)
 
     decoded = await all_decoded(bootstrap)
     assert [d for d in decoded if isinstance(d, Undecoded)] == []

@@ -1,3 +1,4 @@
+import java.io.IOException;
 import java.time.Duration;
 import java.util.List;
 import java.util.Properties;
@@ -6,14 +7,15 @@ import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Joins a group of each kind, one after the other, until records have come, and leaves it again.
+ * Joins a group of each kind, one after the other, until records have come, and leaves it again; the
+ * last one when standard input ends.
  *
  * Arguments: bootstrap servers, the topic, and the prefix of the groups' ids.
  */
 public class Groups {
     private static final Duration POLL = Duration.ofMillis(100);
 
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws IOException {
         Properties base = new Properties();
         base.put("bootstrap.servers", arguments[0]);
         base.put("key.deserializer", ByteArrayDeserializer.class.getName());
@@ -40,7 +42,9 @@ public class Groups {
                 consumer.poll(POLL);
             }
             consumer.commitSync();
+            System.out.println("share");
+            while (System.in.read() >= 0) {
+            }
         }
-        System.out.println("share");
     }
 }
