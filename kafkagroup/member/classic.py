@@ -380,11 +380,14 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             self._refused(code, "Heartbeat")
 
     def _beaten_late(self, token: int, code: int) -> None:
-        """A join has overtaken it, which will be told whatever else it says; but that another has
-        its instance id ends a member at once, even one whose joins are put off."""
+        """Nobody waits for it any more: the coordinator was doubted meanwhile, or a join has
+        overtaken it, which will be told all else; but that another has its instance id ends a
+        member at once, even one whose joins are put off."""
         member = self.member
-        is_mine = member.member_id and token > member.named_by and member.phase not in OVER
-        if is_mine and code == ErrorCode.FENCED_INSTANCE_ID:
+        if not member.member_id or token <= member.named_by or member.phase in OVER:
+            return
+        unknown = code == ErrorCode.UNKNOWN_MEMBER_ID and member.phase in COMMITTING
+        if unknown or code == ErrorCode.FENCED_INSTANCE_ID:
             self._refused(code, "Heartbeat")
 
     def _acknowledge(self, code: int) -> None:
