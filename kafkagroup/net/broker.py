@@ -223,8 +223,9 @@ class Broker:
                 return await self._connect(connection_id)
         finally:
             # Kept for those alone who wait for it: it takes more than the rest of an idle broker.
-            if not lock.locked():
-                self._connecting.pop(connection_id, None)
+            # By then others may have one of their own.
+            if not lock.locked() and self._connecting.get(connection_id) is lock:
+                del self._connecting[connection_id]
 
     async def _connect(self, connection_id: str) -> BrokerConnection:
         connection = self._connections.get(connection_id)
