@@ -87,6 +87,7 @@ class Fetcher:
         self._running: set[tuple[int, int]] = set()
         """Brokers that are fetched from, and over which of the connections to each."""
         self._room = Room(options.fetch_max_bytes)
+        self._starting = Chore(spawn, self._start_lanes, "lanes")
         self._leading = Chore(spawn, self._find_leaders, "leaders")
 
     @property
@@ -95,19 +96,23 @@ class Fetcher:
         return self._room.on_its_way
 
     def wake(self) -> None:
-        """There may be more to fetch: partitions, leaders, or positions. Each broker that leads
-        something has a task, from when it is needed on."""
+        """There may be more to fetch: partitions, leaders, or positions."""
         self.made_room()
-        if not self._all_led():
-            self._leading.ask()
-        for node_id, lane in self._lanes() - self._running:
-            self._running.add((node_id, lane))
-            self._spawn(partial(self._fetch_from, node_id, lane), "fetching")
+        # Not at once: who seeks in a thousand partitions would have all looked at a thousand times.
+        self._starting.ask()
 
     def made_room(self) -> None:
         """Less is buffered, or on its way, than was."""
         self._wake.set()
         self._wake = Latch()
+
+    async def _start_lanes(self) -> None:
+        """Each broker that leads something has a task, from when it is needed on."""
+        if not self._all_led():
+            self._leading.ask()
+        for node_id, lane in self._lanes() - self._running:
+            self._running.add((node_id, lane))
+            self._spawn(partial(self._fetch_from, node_id, lane), "fetching")
 
     def _lanes(self) -> set[tuple[int, int]]:
         """Brokers to fetch from, and over which of the connections to each."""

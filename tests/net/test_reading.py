@@ -716,6 +716,29 @@ async def test_a_partition_with_enough_records_waiting_is_not_fetched(reading: A
             assert await offsets_of(c, 10) == [*range(10)]
 
 
+async def test_who_seeks_in_many_partitions_has_brokers_looked_for_once(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look goes through all of them: two thousand seeks held up the loop for three seconds."""
+    looks: list[int] = []
+    lanes = fetcher.Fetcher._lanes
+
+    def counted(self: fetcher.Fetcher) -> set[tuple[int, int]]:
+        looks.append(1)
+        return lanes(self)
+
+    async with reading() as (kafka, consumer), consumer() as c:
+        kafka.add_partitions("t", 50)
+        partitions = [TopicPartition("t", n) for n in range(50)]
+        await c.assign(partitions)
+        await offsets_of(c, 10)
+        monkeypatch.setattr(fetcher.Fetcher, "_lanes", counted)
+        for tp in partitions:
+            c.seek(tp, 0)
+        assert await offsets_of(c, 10) == [*range(10)]
+        assert len(looks) == 1
+
+
 async def test_several_fetchers_share_the_partitions_of_a_broker(reading: Any) -> None:
     async with reading() as (kafka, consumer):
         kafka.add_partitions("t", 5)
