@@ -189,8 +189,7 @@ class Broker:
 
     def is_connected(self, connection_id: str = MAIN) -> bool:
         """Whether a connection is open."""
-        connection = self._connections.get(connection_id)
-        return connection is not None and not connection.closed
+        return self._open_connection(connection_id) is not None
 
     @property
     def connected(self) -> bool:
@@ -214,8 +213,7 @@ class Broker:
             await connection.aclose()
 
     async def _connection(self, connection_id: str) -> BrokerConnection:
-        connection = self._connections.get(connection_id)
-        if connection is not None and not connection.closed:
+        if (connection := self._open_connection(connection_id)) is not None:
             return connection
         lock = self._connecting.setdefault(connection_id, anyio.Lock())
         try:
@@ -227,10 +225,13 @@ class Broker:
             if not lock.locked() and self._connecting.get(connection_id) is lock:
                 del self._connecting[connection_id]
 
-    async def _connect(self, connection_id: str) -> BrokerConnection:
+    def _open_connection(self, connection_id: str) -> BrokerConnection | None:
         connection = self._connections.get(connection_id)
-        if connection is not None and not connection.closed:
-            return connection
+        return None if connection is None or connection.closed else connection
+
+    async def _connect(self, connection_id: str) -> BrokerConnection:
+        if (connection := self._open_connection(connection_id)) is not None:
+            return connection  # another has made it meanwhile
         closings = self._closings
         connection = await BrokerConnection.connect(
             self.host, self.port, self._options, self._tasks
@@ -420,12 +421,7 @@ class Broker:
                 for topic, partitions in _by_topic(offsets).items()
             ),
         )
-        answer = await self.request(
-            request,
-            connection_id=self._offsets,
-            timeout=self._offsets_timeout,
-            highest=_offsets_version(ids),
-        )
+        answer = await self._request_offsets(request, ids)
         names = {topic_id: name for name, topic_id in ids.items()}
         return OffsetCommitResponse(
             throttle_time_ms=answer.throttle_time_ms,
@@ -468,16 +464,20 @@ class Broker:
             group_id=group, member_id=member_id, member_epoch=member_epoch, topics=topics
         )
         request = OffsetFetchRequest(groups=(asked,), require_stable=require_stable)
-        answer = await self.request(
-            request,
-            connection_id=self._offsets,
-            timeout=self._offsets_timeout,
-            highest=_offsets_version(ids),
-        )
+        answer = await self._request_offsets(request, ids)
         names = {topic_id: name for name, topic_id in ids.items()}
         return OffsetFetchResponse(
             throttle_time_ms=answer.throttle_time_ms,
             groups=tuple(_with_names(g, names) for g in answer.groups),
+        )
+
+    async def _request_offsets(self, request: Request[R], topic_ids: Mapping[str, UUID]) -> R:
+        return await self.request(
+            request,
+            connection_id=self._offsets,
+            timeout=self._offsets_timeout,
+            # From version 10 committed offsets have no names of topics.
+            highest=None if topic_ids else 9,
         )
 
     # ------------------------------------------------------------ membership
@@ -572,11 +572,6 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)
     return by_topic
-
-
-def _offsets_version(topic_ids: Mapping[str, UUID]) -> int | None:
-    # From version 10 committed offsets have no names of topics.
-    return None if topic_ids else 9
 
 
 def _with_names(

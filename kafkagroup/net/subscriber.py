@@ -153,6 +153,7 @@ class Subscriber:
             driver.rejoin(reason)
 
     def _growth(self) -> str | None:
+        """Why the assignment is out of date, if it is."""
         counts = self._cluster.metadata.partition_counts(self._watched)
         for topic in sorted(self._watched):
             before, now = self._counts.get(topic, 0), counts.get(topic, 0)

@@ -67,13 +67,13 @@ class Tables:
 
     def exists(self, name: str) -> bool:
         if self.namespace is not None:
-            return bool(self.spark.catalog.tableExists(f"{self.namespace}.{name}"))
+            return bool(self.spark.catalog.tableExists(self._named(name)))
         files, path = file_system(self.spark, self.path(name))
         return bool(files.exists(path))
 
     def read(self, name: str) -> DataFrame:
         if self.namespace is not None:
-            return self.spark.read.table(f"{self.namespace}.{name}")
+            return self.spark.read.table(self._named(name))
         return self.spark.read.format(self.format).load(self.path(name))
 
     def append(self, name: str, rows: DataFrame) -> None:
@@ -85,12 +85,15 @@ class Tables:
 
     def _write(self, name: str, rows: DataFrame, mode: str) -> None:
         # What replaces a table may have other columns, of a later release: Delta wants to be told.
-        replacing = str(mode == "overwrite").lower()
-        writer = rows.write.format(self.format).mode(mode).option("overwriteSchema", replacing)
+        writer = rows.write.format(self.format).mode(mode)
+        writer = writer.option("overwriteSchema", mode == "overwrite")
         if self.namespace is not None:
-            writer.saveAsTable(f"{self.namespace}.{name}")
+            writer.saveAsTable(self._named(name))
         else:
             writer.save(self.path(name))
+
+    def _named(self, name: str) -> str:
+        return f"{self.namespace}.{name}"
 
 
 def run(
