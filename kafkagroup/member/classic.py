@@ -255,6 +255,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         # if this process has stood still since: what is sure is that it was after it was sent.
         self._set(
             generation_id=answer.generation_id,
+            generation_by=self.member.last_token,
             protocol_name=answer.protocol_name or "",
             leader_id=answer.leader,
             members={m.member_id: m.metadata for m in answer.members},
@@ -386,8 +387,11 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         member = self.member
         if not member.member_id or token <= member.named_by or member.phase in OVER:
             return
-        unknown = code == ErrorCode.UNKNOWN_MEMBER_ID and member.phase in COMMITTING
-        if unknown or code == ErrorCode.FENCED_INSTANCE_ID:
+        unknown = code == ErrorCode.UNKNOWN_MEMBER_ID
+        # One of a generation before this one is over for good reason.
+        ended = code == ErrorCode.ILLEGAL_GENERATION and token > member.generation_by
+        over = (unknown or ended) and member.phase in COMMITTING
+        if over or code == ErrorCode.FENCED_INSTANCE_ID:
             self._refused(code, "Heartbeat")
 
     def _acknowledge(self, code: int) -> None:

@@ -106,6 +106,8 @@ class Member(CoordinatedMember):
     named_by: int = 0
     """The last token from before it was given that id: what answers it was said of another."""
     generation_id: int = -1
+    generation_by: int = 0
+    """The last token from before that generation: what answers it was said of an earlier one."""
     protocol_name: str = ""
     leader_id: str = ""
     members: Mapping[str, bytes] = field(factory=dict)

@@ -118,6 +118,7 @@ COMPUTING = evolve(
     REJOINING,
     phase=Phase.COMPUTING,
     generation_id=5,
+    generation_by=3,
     protocol_name="range",
     leader_id="m1",
     members=MEMBERS,
@@ -1268,15 +1269,20 @@ def test_a_heartbeat_past_the_sync_does_not_keep_the_next_from_being_sent() -> N
     assert stable.beating is None
     beating, effects = step(stable, Woke(now=10.25))
     assert effects[0] == beat(7, 9.75)
-    assert step(beating, reply(6, beaten(E.ILLEGAL_GENERATION), now=10.25))[0] == beating
+    assert step(beating, reply(6, beaten(E.REBALANCE_IN_PROGRESS), now=10.25))[0] == beating
 
 
 def test_a_heartbeat_that_nobody_waits_for_may_say_that_the_membership_is_over() -> None:
-    """The coordinator was doubted while it was on its way; commits went on (seed 6290)."""
+    """The coordinator was doubted while it was on its way; commits went on (seeds 6290, 9875)."""
     doubting = step(BEATEN, CoordinatorDoubted(now=13.0, reason="no answer"))[0]
     assert (doubting.phase, doubting.beating) == (Phase.STABLE, None)
-    for code in (E.NONE, E.REBALANCE_IN_PROGRESS, E.ILLEGAL_GENERATION):
+    for code in (E.NONE, E.REBALANCE_IN_PROGRESS):
         assert step(doubting, reply(6, beaten(code), now=13.0))[0] == doubting
+    over, effects = step(doubting, reply(6, beaten(E.ILLEGAL_GENERATION), now=13.0))
+    assert (over.phase, over.member_id, over.holding) == (Phase.LOSING, "m1", False)
+    assert effects[0] == Lose(token=8, reason="the generation is over")
+    earlier = evolve(doubting, generation_by=6)
+    assert step(earlier, reply(6, beaten(E.ILLEGAL_GENERATION), now=13.0))[0] == earlier
     over, effects = step(doubting, reply(6, beaten(E.UNKNOWN_MEMBER_ID), now=13.0))
     assert (over.phase, over.member_id, over.holding) == (Phase.LOSING, "", False)
     assert effects[0] == Lose(token=8, reason="the coordinator does not know this member")

@@ -540,6 +540,17 @@ def test_s5_a_commit_by_number_may_go_back_over_what_nobody_sees():
     assert judge([*before, asked, attrs.evolve(sent, time=asked.time), late]) == []
 
 
+def test_s5_the_one_before_may_have_waited_for_its_connection_when_it_was_asked_for():
+    first = [written(0, -1, 2), opening(), starts(1, {T0: 0}), delivers(0)]
+    all_of_it = of(Committing, token=1, offsets=None)
+    named = of(Committing, token=2, offsets={T0: 1})
+    sent = [commits(2, answer=False, stored=False), commits(1, answer=False, stored=False)]
+    done = of(Committed, token=1, outcome="ok")
+    assert broken(first, all_of_it, named, 5.0, sent) == []
+    assert broken(first, named, 5.0, sent) == ["S5"]
+    assert broken(first, all_of_it, done, named, 5.0, sent) == ["S6", "S5"]
+
+
 def test_s4_a_commit_may_have_waited_for_its_connection_while_the_application_sought():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1), of(Sought, partition=T0, offset=0)]
     assert broken(first, commits(2)) == []
@@ -848,6 +859,31 @@ def test_s10_what_is_lost_was_taken():
     assert broken(first, beats("UNKNOWN_MEMBER_ID"), lost) == []
     assert broken(first, beats("NOT_COORDINATOR"), lost) == ["S10"]
     assert broken(first, 300.0, lost) == []  # max_poll_interval
+
+
+def test_s10_an_application_that_works_and_commits_has_not_come_for_more_since_it_was_given():
+    first = [opening(max_poll_interval=15.0), starts(1, {T0: 0})]
+    given, work, lost = of(Delivered, partition=T0, offset=0, sequence=0), 1.0, 13.99
+    *before, done, asks, ended, away, loses = told(
+        first,
+        given,
+        work,
+        of(Processed, partition=T0, offset=0),
+        of(Committing, token=1, offsets=None),
+        of(Committed, token=1, outcome="cancelled"),
+        of(Away),
+        lost,
+        of(Lost, partitions=(T0,)),
+    )
+    asks, ended, away = (attrs.evolve(event, time=done.time) for event in (asks, ended, away))
+
+    def wrong(*events):
+        return [violation.invariant for violation in judge([*before, done, *events])]
+
+    assert wrong(loses) == ["S10"]
+    assert wrong(asks, loses) == []
+    assert wrong(asks, ended, loses) == ["S10"]
+    assert wrong(asks, ended, away, loses) == []
     assert broken(first, of(Closing), lost) == []
 
 

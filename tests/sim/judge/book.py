@@ -93,7 +93,7 @@ class Tenure:
     asked: int = -1
     """The highest offset that the application has asked to commit, in numbers."""
     named: tuple[int, float] = (-1, -math.inf)
-    """The last one, and when."""
+    """The last one, and until when one that was asked for before may have left after it."""
     sent: int | None = None
     """The offset of the last commit that left."""
     sent_by: int = -1

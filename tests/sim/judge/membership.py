@@ -19,6 +19,9 @@ from ..events import (
     Answered,
     Appended,
     Assigned,
+    Away,
+    Committed,
+    Committing,
     Delivered,
     Event,
     Formed,
@@ -88,6 +91,10 @@ class Standing:
     """When the application last came to the client, or was given something by it."""
     polled_before: float = 0.0
     """And the time before that."""
+    given: float = 0.0
+    """When it was last given something."""
+    committing: int | None = None
+    """Its own call of `commit` that lasts."""
     expired: bool = False
     """The application was away for too long since the last join."""
     fenced: int | None = None
@@ -116,6 +123,9 @@ class Membership:
             Revoked: self._revoking,
             Delivered: self._delivered,
             Processed: self._processed,
+            Committing: self._committing,
+            Committed: self._committed,
+            Away: self._busied,
             Raised: self._raised,
             Formed: self._formed,
         }
@@ -311,9 +321,25 @@ class Membership:
         if event.time > standing.polled:
             standing.polled_before, standing.polled = standing.polled, event.time
 
+    def _committing(self, number: int, event: Committing) -> None:
+        if event.offsets is None:
+            self._busied(number, event)
+            self._standing(event.member)[1].committing = event.token
+
+    def _committed(self, number: int, event: Committed) -> None:
+        _, standing = self._standing(event.member)
+        if event.token == standing.committing:
+            standing.polled, standing.committing = event.time, None
+
+    def _busied(self, number: int, event: Committing | Away) -> None:
+        """It did something else before it came for more: to the client that counts as nothing."""
+        _, standing = self._standing(event.member)
+        if standing.polled == event.time:
+            standing.polled = standing.given
+
     def _delivered(self, number: int, event: Delivered) -> None:
         life, standing = self._standing(event.member)
-        standing.polled = event.time
+        standing.polled = standing.given = event.time
         if standing.fenced is not None:
             self._goes_on(number, event, life, standing, f"delivers {event.partition}")
 

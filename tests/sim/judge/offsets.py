@@ -18,6 +18,8 @@ itself its application is told of the cut, and seeks.
 
 from __future__ import annotations
 
+import math
+
 from kafkagroup import TopicPartition
 
 from ..events import (
@@ -251,6 +253,7 @@ class Offsets:
         life = self._book.life(event.member)
         if event.offsets is None:
             life.came_back = number
+        waiting = any(name == event.member for name, _ in self._asked)
         asked: dict[TopicPartition, tuple[Tenure, int]] = {}
         for tp, tenure in life.held.items():
             if event.offsets is None:
@@ -259,7 +262,8 @@ class Offsets:
             elif tp in event.offsets:
                 asked[tp] = (tenure, event.offsets[tp])
                 tenure.asked = max(tenure.asked, event.offsets[tp])
-                tenure.named = event.offsets[tp], event.time
+                until = math.inf if waiting else event.time + self._book.race
+                tenure.named = event.offsets[tp], until
                 if event.offsets[tp] != tenure.position or event.offsets[tp] < (tenure.sent or 0):
                     tenure.loose = True
         self._asked[event.member, event.token] = asked
@@ -336,11 +340,10 @@ class Offsets:
         if offset > max(done, tenure.asked) and not again and not log.adjoins(done, offset):
             text = f"{life.name} commits {tp}@{offset} and has processed up to {done}"
             self._book.report("S4", event, text, tenure.processed_by, number)
-        named, at = tenure.named
-        raced = tenure.sent_at <= at + self._book.race
-        if raced and offset == named and tenure.sent is not None:
-            # It was asked for while the one before was on its way out, which said of the same
-            # records: behind their marker too.
+        named, until = tenure.named
+        if tenure.sent_at <= until and offset == named and tenure.sent is not None:
+            # It was asked for while the one before was on its way out or waited for its connection,
+            # which said of the same records: behind their marker too.
             tenure.loose |= log.adjoins(offset, tenure.sent)
         if tenure.sent is not None and offset < tenure.sent and not tenure.loose:
             text = f"{life.name} commits {tp}@{offset} after {tenure.sent}"
