@@ -17,6 +17,7 @@ from kafkagroup._values import frozen
 from kafkagroup.assign import Assignor, GroupSpec, MemberSpec, protocol_name
 from kafkagroup.assign.check import standing_claims
 from kafkagroup.assign.spec import is_cooperative, told, user_data
+from kafkagroup.consume.basis import basis_in, encode_basis
 from kafkagroup.errors import (
     ConfigurationError,
     KafkaGroupError,
@@ -259,8 +260,10 @@ class Subscriber:
         owed = bool(self._had[0]) and session.last_poll > session.joined_at
         self._had = (sorted(assigned), generation.generation_id)
         if generation.is_leader and generation.generation_id != self._computed:
-            # KIP-814: a static leader that came back did not compute, but it watches all the same.
+            # KIP-814: a static leader that came back did not compute, but it watches all the same,
+            # and follows what changed while it was away.
             await self._watch(_subscriptions(generation.members))
+            self._counts = basis_in(generation.assignment) or self._counts
         if not owed:
             # It had nothing to come for. Another assignment is no poll: were it one, who is stuck
             # would keep partitions as long as the group rebalances.
@@ -332,7 +335,16 @@ class Subscriber:
             _check_handover(work.protocol_name, spec, assignment)
         if self._session.driver is not None:
             self._computed = self._session.driver.generation_id
-        return {m: encode_assignment(assignment.get(m, ())) for m in work.members}
+        return {
+            m: encode_assignment(assignment.get(m, ()), self._left_to(work.instance_ids.get(m)))
+            for m in work.members
+        }
+
+    def _left_to(self, instance_id: str | None) -> bytes | None:
+        """As leader: what a member is to know of the computing when it comes back."""
+        if instance_id is None or instance_id != self._session.options.group_instance_id:
+            return None
+        return encode_basis(self._counts)
 
     async def _loads(self) -> Mapping[TopicPartition, float]:
         """As leader: what the application says of the partitions' loads."""

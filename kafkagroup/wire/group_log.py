@@ -26,6 +26,7 @@ from kafkagroup.wire.schema import (
 __all__ = [
     "MAX_PARTITIONS",
     "Subscription",
+    "assigned_user_data",
     "decode_assignment",
     "decode_subscription",
     "encode_assignment",
@@ -120,11 +121,19 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
 
     A coordinator answers empty bytes to a member that the leader left out.
     """
+    return _flat(_assignment(data).assigned_partitions, "assignment")
+
+
+def assigned_user_data(data: bytes) -> bytes | None:
+    """What the leader added to an assignment. Raises: DecodeError."""
+    return _assignment(data).user_data
+
+
+def _assignment(data: bytes) -> ConsumerProtocolAssignment:
     if not data:
-        return ()
+        return ConsumerProtocolAssignment(assigned_partitions=())
     version = _version(data, "assignment")
-    body, _ = decode_prefix(ConsumerProtocolAssignment, version, data, _VERSION_BYTES)
-    return _flat(body.assigned_partitions, "assignment")
+    return decode_prefix(ConsumerProtocolAssignment, version, data, _VERSION_BYTES)[0]
 
 
 def _version(data: bytes, what: str) -> int:

@@ -206,6 +206,25 @@ async def test_a_topic_that_grows_between_the_computing_and_the_assignment(netwo
                 await anyio.sleep(0.1)
 
 
+async def test_a_topic_that_grows_while_the_static_leader_is_away(network: Any) -> None:
+    """Its assignment stands when it comes back, and nobody computes another (KIP-814)."""
+    static = {"group_instance_id": "a", "metadata_max_age_ms": 300_000}
+    async with cluster(network) as kafka:
+        async with consumer(**static) as before:
+            assert len(await before.wait_assignment()) == 4
+        async with consumer(**static) as same:
+            assert len(await same.wait_assignment()) == 4
+            await anyio.sleep(10)
+            assert len(kafka.requests(JoinGroupRequest)) == 2, "it came back to what stood"
+        kafka.add_partitions("t", 6)
+        async with consumer(**static) as after:
+            events = after.events()
+            found = [plain(await rebalanced(events))[:2] for _ in (1, 2)]
+            assert len(after.assignment()) == 6
+    grown = ((Cause.TOPICS,), "topic t went from 4 to 6 partitions")
+    assert found == [((Cause.JOINING,), ""), grown]
+
+
 async def test_partitions_that_nobody_knew_are_why_the_coordinator_assigns(network: Any) -> None:
     async with cluster(network) as kafka, consumer(group_protocol="consumer") as one:
         await one.wait_assignment()

@@ -1,0 +1,31 @@
+"""What a static leader leaves to itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkagroup.consume.basis import basis_in, encode_basis
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.group_log import decode_assignment, encode_assignment
+
+OWNED = (TopicPartition("t", 0), TopicPartition("u", 3))
+
+
+def test_it_is_found_beside_what_is_assigned() -> None:
+    for counts in ({"t": 1, "u": 4}, {"u": 100_000}, {}):
+        assignment = encode_assignment(OWNED, encode_basis(counts))
+        assert basis_in(assignment) == counts
+        assert decode_assignment(assignment) == OWNED
+
+
+@pytest.mark.parametrize(
+    "user_data",
+    [None, b"", b"\0" * 40, encode_basis({"t": 1})[:-1], encode_basis({"t": 1})[1:]],
+    ids=str,
+)
+def test_what_is_not_it_is_none(user_data: bytes | None) -> None:
+    assert basis_in(encode_assignment(OWNED, user_data)) is None
+
+
+def test_there_is_none_where_nothing_is_assigned() -> None:
+    assert basis_in(b"") is None
