@@ -1375,6 +1375,16 @@ def test_l2_who_was_turned_away_comes_again_once_all_is_well():
     assert broken(turned_away[:-1], 4.0, request("FindCoordinator")) == []
 
 
+def test_l2_who_had_begun_to_look_for_its_coordinator_waits_for_the_answer():
+    """It was lost before all was well: the request has to time out first."""
+    looks, again = (request("FindCoordinator", answer=False, connection=n) for n in (2, 3))
+    begin, well = [opening(), starts(1, {T0: 0})], Healed(time=0.0)
+    refused = beats("UNKNOWN_MEMBER_ID")
+    assert broken(begin, looks, well, refused, 4.0, again) == []
+    assert broken(begin, request("FindCoordinator"), well, refused, 4.0, again) == ["L2"]
+    assert broken(begin, looks, well, again, refused, 4.0, request("Metadata")) == ["L2"]
+
+
 def test_l2_who_is_turned_away_as_who_it_was_before_its_join_has_come_again_already():
     """Its heartbeat had to wait for a connection, and the join overtook it."""
 

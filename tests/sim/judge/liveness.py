@@ -94,6 +94,8 @@ class Pulse:
     """When it let go of something that nobody else gets before it has rejoined."""
     refused: tuple[float, int] | None = None
     """When it was told something after which it is to ask again, and has not."""
+    looks_since: float | None = None
+    """When it asked for its coordinator last, if it was not answered."""
     cancelling: tuple[float, int] | None = None
     """When a call was cancelled that has not ended."""
 
@@ -146,6 +148,7 @@ class Liveness:
         if event.api == "FindCoordinator":
             # There is nobody to send anything to.
             pulse.beaten_at = pulse.told_at = pulse.free = None
+            pulse.looks_since = event.time
         elif event.api in _MEMBERSHIP or event.api == "LeaveGroup":
             self._beat(number, event, life, pulse)
         if joins(event) or leaves(event):
@@ -214,6 +217,8 @@ class Liveness:
             return
         if pulse.away_since is not None or pulse.commits:
             return  # the application is told first, or asked
+        if pulse.looks_since is not None and pulse.looks_since < self._book.healed:
+            return  # it had begun to, and nobody told it that this was lost
         at, by = pulse.refused
         late = event.time - max(at, pulse.back_at, self._book.healed, life.hindered_until)
         if late > max(REJOIN, life.told.heartbeat_interval) + _SLACK:
@@ -235,10 +240,12 @@ class Liveness:
             pulse.free, pulse.freeing = (event.time, number), pulse.commits > 0
 
     def _answered(self, number: int, event: Answered) -> None:
-        if event.api not in _MEMBERSHIP:
-            return
         life = self._book.life(event.member)
         pulse = self._pulse(life)
+        if event.api == "FindCoordinator":
+            pulse.looks_since = None
+        if event.api not in _MEMBERSHIP:
+            return
         request = self._book.request(event)
         if event.api == "JoinGroup":
             pulse.joined_as = event.member_id or pulse.joined_as
