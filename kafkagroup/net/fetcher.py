@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from uuid import UUID
 
@@ -53,10 +53,10 @@ __all__ = ["Fetcher"]
 
 logger = logging.getLogger(__name__)
 
-_CONNECTION = "fetch"
-"""Connection id of the first lane to a broker; those of others have their number behind it."""
 _BUDGET = 0.001
 """Seconds that looking through an answer may keep the loop, and what came for one partition."""
+_PATIENCE = 5.0
+"""Seconds that a broker may keep a question, where nothing has come for a while."""
 _BY_NAME = 12
 """Highest version of Fetch that names topics; later ones go by topic id."""
 
@@ -86,6 +86,8 @@ class Fetcher:
         self._spawn = spawn
         self._running: set[tuple[int, int]] = set()
         """Brokers that are fetched from, and over which of the connections to each."""
+        self._parked: dict[tuple[int, int], Mapping[OwnedPartition, int]] = {}
+        """Those of them whose question the broker may keep for longer, and the offsets in it."""
         self._room = Room(options.fetch_max_bytes)
         self._starting = Chore(spawn, self._start_lanes, "lanes")
         self._leading = Chore(spawn, self._find_leaders, "leaders")
@@ -108,11 +110,25 @@ class Fetcher:
 
     async def _start_lanes(self) -> None:
         """Each broker that leads something has a task, from when it is needed on."""
-        if not self._all_led():
-            self._leading.ask()
-        for node_id, lane in self._lanes() - self._running:
-            self._running.add((node_id, lane))
-            self._spawn(partial(self._fetch_from, node_id, lane), "fetching")
+        while True:
+            if not self._all_led():
+                self._leading.ask()
+            for node_id, lane in self._lanes() - self._running:
+                self._running.add((node_id, lane))
+                self._spawn(partial(self._fetch_from, node_id, lane), "fetching")
+            overtaken = next(filter(self._is_overtaken, self._parked), None)
+            if overtaken is None:
+                return
+            # What was sent behind the question would wait with it.
+            del self._parked[overtaken]
+            node_id, lane = overtaken
+            if (node := self._cluster.metadata.nodes.get(node_id)) is not None:
+                await self._cluster.broker(node).disconnect(_connection(lane))
+
+    def _is_overtaken(self, parked: tuple[int, int]) -> bool:
+        """Whether there is something to ask for that is not in the question."""
+        ready = self._ready(self._led(*parked), room=1)
+        return any(self._parked[parked].get(o) != o.fetch_offset for o in ready)
 
     def _lanes(self) -> set[tuple[int, int]]:
         """Brokers to fetch from, and over which of the connections to each."""
@@ -152,52 +168,74 @@ class Fetcher:
     async def _fetch_from(self, node_id: int, lane: int) -> None:
         pauses, early = Pauses(self._cluster.options), Pauses(self._cluster.options)
         session = FetchSession()
+        base = wait = self._options.fetch_max_wait
         while True:
             self._ask_leaders_again(node_id)
             wake = self._wake
-            led = [
-                o
-                for o in self._delivery.owned.values()
-                if self._source_of(o) == node_id and self._lane_of(o) == lane
-            ]
             now = self._clock()
-            sound = [o for o in led if not is_doubtful(self._cluster.metadata, o)]
-            if len(sound) < len(led):
+            led = self._led(node_id, lane)
+            if any(is_doubtful(self._cluster.metadata, o) for o in led):
                 self._look_up()
             room = self._room.share(
                 buffered=self._delivery.buffered_bytes,
                 unread=self._delivery.unread_bytes,
                 lanes=len(self._running),
             )
-            ready = wanted(
-                sound,
-                now,
-                room=room,
-                records_per_partition=self._options.queued_max_records,
-            )
+            ready = self._ready(led, room)
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None or not ready:
                 retries = [o.retry_at for o in led if o.retry_at > now]
                 with anyio.move_on_at(min(retries, default=float("inf"))):
                     await wake.wait()
                 continue
+            if len(ready) < len(led) or any(o.replica >= 0 for o in led):
+                # Of some nobody tells when they are to be asked for again; and not all followers
+                # answer what they have kept when something comes.
+                wait = base
+            if wait > base:
+                self._parked[node_id, lane] = {o: o.fetch_offset for o in ready}
             try:
-                stale, empty = await self._fetch(node, lane, ready, session, room)
+                stale, empty = await self._fetch(node, lane, ready, session, room, wait)
                 if stale:
                     await self._cluster.refresh()
                 pauses.reset()
-                if empty and self._clock() - now < self._options.fetch_max_wait / 2:
+                if empty and self._clock() - now < base / 2:
                     # The broker does not wait for records, so we do.
                     await early.wait()
                 else:
                     early.reset()
+                one_is_enough = self._options.fetch_min_bytes <= 1
+                wait = min(2 * wait, max(base, _PATIENCE)) if empty and one_is_enough else base
             except (TransportError, RemoteProtocolError) as error:
                 session.reset()  # nobody knows what the broker has heard
+                overtaken = wait > base and (node_id, lane) not in self._parked
+                wait = base
+                if overtaken:
+                    continue
                 for owned in ready:
                     self._forget_replica(owned, node_id)
                 logger.info("fetching from broker %d: %s", node_id, error)
                 await pauses.wait()
                 await self._try_refresh()
+            finally:
+                self._parked.pop((node_id, lane), None)
+
+    def _led(self, node_id: int, lane: int) -> list[OwnedPartition]:
+        """What is fetched from a broker over one of the connections to it."""
+        return [
+            o
+            for o in self._delivery.owned.values()
+            if self._source_of(o) == node_id and self._lane_of(o) == lane
+        ]
+
+    def _ready(self, led: list[OwnedPartition], room: int) -> list[OwnedPartition]:
+        """What of it may be asked for now."""
+        return wanted(
+            (o for o in led if not is_doubtful(self._cluster.metadata, o)),
+            self._clock(),
+            room=room,
+            records_per_partition=self._options.queued_max_records,
+        )
 
     def _ask_leaders_again(self, node_id: int) -> None:
         """Give back to their leaders what was read from this replica for long enough."""
@@ -221,10 +259,17 @@ class Fetcher:
             logger.info("metadata: %s", error)
 
     async def _fetch(
-        self, node: Node, lane: int, ready: list[OwnedPartition], session: FetchSession, room: int
+        self,
+        node: Node,
+        lane: int,
+        ready: list[OwnedPartition],
+        session: FetchSession,
+        room: int,
+        wait: float,
     ) -> tuple[bool, bool]:
-        """One fetch of up to `room` bytes; answer whether metadata has turned out to be stale, and
-        whether nothing came at all, no error either."""
+        """One fetch of up to `room` bytes, for which the broker waits up to `wait` seconds; answer
+        whether metadata has turned out to be stale, and whether nothing came at all, no error
+        either."""
         part = session.request(*self._entries(ready))
         asked = {o.tp: (o, o.fetch_offset, o.checked_epoch) for o in ready}
         broker = self._cluster.broker(node)
@@ -232,9 +277,9 @@ class Fetcher:
         self._room.asked(coming)
         try:
             answer = await broker.request(
-                self._request(part, room),
-                connection_id=_CONNECTION if lane == 0 else f"{_CONNECTION}-{lane}",
-                timeout=self._cluster.options.request_timeout + self._options.fetch_max_wait,
+                self._request(part, room, wait),
+                connection_id=_connection(lane),
+                timeout=self._cluster.options.request_timeout + wait,
                 highest=None if part.by_id else _BY_NAME,
             )
         finally:
@@ -296,10 +341,10 @@ class Fetcher:
             owned.checked_epoch = leader_epoch
         return entries, ids
 
-    def _request(self, part: SessionRequest, room: int) -> FetchRequest:
+    def _request(self, part: SessionRequest, room: int, wait: float) -> FetchRequest:
         options = self._options
         return FetchRequest(
-            max_wait_ms=round(options.fetch_max_wait * 1000),
+            max_wait_ms=round(wait * 1000),
             min_bytes=options.fetch_min_bytes,
             max_bytes=room,
             isolation_level=options.isolation_level,
@@ -401,6 +446,11 @@ class Fetcher:
         # To full ticks: a hundred partitions that fail are asked for together, not one by one.
         tick = 2 * options.retry_backoff
         owned.retry_at = math.ceil((self._clock() + pause) / tick) * tick
+
+
+def _connection(lane: int) -> str:
+    """The id of a lane's connection to a broker."""
+    return "fetch" if lane == 0 else f"fetch-{lane}"
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:

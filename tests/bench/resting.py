@@ -29,8 +29,8 @@ CONSUMERS = 200
 AT_ONCE = 20
 """How many start at a time."""
 
-WARM_UP = 6.0
-"""Seconds after which none is busy with having started, or beats more often for that."""
+WARM_UP = 10.0
+"""Seconds after which none is busy with having started, or asks and beats more often for that."""
 
 MEMORY = Target(50, 100.0)
 """KiB each."""

@@ -739,6 +739,77 @@ async def test_who_seeks_in_many_partitions_has_brokers_looked_for_once(
         assert len(looks) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, 5.0),
+        ({"fetch_max_wait_ms": 100}, 5.0),
+        ({"fetch_max_wait_ms": 9_000}, 9.0),
+        ({"fetch_min_bytes": 2}, 0.5),
+    ],
+    ids=str,
+)
+async def test_where_nothing_comes_a_broker_keeps_the_question_for_longer(
+    reading: Any, options: Any, seconds: float
+) -> None:
+    """But where it waits for more than a byte: it would keep what there is for as long."""
+    async with reading() as (kafka, consumer), consumer(**options) as c:
+        await c.assign([TP])
+        await offsets_of(c, 10)
+        await anyio.sleep(30)
+        asked = len(kafka.requests(FetchRequest))
+        await anyio.sleep(90)
+        assert len(kafka.requests(FetchRequest)) - asked == 90 / seconds
+        kafka.produce("t", ["!" * 100])
+        with anyio.fail_after(0.1):
+            assert await offsets_of(c, 1) == [10]
+
+
+@pytest.mark.parametrize("how", ["seek", "assign", "anew", "back", "resume"])
+async def test_what_is_new_does_not_wait_for_the_answer_to_what_is_idle(
+    reading: Any, how: str
+) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        other = TopicPartition("t", 1)
+        kafka.produce("t", ["x"], partition=1)
+        await c.assign([TP, other] if how == "resume" else [TP])
+        await offsets_of(c, 11 if how == "resume" else 10)
+        if how == "resume":
+            c.pause(other)
+            kafka.produce("t", ["y"], partition=1)
+        await anyio.sleep(30.3)
+        match how:
+            case "seek":
+                c.seek(TP, 9)
+            case "assign":
+                await c.assign([TP, other])
+            case "anew":
+                await c.assign([other])
+            case "back":
+                await c.assign([])
+                await c.assign([TP])
+                c.seek(TP, 9)
+            case _:
+                c.resume(other)
+        began = anyio.current_time()
+        await c.getone()
+        # Who has paused something is asked about again after `fetch_max_wait_ms`.
+        assert anyio.current_time() - began < (0.5 if how == "resume" else 0.1)
+        assert await c.getmany(timeout=1) == {}
+
+
+async def test_what_was_read_up_does_not_wait_long_for_the_answer_to_what_is_idle(
+    reading: Any,
+) -> None:
+    async with reading() as (kafka, consumer), consumer(queued_max_records=5) as c:
+        await c.assign([TP, TopicPartition("t", 1)])
+        await c.getone()
+        kafka.produce("t", ["more"], partition=0)
+        await anyio.sleep(30)
+        with anyio.fail_after(0.6):
+            assert await offsets_of(c, 10) == [*range(1, 11)]
+
+
 async def test_several_fetchers_share_the_partitions_of_a_broker(reading: Any) -> None:
     async with reading() as (kafka, consumer):
         kafka.add_partitions("t", 5)
