@@ -17,6 +17,7 @@ cdef class Delivery:
     cdef RecordReader _records
     cdef Record _stuck
     cdef tuple _kept
+    cdef public object heavy
     cdef tuple _hand
     cdef bint _lazy
     cdef bint _views

@@ -138,6 +138,8 @@ class Delivery:
         """A record that the deserializer refused: met again until the application seeks."""
         self._kept: tuple[OwnedPartition, Exception] | None = None
         """An error that came behind records which had to be handed out first, and whose it is."""
+        self.heavy: RecordReader | None = None
+        """Reads that batch too, which was better inflated by a thread first; else it is here."""
         self._hand: tuple[OwnedPartition, ...] = ()
 
     # ------------------------------------------------------------ ownership
@@ -204,7 +206,7 @@ class Delivery:
     def _leave(self, owned: OwnedPartition) -> None:
         if self._current is owned:
             self._current = self._batch = None
-            self._stuck = self._records = None
+            self._stuck = self._records = self.heavy = None
         if self._kept is not None and self._kept[0] is owned:
             self._kept = None
         if owned in self._turn:
@@ -264,7 +266,7 @@ class Delivery:
         self._hand = ()
 
     def next_record(self) -> Record | None:
-        """The next record, now in hand; None when nothing is buffered.
+        """The next record, now in hand; None when nothing is buffered, or it is in a `heavy` batch.
 
         Raises: CorruptRecordError, once, and DeserializationError, until the application seeks;
         the position stays before the record.
@@ -275,7 +277,7 @@ class Delivery:
             owned = self._current
             if owned is None:
                 owned = self._open_batch()
-                if owned is None:
+                if owned is None or self.heavy is not None:
                     return None
             record = self._read(owned)
             if record is not None:
@@ -295,7 +297,7 @@ class Delivery:
             owned = self._current
             if owned is None:
                 owned = self._open_batch()
-                if owned is None:
+                if owned is None or self.heavy is not None:
                     return None
             lazy = self._lazy or (unread and self._convert is None)
             batch = self._skip(owned, most) if lazy else self._read_many(owned, most)
@@ -379,6 +381,7 @@ class Delivery:
         # Control batches are the broker's markers of transactions: passed over, offsets and all.
         passed_over = batch.is_control or batch.hidden
         self._records = None if passed_over else batch.records(owned.position, views=self._views)
+        self.heavy = self._records if batch.is_heavy else None
         return owned
 
     def _close_batch(self, owned: OwnedPartition) -> None:

@@ -15,6 +15,7 @@ import anyio
 from kafkagroup.errors import ConsumerClosedError
 from kafkagroup.net.session import Session
 from kafkagroup.types import Record
+from kafkagroup.wire.records import RecordReader
 
 __all__ = ["Reader", "Records"]
 
@@ -72,10 +73,14 @@ class Reader:
             # the clock is asked before anything is handed out.
             driver = session.driver
             owns = driver is None or now < driver.owning_until
-            if owns and (taken := take()) is not None:
-                session.last_poll = now
-                self._grant(now)
-                return taken
+            if owns:
+                if self._delivery.heavy is None and (taken := take()) is not None:
+                    session.last_poll = now
+                    self._grant(now)
+                    return taken
+                if self._delivery.heavy is not None:
+                    now = await self._inflate(self._delivery.heavy)
+                    continue
             session.unsure = not owns
             now = await self._wait()
 
@@ -113,6 +118,22 @@ class Reader:
             await anyio.lowlevel.checkpoint()
         finally:
             self._reading = False
+        self.task = anyio.get_current_task().id
+        self._checkpointed = anyio.current_time()
+        return self._checkpointed
+
+    async def _inflate(self, heavy: RecordReader) -> float:
+        """Have a thread do what would keep the loop for milliseconds."""
+        self._reading = True
+        self._lease.end()
+        try:
+            # To its end: who comes with hardly any time would never be given what is in it.
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(heavy.inflate)
+        finally:
+            self._reading = False
+        if self._delivery.heavy is heavy:
+            self._delivery.heavy = None
         self.task = anyio.get_current_task().id
         self._checkpointed = anyio.current_time()
         return self._checkpointed

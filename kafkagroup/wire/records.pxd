@@ -14,6 +14,7 @@ cdef object _NO_HEADERS
 cdef class RecordReader:
     cdef object _batch
     cdef object _data
+    cdef object _trouble
     cdef object _topic
     cdef object _timestamp_type
     cdef const unsigned char[::1] _buf
@@ -47,6 +48,7 @@ cdef class RecordReader:
         offset="long long",
     )
     cpdef Py_ssize_t skip(self, Py_ssize_t most) except -1
+    cpdef inflate(self)
     cpdef RecordReader fork(self)
     cpdef void stop_after(self, Py_ssize_t most) noexcept
     cdef void _open(self) except *

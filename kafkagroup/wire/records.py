@@ -81,6 +81,15 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 
 _CODECS = tuple(Codec)
+
+_HEAVY = {
+    Codec.GZIP: 128 * 1024,
+    Codec.ZSTD: 256 * 1024,
+    Codec.LZ4: 1024 * 1024,
+    Codec.SNAPPY: 1024 * 1024,
+}
+"""Bytes from which on a batch takes a millisecond or more to inflate: ten times what it takes to
+have a thread do that."""
 _NO_HEADERS: Headers = ()
 
 
@@ -229,6 +238,11 @@ class RecordBatch:
             return ControlType(kind) if kind in (0, 1) else None
         return None
 
+    @property
+    def is_heavy(self) -> bool:
+        """Whether inflating it keeps an event loop for so long that a thread is worth it."""
+        return len(self.raw) >= _HEAVY.get(self.codec, _MAX_OFFSET)
+
     def records(self, start_offset: int = 0, *, views: bool = False) -> RecordReader:
         """Decode the records from `start_offset` on; what lies below is skipped in silence.
 
@@ -296,6 +310,7 @@ class RecordReader:
         "_timestamp",
         "_timestamp_type",
         "_topic",
+        "_trouble",
         "_value_at",
         "_value_end",
         "_views",
@@ -304,6 +319,7 @@ class RecordReader:
     def __init__(self, batch: RecordBatch, start_offset: int, views: bool) -> None:
         self._batch = batch
         self._data: Buffer | None = None
+        self._trouble: DecodeError | None = None
         self._views = views
         self._start_offset = start_offset
         self._topic = batch.topic
@@ -367,6 +383,18 @@ class RecordReader:
             skipped += 1
         return skipped
 
+    def inflate(self) -> None:
+        """What the first record would have to do; another thread may. It is that which raises."""
+        try:
+            data = self._batch._inflate()
+            self._batch._check_count(len(data))
+        except DecodeError as error:
+            self._trouble = error
+            return
+        self._buf = data
+        self._end = len(data)
+        self._data = data
+
     def fork(self) -> RecordReader:
         """Another reader of the same records, at the same place."""
         if self._left and self._data is None:
@@ -385,14 +413,11 @@ class RecordReader:
         self._most = most
 
     def _open(self) -> None:
-        try:
-            data = self._data = self._batch._inflate()
-            self._batch._check_count(len(data))
-        except DecodeError:
+        if self._trouble is None:
+            self.inflate()
+        if self._trouble is not None:
             self._left = 0
-            raise
-        self._buf = data
-        self._end = len(data)
+            raise self._trouble
 
     def _step(self) -> bool:
         """Find the next record at or above the start; answer whether there is one."""

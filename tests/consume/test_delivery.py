@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from struct import pack, pack_into
 
 import pytest
@@ -14,6 +15,7 @@ from kafkagroup.consume.delivery import Batch, Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import CorruptRecordError, DeserializationError
 from kafkagroup.types import OffsetAndMetadata, Record, TimestampType, TopicPartition
+from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.records import (
     NewRecord,
     RecordBatch,
@@ -104,6 +106,23 @@ def ask_batch(delivery: Delivery, most: int) -> Batch | None:
 
 
 # ---------------------------------------------------------------- records
+
+
+@pytest.mark.parametrize("end", ["pause", "seek", "revoke"])
+def test_a_heavy_batch_is_no_longer_to_be_inflated_once_it_is_left(end: str) -> None:
+    data = encode_batch([NewRecord(None, Random(1).randbytes(140_000))], codec=Codec.GZIP)
+    delivery = owning(T0)
+    delivery.add(delivery.owned[T0], [*read_batches(data, topic="t", partition=0)])
+    assert ask(delivery) is None
+    assert delivery.heavy is not None
+    match end:
+        case "pause":
+            delivery.pause(T0)
+        case "seek":
+            delivery.seek(T0, 0)
+        case _:
+            delivery.revoke([T0])
+    assert delivery.heavy is None
 
 
 def test_a_record_is_processed_when_the_next_one_is_asked_for() -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import random
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from struct import pack_into
 from typing import Any
 from uuid import UUID
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
+from crc32c import crc32c
 
 from kafkagroup import Consumer
 from kafkagroup.errors import (
@@ -28,6 +32,7 @@ from kafkagroup.net import fetcher
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.arrow import schema
+from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -863,6 +868,118 @@ async def test_batches_of_arrow(reading: Any) -> None:
             seen += batch.column("offset").to_pylist()
             assert await c.position(TP) == len(seen)
         assert seen == list(range(10))
+
+
+# ---------------------------------------------------------------- what a thread inflates
+
+
+def heavy_batch(codec: Codec, size: int, count: int = 4) -> bytes:
+    """Of records that cannot be made smaller; the batch has about `size` bytes."""
+    values = random.Random(1)
+    records = [NewRecord(None, values.randbytes(size // count), 1_000) for _ in range(count)]
+    return encode_batch(records, codec=codec)
+
+
+async def one_by_one(c: Consumer) -> list[int]:
+    return await offsets_of(c, 5)
+
+
+async def iterated(c: Consumer) -> list[int]:
+    return [r.offset async for r in take(c, 5)]
+
+
+async def in_batches(c: Consumer) -> list[int]:
+    return [r.offset async for batch in take(c.batches(3), 3) for r in batch]
+
+
+async def in_columns(c: Consumer) -> list[int]:
+    found: list[int] = []
+    async for batch in take(c.batches(3, arrow=True), 3):
+        found += batch.column("offset").to_pylist()
+    return found
+
+
+async def without_time(c: Consumer) -> list[int]:
+    found: list[int] = []
+    while len(found) < 5:
+        found += [r.offset for r in (await c.getmany(3)).get(TP, [])]
+        await anyio.sleep(1)
+    return found
+
+
+async def take(items: AsyncIterator[Any], count: int) -> AsyncIterator[Any]:
+    for _ in range(count):
+        yield await anext(items)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is given to threads, which are none here: virtual time would not wait for them."""
+    work: list[object] = []
+
+    async def run_sync(do: Callable[[], object]) -> None:
+        work.append(do)
+        await anyio.sleep(0.01)
+        do()
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    return work
+
+
+@pytest.mark.parametrize("read_all", [one_by_one, iterated, in_batches, in_columns, without_time])
+@pytest.mark.parametrize(
+    ("codec", "size"),
+    [
+        (Codec.GZIP, 140_000),
+        (Codec.ZSTD, 280_000),
+        (Codec.LZ4, 1_060_000),
+        (Codec.SNAPPY, 1_060_000),
+    ],
+    ids=lambda value: str(getattr(value, "name", value)),
+)
+async def test_a_thread_inflates_what_would_keep_the_loop(
+    reading: Any, threads: list[object], read_all: Any, codec: Codec, size: int
+) -> None:
+    async with reading(records=0) as (kafka, consumer), consumer() as c:
+        kafka.append("t", 0, heavy_batch(codec, size))
+        kafka.append("t", 0, heavy_batch(codec, size // 2, count=1))
+        await c.assign([TP])
+        assert await read_all(c) == [0, 1, 2, 3, 4]
+        assert len(threads) == 1
+
+
+async def test_what_was_let_go_of_while_a_thread_inflated_it_is_not_handed_out(
+    reading: Any, threads: list[object]
+) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        kafka.append("t", 0, heavy_batch(Codec.GZIP, 140_000))
+        await c.assign([TP])
+        c.seek(TP, 10)
+        async with anyio.create_task_group() as tasks:
+
+            async def seek() -> None:
+                while not threads:
+                    await anyio.sleep(0.001)
+                c.seek(TP, 3)
+
+            tasks.start_soon(seek)
+            assert (await c.getone()).offset == 3
+        assert await offsets_of(c, 10) == [*range(4, 14)]
+
+
+async def test_what_a_thread_cannot_inflate_is_told_where_it_lies(
+    reading: Any, threads: list[object]
+) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        damaged = bytearray(heavy_batch(Codec.GZIP, 140_000))
+        damaged[len(damaged) // 2] ^= 0xFF
+        pack_into(">I", damaged, 17, crc32c(bytes(damaged[21:])))
+        kafka.append("t", 0, bytes(damaged))
+        await c.assign([TP])
+        assert await offsets_of(c, 10) == [*range(10)]
+        with pytest.raises(CorruptRecordError, match="t/0 at offset 10: gzip"):
+            await c.getone()
+        assert len(threads) == 1
 
 
 async def test_without_pyarrow_no_batch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

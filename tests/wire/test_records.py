@@ -176,6 +176,7 @@ def test_java_batch_field_by_field() -> None:
         "producer_epoch": 3,
         "base_sequence": 5,
         "is_transactional": True,
+        "is_heavy": False,
         "is_control": False,
         "count": 3,
         "hidden": False,
