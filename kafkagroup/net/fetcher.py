@@ -188,10 +188,7 @@ class Fetcher:
                 with anyio.move_on_at(min(retries, default=float("inf"))):
                     await wake.wait()
                 continue
-            if len(ready) < len(led) or any(o.replica >= 0 for o in led):
-                # Of some nobody tells when they are to be asked for again; and not all followers
-                # answer what they have kept when something comes.
-                wait = base
+            wait = self._patience(wait, led, ready)
             if wait > base:
                 self._parked[node_id, lane] = {o: o.fetch_offset for o in ready}
             try:
@@ -204,8 +201,7 @@ class Fetcher:
                     await early.wait()
                 else:
                     early.reset()
-                one_is_enough = self._options.fetch_min_bytes <= 1
-                wait = min(2 * wait, max(base, _PATIENCE)) if empty and one_is_enough else base
+                wait = 2 * wait if empty else base
             except (TransportError, RemoteProtocolError) as error:
                 session.reset()  # nobody knows what the broker has heard
                 overtaken = wait > base and (node_id, lane) not in self._parked
@@ -219,6 +215,19 @@ class Fetcher:
                 await self._try_refresh()
             finally:
                 self._parked.pop((node_id, lane), None)
+
+    def _patience(
+        self, wait: float, led: list[OwnedPartition], ready: list[OwnedPartition]
+    ) -> float:
+        """How much of `wait`, in seconds, a broker may keep the question; `fetch_max_wait` where
+        there may be something that it does not answer at once."""
+        base = self._options.fetch_max_wait
+        # Of what is not in the question nobody tells when it is to be asked for again; and not all
+        # followers answer what they have kept when something comes.
+        asked_for_all = len(ready) == len(led) and all(o.replica < 0 for o in led)
+        if asked_for_all and self._options.fetch_min_bytes <= 1:
+            return min(wait, max(base, _PATIENCE))
+        return base
 
     def _led(self, node_id: int, lane: int) -> list[OwnedPartition]:
         """What is fetched from a broker over one of the connections to it."""
