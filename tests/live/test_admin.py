@@ -32,6 +32,7 @@ from kafkagroup.assign import (
     cooperative_sticky_assignor,
     range_assignor,
 )
+from kafkagroup.consume.basis import encode_basis
 from kafkagroup.errors import (
     DecodeError,
     ErrorCode,
@@ -95,7 +96,7 @@ async def test_a_group_of_consumers(bootstrap, name, fill):
                 client_id="me",
                 host="/127.0.0.1",
                 metadata=encode_subscription(subscription),
-                assignment=encode_assignment(owned),
+                assignment=encode_assignment(owned, encode_basis({name: 3})),
                 subscription=subscription,
                 partitions=owned,
             ),

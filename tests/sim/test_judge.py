@@ -1179,6 +1179,16 @@ def test_l1_who_has_not_heard_for_a_session_delivers_nothing_before_it_hears():
     assert broken(silent(3.0)) == ["L1"]
 
 
+def test_l1_what_waited_for_its_connection_counts_from_before_it_left():
+    def late(connection):
+        heard = request("Heartbeat", connection=connection)
+        comes_back = of(Processed, partition=T0, offset=0)
+        return rejoining(of(Away), 4.0, heard, 3.0, comes_back, 0.5, delivers(1))
+
+    assert broken(late(1)) == ["L1"]
+    assert broken(late(2)) == []
+
+
 def test_l1_nor_longer_than_the_group_waits_for_who_is_to_rejoin():
     told = request("Heartbeat", connection=2, error="REBALANCE_IN_PROGRESS")
 

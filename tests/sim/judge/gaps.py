@@ -57,6 +57,9 @@ class _Window:
     sure_since: float = 0.0
     """Since when, and until when, it knows that what it has is its own."""
     sure_until: float = 0.0
+    held_back: set[tuple[int, int]] = attrs.field(factory=set)
+    """Requests of its membership that left some time after they were due: connection and number. It
+    counts from then."""
     calm_at: float = 0.0
     """When it last asked something that found no rebalance under way, or ended one."""
 
@@ -98,6 +101,8 @@ class Gaps:
 
     def _sent(self, number: int, event: Sent) -> None:
         life, window = self._of(event.member)
+        if event.api in _MEMBERSHIP and life.has_waited(event.time):
+            window.held_back.add((event.connection, event.correlation))
         if event.api == "JoinGroup" and life.held and life.told.cooperative:
             window.rejoining = window.rejoining or (event.time, number)
             window.staying = None
@@ -109,6 +114,8 @@ class Gaps:
             for tp, reach in event.offsets.items():
                 if asked is None or asked[0] > window.sought.get(tp, -1):
                     window.reach[tp] = (reach, event.time)
+        elif (event.connection, event.correlation) in window.held_back:
+            window.held_back.remove((event.connection, event.correlation))
         elif event.api in _MEMBERSHIP and (
             event.error == "NONE"
             or (event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS")
