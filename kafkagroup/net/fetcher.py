@@ -57,6 +57,8 @@ _BUDGET = 0.001
 """Seconds that looking through an answer may keep the loop, and what came for one partition."""
 _PATIENCE = 5.0
 """Seconds that a broker may keep a question, where nothing has come for a while."""
+_IMPATIENCE = 0.5
+"""Whoever sets less than this default for `fetch_max_wait` wants it to be so always."""
 _BY_NAME = 12
 """Highest version of Fetch that names topics; later ones go by topic id."""
 
@@ -88,6 +90,8 @@ class Fetcher:
         """Brokers that are fetched from, and over which of the connections to each."""
         self._parked: dict[tuple[int, int], Mapping[OwnedPartition, int]] = {}
         """Those of them whose question the broker may keep for longer, and the offsets in it."""
+        self._overtaken: set[tuple[int, int]] = set()
+        """Those whose connection was closed over such a question."""
         self._room = Room(options.fetch_max_bytes)
         self._starting = Chore(spawn, self._start_lanes, "lanes")
         self._leading = Chore(spawn, self._find_leaders, "leaders")
@@ -121,6 +125,7 @@ class Fetcher:
                 return
             # What was sent behind the question would wait with it.
             del self._parked[overtaken]
+            self._overtaken.add(overtaken)
             node_id, lane = overtaken
             if (node := self._cluster.metadata.nodes.get(node_id)) is not None:
                 await self._cluster.broker(node).disconnect(_connection(lane))
@@ -189,8 +194,7 @@ class Fetcher:
                     await wake.wait()
                 continue
             wait = self._patience(wait, led, ready)
-            if wait > base:
-                self._parked[node_id, lane] = {o: o.fetch_offset for o in ready}
+            self._overtaken.discard((node_id, lane))
             try:
                 stale, empty = await self._fetch(node, lane, ready, session, room, wait)
                 if stale:
@@ -204,17 +208,14 @@ class Fetcher:
                 wait = 2 * wait if empty else base
             except (TransportError, RemoteProtocolError) as error:
                 session.reset()  # nobody knows what the broker has heard
-                overtaken = wait > base and (node_id, lane) not in self._parked
                 wait = base
-                if overtaken:
+                if (node_id, lane) in self._overtaken:
                     continue
                 for owned in ready:
                     self._forget_replica(owned, node_id)
                 logger.info("fetching from broker %d: %s", node_id, error)
                 await pauses.wait()
                 await self._try_refresh()
-            finally:
-                self._parked.pop((node_id, lane), None)
 
     def _patience(
         self, wait: float, led: list[OwnedPartition], ready: list[OwnedPartition]
@@ -225,7 +226,7 @@ class Fetcher:
         # Of what is not in the question nobody tells when it is to be asked for again; and not all
         # followers answer what they have kept when something comes.
         asked_for_all = len(ready) == len(led) and all(o.replica < 0 for o in led)
-        if asked_for_all and self._options.fetch_min_bytes <= 1:
+        if asked_for_all and self._options.fetch_min_bytes <= 1 and base >= _IMPATIENCE:
             return min(wait, max(base, _PATIENCE))
         return base
 
@@ -284,6 +285,8 @@ class Fetcher:
         broker = self._cluster.broker(node)
         coming = min(room, len(ready) * self._options.max_partition_fetch_bytes)
         self._room.asked(coming)
+        if wait > self._options.fetch_max_wait:
+            self._parked[node.node_id, lane] = {o: o.fetch_offset for o in ready}
         try:
             answer = await broker.request(
                 self._request(part, room, wait),
@@ -292,6 +295,7 @@ class Fetcher:
                 highest=None if part.by_id else _BY_NAME,
             )
         finally:
+            self._parked.pop((node.node_id, lane), None)
             self._room.answered(coming)
             if len(self._running) > 1:
                 self.made_room()  # another lane may have waited for it

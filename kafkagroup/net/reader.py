@@ -15,7 +15,6 @@ import anyio
 from kafkagroup.errors import ConsumerClosedError
 from kafkagroup.net.session import Session
 from kafkagroup.types import Record
-from kafkagroup.wire.records import RecordReader
 
 __all__ = ["Reader", "Records"]
 
@@ -64,23 +63,27 @@ class Reader:
         now = session.clock()
         if now - self._checkpointed > _BUDGET:
             now = await self._checkpoint()
+        inflated = False
         while True:
             if session.closing:
                 raise ConsumerClosedError("the consumer is closed")
-            if session.fatal is not None or session.errors:
+            # What went wrong behind a batch is not told before that: not while it was inflated.
+            if not inflated and (session.fatal is not None or session.errors):
                 session.raise_error()
             # After a stop of the process or the loop the group may have given our partitions away:
             # the clock is asked before anything is handed out.
             driver = session.driver
             owns = driver is None or now < driver.owning_until
-            if owns:
-                if self._delivery.heavy is None and (taken := take()) is not None:
-                    session.last_poll = now
-                    self._grant(now)
-                    return taken
-                if self._delivery.heavy is not None:
-                    now = await self._inflate(self._delivery.heavy)
-                    continue
+            inflated = owns and self._delivery.heavy is not None
+            if inflated:
+                now = await self._inflate()
+                continue
+            if owns and (taken := take()) is not None:
+                session.last_poll = now
+                self._grant(now)
+                return taken
+            if owns and self._delivery.heavy is not None:
+                continue
             session.unsure = not owns
             now = await self._wait()
 
@@ -122,8 +125,10 @@ class Reader:
         self._checkpointed = anyio.current_time()
         return self._checkpointed
 
-    async def _inflate(self, heavy: RecordReader) -> float:
+    async def _inflate(self) -> float:
         """Have a thread do what would keep the loop for milliseconds."""
+        heavy = self._delivery.heavy
+        assert heavy is not None
         self._reading = True
         self._lease.end()
         try:
