@@ -486,7 +486,8 @@ async def test_an_idle_consumer_sends_heartbeats_and_parked_fetches_and_nothing_
             found = asked(kafka) - before
             assert found.keys() == {HeartbeatRequest, FetchRequest}
             assert found[HeartbeatRequest] == pytest.approx(50, abs=1)
-            assert found[FetchRequest] == pytest.approx(100, abs=1)
+            # Where nothing comes a broker may keep a question for 5 s.
+            assert found[FetchRequest] == pytest.approx(20, abs=1)
 
 
 MOST = 20
