@@ -133,7 +133,7 @@ def encode(*given):
 
 async def test_start_is_not_looked_at(bootstrap, name, fill):
     await fill(1, {0: values(1, 2)})
-    async with grouped(bootstrap, name) as consumer:
+    async with grouped(bootstrap, name, autocommit=False) as consumer:
         with anyio.fail_after(20):
             assert await consumer.consume(name, start=-1) in ([], [1, 2])
             await consumer.determine_offsets(name, start=-1)
