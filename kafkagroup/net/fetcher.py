@@ -132,7 +132,7 @@ class Fetcher:
 
     def _is_overtaken(self, parked: tuple[int, int]) -> bool:
         """Whether there is something to ask for that is not in the question."""
-        ready = self._ready(self._led(*parked), room=1)
+        ready = self._ready(self._sound(self._led(*parked)), room=1)
         return any(self._parked[parked].get(o) != o.fetch_offset for o in ready)
 
     def _lanes(self) -> set[tuple[int, int]]:
@@ -179,14 +179,15 @@ class Fetcher:
             wake = self._wake
             now = self._clock()
             led = self._led(node_id, lane)
-            if any(is_doubtful(self._cluster.metadata, o) for o in led):
+            sound = self._sound(led)
+            if len(sound) < len(led):
                 self._look_up()
             room = self._room.share(
                 buffered=self._delivery.buffered_bytes,
                 unread=self._delivery.unread_bytes,
                 lanes=len(self._running),
             )
-            ready = self._ready(led, room)
+            ready = self._ready(sound, room)
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None or not ready:
                 retries = [o.retry_at for o in led if o.retry_at > now]
@@ -238,10 +239,14 @@ class Fetcher:
             if self._source_of(o) == node_id and self._lane_of(o) == lane
         ]
 
-    def _ready(self, led: list[OwnedPartition], room: int) -> list[OwnedPartition]:
-        """What of it may be asked for now."""
+    def _sound(self, led: list[OwnedPartition]) -> list[OwnedPartition]:
+        """What of it is known to be good with its leader."""
+        return [o for o in led if not is_doubtful(self._cluster.metadata, o)]
+
+    def _ready(self, sound: list[OwnedPartition], room: int) -> list[OwnedPartition]:
+        """What of that may be asked for now."""
         return wanted(
-            (o for o in led if not is_doubtful(self._cluster.metadata, o)),
+            sound,
             self._clock(),
             room=room,
             records_per_partition=self._options.queued_max_records,

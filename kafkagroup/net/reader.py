@@ -8,6 +8,7 @@ compiler is at hand, by the types in `reader.pxd`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -115,30 +116,27 @@ class Reader:
 
     async def _checkpoint(self) -> float:
         """Let others run."""
-        self._reading = True
-        self._lease.end()
-        try:
-            await anyio.lowlevel.checkpoint()
-        finally:
-            self._reading = False
-        self.task = anyio.get_current_task().id
-        self._checkpointed = anyio.current_time()
-        return self._checkpointed
+        return await self._step_aside(anyio.lowlevel.checkpoint)
 
     async def _inflate(self) -> float:
         """Have a thread do what would keep the loop for milliseconds."""
         heavy = self._delivery.heavy
         assert heavy is not None
+        # To its end: who comes with hardly any time would never be given what is in it.
+        with anyio.CancelScope(shield=True):
+            now = await self._step_aside(partial(anyio.to_thread.run_sync, heavy.inflate))
+        if self._delivery.heavy is heavy:
+            self._delivery.heavy = None
+        return now
+
+    async def _step_aside(self, meanwhile: Callable[[], Awaitable[object]]) -> float:
+        """Let others run until this is done; answers the time then."""
         self._reading = True
         self._lease.end()
         try:
-            # To its end: who comes with hardly any time would never be given what is in it.
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(heavy.inflate)
+            await meanwhile()
         finally:
             self._reading = False
-        if self._delivery.heavy is heavy:
-            self._delivery.heavy = None
         self.task = anyio.get_current_task().id
         self._checkpointed = anyio.current_time()
         return self._checkpointed
