@@ -102,6 +102,8 @@ class Positions:
                     self._failed(owned, error)
                 elif owned.tp in found.offsets:
                     self._start_at_committed(owned, found.offsets[owned.tp])
+            # The log may have been cut since: a broker that keeps a question would ask that late.
+            self._validation.wake()
             self._found()
         else:
             for owned in fresh:

@@ -771,13 +771,17 @@ async def test_where_nothing_comes_a_broker_keeps_the_question_for_longer(
             assert await offsets_of(c, 1) == [10]
 
 
-@pytest.mark.parametrize("how", ["seek", "assign", "anew", "back", "resume"])
+@pytest.mark.parametrize("how", ["seek", "assign", "committed", "anew", "back", "resume"])
 async def test_what_is_new_does_not_wait_for_the_answer_to_what_is_idle(
     reading: Any, how: str
 ) -> None:
-    async with reading() as (kafka, consumer), consumer() as c:
+    async with reading() as (kafka, consumer), consumer(group_id="g") as c:
         other = TopicPartition("t", 1)
         kafka.produce("t", ["x"], partition=1)
+        if how == "committed":
+            # Of which its leader is asked first whether it still stands.
+            await c.assign([other])
+            await c.commit({other: OffsetAndMetadata(0, leader_epoch=0)})
         await c.assign([TP, other] if how == "resume" else [TP])
         await offsets_of(c, 11 if how == "resume" else 10)
         if how == "resume":
@@ -787,7 +791,7 @@ async def test_what_is_new_does_not_wait_for_the_answer_to_what_is_idle(
         match how:
             case "seek":
                 c.seek(TP, 9)
-            case "assign":
+            case "assign" | "committed":
                 await c.assign([TP, other])
             case "anew":
                 await c.assign([other])
