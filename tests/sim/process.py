@@ -374,7 +374,8 @@ class Process:
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         generation = self._look()
         self._tell(Assigned, partitions=tuple(partitions), generation=generation)
-        if self.plan.callback == "seek":
+        # Whoever is about to close would leave the group where it goes back to.
+        if self.plan.callback == "seek" and not self._stopping:
             for tp in partitions:
                 # It knows better than the group how far it was: from a place of its own.
                 if (reached := self._reached.get(tp)) is not None:

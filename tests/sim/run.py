@@ -19,7 +19,7 @@ from uuid import UUID
 import anyio
 import attrs
 
-from kafkagroup import TopicPartition
+from kafkagroup import OffsetAndMetadata, TopicPartition
 from kafkagroup.errors import ErrorCode
 from kafkagroup.net import engine
 from kafkagroup.testing import EmbeddedKafka
@@ -256,14 +256,17 @@ class _World:
         # Past the markers come those that commit by themselves, if there is time; nobody else.
         unhurried = anyio.current_time() > self.plan.heal + _PASSED
         for tp in self._partitions():
-            end = log_end = self.kafka.log_end(*tp)
-            if unhurried:
-                end = visible.get(tp, 0)
-            elif tp in committed and committed[tp].offset > log_end:
-                return False  # of a log that was cut since, and may have grown again
-            if end and (tp not in committed or committed[tp].offset < end):
+            end = visible.get(tp, 0) if unhurried else self.kafka.log_end(*tp)
+            if end and (tp not in committed or self._reached(tp, committed[tp]) < end):
                 return False
         return True
+
+    def _reached(self, tp: TopicPartition, committed: OffsetAndMetadata) -> int:
+        """How far that is in the log as it is: one that was cut since may have grown again."""
+        partition = self.cluster.partition(*tp)
+        assert partition is not None
+        _, end = partition.log.end_of_epoch(committed.leader_epoch)
+        return committed.offset if end < 0 else min(committed.offset, end)
 
     # ------------------------------------------------------------ members
 
