@@ -579,6 +579,17 @@ def test_s4_a_commit_that_leaves_in_the_moment_of_a_seek_was_asked_for_before():
     assert wrong(at_once, twice) == ["S4"]
 
 
+def test_s4_as_may_all_that_leaves_once_it_is_connected():
+    """Whichever of them is first."""
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
+    waited = request("FindCoordinator", connection=2, answer=False)
+    *before, looks, commit, _, _ = told(
+        first, of(Sought, partition=T0, offset=0), waited, commits(2)
+    )
+    assert judge([*before, looks, attrs.evolve(commit, time=looks.time)]) == []
+    assert [v.invariant for v in judge([*before, looks, commit])] == ["S4"]
+
+
 def test_s4_or_for_a_broker_that_wanted_silence():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
     muted = request("Heartbeat", asked={"generation": 1}, told={"throttle": 0.5})
@@ -1258,12 +1269,32 @@ def test_l2_when_all_is_well_the_records_are_processed():
     assert broken(first, healed, commits(1), closes(T0), finished(1, 2)) == ["L2"]
 
 
+def test_l2_nobody_commits_again_what_a_commit_that_comes_late_takes_back():
+    """Nor where the log was cut before, below which it may go back."""
+    late = Stored(time=0.0, partition=T0, offset=1, member_id="A", generation=1)
+    begun = [written(0, 1), opening(), starts(1, {T0: 0}), delivers(0)]
+    given_up = commits(1, answer=False, stored=False)
+    overtaken = [given_up, delivers(1), commits(2), late, Healed(time=0.0), closes(T0)]
+    assert broken(begun, overtaken, finished(1, 2)) == []
+    assert broken(begun, cut(1, 2), [overtaken[0], delivers(1, anew=1)], overtaken[2:]) == []
+    again = [begun, cut(1, 2), given_up, delivers(1, anew=1), overtaken[2:]]
+    assert broken(again, finished(1, 2)) == []
+    assert broken(again, cut(1, 3), finished(1, 2)) == ["L2"]
+
+
 def test_l2_what_a_dead_member_had_is_taken_over():
     dead = [opening(), starts(1, {T0: 0}), Healed(time=0.0), of(Killed), opening("b")]
     heir = starts(2, {T0: 0}, member="b")
     assert broken(dead, 8.0, heir) == []
     assert broken(dead, 30.0, heir) == ["L2"]
     assert 8.0 < examine(told(dead, 8.0, heir)).figures.takeover < 9.0
+
+
+def test_l2_but_not_what_another_has_by_then():
+    """It stood still, and did not hear that it was given away, before it died."""
+    both = [opening(), starts(1, {T0: 0}), opening("b"), starts(2, {T0: 0}, member="b")]
+    goes_on = [[0.9, beats(member="b", generation=2)] for _ in range(30)]
+    assert broken(both, Healed(time=0.0), of(Killed), goes_on, closes(T0, member="b")) == []
 
 
 def test_l2_when_nothing_else_is_in_the_way_it_is_within_the_session_and_two_seconds():

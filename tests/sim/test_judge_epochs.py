@@ -3,10 +3,12 @@
 Stories as in `test_judge`, and in its words.
 """
 
+import attrs
 import pytest
 
 from kafkagroup import TopicPartition
 from sim.events import Closing, Ended, Formed, Healed, Lost, Revoked, Revoking, Thawed
+from sim.judge import judge
 from sim.test_judge import (
     T0,
     T1,
@@ -20,6 +22,7 @@ from sim.test_judge import (
     opening,
     request,
     revokes,
+    told,
     written,
 )
 
@@ -154,6 +157,32 @@ def test_s10_but_not_for_one_that_gave_up_on_the_answer():
     assert broken(HAS_BOTH, sent, of(Thawed), answer, again) == []
     elsewhere = beats(2, owned=(T0, T1), now=3, connection=2)
     assert broken(HAS_BOTH, sent, answer, elsewhere) == []
+
+
+def test_s10_nor_for_one_that_looked_for_its_coordinator_meanwhile():
+    """A commit had found it gone: an answer that comes all the same is not waited for any more."""
+    looks = request("FindCoordinator", connection=2)
+    again, at_rest = beats(2, owned=(T0, T1), now=3), beats(3)
+    assert broken(HAS_BOTH, beats(2, now=3), looks, again) == []
+    assert broken(HAS_BOTH, looks, beats(2, now=3), again) == ["S10"]
+    # Once it has named an epoch it knows of it.
+    assert broken(HAS_BOTH, beats(2, now=3), at_rest, looks, again) == ["S10"]
+    gone = beats(2, error="UNKNOWN_MEMBER_ID", now=0)
+    assert broken(HAS_BOTH, gone, looks, beats(2, owned=(T0, T1), error="UNKNOWN_MEMBER_ID")) == []
+
+
+def test_s10_a_heartbeat_that_waited_may_leave_when_the_place_is_lost():
+    """For a broker that wanted silence, or while its process stood still."""
+    loses = [is_well(max_poll_interval=15.0), owns(2, T0, T1), 14.5]
+    lost, late = of(Lost, partitions=(T0, T1)), beats(2)
+    muted = beats(2, connection=1)
+    muted[-1] = attrs.evolve(muted[-1], throttle=1.0)
+    assert "S10" not in broken(loses, muted, 0.98, lost, late, beats(-1))
+    assert "S10" in broken(loses, muted, 0.5, lost, late, beats(-1))
+    *before, thawed, gone, beat, answer = told(loses, 6.0, of(Thawed), lost, late)
+    at_once = [attrs.evolve(event, time=thawed.time) for event in (gone, beat)]
+    assert "S10" not in [v.invariant for v in judge([*before, thawed, *at_once, answer])]
+    assert "S10" in [v.invariant for v in judge([*before, thawed, gone, beat, answer])]
 
 
 def test_s10_who_is_in_does_not_join_again():

@@ -129,10 +129,10 @@ class Life:
     """Its requests are in the history."""
     in_flight: dict[tuple[int, int], tuple[int, Sent]] = attrs.field(factory=dict)
     """Connection and correlation id -> the request, and its number."""
-    used: set[int] = attrs.field(factory=set)
-    """Connections that more than a greeting was sent over."""
+    used: dict[int, float] = attrs.field(factory=dict)
+    """Connections that more than a greeting was sent over, and since when."""
     has_connected: bool = False
-    """What it sent last is the first on its connection: it may have waited for that."""
+    """What it sent last is among the first on its connection: it may have waited for that."""
     sure_until: float = math.inf
     """Until when it can be sure to be in its group: a session after it last asked."""
     found_by: int = -1
@@ -230,6 +230,7 @@ class Log:
         del self.sequences[end:], self.flags[end:]
         self.cuts.append(end)
         self.floor, self.checked = min(self.floor, end), min(self.checked, end)
+        self.reached = min(self.reached, end)
 
 
 DELIVERED, PROCESSED, HIDDEN, PASSED = 1, 2, 4, 8

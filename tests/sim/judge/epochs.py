@@ -39,9 +39,12 @@ class Standing:
     """What that was answered with; 0 outside of the group."""
     before: int = 0
     """The epoch before that one, of the same membership."""
+    named: int = 0
+    """The epoch that its last heartbeat named."""
     left: int = 0
-    """The epoch that it left in, if it has."""
+    """The epoch that it left or lost its place in, if it has."""
     epoch_by: int = -1
+    """The last answer."""
     over: int = -1
     """The connection that it was sent over."""
     overlooked: bool = False
@@ -89,6 +92,7 @@ class Epochs:
         else:
             standing.left, standing.epoch = standing.epoch, 0
         standing.beat, standing.heard, standing.over = number, False, event.connection
+        standing.named = event.generation
 
     def _joins(self, number: int, event: Sent, life: Life, standing: Standing) -> None:
         if standing.epoch and not (standing.overlooked or event.connection != standing.over):
@@ -107,12 +111,14 @@ class Epochs:
         standing.said.clear()
 
     def _beats(self, number: int, event: Sent, life: Life, standing: Standing) -> None:
-        # Nobody changes the connection that an answer has just come over: it was given up.
-        overlooked = standing.overlooked or event.connection != standing.over
-        overlooked = overlooked and event.generation == standing.before
-        late = life.has_waited(event.time) and event.generation == standing.left
-        if late and not standing.epoch:
-            return  # it waited, and so did what it left with
+        # Nobody changes the connection that an answer has just come over, or looks for whoever has
+        # just answered: it was given up.
+        elsewhere = event.connection != standing.over or life.found_by > standing.epoch_by
+        overlooked = standing.overlooked or elsewhere
+        overlooked = overlooked and event.generation == standing.before == standing.named
+        waited = life.has_waited(event.time) or event.time <= life.thawed_at
+        if waited and event.generation == standing.left and not standing.epoch:
+            return  # it waited, and so did what it left with, or what it lost its place by
         if event.generation != standing.epoch and not overlooked:
             now = standing.epoch or "none"
             text = f"{life.name} beats for epoch {event.generation}, in {now}"
@@ -152,10 +158,9 @@ class Epochs:
             standing.before, standing.epoch, standing.epoch_by = standing.epoch, 0, number
         if event.error != "NONE" or request[1].generation < 0:
             return
-        standing.heard = True
+        standing.heard, standing.epoch_by = True, number
         if event.generation > 0 and event.generation != standing.epoch:
             standing.before, standing.epoch = standing.epoch, event.generation
-            standing.epoch_by = number
         if event.assigned is not None:
             standing.targets.append((number, event.time, event.assigned))
             standing.given.update(event.assigned)
@@ -185,7 +190,7 @@ class Epochs:
         standing = self._standings.get(self._book.life(event.member))
         if standing is not None:
             # It may have left without a word: it does not know whom to tell.
-            standing.epoch, standing.beat = 0, -1
+            standing.left, standing.epoch, standing.beat = standing.epoch, 0, -1
             standing.targets.clear()
 
     # ------------------------------------------------------------ the end

@@ -131,8 +131,9 @@ class _Course:
         life.assigned_to = life.assigned_to or event.api == BEATS
         life.in_flight[event.connection, event.correlation] = (number, event)
         if event.api not in _GREETING:
-            life.has_connected = event.connection not in life.used
-            life.used.add(event.connection)
+            # All that has waited leaves at once.
+            since = life.used.setdefault(event.connection, event.time)
+            life.has_connected = event.time == since
 
     def _answered(self, number: int, event: Answered) -> None:
         if event.api != "Fetch" and event.error not in _QUIETLY:

@@ -372,7 +372,8 @@ class Liveness:
         calm = event.time - healed > longest_wait(life)
         patience = _time_to_take_over(life) if calm else longest_wait(life)
         for tp, tenure in life.tenures.items():
-            if tenure.ended_by == number:
+            # What was given to another while this one stood still has an owner.
+            if tenure.ended_by == number and self._book.log(tp).holder is tenure:
                 self._orphans[tp] = (life, event.time, number, patience)
 
     def _assigned(self, number: int, event: Assigned) -> None:

@@ -434,10 +434,11 @@ class Offsets:
         tenure = self._committer(event)
         back = log.stored is not None and offset < log.stored
         # What comes late, after a later one, was overtaken on the way.
-        if back and not (tenure is not None and (tenure.loose or (tenure.sent or 0) > offset)):
+        overtaken = tenure is not None and (tenure.sent or 0) > offset
+        if back and not (overtaken or (tenure is not None and tenure.loose)):
             text = f"the commit of {tp} goes back from {log.stored} to {offset}"
             self._book.report("S5", event, text, log.stored_by, number)
-        elif back and tenure is not None and not tenure.loose:
+        elif back and overtaken:
             log.reached = max(log.reached, log.stored or 0)
         log.stored, log.stored_by = offset, number
         log.floor, log.floor_by = offset, number
