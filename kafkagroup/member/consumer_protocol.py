@@ -31,7 +31,16 @@ from kafkagroup.member.consumer_requests import (
     join_request,
     leave_request,
 )
-from kafkagroup.member.consumer_state import BEATING, MOVES, OVER, RESTING, Member, Phase, Share
+from kafkagroup.member.consumer_state import (
+    BEATING,
+    MOVES,
+    OVER,
+    RESTING,
+    Member,
+    Phase,
+    Share,
+    lacks,
+)
 from kafkagroup.member.consumer_vocabulary import (
     ConsumerEffect,
     ConsumerEvent,
@@ -254,19 +263,32 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         self._set(
             said=member.saying,
             saying=None,
-            acknowledged=member.beat_sent,
             session_ends=member.beat_sent + member.config.session_timeout,
             attempts=0,
             complained=False,
         )
         if answer.heartbeat_interval_ms > 0:
             self._set(broker_interval=answer.heartbeat_interval_ms / 1000)
-        if answer.assignment is not None:
-            self._set(target=_share(answer.assignment))
+        self._own_on(None if answer.assignment is None else _share(answer.assignment))
         if changed:
             self._settle()
         elif self.now >= member.settled_at:
             self._set(hurried=0)
+
+    def _own_on(self, target: Share | None) -> None:
+        """The coordinator knew us after the heartbeat was sent. But for what it takes away it waits
+        no longer than the rebalance timeout, however often it hears of us meanwhile."""
+        member, config = self.member, self.member.config
+        said, sent, asked_at = member.said, member.beat_sent, member.asked_at
+        if said is not None and said.reconciled == member.reconciled and member.telling is None:
+            asked_at = None
+        if target is not None:
+            if asked_at is None and lacks(target, member.target or {}):
+                asked_at = sent
+            self._set(target=target)
+        if asked_at is not None:
+            sent = min(sent, asked_at + config.rebalance_timeout - config.session_timeout)
+        self._set(asked_at=asked_at, acknowledged=max(member.acknowledged, sent))
 
     def _refused(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         """An error code; whatever the heartbeat said is to be said again."""
@@ -474,6 +496,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 _OUTSIDE: Mapping[str, Any] = {
     "epoch": 0,
     "target": None,
+    "asked_at": None,
     "owned": {},
     "taking": {},
     "telling": None,

@@ -19,6 +19,7 @@ __all__ = [
     "Phase",
     "Share",
     "Statement",
+    "lacks",
 ]
 
 Share = Mapping[UUID, tuple[int, ...]]
@@ -122,6 +123,9 @@ class Member(CoordinatedMember):
     """How often the application has taken up what was assigned."""
     telling: int | None = None
     """Token of that reconciliation."""
+    asked_at: float | None = None
+    """When the heartbeat was sent by whose answer something is to be let go of; None once the
+    coordinator has surely heard that it was."""
     names: Mapping[UUID, str] = field(factory=dict)
     """Topic id -> name, of all that were asked for."""
     asked: frozenset[UUID] = frozenset()
@@ -196,7 +200,10 @@ class Member(CoordinatedMember):
         claimed = {**self.owned, **{t: tuple(sorted(p)) for t, p in both.items()}}
         if self.said is None or self.said.reconciled != self.reconciled:
             return claimed
-        said = self.said.owned
-        let_go = any({*p} - {*claimed.get(t, ())} for t, p in said.items())
         # What is being taken up is said once that is done.
-        return claimed if let_go else said
+        return claimed if lacks(claimed, self.said.owned) else self.said.owned
+
+
+def lacks(share: Share, other: Share) -> bool:
+    """Whether anything of the other is not in the share."""
+    return any({*p} - {*share.get(t, ())} for t, p in other.items())

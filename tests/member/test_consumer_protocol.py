@@ -648,6 +648,25 @@ def test_how_long_ownership_is_sure() -> None:
     ]
 
 
+def test_no_longer_than_the_group_waits_for_what_is_to_be_let_go_of() -> None:
+    """Whose word that it has let go never came to the coordinator is thrown out, and what it has is
+    another's; it went on for a session after its last heartbeat."""
+    asked, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
+    assert asked.owning_until == 20.0
+    late = evolve(asked, beating=9, beat_sent=65.0, saying=asked.statement, session_ends=75.0)
+    assert step(late, reply(9, answer(), now=65.0))[0].owning_until == 10.0 + 60.0
+    once_more = step(late, reply(9, answer(share={}), now=65.0))[0]
+    assert once_more.owning_until == 10.0 + 60.0
+    done, _ = step(late, Taken(now=65.0, token=5))
+    assert step(done, reply(9, answer(), now=65.0))[0].owning_until == 10.0 + 60.0
+    told = evolve(done, saying=done.statement)
+    assert step(told, reply(9, answer(), now=65.0))[0].owning_until == 75.0
+    # In the same answer it may be asked for more.
+    again = step(told, reply(9, answer(share={}), now=65.0))[0]
+    later = evolve(again, beating=9, beat_sent=120.0, saying=again.statement)
+    assert step(later, reply(9, answer(), now=120.0))[0].owning_until == 65.0 + 60.0
+
+
 # ---------------------------------------------------------------- leaving
 
 
