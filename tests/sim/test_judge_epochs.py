@@ -179,6 +179,9 @@ def test_s10_a_heartbeat_that_waited_may_leave_when_the_place_is_lost():
     muted[-1] = attrs.evolve(muted[-1], throttle=1.0)
     assert "S10" not in broken(loses, muted, 0.98, lost, late, beats(-1))
     assert "S10" in broken(loses, muted, 0.5, lost, late, beats(-1))
+    # Whatever another broker has asked for since.
+    other = request("Metadata", connection=3, told={"node": 7, "throttle": 9.0})
+    assert "S10" not in broken(loses, muted, other, 0.96, lost, late, beats(-1))
     *before, thawed, gone, beat, answer = told(loses, 6.0, of(Thawed), lost, late)
     at_once = [attrs.evolve(event, time=thawed.time) for event in (gone, beat)]
     assert "S10" not in [v.invariant for v in judge([*before, thawed, *at_once, answer])]
@@ -199,6 +202,17 @@ def test_s10_after_what_may_not_be_known_all_is_said_again():
     refused = [HAS_BOTH, beats(2, error="COORDINATOR_LOAD_IN_PROGRESS", now=0), 0.2]
     assert broken(refused, beats(2, owned=(T0, T1))) == []
     assert broken(refused, beats(2)) == ["S10"]
+
+
+def test_s10_unless_what_was_given_up_before_left_in_between():
+    """It had to wait for its connection, to who was the coordinator until then."""
+    said, answer = beats(2, owned=(T0, T1))
+    late = beats(2, owned=(T0, T1), error="NOT_COORDINATOR", now=0, connection=2)
+    assert broken(HAS_BOTH, said, late[0], answer, late[1], beats(2)) == []
+    assert broken(HAS_BOTH, said, answer, late, beats(2)) == ["S10"]
+    assert broken(HAS_BOTH, said, late, beats(2)) == ["S10"]
+    refused = beats(2, owned=(T0, T1), error="NOT_COORDINATOR", now=0)
+    assert "S10" in broken(HAS_BOTH, refused[0], late[0], refused[1], late[1], beats(2))
 
 
 def test_s10_what_is_taken_up_is_what_was_assigned():

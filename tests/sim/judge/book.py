@@ -139,8 +139,8 @@ class Life:
     """The last answer to where its coordinator is."""
     frozen: bool = False
     thawed_at: float = -math.inf
-    muted_until: float = -math.inf
-    """Until when a broker wants to hear nothing of it (KIP-219)."""
+    muted: dict[int, float] = attrs.field(factory=dict)
+    """Broker -> until when it wants to hear nothing of it (KIP-219)."""
     closing: tuple[int, float] | None = None
     over: bool = False
     """It was killed, or has ended."""
@@ -157,12 +157,13 @@ class Life:
     def has_waited(self, now: float) -> bool:
         """Whether what it sends may have been on its way out for long: it waited for a connection,
         or for a broker that wanted to hear nothing."""
-        return self.has_connected or abs(now - self.muted_until) < _HELD_BACK
+        held_back = any(abs(now - until) < _HELD_BACK for until in self.muted.values())
+        return self.has_connected or held_back
 
     @property
     def hindered_until(self) -> float:
         """Until when it could not do what is asked of it in time."""
-        return max(self.thawed_at, self.muted_until)
+        return max((self.thawed_at, *self.muted.values()))
 
 
 @attrs.define(eq=False)

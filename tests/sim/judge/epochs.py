@@ -33,6 +33,9 @@ class Standing:
     named_by: int = -1
     beat: int = -1
     """The last heartbeat that was sent."""
+    aside: int = -1
+    """The one before it, if that one was not answered when this one left over a connection that it
+    may have waited for: then this is the older one, and given up."""
     heard: bool = False
     """The coordinator has taken that one, and its answer came."""
     epoch: int = 0
@@ -91,6 +94,8 @@ class Epochs:
             self._beats(number, event, life, standing)
         else:
             standing.left, standing.epoch = standing.epoch, 0
+        flying = any(by == standing.beat for by, _ in life.in_flight.values())
+        standing.aside = standing.beat if flying and life.has_connected else -1
         standing.beat, standing.heard, standing.over = number, False, event.connection
         standing.named = event.generation
 
@@ -151,7 +156,11 @@ class Epochs:
         request = self._book.request(event)
         life = self._book.life(event.member)
         standing = self._standings.get(life)
-        if request is None or standing is None or request[0] != standing.beat:
+        if request is None or standing is None:
+            return
+        if request[0] == standing.aside:
+            standing.heard |= event.error == "NONE"
+        if request[0] != standing.beat:
             return
         standing.overlooked = request[1].time <= life.thawed_at
         if event.error in GONE or request[1].generation < 0:

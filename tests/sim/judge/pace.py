@@ -107,9 +107,9 @@ class Pace:
         life, steps = self._of(event.member)
         if event.throttle > 0:
             broker, until = event.node or -event.connection, event.time + event.throttle
-            life.muted_until = max(life.muted_until, until)
             if until > steps.silent.get(broker, (0.0, 0.0, -1))[1]:
                 steps.silent[broker] = (event.time, until, number)
+                life.muted[broker] = until
         if event.error == "NONE":
             steps.refused.pop(event.api, None)
             return
