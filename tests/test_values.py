@@ -168,6 +168,13 @@ def test_one_that_is_like_another(kit: Any, change: Any) -> None:
         change(before, third=3)
 
 
+@pytest.mark.parametrize("change", [attrs.evolve, _values.evolve])
+def test_one_that_is_like_another_is_looked_at_as_any_new_one(change: Any) -> None:
+    before = with_hooks(COMMON)(1)
+    after = change(before, x=2)
+    assert (after.x, after.seen) == (2, ["x=1", "x=2"])
+
+
 @_values.frozen
 class Pickled:
     x: int

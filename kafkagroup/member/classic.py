@@ -9,7 +9,7 @@ KIP-345 (static members), KIP-559 (protocol checks), KIP-800 (reasons), KIP-814 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import assert_never
+from typing import Any, assert_never
 
 from kafkagroup.errors import (
     COORDINATOR_MOVED,
@@ -362,8 +362,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
     def _beaten(self, code: int) -> None:
         match code:
             case ErrorCode.NONE:
-                self._acknowledge(code)
-                self._set(first_beat=0.0)
+                self._acknowledge(code, first_beat=0.0)
             case ErrorCode.REBALANCE_IN_PROGRESS:
                 # Alive, and told to rejoin; while the application drains, beat on (KIP-62).
                 self._acknowledge(code)
@@ -394,22 +393,21 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         if over or code == ErrorCode.FENCED_INSTANCE_ID:
             self._refused(code, "Heartbeat")
 
-    def _acknowledge(self, code: int) -> None:
-        self._own_on(code)
+    def _acknowledge(self, code: int, **changes: Any) -> None:
         session_ends = self.member.beat_sent + self.member.config.session_timeout
-        self._set(session_ends=session_ends, attempts=0)
+        self._own_on(code, session_ends=session_ends, attempts=0, **changes)
 
-    def _own_on(self, code: int) -> None:
+    def _own_on(self, code: int, **changes: Any) -> None:
         """The coordinator knew us after the heartbeat was sent. But the group waits for who is to
         rejoin no longer than the rebalance timeout: since when, nobody tells, but it was after the
         last request that found no rebalance."""
         member, config = self.member, self.member.config
-        sent = member.beat_sent
+        sent, calm_at = member.beat_sent, member.calm_at
         if code == ErrorCode.NONE:
-            self._set(calm_at=sent)
+            calm_at = sent
         else:
-            sent = min(sent, member.calm_at + config.rebalance_timeout - config.session_timeout)
-        self._set(acknowledged=max(member.acknowledged, sent))
+            sent = min(sent, calm_at + config.rebalance_timeout - config.session_timeout)
+        self._set(acknowledged=max(member.acknowledged, sent), calm_at=calm_at, **changes)
 
     def _refused(self, code: int, what: str) -> None:
         """An error code of JoinGroup, SyncGroup or Heartbeat that none of them takes alone."""

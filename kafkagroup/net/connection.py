@@ -280,18 +280,15 @@ class BrokerConnection:
 
         Like an answer, this is waited for until the deadline, which closes the connection.
         """
-        deadline = anyio.current_time() + timeout
-        try:
-            with anyio.fail_after(timeout):
-                while self._renewed is not None and self._error is None:
-                    await self._renewed.wait()
-        except TimeoutError:
-            error = RequestTimeoutError(
-                f"{self._name}: the session was not renewed within {timeout:g} s"
-            )
-            self._end(error)
-            raise error from None
-        return deadline - anyio.current_time()
+        deadline = self._clock() + timeout
+        while self._renewed is not None and self._error is None:
+            if not await self._renewed.wait(deadline):
+                error = RequestTimeoutError(
+                    f"{self._name}: the session was not renewed within {timeout:g} s"
+                )
+                self._end(error)
+                raise error
+        return deadline - self._clock()
 
     # ------------------------------------------------------------ the stream
 
@@ -303,8 +300,7 @@ class BrokerConnection:
         correlation_id = self._send(request, version)
         waiting = self._waiting[correlation_id] = _Waiting()
         try:
-            with anyio.CancelScope(deadline=now + timeout):
-                await waiting.done.wait()
+            await waiting.done.wait(now + timeout)
         except BaseException:
             if not waiting.done.is_set():
                 self._given_up[correlation_id] = now + timeout

@@ -59,6 +59,7 @@ from kafkagroup.member.vocabulary import (
     Woke,
 )
 from kafkagroup.net.broker import MAIN
+from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.history import History, Step
 from kafkagroup.net.lag import LoopLag
@@ -162,9 +163,8 @@ class Polls:
             due = self._application.poll_due(self._ran())
             if due <= anyio.current_time():
                 break
-            with anyio.move_on_at(due):
-                # Until it owns something it owes nothing; what it then owes may be due sooner.
-                await taken_up.wait()
+            # Until it owns something it owes nothing; what it then owes may be due sooner.
+            await taken_up.wait(due)
         logger.warning(
             "group %s: leaving, as the application has stood still for max_poll_interval_ms"
             " (rebalance_timeout_ms, of a GroupMember)",
@@ -210,6 +210,8 @@ class Driver:
         self._stood_still = False
         """It stood still for a whole session, and the coordinator has not answered since."""
         self._polls: Polls
+        self._clock: Callable[[], float]
+        """Of the loop that `run` runs in."""
         self._unnamed: frozenset[UUID] = frozenset()
         """Topics whose names are to be looked up."""
         self._names_wanted: Latch
@@ -303,6 +305,7 @@ class Driver:
 
     async def run(self) -> None:
         """Join, and stay until the member has left or failed."""
+        self._clock = loop_clock()
         try:
             await self._be_member()
         finally:
@@ -316,7 +319,7 @@ class Driver:
                 if not isinstance(self.member, Member):
                     self._names_wanted = Latch()
                     tasks.start_soon(self._look_up_names)
-                self._step(Started(now=anyio.current_time(), jitter=random.random()), tasks)
+                self._step(Started(now=self._clock(), jitter=random.random()), tasks)
                 while not self.member.out:
                     self._step(await self._next_event(), tasks)
                 if self._served is not None:
@@ -326,10 +329,10 @@ class Driver:
             self._over = True
 
     async def _next_event(self) -> Hears:
-        pulse = anyio.current_time() + self.member.config.session_timeout * _PULSE
+        pulse = self._clock() + self.member.config.session_timeout * _PULSE
         due = min(self._wake_at, pulse)
         event = await self._events.take(due)
-        now = anyio.current_time()
+        now = self._clock()
         self._lag.saw(now - due, now)
         if event is None:
             self._wake_at = float("inf")
@@ -381,7 +384,7 @@ class Driver:
 
     async def _send(self, send: Send) -> None:
         event: Hears
-        sent = anyio.current_time()
+        sent = self._clock()
         try:
             if send.coordinator is None:
                 with anyio.fail_after(send.timeout):
@@ -393,17 +396,17 @@ class Driver:
         except TimeoutError:
             error = RequestTimeoutError(f"no broker answered within {send.timeout:g} s")
             event = SendFailed(
-                now=anyio.current_time(), jitter=random.random(), token=send.token, error=error
+                now=self._clock(), jitter=random.random(), token=send.token, error=error
             )
         except KafkaGroupError as error:
             logger.debug("group %s: %s", self.member.config.group_id, error)
             event = SendFailed(
-                now=anyio.current_time(), jitter=random.random(), token=send.token, error=error
+                now=self._clock(), jitter=random.random(), token=send.token, error=error
             )
         else:
             self._measure(send.request, answer, sent)
             event = Replied(
-                now=anyio.current_time(), jitter=random.random(), token=send.token, message=answer
+                now=self._clock(), jitter=random.random(), token=send.token, message=answer
             )
         self._post(event)
 
@@ -417,7 +420,7 @@ class Driver:
 
     def _ran(self) -> float:
         """When the application's loop last ran."""
-        return anyio.current_time()
+        return self._clock()
 
     def _measure(self, request: object, answer: Any, sent: float) -> None:
         meters = self._history.meters
@@ -434,7 +437,7 @@ class Driver:
                     return
                 # KIP-848: a heartbeat of epoch 0 joins.
                 meter = meters.heartbeat if epoch else meters.join
-        now = anyio.current_time()
+        now = self._clock()
         meter.record(now, now - sent)
 
     def _give(self, work: Work, tasks: TaskGroup) -> None:
@@ -497,8 +500,7 @@ class Driver:
                 self._post(TopicsNamed(now=anyio.current_time(), names=names))
             else:
                 # The broker that was asked may not have heard of a new topic yet.
-                with anyio.move_on_after(pauses.next()):
-                    await self._names_wanted.wait()
+                await self._names_wanted.wait(anyio.current_time() + pauses.next())
 
 
 def _node(coordinator: Coordinator) -> Node:

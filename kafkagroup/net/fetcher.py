@@ -191,8 +191,7 @@ class Fetcher:
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None or not ready:
                 retries = [o.retry_at for o in led if o.retry_at > now]
-                with anyio.move_on_at(min(retries, default=float("inf"))):
-                    await wake.wait()
+                await wake.wait(min(retries, default=math.inf))
                 continue
             wait = self._patience(wait, led, ready)
             self._overtaken.discard((node_id, lane))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-import anyio
-
 from kafkagroup.net.latch import Latch
 
 __all__ = ["Mailbox"]
@@ -38,8 +36,7 @@ class Mailbox(Generic[T]):
         if not self._items:
             self._wake = Latch()
             try:
-                with anyio.CancelScope(deadline=until):
-                    await self._wake.wait()
+                await self._wake.wait(until)
             finally:
                 self._wake = None
         return self._items.pop(0) if self._items else None

@@ -68,8 +68,6 @@ class ThreadedDriver(Driver):
         """Around all that the thread does."""
         self._post_here: Post
         self._post_there: Post | None = None
-        self._clock: Callable[[], float]
-        """The application's; the thread's own goes alike."""
         self._asked: deque[Call] = deque()
         """For the thread, which may not have a loop yet."""
         self._probed: float | None = None
@@ -85,7 +83,7 @@ class ThreadedDriver(Driver):
     async def run(self) -> None:
         """Join, and stay until the member has left or failed."""
         backend, options, self._post_here = this_loop()
-        self._clock = loop_clock()
+        self._clock = loop_clock()  # the thread's own goes alike
         # A daemon: one that outlived the application's loop must not keep the process.
         thread = threading.Thread(
             target=self._main, args=(backend, options), name="kafkagroup heartbeats", daemon=True

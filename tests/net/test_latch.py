@@ -63,6 +63,24 @@ async def test_who_is_cancelled_holds_up_nobody_and_leaves_nothing() -> None:
     assert latch.is_set()
 
 
+async def test_a_wait_ends_at_its_time_and_tells_whether_it_happened() -> None:
+    latch, began = Latch(), anyio.current_time()
+    assert not await latch.wait(began - 1)
+    assert not await latch.wait(began + 5)
+    assert (anyio.current_time() - began, latch._waiting) == (pytest.approx(5), ())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_set_after, 2, latch)
+        assert await latch.wait(began + 10)
+        assert anyio.current_time() - began == pytest.approx(7)
+    assert await latch.wait(began)
+    assert anyio.current_time() - began == pytest.approx(7)
+
+
+async def _set_after(seconds: float, latch: Latch) -> None:
+    await anyio.sleep(seconds)
+    latch.set()
+
+
 async def _cancel_and_set(scope: anyio.CancelScope, latch: Latch) -> None:
     await anyio.wait_all_tasks_blocked()
     scope.cancel()
