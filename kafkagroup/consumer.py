@@ -39,7 +39,6 @@ from kafkagroup.net.batches import ArrowBatches, Batches
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.engine import Engine
 from kafkagroup.net.event_feed import GroupEvents
-from kafkagroup.net.health import Checkup, Health, HealthProblem, health_of_consumer, not_well
 from kafkagroup.net.log_offsets import EARLIEST, LATEST
 from kafkagroup.net.membership import Membership
 from kafkagroup.net.metadata import Node
@@ -61,6 +60,7 @@ from kafkagroup.wire.arrow import schema
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from kafkagroup.net.health import Checkup, Health
     from kafkagroup.net.security import Security
 
 __all__ = ["Consumer"]
@@ -202,7 +202,8 @@ class Consumer(Service):
         self._manual = False
         self._engine: Engine | None = None
         self._reader = Reader(self._session)
-        self._checkup = Checkup(self._session.lag)
+        self._checkup: Checkup | None = None
+        """Once it was asked how it is."""
 
     # ------------------------------------------------------------ iteration
 
@@ -564,8 +565,13 @@ class Consumer(Service):
         `loop_lag_above` (None: what is worth a warning). What stands still is seen from one call to
         the next, so ask every few seconds, as health endpoints are. Asks no broker; never raises.
         """
+        # Only here: most are never asked.
+        from kafkagroup.net.health import Checkup, HealthProblem, health_of_consumer, not_well
+
         if not self._running or self._session.closing:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
+        if self._checkup is None:
+            self._checkup = Checkup(self._session.lag)
         return health_of_consumer(
             self._checkup,
             self._session,

@@ -3,6 +3,8 @@
 No clock, no randomness, no I/O: the same answer for the same input on every member and every run.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from kafkagroup.assign.cooperative_sticky import cooperative_sticky_assignor
 from kafkagroup.assign.functions import allocating, deciding, naive_allocator
 from kafkagroup.assign.naive import naive_assignor
@@ -11,7 +13,9 @@ from kafkagroup.assign.range import range_assignor
 from kafkagroup.assign.roundrobin import roundrobin_assignor
 from kafkagroup.assign.spec import Assignor, GroupSpec, MemberSpec, protocol_name
 from kafkagroup.assign.sticky import sticky_assignor
-from kafkagroup.assign.weighted import weighted_sticky
+
+if TYPE_CHECKING:
+    from kafkagroup.assign.weighted import weighted_sticky
 
 __all__ = [
     "Assignor",
@@ -30,3 +34,12 @@ __all__ = [
     "sticky_assignor",
     "weighted_sticky",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Only here: it is the largest of them, every consumer imports this package, and few use it.
+    if name == "weighted_sticky":
+        from kafkagroup.assign.weighted import weighted_sticky
+
+        return weighted_sticky
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

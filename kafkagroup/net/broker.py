@@ -54,16 +54,12 @@ from kafkagroup.wire.messages.offsets import (
     OffsetFetchResponseGroup,
     OffsetFetchResponseTopics,
 )
-from kafkagroup.wire.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
 from kafkagroup.wire.schema import NO_ID, Request
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
+
+    from kafkagroup.wire.messages.produce import ProduceResponse
 
 __all__ = ["MAIN", "Broker", "Silence"]
 
@@ -329,6 +325,13 @@ class Broker:
         timeout: float | None = None,
     ) -> ProduceResponse | None:
         """Append encoded record batches. The answer is None with acks=0, which has none."""
+        # Only here: who only reads need not wait for the import.
+        from kafkagroup.wire.messages.produce import (
+            PartitionProduceData,
+            ProduceRequest,
+            TopicProduceData,
+        )
+
         if timeout is None:
             timeout = self._options.request_timeout
         request = ProduceRequest(

@@ -40,7 +40,6 @@ from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets
 from kafkagroup.net.positions import Positions
 from kafkagroup.net.session import Session
 from kafkagroup.net.subscriber import Callbacks, Subscriber
-from kafkagroup.net.threaded import ThreadedDriver
 from kafkagroup.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -286,7 +285,12 @@ class Engine:
                 max_retries=options.rebalance_max_retries,
                 lag=session.lag,
             )
-        kind = ThreadedDriver if options.heartbeat_thread else Driver
+        kind = Driver
+        if options.heartbeat_thread:
+            # Only here: most members live in the application's loop.
+            from kafkagroup.net.threaded import ThreadedDriver
+
+            kind = ThreadedDriver
         watchers = session.lag, session.history
         if session.assigned_to:
             return kind(self._cluster, self._assignee(), self._subscriber, *watchers)

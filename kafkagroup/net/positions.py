@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from datetime import timedelta
 
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.options import OffsetReset
@@ -168,6 +167,6 @@ def _no_policy(owned: OwnedPartition) -> Exception:
 
 
 def _timestamp(policy: OffsetReset) -> int:
-    if isinstance(policy, timedelta):
+    if not isinstance(policy, str):
         return max(0, round((time.time() - policy.total_seconds()) * 1000))
     return EARLIEST if policy == "earliest" else LATEST
