@@ -277,14 +277,15 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _own_on(self, target: Share | None) -> None:
         """The coordinator knew us after the heartbeat was sent. But for what it takes away it waits
-        no longer than the rebalance timeout, however often it hears of us meanwhile."""
+        no longer than the rebalance timeout, however often it hears of us meanwhile: since when,
+        nobody tells, as an answer may have been lost, but it was after the last that came."""
         member, config = self.member, self.member.config
         said, sent, asked_at = member.said, member.beat_sent, member.asked_at
         if said is not None and said.reconciled == member.reconciled and member.telling is None:
             asked_at = None
         if target is not None:
             if asked_at is None and lacks(target, member.target or {}):
-                asked_at = sent
+                asked_at = member.acknowledged
             self._set(target=target)
         if asked_at is not None:
             sent = min(sent, asked_at + config.rebalance_timeout - config.session_timeout)
@@ -438,6 +439,11 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         if unnamed and not share and not member.owned:
             return  # there is an assignment, and it is not "nothing"
         if member.holding and share == member.owned:
+            said = member.said
+            if member.asked_at is not None and said and said.reconciled == member.reconciled:
+                # What goes had no name yet, and nobody had it; but the coordinator waits to hear.
+                self._set(reconciled=member.reconciled + 1)
+                self._hurry()
             return
         token = self._token()
         self._set(telling=token, taking=share, holding=True)

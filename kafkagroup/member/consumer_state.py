@@ -124,8 +124,8 @@ class Member(CoordinatedMember):
     telling: int | None = None
     """Token of that reconciliation."""
     asked_at: float | None = None
-    """When the heartbeat was sent by whose answer something is to be let go of; None once the
-    coordinator has surely heard that it was."""
+    """The coordinator waits since after this for something to be let go of; None once it has
+    surely heard that it was."""
     names: Mapping[UUID, str] = field(factory=dict)
     """Topic id -> name, of all that were asked for."""
     asked: frozenset[UUID] = frozenset()

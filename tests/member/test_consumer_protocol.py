@@ -555,6 +555,17 @@ def test_line_35_what_has_no_name_yet_waits_the_rest_is_taken_up_and_acknowledge
     assert effects[0] == reconcile(5, T0, v0, v1)
 
 
+def test_line_35_what_is_taken_back_before_it_has_a_name_is_said_to_be_let_go_of() -> None:
+    member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0,)})))
+    member, _ = step(member, Taken(now=10.0, token=3))
+    member, _ = step(member, reply(4, answer()))
+    in_flight = evolve(member, beating=5, last_token=5, saying=member.statement)
+    member, effects = step(in_flight, reply(5, answer(share={T: (0,)})))
+    assert beat(6, 5, 10.0, topic_partitions=listed({T: (0,)})) in effects
+    _, effects = step(member, reply(6, answer(epoch=6)))
+    assert effects == (WakeAt(time=10.25),)
+
+
 def test_line_41_an_assignment_of_unknown_topics_alone_is_not_nothing() -> None:
     member, effects = step(JOINING, reply(2, answer(share={V: (0,)})))
     assert effects == (Name(topic_ids=frozenset({V})), WakeAt(time=10.25))
@@ -662,9 +673,16 @@ def test_no_longer_than_the_group_waits_for_what_is_to_be_let_go_of() -> None:
     told = evolve(done, saying=done.statement)
     assert step(told, reply(9, answer(), now=65.0))[0].owning_until == 75.0
     # In the same answer it may be asked for more.
-    again = step(told, reply(9, answer(share={}), now=65.0))[0]
+    again = step(evolve(told, acknowledged=60.0), reply(9, answer(share={}), now=65.0))[0]
     later = evolve(again, beating=9, beat_sent=120.0, saying=again.statement)
-    assert step(later, reply(9, answer(), now=120.0))[0].owning_until == 65.0 + 60.0
+    assert step(later, reply(9, answer(), now=120.0))[0].owning_until == 60.0 + 60.0
+
+
+def test_the_group_may_have_asked_before_in_an_answer_that_was_lost() -> None:
+    heard_late = evolve(BEATING_, beat_sent=15.0, session_ends=99.0)
+    asked, _ = step(heard_late, reply(4, answer(share={T: (0,)}), now=15.0))
+    late = evolve(asked, beating=9, beat_sent=70.0, saying=asked.statement)
+    assert step(late, reply(9, answer(), now=70.0))[0].owning_until == 10.0 + 60.0
 
 
 # ---------------------------------------------------------------- leaving
