@@ -4,10 +4,10 @@ python -m tests.bench.spark [--bootstrap HOST:PORT] [--rows N] [--rounds N]
 
 Values of 100 bytes, two partitions, local[2], written to nowhere; one after the other, round by
 round. Ready-made batches, from a Python source that reads nothing, are the most that Spark takes
-from any Python source. All have the columns of Spark's own connector; ours and the ready-made ones
-are measured with all of ours, too, and ours with the values alone. Spark's own connector is fetched
-by PySpark's Ivy; where that fails it is left out, loudly. The first round, in which the JVM warms
-up, does not count.
+from any Python source. All have the columns of Spark's own connector, and then the values alone;
+ours and the ready-made ones are measured with all of ours, too. Spark's own connector is fetched by
+PySpark's Ivy; where that fails it is left out, loudly. The first round, in which the JVM warms up,
+does not count.
 """
 
 from __future__ import annotations
@@ -158,6 +158,8 @@ def frames(spark: Any, bootstrap: str, topic: str, rows: int) -> Mapping[str, Ca
         "kafkagroup, all columns": partial(ours, COLUMNS),
         "ready-made Arrow, all columns": partial(ready, COLUMNS),
         "kafkagroup, values": partial(ours, ["value"]),
+        "Spark's own, values": lambda: own().select("value"),
+        "ready-made Arrow, values": partial(ready, ["value"]),
     }
 
 
@@ -187,7 +189,7 @@ def main() -> None:
         spark.dataSource.register(Ready)
         made = dict(frames(spark, bootstrap, topic, given.rows))
         if not jars:
-            del made["Spark's own"]
+            made = {client: of for client, of in made.items() if "Spark's own" not in client}
         times: dict[str, list[float]] = {client: [] for client in made}
         for n in range(given.rounds + 1):
             for client, frame in made.items():
