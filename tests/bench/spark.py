@@ -36,6 +36,7 @@ from kafkagroup.testing._jars import find_java
 from kafkagroup.wire.records import NewRecord, encode_batch
 
 from . import broker
+from .command import TABLE
 from .figures import Figure, show
 
 PARTITIONS = 2
@@ -166,7 +167,7 @@ def frames(spark: Any, bootstrap: str, topic: str, rows: int) -> Mapping[str, Ca
 def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--bootstrap", help="host:port of a broker; else Apache Kafka on loopback")
-    parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--rows", type=int, default=6_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -201,7 +202,8 @@ def main() -> None:
                     times[client].append(took / given.rows * 1e6)
         spark.stop()
     what = f"{given.rows:,} rows into Spark, us a row"
-    show(Figure(what=what, client=client, values=tuple(of)) for client, of in times.items())
+    figures = [Figure(what=what, client=client, values=tuple(of)) for client, of in times.items()]
+    show(figures, TABLE)
 
 
 if __name__ == "__main__":
