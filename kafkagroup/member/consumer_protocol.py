@@ -176,6 +176,11 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
             self._set(beating=None)
             self._beaten(message)
+        elif token == member.given_up:
+            assert isinstance(message, ConsumerGroupHeartbeatResponse)
+            # All else the next one hears too, but that may take as long as the search.
+            if message.error_code in _GONE:
+                self._refused(message)
         elif token == member.pending and member.phase is Phase.JOINING:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
             self._joined(message)
@@ -404,7 +409,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self._move(Phase.FAILED, **_OUTSIDE, finding=None)
 
     def _lose_coordinator(self) -> None:
-        self._set(coordinator=None, beating=None, said=None, saying=None)
+        given_up = self.member.beating or self.member.given_up
+        self._set(coordinator=None, beating=None, given_up=given_up, said=None, saying=None)
 
     def _hurry(self) -> None:
         """There is something to say: at once, but not again and again."""
@@ -476,7 +482,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         # The answer is of use until the session ends; then the connection counts as dead.
         left = max(member.session_ends - self.now, member.config.heartbeat_interval)
         token = self._send(heartbeat_request(member), timeout=left)
-        self._set(beating=token)
+        self._set(beating=token, given_up=None)
         self._say()
 
     def _say(self) -> None:
@@ -502,6 +508,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 _OUTSIDE: Mapping[str, Any] = {
     "epoch": 0,
     "target": None,
+    "given_up": None,
     "asked_at": None,
     "owned": {},
     "taking": {},

@@ -123,6 +123,8 @@ class Member(CoordinatedMember):
     """How often the application has taken up what was assigned."""
     telling: int | None = None
     """Token of that reconciliation."""
+    given_up: int | None = None
+    """Token of the last heartbeat, if it is in flight to a coordinator that is doubted since."""
     asked_at: float | None = None
     """The coordinator waits since after this for something to be let go of; None once it has
     surely heard that it was."""

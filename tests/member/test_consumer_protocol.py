@@ -616,6 +616,22 @@ def test_line_37_who_is_fenced_loses_and_joins_again_without_a_pause(code: int) 
     assert (member.phase, effects) == (Phase.JOINING, (join(6),))
 
 
+@pytest.mark.parametrize("code", [*GONE, E.GROUP_ID_NOT_FOUND])
+def test_a_heartbeat_that_nobody_waits_for_may_say_that_the_membership_is_over(code: int) -> None:
+    """The coordinator was doubted while it was on its way; for as long as it was looked for the
+    member knew nothing, and commits went on (seed 6105)."""
+    doubting, _ = step(BEATING_, CoordinatorDoubted(now=10.0, reason="no answer"))
+    assert (doubting.phase, doubting.beating) == (Phase.MEMBER, None)
+    for told in (answer(epoch=6), answer(E.NOT_COORDINATOR)):
+        assert step(doubting, reply(4, told))[0] == doubting
+    over, effects = step(doubting, reply(4, answer(code)))
+    assert (over.phase, over.holding, over.finding) == (Phase.LOSING, False, doubting.finding)
+    assert isinstance(effects[0], Lose)
+    # Once the next is on its way that will be told.
+    beating, _ = step(evolve(doubting, coordinator=NODE, finding=None), Woke(now=13.0))
+    assert step(beating, reply(4, answer(code)))[0] == beating
+
+
 def test_line_34_fenced_while_it_reconciles_what_it_took_up_means_nothing() -> None:
     fenced = reply(4, answer(E.FENCED_MEMBER_EPOCH))
     member, effects = step(evolve(TAKING, beating=4, last_token=4), fenced)
@@ -1117,8 +1133,6 @@ def test_random_lives_make_every_move_that_one_event_can_make() -> None:
     missing = {(a, b) for a, targets in MOVES.items() for b in targets} - seen
     assert {f"{a.value} -> {b.value}" for a, b in missing} == {
         "idle -> left",  # closed before it was started
-        "losing -> unjoined",  # goes on to joining in the same step, unless it was lost too often
-        "member -> unjoined",  # so too; where nothing was held yet
     }
 
 

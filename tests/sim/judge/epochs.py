@@ -118,8 +118,8 @@ class Epochs:
     def _beats(self, number: int, event: Sent, life: Life, standing: Standing) -> None:
         # Nobody changes the connection that an answer has just come over, or looks for whoever has
         # just answered: it was given up.
-        elsewhere = event.connection != standing.over or life.found_by > standing.epoch_by
-        overlooked = standing.overlooked or elsewhere
+        looked = standing.epoch and life.found_by > standing.epoch_by
+        overlooked = standing.overlooked or event.connection != standing.over or looked
         overlooked = overlooked and event.generation == standing.before == standing.named
         waited = life.has_waited(event.time) or event.time <= life.thawed_at
         if waited and event.generation == standing.left and not standing.epoch:
