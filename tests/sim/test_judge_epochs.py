@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from kafkagroup import TopicPartition
-from sim.events import Closing, Ended, Formed, Healed, Lost, Revoked, Revoking, Thawed
+from sim.events import Closing, Ended, Formed, Frozen, Healed, Lost, Revoked, Revoking, Thawed
 from sim.judge import judge
 from sim.test_judge import (
     T0,
@@ -171,6 +171,14 @@ def test_s10_nor_for_one_that_looked_for_its_coordinator_meanwhile():
     assert broken(HAS_BOTH, beats(2, error="UNKNOWN_MEMBER_ID", now=0), looks, again) == ["S10"]
 
 
+def test_s10_nor_for_one_that_was_given_up_and_had_to_wait_for_its_connection():
+    """The next one went elsewhere meanwhile, and was answered."""
+    late = beats(2, owned=(T0, T1), error="NOT_COORDINATOR", now=0, connection=2)
+    moved = [HAS_BOTH, beats(2, now=3), beats(3)]
+    assert broken(moved, late, beats(3)) == []
+    assert broken(moved, request("Metadata", connection=2), late, beats(3)) == ["S10", "S10"]
+
+
 def test_s10_a_heartbeat_that_waited_may_leave_when_the_place_is_lost():
     """For a broker that wanted silence, or while its process stood still."""
     loses = [is_well(max_poll_interval=15.0), owns(2, T0, T1), 14.5]
@@ -257,6 +265,18 @@ def test_s14_a_target_is_complete():
     }
     assert broken(Formed(time=0.0, assignment={"A": (T0, T1)}, **target)) == []
     assert broken(Formed(time=0.0, assignment={"A": (T0,)}, **target)) == ["S14"]
+
+
+def test_l1_what_stays_is_delivered_while_the_rest_goes():
+    fetched = request("Fetch", connection=3, told={"offsets": {T1: 3}})
+    begun = [written(0, 1, 2, tp=T1), HAS_BOTH, looks_up()({T0: 0, T1: 0}), fetched]
+    begun += [delivers(0, tp=T1)]
+    goes = [beats(2, gets=(T1,)), of(Revoking, partitions=(T0,))]
+    done = [of(Revoked, partitions=(T0,)), assigned(2)]
+    assert broken(begun, goes, 0.3, done) == ["L1"]
+    assert broken(begun, goes, delivers(1, 2, tp=T1), 0.3, done) == []
+    # Unless the group may have waited for that since it last heard, and waits no more.
+    assert "L1" not in broken(begun, of(Frozen), 7.9, of(Thawed), goes, 0.3, done)
 
 
 def test_l2_what_was_let_go_of_is_said():

@@ -91,7 +91,8 @@ class Epochs:
         if event.generation == 0:
             self._joins(number, event, life, standing)
         elif event.generation > 0:
-            self._beats(number, event, life, standing)
+            if not self._beats(number, event, life, standing):
+                return
         else:
             standing.left, standing.epoch = standing.epoch, 0
         flying = any(by == standing.beat for by, _ in life.in_flight.values())
@@ -115,15 +116,17 @@ class Epochs:
         standing.given.clear()
         standing.said.clear()
 
-    def _beats(self, number: int, event: Sent, life: Life, standing: Standing) -> None:
+    def _beats(self, number: int, event: Sent, life: Life, standing: Standing) -> bool:
+        """Answers whether it is the last one: what has waited may have been given up before that
+        one left."""
         # Nobody changes the connection that an answer has just come over, or looks for whoever has
         # just answered: it was given up.
         looked = standing.epoch and life.found_by > standing.epoch_by
         overlooked = standing.overlooked or event.connection != standing.over or looked
         overlooked = overlooked and event.generation == standing.before == standing.named
         waited = life.has_waited(event.time) or event.time <= life.thawed_at
-        if waited and event.generation == standing.left and not standing.epoch:
-            return  # it waited, and so did what it left with, or what it lost its place by
+        if waited and not overlooked and event.generation < (standing.epoch or standing.left + 1):
+            return False  # so may what it left with have waited, or what it lost its place by
         if event.generation != standing.epoch and not overlooked:
             now = standing.epoch or "none"
             text = f"{life.name} beats for epoch {event.generation}, in {now}"
@@ -132,7 +135,7 @@ class Epochs:
             if not standing.heard:
                 text = f"{life.name} says that nothing has changed since what may not be known"
                 self._book.report("S10", event, text, standing.beat, number)
-            return
+            return True
         for tp, tenure in life.held.items():
             if tp in event.owned:
                 continue
@@ -147,6 +150,7 @@ class Epochs:
                 text = f"{life.name} claims {tp}, which it was not given since it joined"
                 self._book.report("S2", event, text, standing.epoch_by, number)
         standing.said.update(event.owned)
+        return True
 
     # ------------------------------------------------------------ what it is told
 

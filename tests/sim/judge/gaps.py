@@ -123,10 +123,13 @@ class Gaps:
             found = self._book.request(event)
             since = event.time if found is None else found[1].time
             until = since + life.told.session_timeout
-            if event.error == "NONE":
+            given = window.staying if event.assigned is None else {*event.assigned}
+            to_let_go = event.api == BEATS and given is not None and life.held.keys() - given
+            if event.error == "NONE" and not to_let_go:
                 window.calm_at = since
             else:
-                # Nobody waits longer for one who is to rejoin, and may not have been heard.
+                # Nobody waits longer for one who is to rejoin or let go, and may not have been
+                # heard, nor have heard.
                 until = min(until, window.calm_at + life.told.rebalance_timeout)
             if event.time > window.sure_until:
                 window.sure_since = event.time  # it was in doubt until it heard
