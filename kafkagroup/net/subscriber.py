@@ -102,6 +102,8 @@ class Subscriber:
         """What is waited for before something is let go of: in vain, once all is lost."""
         self._had: tuple[Sequence[TopicPartition], int] = ((), -1)
         """What was assigned last, sorted, and in which generation; kept through revocations."""
+        self._held_some = False
+        """Whether what it took up last was of any partitions, so that it owed a poll."""
         self._let_go_in = -1
         """The generation in which it let go of something, until it has rejoined."""
         self._came_back = False
@@ -257,7 +259,7 @@ class Subscriber:
             session.identity = Identity(
                 generation.generation_id, generation.member_id, session.options.group_instance_id
             )
-        owed = bool(self._had[0]) and session.last_poll > session.joined_at
+        owed = self._held_some and session.last_poll > session.joined_at
         self._had = (sorted(assigned), generation.generation_id)
         if generation.is_leader and generation.generation_id != self._computed:
             # KIP-814: a static leader that came back did not compute, but it watches all the same,
@@ -278,6 +280,7 @@ class Subscriber:
             session.history.let_go(anyio.current_time() - now)
         if self._lost or (session.assigned_to and not self._stands(generation)):
             return  # fenced midway: nothing of it is ours
+        self._held_some = bool(assigned)
         added = sorted(owned.tp for owned in session.delivery.own(assigned))
         self._start_at(await self._call(self._callbacks.assigned, added))
         session.settled = self._stands(generation)

@@ -275,6 +275,27 @@ async def test_line_42_who_does_not_poll_is_out_and_back_at_the_next_poll(
     assert story[:3] == [("assigned", (T0, T1)), ("lost", (T0, T1)), ("assigned", (T0, T1))]
 
 
+async def test_what_was_taken_away_and_given_again_midway_is_no_poll(network: Any) -> None:
+    """It was told that it owns nothing, and fenced before it had let go: whoever is stuck had the
+    whole interval again."""
+    story: list[Any] = []
+    options = {"max_poll_interval_ms": 20_000, "rebalance_timeout_ms": 60_000}
+    async with cluster(network) as kafka, member(story, **options) as consumer:
+        await anyio.sleep(1)
+        await consumer.getone()
+        await anyio.sleep(15)
+        group = kafka._cluster.consumer_groups.groups["g"]
+        group.epoch += 1
+        group.target_epoch, group.target = group.epoch, dict.fromkeys(group.members, frozenset())
+        await anyio.sleep(2)
+        group.epoch += 1
+        kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.FENCED_MEMBER_EPOCH)
+        await anyio.sleep(2)
+        assert story == [("assigned", (T0, T1)), ("lost", (T0, T1)), ("assigned", (T0, T1))]
+        await anyio.sleep(2)
+        assert story[3:] == [("lost", (T0, T1))]
+
+
 LEAVES = {(None, None): 0, ("i", None): 1, ("i", True): 0, (None, False): 1}
 
 
