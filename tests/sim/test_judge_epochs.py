@@ -223,6 +223,21 @@ def test_s10_unless_what_was_given_up_before_left_in_between():
     assert "S10" in broken(HAS_BOTH, refused[0], late[0], refused[1], late[1], beats(2))
 
 
+def test_s10_nor_where_both_waited_for_silence():
+    """Of two that leave in one moment either may be the first."""
+
+    def wrong(error, apart):
+        full = beats(2, owned=(T0, T1), error=error)
+        late = beats(2, answer=False)
+        *before, one, other, answer, after, _ = told(HAS_BOTH, full[0], late, full[1], beats(2))
+        other = attrs.evolve(other, time=one.time + apart)
+        return [v.invariant for v in judge([*before, one, other, answer, after])]
+
+    assert wrong("NONE", 0.0) == []
+    assert wrong("NONE", 0.005) == ["S10", "S10"]
+    assert wrong("COORDINATOR_LOAD_IN_PROGRESS", 0.0) == ["S10"]
+
+
 def test_s10_what_is_taken_up_is_what_was_assigned():
     assert broken(is_well(), joins(2, T0), assigned(2, T0, T1)) == ["S10"]
     assert broken(is_well(), joins(2, T0), assigned(3, T0)) == ["S10"]

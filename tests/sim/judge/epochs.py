@@ -95,8 +95,8 @@ class Epochs:
                 return
         else:
             standing.left, standing.epoch = standing.epoch, 0
-        flying = any(by == standing.beat for by, _ in life.in_flight.values())
-        standing.aside = standing.beat if flying and life.has_connected else -1
+        flies = _in_flight(life, standing.beat) is not None
+        standing.aside = standing.beat if flies and life.has_connected else -1
         standing.beat, standing.heard, standing.over = number, False, event.connection
         standing.named = event.generation
 
@@ -132,6 +132,9 @@ class Epochs:
             text = f"{life.name} beats for epoch {event.generation}, in {now}"
             self._book.report("S10", event, text, standing.epoch_by, number)
         if event.owned is None:
+            last = _in_flight(life, standing.beat)
+            if last is not None and (last.connection, last.time) == (event.connection, event.time):
+                return False  # of two that waited together either may leave first
             if not standing.heard:
                 text = f"{life.name} says that nothing has changed since what may not be known"
                 self._book.report("S10", event, text, standing.beat, number)
@@ -234,6 +237,11 @@ class Epochs:
         if calm and standing.epoch and standing.heard and event.time - at < _SLACK:
             text = f"{life.name} ends without a word, in epoch {standing.epoch}"
             self._book.report("L4", event, text, by, number)
+
+
+def _in_flight(life: Life, number: int) -> Sent | None:
+    """That request, if it is not answered."""
+    return next((sent for by, sent in life.in_flight.values() if by == number), None)
 
 
 def _is_of(held: set[TopicPartition], target: Partitions) -> bool:
