@@ -79,6 +79,10 @@ class CoordinatedMember:
     leaving: Leaving | None = None
     last_token: int = 0
 
+    def waits_for(self, token: int) -> bool:
+        """Whether an answer to what was sent under this token is waited for."""
+        return token in (self.pending, self.finding, self.beating)
+
     @property
     def owning_until(self) -> float:
         """Until when what is owned is surely this member's, without another answer."""

@@ -257,6 +257,10 @@ class Broker:
         connection = await self._audible(connection_id)
         return await connection.request(request, timeout=timeout, highest=highest)
 
+    async def ready(self, connection_id: str = MAIN) -> None:
+        """Wait until a request would leave at once. Raises as `request`."""
+        await self._audible(connection_id)
+
     async def _audible(self, connection_id: str) -> BrokerConnection:
         """An open connection, while the broker listens."""
         # Again and again: an answer that comes meanwhile may ask for a longer silence.

@@ -390,8 +390,15 @@ class Driver:
                 with anyio.fail_after(send.timeout):
                     answer = await self._cluster.request_any(send.request)
             else:
-                answer = await self._cluster.broker(_node(send.coordinator)).request(
-                    send.request, connection_id=_CONNECTION[send.route], timeout=send.timeout
+                broker = self._cluster.broker(_node(send.coordinator))
+                connection_id = _CONNECTION[send.route]
+                await broker.ready(connection_id)
+                if not self.member.waits_for(send.token):
+                    # What it says is no longer true: that a partition was let go of which has been
+                    # taken up since, and would be given to another.
+                    return
+                answer = await broker.request(
+                    send.request, connection_id=connection_id, timeout=send.timeout
                 )
         except TimeoutError:
             error = RequestTimeoutError(f"no broker answered within {send.timeout:g} s")

@@ -20,7 +20,7 @@ from kafkagroup import (
     TopicPartition,
 )
 from kafkagroup.errors import ErrorCode, UnsupportedVersionError
-from kafkagroup.testing.embedded import BrokerSettings, EmbeddedKafka, Swallow
+from kafkagroup.testing.embedded import BrokerSettings, EmbeddedKafka, Swallow, Throttle
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest
@@ -294,6 +294,29 @@ async def test_what_was_taken_away_and_given_again_midway_is_no_poll(network: An
         assert story == [("assigned", (T0, T1)), ("lost", (T0, T1)), ("assigned", (T0, T1))]
         await anyio.sleep(2)
         assert story[3:] == [("lost", (T0, T1))]
+
+
+async def test_a_heartbeat_that_was_given_up_before_it_left_never_leaves(network: Any) -> None:
+    """It waited for a broker that wanted silence, and what it says of what is owned may be no
+    longer true: the coordinator would give to another what was taken up since."""
+    said: list[Any] = []
+
+    def listen(request: ConsumerGroupHeartbeatRequest) -> bool:
+        said.append(request.topic_partitions)
+        return False
+
+    async with cluster(network) as kafka, member() as consumer:
+        await consumer.wait_assignment()
+        await anyio.sleep(5)
+        silence = kafka.fail(ConsumerGroupHeartbeatRequest, Throttle(3))
+        await until(lambda: silence.hits)
+        kafka.fail(
+            ConsumerGroupHeartbeatRequest, ErrorCode.UNKNOWN_SERVER_ERROR, times=None, when=listen
+        )
+        await anyio.sleep(2)
+        consumer.forget_coordinator()
+        await until(lambda: said)
+        assert said[0] is not None, "the first to leave says all"
 
 
 LEAVES = {(None, None): 0, ("i", None): 1, ("i", True): 0, (None, False): 1}
