@@ -73,6 +73,11 @@ async def connect_offsets_channel(knife: Knife, one: Broker) -> None:
     assert one.offsets_channel_connected
 
 
+async def ready(knife: Knife, one: Broker) -> None:
+    await knife.through(one.ready("more"))
+    assert one.is_connected("more")
+
+
 async def request(knife: Knife, one: Broker) -> None:
     beat = HeartbeatRequest(group_id="other", generation_id=1, member_id="m")
     assert (await knife.through(one.request(beat))).error_code == 25
@@ -150,6 +155,7 @@ async def opened(knife: Knife, _: Broker) -> None:
     [
         connect,
         connect_offsets_channel,
+        ready,
         request,
         request_metadata,
         request_offset_limits,
@@ -571,6 +577,7 @@ SWEPT = {
         "join_group",
         "leave_group",
         "produce_messages",
+        "ready",
         "request",
         "request_metadata",
         "request_offset_limits",
