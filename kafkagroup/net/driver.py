@@ -394,8 +394,8 @@ class Driver:
                 connection_id = _CONNECTION[send.route]
                 await broker.ready(connection_id)
                 if not self.member.waits_for(send.token):
-                    # What it says is no longer true: that a partition was let go of which has been
-                    # taken up since, and would be given to another.
+                    # What it says may be true no longer: a partition that has been taken up since
+                    # would seem to be let go of, and be given to another.
                     return
                 answer = await broker.request(
                     send.request, connection_id=connection_id, timeout=send.timeout
