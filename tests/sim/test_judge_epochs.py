@@ -7,7 +7,19 @@ import attrs
 import pytest
 
 from kafkagroup import TopicPartition
-from sim.events import Closing, Ended, Formed, Frozen, Healed, Lost, Revoked, Revoking, Thawed
+from sim.events import (
+    Closing,
+    Ended,
+    Formed,
+    Frozen,
+    Healed,
+    Lost,
+    Revoked,
+    Revoking,
+    Sought,
+    Stored,
+    Thawed,
+)
 from sim.judge import judge
 from sim.test_judge import (
     T0,
@@ -119,6 +131,19 @@ def test_s2_a_join_begins_with_nothing():
 
 def test_s2_nobody_leaves_while_it_revokes():
     assert broken(HAS_BOTH, of(Closing), of(Revoking, partitions=(T0, T1)), beats(-1)) == ["S2"] * 2
+
+
+def test_s5_what_was_sought_before_it_was_fenced_may_be_stored_once_it_is_back():
+    """In the same epoch, where nobody else has come or gone: the coordinator takes what was on its
+    way all the while."""
+    first = [is_well(), owns(2, T0), looks_up()({T0: 0}), delivers(0, 1), commits(2, generation=2)]
+    sought = of(Sought, partition=T0, offset=1)
+    sent = commits(1, generation=2, answer=False, stored=False)
+    again = [beats(2, error="FENCED_MEMBER_EPOCH", now=0), of(Lost, partitions=(T0,)), owns(2, T0)]
+    stored = Stored(time=0.0, partition=T0, offset=1, member_id="A", generation=2)
+    assert broken(first, sought, sent, again, stored) == []
+    assert broken(first, sought, again, stored) == ["S5"]
+    assert broken(first, sent, again, stored) == ["S5", "S5"]
 
 
 def test_s3_the_commit_is_answered_before_others_hear_that_it_let_go():

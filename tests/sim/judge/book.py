@@ -71,6 +71,8 @@ class Tenure:
     loose: bool = False
     """The application has sought, or named an offset to commit that it was not at, or the log was
     cut: its commits may go back."""
+    late: int | None = None
+    """An offset that may go back, in a commit of the tenure before that was not answered."""
     cuts: set[int] = attrs.field(factory=set)
     """Where the log was cut, until it has delivered what was written there since."""
     gone: set[int] = attrs.field(factory=set)

@@ -435,7 +435,8 @@ class Offsets:
         back = log.stored is not None and offset < log.stored
         # What comes late, after a later one, was overtaken on the way.
         overtaken = tenure is not None and (tenure.sent or 0) > offset
-        if back and not (overtaken or (tenure is not None and tenure.loose)):
+        lawful = tenure is not None and (tenure.loose or tenure.late == offset)
+        if back and not (overtaken or lawful):
             text = f"the commit of {tp} goes back from {log.stored} to {offset}"
             self._book.report("S5", event, text, log.stored_by, number)
         elif back and overtaken:

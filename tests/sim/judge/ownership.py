@@ -54,7 +54,9 @@ class Ownership:
             if (before := life.held.get(tp)) is not None:
                 text = f"{life.name} is assigned {tp}, which it has already"
                 self._book.report("S1", event, text, before.began, number)
-            tenure = Tenure(life, tp, number, event.time, event.generation)
+            last = life.tenures.get(tp)
+            late = last.sent if last is not None and last.loose and last.flying else None
+            tenure = Tenure(life, tp, number, event.time, event.generation, late=late)
             life.held[tp] = life.tenures[tp] = tenure
             log = self._book.log(tp)
             if not _is_late(tenure, log.holder):
