@@ -133,6 +133,15 @@ def test_s2_nobody_leaves_while_it_revokes():
     assert broken(HAS_BOTH, of(Closing), of(Revoking, partitions=(T0, T1)), beats(-1)) == ["S2"] * 2
 
 
+def test_s3_what_is_still_said_to_be_owned_may_be_committed():
+    """The application has been told, but others cannot have it: only the next heartbeat says so."""
+    story = [is_well(), owns(2, T0, T1), looks_up()({T0: -1, T1: -1}), delivers(0, 1)]
+    story += [commits(1, generation=2), beats(2, gets=(T1,)), revokes(T0)]
+    late = commits(2, generation=2)
+    assert broken(story, beats(2, owned=(T0, T1)), late) == []
+    assert broken(story, assigned(2), beats(2, owned=(T1,)), late) == ["S3"]
+
+
 def test_s5_what_was_sought_before_it_was_fenced_may_be_stored_once_it_is_back():
     """In the same epoch, where nobody else has come or gone: the coordinator takes what was on its
     way all the while."""

@@ -62,6 +62,8 @@ class Tenure:
     """"revoked", "lost", "killed" or "closed"; "" while it lasts."""
     ended_by: int = -1
     ended_at: float = math.inf
+    told_by: int = -1
+    """By which event others could hear last that this member does not have it."""
     revoking: int | None = None
     """The event from which on nothing of it may be delivered."""
     forsaken: bool = False

@@ -81,8 +81,6 @@ class Offsets:
         self._book = book
         self._asked: dict[tuple[str, int], dict[TopicPartition, tuple[Tenure, int]]] = {}
         """Member and token -> what its commit is to cover, when it is well."""
-        self._gone_by: dict[str, int] = {}
-        """Member -> its last request to join or to leave."""
         self._unanswered: dict[str, list[Tenure]] = {}
         """Member -> what it has let go of while a commit of it was under way."""
         self.handlers: Handlers = {
@@ -305,7 +303,7 @@ class Offsets:
                 last = life.tenures.get(tp)
                 if tenure is None and last is not None and last.ended == "revoked":
                     # It has heard; but nobody else can have it before it asks to join.
-                    tenure = last if last.ended_by > self._gone_by.get(event.member, -1) else None
+                    tenure = last if last.ended_by > last.told_by else None
                 if tenure is None:
                     self._foreign(number, event, life, tp, offset)
                 else:
@@ -511,8 +509,10 @@ class Offsets:
 
     def _gone(self, number: int, event: Sent | Ended) -> None:
         """S3: now others may have what it has let go of."""
-        self._gone_by[event.member] = number
         kept = (event.owned or ()) if isinstance(event, Sent) and event.api == BEATS else ()
+        for tp, tenure in self._book.life(event.member).tenures.items():
+            if tp not in kept:
+                tenure.told_by = number
         for tenure in self._unanswered.pop(event.member, ()):
             life, tp = tenure.life, tenure.tp
             if tp in kept:
