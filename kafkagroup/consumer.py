@@ -214,8 +214,8 @@ class Consumer(Service):
         """The next record. The one before it counts as processed from here on.
 
         Raises: OffsetOutOfRangeError, NoOffsetError, CorruptRecordError, DeserializationError,
-        BrokerError, FencedError, what a callback raised; anyio.BusyResourceError when another task
-        is waiting here. Ends after `stop`.
+        BrokerError, FencedError, what a callback raised; ConsumerBusyError (also anyio's
+        BusyResourceError) when another task is waiting here. Ends after `stop`.
         """
         try:
             return await self.getone()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import kafkagroup
+from kafkagroup import errors
 
 NAMES = [
     "Batch",
@@ -123,6 +124,11 @@ def test_the_names_that_applications_are_written_with() -> None:
         name for name in METHODS if not callable(getattr(kafkagroup.Consumer, name, None))
     ] == []
     assert list(kafkagroup.Record._fields) == FIELDS
+
+
+def test_every_error_that_an_application_may_meet_is_a_public_name() -> None:
+    """Who catches one must not have to look for where it lives."""
+    assert {*errors.__all__, "ConsumerBusyError"} <= set(kafkagroup.__all__)
 
 
 @pytest.mark.parametrize("name", kafkagroup.__all__)

@@ -35,6 +35,7 @@ from kafkagroup.net.channel import Channel
 from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.latch import Latch
 from kafkagroup.net.options import ClientOptions
+from kafkagroup.net.os_errors import reason
 from kafkagroup.wire.connection import Answer, Connection
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafkagroup.wire.schema import Request
@@ -157,7 +158,7 @@ class BrokerConnection:
                 f"{name}: no connection within {options.connect_timeout} s"
             ) from None
         except (OSError, ValueError) as error:  # the latter from a name that cannot be one
-            raise ConnectionLostError(f"{name}: {escaped(str(error))}") from error
+            raise ConnectionLostError(f"{name}: {reason(error)}") from error
         connection = cls(stream, host, name, options)
         tasks.start_soon(connection._run, name=f"kafkagroup connection to {name}")
         try:

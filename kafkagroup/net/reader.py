@@ -14,6 +14,7 @@ from typing import TypeVar
 import anyio
 
 from kafkagroup.errors import ConsumerClosedError
+from kafkagroup.net.busy import ConsumerBusyError
 from kafkagroup.net.session import Session
 from kafkagroup.types import Record
 
@@ -55,8 +56,8 @@ class Reader:
     async def next(self, take: Callable[[], T | None]) -> T:
         """Come for the next `T`, and wait until there is one.
 
-        Raises: ConsumerClosedError, what went wrong in the background; anyio.BusyResourceError
-        when another task is waiting here.
+        Raises: ConsumerClosedError, what went wrong in the background; ConsumerBusyError when
+        another task is waiting here.
         """
         session = self._session
         self._refuse_two()
@@ -92,7 +93,7 @@ class Reader:
         """Let others run, if the loop was kept for long.
 
         For whoever comes with hardly any time: inside of its deadline this could never end, and
-        nothing would ever be handed out. Raises: anyio.BusyResourceError as `next` does.
+        nothing would ever be handed out. Raises: ConsumerBusyError as `next` does.
         """
         self._refuse_two()
         if self._session.clock() - self._checkpointed > _BUDGET:
@@ -100,7 +101,7 @@ class Reader:
 
     def _refuse_two(self) -> None:
         if self._reading:
-            raise anyio.BusyResourceError("iterating over")
+            raise ConsumerBusyError
 
     def _grant(self, now: float) -> None:
         """What was looked at may be taken for granted, until others need the loop or the group may

@@ -28,6 +28,13 @@ _OTHER_NAME = frozenset((62, 64))
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 
+_WITHOUT_TLS = (
+    "is this the port of a TLS listener? One without TLS takes security=None, or a Security with"
+    ' security_protocol="SASL_PLAINTEXT"'
+)
+"""What to do about a listener that does not speak TLS: Kafka's closes the connection."""
+
+
 class Tls:
     """Makes streams secure with one context."""
 
@@ -63,7 +70,7 @@ class Tls:
                 raise tls_error(name, error) from None
             if isinstance(error, anyio.EndOfStream | anyio.BrokenResourceError | ValueError):
                 # ValueError: a host that cannot be one, which another broker has made up.
-                why = escaped(str(error)) or "closed by the broker"
+                why = escaped(str(error)) or f"closed by the broker; {_WITHOUT_TLS}"
                 raise ConnectionLostError(f"{name}: in the TLS handshake: {why}") from None
             raise
 
@@ -194,4 +201,4 @@ def tls_error(name: str, error: ssl.SSLError, peer: str = "broker") -> TlsError:
             f"{name}: the {peer} refuses the TLS handshake: {reason}; it may want another"
             " ssl_certificate and ssl_key of this client, or another version of TLS"
         )
-    return TlsError(f"{name}: no TLS handshake: {reason}; is this the port of a TLS listener?")
+    return TlsError(f"{name}: no TLS handshake: {reason}; {_WITHOUT_TLS}")

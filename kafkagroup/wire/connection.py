@@ -249,7 +249,7 @@ class Connection:
     def _hint(self) -> str:
         # A TLS alert, which a listener with TLS answers to whoever comes without.
         is_tls = self._versions is None and self._buffer[:2] == b"\x15\x03"
-        return "; the listener speaks TLS: set security" if is_tls else ""
+        return "; the listener speaks TLS: set security=Security(...)" if is_tls else ""
 
     def _answer(self, frame: bytes | bytearray) -> Answer:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)

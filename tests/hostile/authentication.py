@@ -305,10 +305,10 @@ def _tls(name: str, does: Callable[[], Conversation], ends: str, **more: Any) ->
 ENDLESS = 1_000_000
 """More than any client reads."""
 
-NO_TLS = "TlsError: HOSTILE: no TLS handshake: ...; is this the port of a TLS listener?"
+NO_TLS = "TlsError: HOSTILE: no TLS handshake: ...; is this the port of a TLS listener? ..."
 REFUSED = "TlsError: HOSTILE: the broker refuses the TLS handshake: ..."
 MISTRUSTED = "TlsError: HOSTILE: the broker's certificate is refused: ..."
-CLOSED = "ConnectionLostError: HOSTILE: in the TLS handshake: closed by the broker"
+CLOSED = "ConnectionLostError: HOSTILE: in the TLS handshake: closed by the broker; ..."
 
 
 def half_a_hello(wire: Wire) -> None:

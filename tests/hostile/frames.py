@@ -212,7 +212,7 @@ ATTACKS = (
     _frame(
         "a TLS alert",
         lambda: first(bytes.fromhex("15030300020246")),
-        claim(0x15030300, MEBIBYTE) + "; the listener speaks TLS: set security",
+        claim(0x15030300, MEBIBYTE) + "; the listener speaks TLS: set security=Security(...)",
         client="open_it",
     ),
     _frame(

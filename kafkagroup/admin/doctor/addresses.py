@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 import ssl
 import time
@@ -17,6 +16,7 @@ from kafkagroup.admin.doctor.releases import lacking, release
 from kafkagroup.errors import AuthenticationError, KafkaGroupError, TlsError, escaped
 from kafkagroup.net.broker import Broker
 from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.net.os_errors import reason
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 __all__ = ["Address", "examine_address", "name_of"]
@@ -89,24 +89,13 @@ async def _connection(subject: str, address: Address, options: ClientOptions) ->
         return failed(
             "connection",
             subject,
-            _reason(error),
+            reason(error),
             "check that a broker runs there, that one of its listeners has this port, and that no"
             " firewall refuses it",
         )
     took = anyio.current_time() - began
     await stream.aclose()
     return ok("connection", subject, f"made in {took * 1000:.0f} ms")
-
-
-def _reason(error: BaseException) -> str:
-    """What the system said, which anyio puts behind words of its own."""
-    while isinstance(error.__cause__, OSError):
-        error = error.__cause__
-    if isinstance(error.__cause__, BaseExceptionGroup):
-        # Several addresses, such as those of IPv6 and IPv4.
-        return ", ".join(dict.fromkeys(map(_reason, error.__cause__.exceptions)))
-    number = error.errno if isinstance(error, OSError) else None
-    return os.strerror(number) if number else escaped(str(error))
 
 
 # ---------------------------------------------------------------- TLS
