@@ -61,7 +61,13 @@ class ConsumerProtocolSubscription:
 
 @message(-1, "0-3")
 class ConsumerProtocolAssignment:
+    """Its partitions; `_UserData` follows, in a message of its own as pykafka leaves it out."""
+
     assigned_partitions: tuple[_TopicPartitions, ...] = field(array(_TopicPartitions))
+
+
+@message(-1, "0-3")
+class _UserData:
     user_data: bytes | None = field(BYTES, default=None, nullable="0+")
 
 
@@ -112,8 +118,9 @@ def encode_assignment(
     partitions: Iterable[TopicPartition], user_data: bytes | None = None, version: int = _VERSION
 ) -> bytes:
     """The assignment of one member, as SyncGroup carries it."""
-    body = ConsumerProtocolAssignment(assigned_partitions=_grouped(partitions), user_data=user_data)
-    return version.to_bytes(_VERSION_BYTES, "big") + encode(body, version)
+    body = ConsumerProtocolAssignment(assigned_partitions=_grouped(partitions))
+    added = _UserData(user_data=user_data)
+    return version.to_bytes(_VERSION_BYTES, "big") + encode(body, version) + encode(added, version)
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
@@ -121,19 +128,23 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
 
     A coordinator answers empty bytes to a member that the leader left out.
     """
-    return _flat(_assignment(data).assigned_partitions, "assignment")
+    return _flat(_assignment(data)[0], "assignment")
 
 
 def assigned_user_data(data: bytes) -> bytes | None:
     """What the leader added to an assignment. Raises: DecodeError."""
-    return _assignment(data).user_data
+    return _assignment(data)[1]
 
 
-def _assignment(data: bytes) -> ConsumerProtocolAssignment:
+def _assignment(data: bytes) -> tuple[tuple[_TopicPartitions, ...], bytes | None]:
     if not data:
-        return ConsumerProtocolAssignment(assigned_partitions=())
+        return (), None
     version = _version(data, "assignment")
-    return decode_prefix(ConsumerProtocolAssignment, version, data, _VERSION_BYTES)[0]
+    body, end = decode_prefix(ConsumerProtocolAssignment, version, data, _VERSION_BYTES)
+    if end == len(data):
+        # pykafka's leaders write no user data. Refused, a member beside one would own nothing.
+        return body.assigned_partitions, None
+    return body.assigned_partitions, decode_prefix(_UserData, version, data, end)[0].user_data
 
 
 def _version(data: bytes, what: str) -> int:

@@ -13,6 +13,7 @@ from kafkagroup.types import TopicPartition
 from kafkagroup.wire.group_log import (
     MAX_PARTITIONS,
     Subscription,
+    assigned_user_data,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -112,6 +113,22 @@ def test_an_assignment_both_ways() -> None:
     assert decode_assignment(encoded) == HELD
 
 
+FROM_PYKAFKA = bytes.fromhex("00010000000100066f7264657273000000020000000000000002")
+"""What pykafka 2.8.0 writes: `MemberAssignment([(b"orders", [0, 2])]).get_bytes()`. Its field of
+user data is missing, where all others write at least a length."""
+
+
+def test_a_pykafka_leader_writes_no_user_data() -> None:
+    """A group that moves from pykafka stood still: our members could not read its leader."""
+    assert decode_assignment(FROM_PYKAFKA) == (
+        TopicPartition("orders", 0),
+        TopicPartition("orders", 2),
+    )
+    assert assigned_user_data(FROM_PYKAFKA) is None
+    assert assigned_user_data(b"") is None
+    assert assigned_user_data(encode_assignment(HELD, b"u")) == b"u"
+
+
 def test_no_bytes_at_all_are_an_empty_assignment() -> None:
     """What a coordinator answers to a member that the leader left out."""
     assert decode_assignment(b"") == ()
@@ -164,9 +181,19 @@ def test_a_subscription_that_is_none(encoded: bytes, message: str) -> None:
         (pack(">h", -2) + OWNED, "assignment of version -2"),
         (pack(">h", 0) + array(owned("a", 1, 1)) + data(None), "names a partition twice"),
         (pack(">h", 0) + array(owned("a", -5)) + data(None), "names a partition below zero"),
-        (pack(">h", 0) + OWNED, "the input ends early"),
+        (pack(">h", 0) + OWNED[:-1], "claims"),
+        (pack(">h", 0) + OWNED + b"\0\0\0", "the input ends early"),
+        (pack(">h", 0) + OWNED + pack(">i", 1), "user_data claims 1, but only 0"),
     ],
-    ids=["one byte", "negative version", "partition twice", "negative partition", "cut"],
+    ids=[
+        "one byte",
+        "negative version",
+        "partition twice",
+        "negative partition",
+        "cut in the partitions",
+        "cut in the length of the user data",
+        "cut in the user data",
+    ],
 )
 def test_an_assignment_that_is_none(encoded: bytes, message: str) -> None:
     with pytest.raises(DecodeError, match=message):
