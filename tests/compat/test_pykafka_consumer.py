@@ -9,8 +9,17 @@ import anyio.lowlevel
 import pytest
 from brokers import numbered, until
 
-from kafkagroup import Admin, Broker, BrokerError, Consumer, TopicPartition
+from kafkagroup import (
+    Admin,
+    Broker,
+    BrokerError,
+    Consumer,
+    GroupMember,
+    GroupProtocol,
+    TopicPartition,
+)
 from kafkagroup.compat.pykafka import (
+    BalancedConsumer,
     Cluster,
     GroupMembershipProtocol,
     ManagedBalancedConsumer,
@@ -20,6 +29,7 @@ from kafkagroup.compat.pykafka import (
     RoundRobinProtocol,
     decide_partitions_range,
 )
+from kafkagroup.compat.pykafka.membership import metadata_of
 from kafkagroup.errors import (
     ConfigurationError,
     ConsumerClosedError,
@@ -164,6 +174,31 @@ async def test_nothing_is_committed_unless_asked_for(bootstrap, name, fill):
     assert await committed(bootstrap, name) == {}
 
 
+async def test_a_rebalance_commits_what_was_consumed(bootstrap, name, fill):
+    """By default, as in pykafka: without, a second member made the first hand out all again, 400
+    deliveries of 200 messages."""
+    await fill(2, 100)
+    seen = []
+
+    async def read(consumer):
+        async for message in consumer:
+            seen.append((message.partition_id, message.offset))
+            await anyio.lowlevel.checkpoint()
+
+    one, other = consumer_of(bootstrap, name), consumer_of(bootstrap, name)
+    async with one, anyio.create_task_group() as tasks:
+        tasks.start_soon(read, one)
+        await until(lambda: len(seen) == 200)
+        async with other:
+            tasks.start_soon(read, other)
+            await until(lambda: len(one.partitions) == len(other.partitions) == 1)
+            assert await committed(bootstrap, name) == {0: 100, 1: 100}
+            await anyio.sleep(0.3)
+            assert sorted(seen) == [(p, n) for p in range(2) for n in range(100)]
+            await other.stop()
+        await one.stop()
+
+
 async def test_auto_commit(bootstrap, name, fill):
     """Every interval what the application came back for, and at the stop."""
     await fill(1, 5)
@@ -197,6 +232,19 @@ async def test_held_offsets_are_those_of_the_last_messages(bootstrap, name, fill
     async with consumer_of(bootstrap, name) as consumer:
         await until(lambda: consumer.partitions)
         await until(lambda: consumer.held_offsets == {0: 1, 1: -2})
+
+
+async def test_held_offsets_follow_a_reset(bootstrap, name, fill):
+    await fill(2, {0: numbered(0, 5)})
+    async with consumer_of(bootstrap, name) as consumer:
+        await take(consumer, 2)
+        for places, held in (
+            ([(0, 3)], {0: 3, 1: -2}),
+            ([(0, OffsetType.LATEST), (1, OffsetType.LATEST)], {0: 4, 1: -2}),
+            (None, {0: -2, 1: -2}),
+        ):
+            await consumer.reset_offsets(places)
+            assert consumer.held_offsets == held
 
 
 @pytest.mark.parametrize(
@@ -275,6 +323,8 @@ async def test_the_callback_hears_of_offsets_before_and_after_and_may_change_the
 
     used = callback_later if awaits else callback
     async with consumer_of(bootstrap, name, post_rebalance_callback=used) as consumer:
+        await until(lambda: told)
+        assert consumer.held_offsets == {0: 2, 1: -2}
         first = await take(consumer, 7)
         assert {(m.partition_id, m.offset) for m in first} == {
             *((0, n) for n in (3, 4)),
@@ -289,6 +339,26 @@ async def test_the_callback_hears_of_offsets_before_and_after_and_may_change_the
     (mine,) = told[1][2]
     assert told[1] == (consumer, {0: 4, 1: 4}, {mine: 4})
     assert told[2] == (consumer, {mine: 4}, {0: 4, 1: 4})
+
+
+async def test_the_callback_is_given_the_offsets_where_reading_begins(
+    bootstrap, name, fill, produce
+):
+    """It was given -2 for what begins at the log's end; giving that back replayed the topic."""
+    await fill(1, 100)
+    told = []
+
+    def callback(consumer, before, after):
+        told.append((before, after))
+        return after
+
+    options = {"auto_offset_reset": OffsetType.LATEST, "post_rebalance_callback": callback}
+    async with consumer_of(bootstrap, name, **options) as consumer:
+        await until(lambda: told)
+        assert told == [({}, {0: 99})]
+        assert consumer.held_offsets == {0: 99}
+        await produce(0, numbered(0, 101, 100))
+        assert [m.offset for m in await take(consumer, 1)] == [100]
 
 
 async def test_what_the_callback_is_given_may_be_given_back(bootstrap, name, fill):
@@ -351,6 +421,46 @@ async def test_two_topics_in_one_group(bootstrap, name, fill):
         assert {m.value for m in await take(one, 4)} == {b"0/0", b"0/1", b"1/0", b"1/1"}
         assert [m.value for m in await take(other, 1)] == [b"other"]
         assert {tp.topic for tp in other.partitions.values()} == {topic}
+
+
+FROM_PYKAFKA = bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000001")
+"""What a leader of pykafka 2.8.0 sends: `MemberAssignment([(b"t", [0, 1])]).get_bytes()`."""
+
+
+async def test_a_member_beside_a_leader_of_pykafkas():
+    """Its assignments end without user data; a group that moved from pykafka stood still."""
+    name, metadata = RangeProtocol.protocol_name.decode(), metadata_of(RangeProtocol, "t")
+
+    def all_to_the_newcomer(members):
+        return {member: FROM_PYKAFKA for member in members if member != leader.member_id}
+
+    with EmbeddedKafka({"t": 2}) as near:
+        near.produce("t", ["a"])
+        leader = GroupMember(
+            "t",
+            GroupProtocol("consumer", name, metadata, all_to_the_newcomer),
+            bootstrap_servers=near.bootstrap_servers,
+            heartbeat_interval_ms=50,
+        )
+        async with leader, anyio.create_task_group() as tasks:
+
+            async def lead():
+                async for _ in leader:
+                    pass
+
+            tasks.start_soon(lead)
+            await until(lambda: leader.generation)
+            async with consumer_of(near.bootstrap_servers, "t") as consumer:
+                assert [m.value for m in await take(consumer, 1)] == [b"a"]
+                assert [*consumer.partitions] == [0, 1]
+                assert leader.generation.is_leader
+            tasks.cancel_scope.cancel()
+
+
+def test_a_managed_consumer_is_a_balanced_one():
+    """Applications ask `isinstance(consumer, BalancedConsumer)`, which holds in pykafka."""
+    consumer = ManagedBalancedConsumer("t", "localhost", b"g")
+    assert isinstance(consumer, BalancedConsumer)
 
 
 def test_a_protocol_of_another_type_is_refused():
@@ -489,7 +599,9 @@ async def test_a_cluster_is_where_the_brokers_are(near):
     [
         ({"use_rdkafka": True}, "use_rdkafka=True is not available"),
         ({"auto_offset_reset": 5}, "auto_offset_reset=5; expected OffsetType"),
-        ({"fetch_wait_max_ms": -1}, "fetch_max_wait_ms=-1"),
+        ({"fetch_wait_max_ms": -1}, "fetch_wait_max_ms=-1"),
+        ({"queued_max_messages": 0}, "queued_max_messages=0"),
+        ({"fetch_message_max_bytes": 0}, "fetch_message_max_bytes=0"),
     ],
 )
 def test_what_cannot_be(option, words):

@@ -4,6 +4,9 @@ names. Kafka keeps the members of the one, ZooKeeper those of the other.
 Offsets are pykafka's: `held_offsets`, and what `post_rebalance_callback` is given and answers, are
 those of the last message consumed, so reading goes on behind them; what is committed is the next
 offset to read.
+
+Each rebalance commits what was consumed, whatever `auto_commit_enable` says, as in pykafka: the
+next owner, and this consumer itself, would else begin again at the commit before.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kafkagroup import ConfigurationError, Consumer, Record, TopicPartition
 from kafkagroup.compat._host import Guest
+from kafkagroup.compat._names import renamed
 from kafkagroup.compat.pykafka.membership import (
     GroupMembershipProtocol,
     RangeProtocol,
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["BalancedConsumer", "ManagedBalancedConsumer"]
 
 Offsets = dict[int, int]
-"""Partition id -> offset of the last message consumed; -2 when there is none."""
+"""Partition id -> offset of the last message consumed; -2 where reading begins at offset 0."""
 
 PostRebalanceCallback = Callable[
     [Any, Offsets, Offsets], Awaitable[Mapping[int, int] | None] | Mapping[int, int] | None
@@ -38,6 +42,14 @@ PostRebalanceCallback = Callable[
 
 _FOREVER = 2**31 - 1
 """Milliseconds. pykafka sets no limit to how long an application may stay away."""
+
+_NAMES = {
+    "enable_auto_commit": "auto_commit_enable",
+    "fetch_max_wait_ms": "fetch_wait_max_ms",
+    "max_partition_fetch_bytes": "fetch_message_max_bytes",
+    "queued_max_records": "queued_max_messages",
+}
+"""The main API's name of an option -> pykafka's, where they differ."""
 
 
 class _Balanced(Guest):
@@ -83,32 +95,38 @@ class _Balanced(Guest):
         self._resets_on_start = reset_offset_on_start
         self._timeout = None if consumer_timeout_ms < 0 else consumer_timeout_ms / 1000
         self._auto_start = auto_start
+        self._auto_commits = auto_commit_enable
         self._callback = post_rebalance_callback
         self._held: Offsets = {}
         self._started = False
         super().__init__()
-        self._consumer = Consumer(
-            self._topic,
-            bootstrap_servers=where.hosts,
-            security=where.security,
-            group_id=text(consumer_group),
-            assignors=[assignor_of(membership_protocol)],
-            max_partition_fetch_bytes=fetch_message_max_bytes,
-            num_consumer_fetchers=num_consumer_fetchers,
-            enable_auto_commit=auto_commit_enable,
-            auto_commit_interval_ms=auto_commit_interval_ms,
-            queued_max_records=queued_max_messages,
-            fetch_min_bytes=fetch_min_bytes,
-            fetch_max_wait_ms=fetch_wait_max_ms,
-            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
-            offsets_commit_max_retries=offsets_commit_max_retries,
-            auto_offset_reset="earliest" if self._reset == OffsetType.EARLIEST else "latest",
-            rebalance_max_retries=rebalance_max_retries,
-            rebalance_backoff_ms=rebalance_backoff_ms,
-            max_poll_interval_ms=_FOREVER,
-            on_partitions_assigned=self._assigned,
-            **kept,
-        )
+        with renamed(_NAMES):
+            self._consumer = Consumer(
+                self._topic,
+                bootstrap_servers=where.hosts,
+                security=where.security,
+                group_id=text(consumer_group),
+                assignors=[assignor_of(membership_protocol)],
+                max_partition_fetch_bytes=fetch_message_max_bytes,
+                num_consumer_fetchers=num_consumer_fetchers,
+                # Always on, for the commit of each rebalance; `stop` and the interval go by
+                # `auto_commit_enable`. Anything but a boolean is the main API's to refuse.
+                enable_auto_commit=auto_commit_enable is False or auto_commit_enable,
+                auto_commit_interval_ms=(
+                    _FOREVER if auto_commit_enable is False else auto_commit_interval_ms
+                ),
+                queued_max_records=queued_max_messages,
+                fetch_min_bytes=fetch_min_bytes,
+                fetch_max_wait_ms=fetch_wait_max_ms,
+                offsets_channel_backoff_ms=offsets_channel_backoff_ms,
+                offsets_commit_max_retries=offsets_commit_max_retries,
+                auto_offset_reset="earliest" if self._reset == OffsetType.EARLIEST else "latest",
+                rebalance_max_retries=rebalance_max_retries,
+                rebalance_backoff_ms=rebalance_backoff_ms,
+                max_poll_interval_ms=_FOREVER,
+                on_partitions_assigned=self._assigned,
+                **kept,
+            )
 
     # ------------------------------------------------------------ starting and stopping
 
@@ -128,7 +146,7 @@ class _Balanced(Guest):
     async def stop(self) -> None:
         """Commit, if `auto_commit_enable`, and leave the group."""
         if self._started:
-            await self._consumer.stop()
+            await self._consumer.stop(commit=self._auto_commits)
 
     async def _ready(self) -> Consumer:
         if not self._started:
@@ -180,7 +198,8 @@ class _Balanced(Guest):
 
     @property
     def held_offsets(self) -> Offsets:
-        """Partition id -> offset of the last message consumed; -2 when there is none."""
+        """Partition id -> offset of the last message consumed, or behind which reading begins; -2
+        where that is offset 0."""
         return dict(self._held)
 
     async def commit_offsets(
@@ -205,6 +224,7 @@ class _Balanced(Guest):
         starts = await self._starts({self._tp(p): at for p, at in partition_offsets})
         for tp, offset in starts.items():
             consumer.seek(tp, offset)
+        self._held |= _held(starts)
         await consumer.commit(starts)
 
     def _tp(self, partition: Any) -> TopicPartition:
@@ -232,102 +252,30 @@ class _Balanced(Guest):
         return starts
 
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Called by the consumer in each rebalance with what is new; what it answers is where
-        reading starts."""
-        starts: dict[TopicPartition, int] = {}
+        """Called by the consumer in each rebalance with the new partitions. Return where reading
+        starts in those that have no commit, and in those that the callback moved."""
+        committed: dict[TopicPartition, int] = {}
+        if not self._resets_on_start:
+            found = await self._consumer.committed(partitions)
+            committed = {tp: at.offset for tp, at in found.items() if at is not None}
+        # Looked up here, not left to the consumer: a callback that answers with what it was given
+        # would else go back to the log's start where reading was to begin at its end.
+        reset = [tp for tp in partitions if tp not in committed]
+        starts = await self._starts(dict.fromkeys(reset, self._reset))
         if self._resets_on_start and partitions:
             self._resets_on_start = False
-            starts = await self._starts(dict.fromkeys(partitions, self._reset))
             await self._consumer.commit(starts)
-        committed = await self._consumer.committed(partitions)
         before, kept = self._held, self.partitions
-        self._held = {p: offset for p, offset in before.items() if p in kept} | {
-            tp.partition: OffsetType.EARLIEST if at is None or at.offset == 0 else at.offset - 1
-            for tp, at in committed.items()
-        }
+        self._held = {p: offset for p, offset in before.items() if p in kept}
+        self._held |= _held(committed | starts)
         if self._callback is not None:
             answer = self._callback(self, before, dict(self._held))
             given = await answer if inspect.isawaitable(answer) else answer
             if given:
-                starts |= await self._starts({self._tp(p): at for p, at in given.items()})
+                moved = await self._starts({self._tp(p): at for p, at in given.items()})
+                self._held |= _held(moved)
+                starts |= moved
         return starts
-
-
-class ManagedBalancedConsumer(_Balanced):
-    """A consumer that shares the partitions of a topic with the other members of its group, which
-    Kafka keeps.
-
-    ```python
-    async with ManagedBalancedConsumer("orders", "localhost:9092", b"billing") as consumer:
-        async for message in consumer:
-            print(message.offset, message.value)
-    ```
-    """
-
-    def __init__(
-        self,
-        topic: Any,
-        cluster: Cluster | str | Sequence[str],
-        consumer_group: str | bytes,
-        fetch_message_max_bytes: int = 1024 * 1024,
-        num_consumer_fetchers: int = 1,
-        auto_commit_enable: bool = False,
-        auto_commit_interval_ms: int = 60 * 1000,
-        queued_max_messages: int = 2000,
-        fetch_min_bytes: int = 1,
-        fetch_error_backoff_ms: int = 500,
-        fetch_wait_max_ms: int = 100,
-        offsets_channel_backoff_ms: int = 1000,
-        offsets_commit_max_retries: int = 5,
-        auto_offset_reset: int = OffsetType.EARLIEST,
-        consumer_timeout_ms: int = -1,
-        rebalance_max_retries: int = 5,
-        rebalance_backoff_ms: int = 2 * 1000,
-        auto_start: bool = True,
-        reset_offset_on_start: bool = False,
-        post_rebalance_callback: PostRebalanceCallback | None = None,
-        use_rdkafka: bool = False,
-        compacted_topic: bool = True,
-        heartbeat_interval_ms: int = 3000,
-        *,
-        membership_protocol: GroupMembershipProtocol = RangeProtocol,
-        session_timeout_ms: int = 30_000,
-        heartbeat_thread: bool = True,
-    ) -> None:
-        """`topic` is a name, or has one as its `name`; `cluster` may be addresses alone.
-
-        Heartbeats come from a thread, as pykafka's do: an application that blocks its loop keeps
-        its partitions. One that never blocks it may do without: `heartbeat_thread=False`.
-        `fetch_error_backoff_ms` and `compacted_topic` change nothing: the one is of no use in
-        pykafka either, and gaps between offsets are no trouble here. Raises: ConfigurationError.
-        """
-        super().__init__(
-            topic,
-            cluster,
-            consumer_group,
-            fetch_message_max_bytes=fetch_message_max_bytes,
-            num_consumer_fetchers=num_consumer_fetchers,
-            auto_commit_enable=auto_commit_enable,
-            auto_commit_interval_ms=auto_commit_interval_ms,
-            queued_max_messages=queued_max_messages,
-            fetch_min_bytes=fetch_min_bytes,
-            fetch_wait_max_ms=fetch_wait_max_ms,
-            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
-            offsets_commit_max_retries=offsets_commit_max_retries,
-            auto_offset_reset=auto_offset_reset,
-            consumer_timeout_ms=consumer_timeout_ms,
-            rebalance_max_retries=rebalance_max_retries,
-            rebalance_backoff_ms=rebalance_backoff_ms,
-            auto_start=auto_start,
-            reset_offset_on_start=reset_offset_on_start,
-            post_rebalance_callback=post_rebalance_callback,
-            use_rdkafka=use_rdkafka,
-            membership_protocol=membership_protocol,
-            session_timeout_ms=session_timeout_ms,
-            rebalance_timeout_ms=session_timeout_ms,
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            heartbeat_thread=heartbeat_thread,
-        )
 
 
 class BalancedConsumer(_Balanced):
@@ -403,6 +351,85 @@ class BalancedConsumer(_Balanced):
         )
 
 
+class ManagedBalancedConsumer(BalancedConsumer):
+    """A consumer that shares the partitions of a topic with the other members of its group, which
+    Kafka keeps.
+
+    ```python
+    async with ManagedBalancedConsumer("orders", "localhost:9092", b"billing") as consumer:
+        async for message in consumer:
+            print(message.offset, message.value)
+    ```
+    """
+
+    def __init__(
+        self,
+        topic: Any,
+        cluster: Cluster | str | Sequence[str],
+        consumer_group: str | bytes,
+        fetch_message_max_bytes: int = 1024 * 1024,
+        num_consumer_fetchers: int = 1,
+        auto_commit_enable: bool = False,
+        auto_commit_interval_ms: int = 60 * 1000,
+        queued_max_messages: int = 2000,
+        fetch_min_bytes: int = 1,
+        fetch_error_backoff_ms: int = 500,
+        fetch_wait_max_ms: int = 100,
+        offsets_channel_backoff_ms: int = 1000,
+        offsets_commit_max_retries: int = 5,
+        auto_offset_reset: int = OffsetType.EARLIEST,
+        consumer_timeout_ms: int = -1,
+        rebalance_max_retries: int = 5,
+        rebalance_backoff_ms: int = 2 * 1000,
+        auto_start: bool = True,
+        reset_offset_on_start: bool = False,
+        post_rebalance_callback: PostRebalanceCallback | None = None,
+        use_rdkafka: bool = False,
+        compacted_topic: bool = True,
+        heartbeat_interval_ms: int = 3000,
+        *,
+        membership_protocol: GroupMembershipProtocol = RangeProtocol,
+        session_timeout_ms: int = 30_000,
+        heartbeat_thread: bool = True,
+    ) -> None:
+        """`topic` is a name, or has one as its `name`; `cluster` may be addresses alone.
+
+        Heartbeats come from a thread, as pykafka's do: an application that blocks its loop keeps
+        its partitions. One that never blocks it may do without: `heartbeat_thread=False`.
+        `fetch_error_backoff_ms` and `compacted_topic` change nothing: the one is of no use in
+        pykafka either, and gaps between offsets are no trouble here. Raises: ConfigurationError.
+        """
+        # Not BalancedConsumer's, which is about ZooKeeper: pykafka's passes it over too.
+        _Balanced.__init__(
+            self,
+            topic,
+            cluster,
+            consumer_group,
+            fetch_message_max_bytes=fetch_message_max_bytes,
+            num_consumer_fetchers=num_consumer_fetchers,
+            auto_commit_enable=auto_commit_enable,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            queued_max_messages=queued_max_messages,
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_wait_max_ms=fetch_wait_max_ms,
+            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
+            offsets_commit_max_retries=offsets_commit_max_retries,
+            auto_offset_reset=auto_offset_reset,
+            consumer_timeout_ms=consumer_timeout_ms,
+            rebalance_max_retries=rebalance_max_retries,
+            rebalance_backoff_ms=rebalance_backoff_ms,
+            auto_start=auto_start,
+            reset_offset_on_start=reset_offset_on_start,
+            post_rebalance_callback=post_rebalance_callback,
+            use_rdkafka=use_rdkafka,
+            membership_protocol=membership_protocol,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            heartbeat_thread=heartbeat_thread,
+        )
+
+
 def _membership(zookeeper: Any, connect: str, session_ms: int) -> ZooKeeperMembership:
     from kafkagroup import ZooKeeperMembership  # needs kazoo, which Kafka's own groups do without
 
@@ -417,3 +444,11 @@ def _membership(zookeeper: Any, connect: str, session_ms: int) -> ZooKeeperMembe
 def _ms(time: datetime) -> int:
     """A time without a zone is UTC, as in pykafka."""
     return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _held(starts: Mapping[TopicPartition, int]) -> Offsets:
+    """What is held of partitions whose next offsets to read are these."""
+    return {
+        tp.partition: start - 1 if start else int(OffsetType.EARLIEST)
+        for tp, start in starts.items()
+    }
