@@ -427,13 +427,15 @@ class Consumer(Service):
     async def position(self, partition: TopicPartition) -> int:
         """Offset of the next record of a partition; waits while it is being looked up.
 
-        Raises: NotAssignedError.
+        Raises: NotAssignedError; NoOffsetError, OffsetOutOfRangeError or BrokerError where it
+        cannot be found, until the application seeks.
         """
         while True:
             self._raise_if_closed()
             owned = self._delivery.owned.get(partition)
             if owned is None:
                 raise NotAssignedError(f"{partition} is not assigned to this consumer")
+            self._session.raise_without_position(owned)
             if owned.position != UNKNOWN:
                 return owned.position
             await self._session.changed.wait()

@@ -482,7 +482,7 @@ class CommitFailedError(KafkaGroupError):
 
 
 class OffsetOutOfRangeError(KafkaGroupError):
-    """The position is not in the broker's log, and `auto_offset_reset` is "none"."""
+    """Positions are not in the brokers' logs, and `auto_offset_reset` is "none"."""
 
     def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
         super().__init__(offsets)
@@ -490,21 +490,36 @@ class OffsetOutOfRangeError(KafkaGroupError):
         """Partition -> the position that was asked for."""
 
     def __str__(self) -> str:
-        where = ", ".join(f"{tp} at {offset}" for tp, offset in sorted(self.offsets.items()))
-        return f"no such offset in the log: {where}; seek, or set auto_offset_reset"
+        return f"no such offset in the log: {_places(self.offsets)}; seek, or set auto_offset_reset"
 
 
 class NoOffsetError(KafkaGroupError):
-    """The group has no committed offset for these partitions, and `auto_offset_reset` is "none"."""
+    """The group has no committed offset for partitions, and `auto_offset_reset` is "none"."""
 
-    def __init__(self, partitions: tuple[TopicPartition, ...]) -> None:
-        super().__init__(partitions)
+    def __init__(
+        self,
+        partitions: tuple[TopicPartition, ...],
+        out_of_range: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        super().__init__(partitions, out_of_range)
         self.partitions = partitions
-        """The partitions without a position."""
+        """All partitions without a position."""
+        self.out_of_range = out_of_range or {}
+        """Those among them that have an offset which is not in the log, as OffsetOutOfRangeError
+        has it: partition -> the position that was asked for."""
 
     def __str__(self) -> str:
-        names = ", ".join(map(str, sorted(self.partitions)))
-        return f"no committed offset for {names}; seek, or set auto_offset_reset"
+        missing = ", ".join(
+            str(tp) for tp in sorted(self.partitions) if tp not in self.out_of_range
+        )
+        text = f"no committed offset for {missing}"
+        if self.out_of_range:
+            text += f"; no such offset in the log: {_places(self.out_of_range)}"
+        return f"{text}; seek, or set auto_offset_reset"
+
+
+def _places(offsets: Mapping[TopicPartition, int]) -> str:
+    return ", ".join(f"{tp} at {offset}" for tp, offset in sorted(offsets.items()))
 
 
 class NotWrittenError(KafkaGroupError):

@@ -28,7 +28,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.types import Record, TimestampType, TopicPartition
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
 RECORD = Record("t", 0, 7, 5, TimestampType.CREATE_TIME, b"k", b"v", (("h", None),), 3)
 SPECIAL: dict[type[Exception], tuple[Exception, str]] = {
     AuthorizationError: (
@@ -56,8 +56,11 @@ SPECIAL: dict[type[Exception], tuple[Exception, str]] = {
         "no such offset in the log: t/0 at 5, t/1 at 9; seek, or set auto_offset_reset",
     ),
     NoOffsetError: (
-        NoOffsetError((T1, T0)),
-        "no committed offset for t/0, t/1; seek, or set auto_offset_reset",
+        NoOffsetError((T1, T0, T2), {T2: 7}),
+        (
+            "no committed offset for t/0, t/1; no such offset in the log: t/2 at 7; seek, or set"
+            " auto_offset_reset"
+        ),
     ),
     DeserializationError: (
         DeserializationError(RECORD, "key"),

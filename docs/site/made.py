@@ -62,8 +62,9 @@ _REMEDIES = {
     "CommitFailedError": "Go on: the new owner begins at the last commit. If it is often, records"
     " take longer than the rebalance timeout.",
     "OffsetOutOfRangeError": "Retention has overtaken the group. Decide where to go on, and `seek`;"
-    " or set `auto_offset_reset`.",
-    "NoOffsetError": "`seek`, commit a start with `Admin`, or set `auto_offset_reset`.",
+    " or set `auto_offset_reset`. Every call raises it until then.",
+    "NoOffsetError": "`seek` in each of its `partitions`; or commit a start with `Admin`, or set"
+    " `auto_offset_reset`, before the consumer starts. Every call raises it until then.",
     "NotWrittenError": "`why` says whose fault it is. Write again from `index` on: a record may"
     " then be there twice.",
     "DeserializationError": "Keep `error.record` aside, then `seek` past it.",

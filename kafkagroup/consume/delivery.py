@@ -322,8 +322,8 @@ class Delivery:
                 return None
             try:
                 record = self._records.next()
-            except DecodeError:
-                self._give_up(owned)
+            except DecodeError as error:
+                self._give_up(owned, error)
                 raise
             if record is None:
                 return None
@@ -355,8 +355,8 @@ class Delivery:
         try:
             unread = records.fork()
             count = records.skip(most)
-        except DecodeError:
-            self._give_up(owned)
+        except DecodeError as error:
+            self._give_up(owned, error)
             raise
         if not count:
             return None
@@ -365,9 +365,9 @@ class Delivery:
         owned.leader_epoch = raw.leader_epoch
         return _lazy_batch(owned, unread, count)
 
-    def _give_up(self, owned: OwnedPartition) -> None:
+    def _give_up(self, owned: OwnedPartition, error: DecodeError) -> None:
         """The iterator is dead: going on would skip the rest of the batch in silence."""
-        owned.failed = True
+        owned.failure = error
         self._leave(owned)
         owned.drop_buffer()
         self._took()

@@ -12,6 +12,7 @@ from uuid import UUID
 from kafkagroup._values import define, field
 from kafkagroup.consume.lag import behind
 from kafkagroup.consume.progress import UNKNOWN, Progress
+from kafkagroup.errors import NoOffsetError, OffsetOutOfRangeError
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.records import RecordBatch
 from kafkagroup.wire.schema import NO_ID
@@ -49,8 +50,8 @@ class OwnedPartition(Progress):
     paused: bool = False
     reset: bool = False
     """The position was not in the log: look it up by the reset policy, not by the commit."""
-    failed: bool = False
-    """An error was handed to the application; nothing is fetched until it seeks."""
+    failure: Exception | None = None
+    """Why nothing is fetched until the application seeks."""
     retry_at: float = 0.0
     """Not fetched before this."""
     attempts: int = 0
@@ -65,7 +66,8 @@ class OwnedPartition(Progress):
         self.leader_epoch = leader_epoch
         self.checked_epoch = -1
         self.topic_id = NO_ID
-        self.reset = self.failed = False
+        self.reset = False
+        self.failure = None
         self.attempts = 0
         self.retry_at = 0.0
         self.drop_buffer()
@@ -107,6 +109,17 @@ class OwnedPartition(Progress):
         self.buffered.appendleft(batch)
         self.buffered_bytes += batch.size
         self.buffered_records += batch.count
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error was reported to the application; nothing is fetched until it seeks."""
+        return self.failure is not None
+
+    @property
+    def is_without_position(self) -> bool:
+        """Whether only the application can say where to read: there is no offset in the log to go
+        on from, and no reset policy. Not of a failed look-up, which finds the offset next time."""
+        return isinstance(self.failure, NoOffsetError | OffsetOutOfRangeError)
 
     @property
     def lag(self) -> int | None:

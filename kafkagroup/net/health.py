@@ -37,6 +37,11 @@ class HealthProblem(Enum):
     """No heartbeat was acknowledged for a whole session: others may have its partitions."""
     LOOP_LAG = "loop lag"
     """The event loop was late, so that heartbeats or rebalances waited."""
+    NO_POSITION = "no position"
+    """The application must say where to read a partition: it has no offset in the log to go on
+    from, and `auto_offset_reset` is "none"."""
+    NOT_READ = "not read"
+    """An error of a partition was raised, and nothing of it is read until the application seeks."""
     STALLED = "stalled"
     """A partition makes no progress while its lag grows, or while the application takes nothing
     at all of what waits for it."""
@@ -50,7 +55,7 @@ class HealthFinding:
     detail: str
     """In words."""
     partition: TopicPartition | None = None
-    """The one that is stalled."""
+    """The one that it is about."""
 
     def __str__(self) -> str:
         return f"{self.problem.value}: {self.detail}"
@@ -176,9 +181,23 @@ def health_of_consumer(
         findings += checkup.check_membership(
             now, session.driver, settled=session.settled, patience=patience
         )
+    findings += _check_failed(session.delivery.owned.values())
     patience = options.max_poll_interval if stalled_after is None else stalled_after
     findings += checkup.check_partitions(now, session.delivery.owned.values(), patience=patience)
     return Health(tuple(findings))
+
+
+def _check_failed(owned: Iterable[OwnedPartition]) -> Iterator[HealthFinding]:
+    """Those of which nothing is read until the application seeks."""
+    for one in owned:
+        if one.failure is None or one.revoked:
+            continue
+        lost = one.is_without_position
+        yield HealthFinding(
+            problem=HealthProblem.NO_POSITION if lost else HealthProblem.NOT_READ,
+            detail=f"nothing of {one.tp} is read until the application seeks: {one.failure}",
+            partition=one.tp,
+        )
 
 
 def not_well(problem: HealthProblem, detail: str) -> Health:

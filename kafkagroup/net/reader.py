@@ -70,7 +70,9 @@ class Reader:
             if session.closing:
                 raise ConsumerClosedError("the consumer is closed")
             # What went wrong behind a batch is not told before that: not while it was inflated.
-            if not inflated and (session.fatal is not None or session.errors):
+            if not inflated and session.has_errors:
+                # To come is to poll: who meets the same error each time is not away.
+                session.last_poll = now
                 session.raise_error()
             # After a stop of the process or the loop the group may have given our partitions away:
             # the clock is asked before anything is handed out.

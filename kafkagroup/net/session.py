@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
@@ -12,13 +12,16 @@ from kafkagroup._values import evolve
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.lease import Lease
 from kafkagroup.consume.options import ConsumerOptions
-from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import (
     BrokerError,
     CommitFailedError,
     ConfigurationError,
     ErrorCode,
+    KafkaGroupError,
+    NoOffsetError,
     NotAssignedError,
+    OffsetOutOfRangeError,
     RequestTimeoutError,
     TransportError,
 )
@@ -47,6 +50,9 @@ class Session:
         """Set, and replaced, whenever somebody who waits should look again."""
         self.errors: list[Exception] = []
         """For the application, each raised once."""
+        self.without_position: dict[TopicPartition, OwnedPartition] = {}
+        """Those that wait for the application to seek, raised by every call until it has; among
+        them may be some that it has sought in, or that were revoked, since."""
         self.fatal: Exception | None = None
         """Raised by every call from here on."""
         self.clock: Callable[[], float] = anyio.current_time
@@ -114,10 +120,25 @@ class Session:
         self.notify()
 
     def partition_failed(self, owned: OwnedPartition, error: Exception) -> None:
-        """Tell the application once; the partition rests until it seeks."""
-        if not owned.revoked:
-            owned.failed = True
+        """Report it to the application; the partition rests until it seeks.
+
+        That there is no position is raised by every call: without it the consumer would read
+        nothing of the partition, in silence. Everything else is raised once, as bad bytes in one
+        partition must not hold up the others for ever.
+        """
+        if owned.revoked:
+            return
+        owned.failure = error
+        if owned.is_without_position:
+            self.without_position[owned.tp] = owned
+            self.notify()
+        else:
             self.tell(error)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether `raise_error` is to be called; it may find nothing to raise."""
+        return bool(self.fatal is not None or self.errors or self.without_position)
 
     def raise_error(self) -> None:
         """Raise what there is to raise."""
@@ -125,6 +146,20 @@ class Session:
             raise self.fatal
         if self.errors:
             raise self.errors.pop(0)
+        self.without_position = {
+            tp: owned
+            for tp, owned in self.without_position.items()
+            if owned.is_without_position and not owned.revoked
+        }
+        if self.without_position:
+            raise _no_position(self.without_position.values())
+
+    def raise_without_position(self, owned: OwnedPartition) -> None:
+        """Raise why a partition has no position, if that was found to be so."""
+        if owned.is_without_position:
+            raise _no_position([owned])
+        if owned.position == UNKNOWN and owned.failure is not None:
+            raise owned.failure
 
     def count_processed(self) -> None:
         """What the application has in hand is processed."""
@@ -290,3 +325,12 @@ class Session:
         for tp, offset in offsets.items():
             if (owner := owned[tp]) is not None:
                 owner.committed = offset.offset
+
+
+def _no_position(partitions: Iterable[OwnedPartition]) -> KafkaGroupError:
+    """One error that names all of them."""
+    ordered = sorted(partitions, key=lambda owned: owned.tp)
+    out_of_range = {o.tp: o.position for o in ordered if o.position != UNKNOWN}
+    if len(out_of_range) == len(ordered):
+        return OffsetOutOfRangeError(out_of_range)
+    return NoOffsetError(tuple(o.tp for o in ordered), out_of_range)

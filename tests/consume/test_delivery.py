@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kafkagroup.consume.delivery import Batch, Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
-from kafkagroup.errors import CorruptRecordError, DeserializationError
+from kafkagroup.errors import CorruptRecordError, DeserializationError, NoOffsetError
 from kafkagroup.types import OffsetAndMetadata, Record, TimestampType, TopicPartition
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.records import (
@@ -404,7 +404,7 @@ def test_seek_leaves_other_partitions_in_hand() -> None:
 
 
 def test_seek_clears_what_had_gone_wrong() -> None:
-    owned = OwnedPartition(T0, failed=True, reset=True, attempts=3, retry_at=9.0)
+    owned = OwnedPartition(T0, failure=NoOffsetError((T0,)), reset=True, attempts=3, retry_at=9.0)
     owned.leader_epoch = 4
     owned.start_at(7, leader_epoch=5)
     assert (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.plan import Remedy, remedy, wanted
-from kafkagroup.errors import ErrorCode
+from kafkagroup.errors import ErrorCode, NoOffsetError
 from kafkagroup.types import TopicPartition
 
 E = ErrorCode
@@ -46,7 +46,7 @@ def test_a_partition_that_cannot_be_fetched_is_left_out() -> None:
         OwnedPartition(TopicPartition("t", 0)),
         owned(1, revoked=True),
         owned(2, paused=True),
-        owned(3, failed=True),
+        owned(3, failure=NoOffsetError(())),
         owned(4, reset=True),
         owned(5),
     ) == [5]

@@ -5,7 +5,7 @@ from datetime import timedelta
 import anyio
 import anyio.lowlevel
 import pytest
-from brokers import FAST, numbered
+from brokers import FAST, numbered, until
 
 from kafkagroup import (
     CommitFailedError,
@@ -206,16 +206,32 @@ async def test_a_duration_back_starts_at_the_first_record_that_is_younger(bootst
             assert await consumer.position(TopicPartition(name, 0)) == position
 
 
-async def test_none_without_a_committed_offset_is_an_error(bootstrap, name, fill):
-    await fill(1, 10)
-    tp = TopicPartition(name, 0)
-    options = {**FAST, "auto_offset_reset": "none"}
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_none_without_a_committed_offset_is_an_error_of_each_call(
+    bootstrap, name, fill, protocol
+):
+    """It was raised once, and then both partitions were waited for in silence."""
+    await fill(2, 10)
+    tps = TopicPartition(name, 0), TopicPartition(name, 1)
+    options = {**FAST, "group_protocol": protocol, "auto_offset_reset": "none"}
     async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **options) as consumer:
+        await until(lambda: len(consumer.health().findings) == 2)
+        for call in (consumer.getone, consumer.getmany, lambda: anext(consumer.batches())):
+            with anyio.fail_after(20), pytest.raises(NoOffsetError) as caught:
+                await call()
+            assert caught.value.partitions == tps
+        for tp in tps:
+            with anyio.fail_after(20), pytest.raises(NoOffsetError) as caught:
+                await consumer.position(tp)
+            assert caught.value.partitions == (tp,)
+        consumer.seek(tps[0], 6)
         with anyio.fail_after(20), pytest.raises(NoOffsetError) as caught:
             await consumer.getone()
-        assert caught.value.partitions == (tp,)
-        consumer.seek(tp, 6)
-        assert [r.offset for r in await take(consumer, 1)] == [6]
+        assert caught.value.partitions == tps[1:]
+        consumer.seek(tps[1], 8)
+        taken = sorted((r.partition, r.offset) for r in await take(consumer, 6))
+        assert taken == [(0, 6), (0, 7), (0, 8), (0, 9), (1, 8), (1, 9)]
+        assert consumer.health()
 
 
 async def test_a_position_outside_the_log_is_an_error_without_a_policy(bootstrap, name, fill):
@@ -225,9 +241,16 @@ async def test_a_position_outside_the_log_is_an_error_without_a_policy(bootstrap
     async with Consumer(bootstrap_servers=bootstrap, group_id=name, **options) as consumer:
         await consumer.assign([tp])
         consumer.seek(tp, 99)
-        with anyio.fail_after(20), pytest.raises(OffsetOutOfRangeError) as caught:
-            await consumer.getone()
-        assert caught.value.offsets == {tp: 99}
+        for _ in range(2):
+            with anyio.fail_after(20), pytest.raises(OffsetOutOfRangeError) as caught:
+                await consumer.getone()
+            assert caught.value.offsets == {tp: 99}
+        with pytest.raises(OffsetOutOfRangeError):
+            await consumer.position(tp)
+        assert [finding.partition for finding in consumer.health().findings] == [tp]
+        consumer.seek(tp, 9)
+        assert [r.offset for r in await take(consumer, 1)] == [9]
+        assert consumer.health()
 
 
 async def test_a_position_outside_the_log_is_reset_with_a_warning(bootstrap, name, fill, caplog):

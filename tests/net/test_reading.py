@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from struct import pack_into
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,7 @@ import anyio.to_thread
 import pytest
 from crc32c import crc32c
 
-from kafkagroup import Consumer
+from kafkagroup import Consumer, HealthProblem
 from kafkagroup.errors import (
     BrokerError,
     ConfigurationError,
@@ -131,6 +132,113 @@ async def test_no_policy_and_no_commit(reading: Any) -> None:
         assert await offsets_of(c, 2) == [3, 4]
 
 
+def calls(c: Consumer, partition: TopicPartition = TP) -> list[Callable[[], Awaitable[object]]]:
+    """All that the application may ask for while a partition has no position."""
+    return [
+        c.getone,
+        c.getone,
+        lambda: anext(c),
+        lambda: anext(aiter(c)),
+        lambda: anext(c.batches()),
+        c.getmany,
+        partial(c.getmany, timeout=9.0),
+        partial(c.position, partition),
+    ]
+
+
+async def test_every_call_names_all_partitions_without_a_position(reading: Any) -> None:
+    """Each was raised once, and then nothing was read of them, in silence."""
+    first, second, third = (TopicPartition("t", n) for n in range(3))
+    async with (
+        reading() as (kafka, consumer),
+        consumer(auto_offset_reset="none", group_id="g") as c,
+    ):
+        kafka.produce("t", ["a", "b"], partition=1)
+        await c.assign([first, second, third])
+        c.seek(third, 7)  # where its log has nothing
+        await anyio.sleep(5)
+        for call in calls(c)[:-1]:
+            with pytest.raises(NoOffsetError) as caught:
+                await call()
+            assert set(caught.value.partitions) == {first, second, third}
+            assert caught.value.out_of_range == {third: 7}
+        for tp, error in (
+            (first, NoOffsetError((first,))),
+            (third, OffsetOutOfRangeError({third: 7})),
+        ):
+            with pytest.raises(type(error), match=str(error)):
+                await c.position(tp)
+        with pytest.raises(NoOffsetError):
+            await c.lag()
+        findings = c.health().findings
+        assert [f.partition for f in findings] == [first, second, third]
+        assert {f.problem for f in findings} == {HealthProblem.NO_POSITION}
+
+        c.seek(second, 0)
+        await anyio.sleep(5)
+        with pytest.raises(NoOffsetError) as caught:
+            await c.getone()
+        assert caught.value.partitions == (first, third)
+        c.seek(first, 9)
+        with pytest.raises(OffsetOutOfRangeError) as out_of_range:
+            await c.getone()
+        assert out_of_range.value.offsets == {third: 7}
+        await c.assign([first, second])
+        taken = [((one := await c.getone()).partition, one.offset) for _ in range(3)]
+        assert sorted(taken) == [(0, 9), (1, 0), (1, 1)]
+
+
+async def test_what_is_without_a_position_costs_no_record_of_the_others(reading: Any) -> None:
+    """The error comes before a record is taken; a look at what is missing is no request."""
+    other = TopicPartition("t", 1)
+    async with (
+        reading() as (kafka, consumer),
+        consumer(auto_offset_reset="none", group_id="g") as c,
+    ):
+        await c.assign([TP])
+        c.seek(TP, 0)
+        assert await offsets_of(c, 2) == [0, 1]
+        await c.assign([TP, other])
+        taken: list[int] = []
+        for _ in range(30):
+            with anyio.move_on_after(0.01):
+                try:
+                    taken.append((await c.getone()).offset)
+                except NoOffsetError:
+                    await anyio.sleep(0.1)
+        before = len(kafka.requests())
+        with anyio.move_on_after(3):
+            while True:
+                with suppress(NoOffsetError):
+                    await c.getone()
+                await anyio.sleep(0.0001)
+        assert len(kafka.requests()) - before < 20
+        c.seek(other, 0)
+        taken += await offsets_of(c, 8 - len(taken))
+        assert taken == list(range(2, 10))
+
+
+async def test_who_asks_again_and_again_without_a_position_is_not_away(reading: Any) -> None:
+    """An application that waits for somebody to commit an offset was thrown out of its group."""
+    lost: list[object] = []
+    async with reading() as (_, consumer):
+        member = consumer(
+            "t",
+            auto_offset_reset="none",
+            group_id="g",
+            max_poll_interval_ms=6_000,
+            rebalance_timeout_ms=6_000,
+            session_timeout_ms=6_000,
+            on_partitions_lost=lost.extend,
+        )
+        async with member as c:
+            for _ in range(10):
+                with pytest.raises(NoOffsetError):
+                    await c.getone()
+                await anyio.sleep(3)
+    assert lost == []
+
+
 async def test_the_committed_offset_comes_before_the_policy(reading: Any) -> None:
     async with reading() as (kafka, consumer):
         async with consumer(group_id="g") as c:
@@ -165,6 +273,10 @@ async def test_a_look_up_that_is_refused_reaches_the_application(reading: Any) -
             await c.assign([TP])
             with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
                 await c.getone()
+            with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+                await c.position(TP)
+            (finding,) = c.health().findings
+            assert (finding.problem, finding.partition) == (HealthProblem.NOT_READ, TP)
             c.seek(TP, 8)
             assert await offsets_of(c, 2) == [8, 9]
 
@@ -282,6 +394,10 @@ async def test_a_fetch_that_nothing_here_can_mend(reading: Any, code: ErrorCode)
         with anyio.move_on_after(60) as idle:
             await c.getone()
         assert idle.cancelled_caught
+        assert await c.position(TP) == 0
+        (finding,) = c.health().findings
+        assert (finding.problem, finding.partition) == (HealthProblem.NOT_READ, TP)
+        assert str(caught.value) in finding.detail
         c.seek(TP, 4)
         assert await offsets_of(c, 2) == [4, 5]
 
@@ -340,13 +456,15 @@ async def test_a_position_that_is_not_in_the_log_without_a_policy(reading: Any) 
     async with reading() as (_, consumer), consumer(auto_offset_reset="none") as c:
         await c.assign([TP])
         c.seek(TP, 99)
-        with pytest.raises(OffsetOutOfRangeError) as caught:
-            await c.getone()
-        assert caught.value.offsets == {TP: 99}
-        with anyio.move_on_after(60) as idle:
-            await c.getone()
-        assert idle.cancelled_caught
+        for call in calls(c):
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                await call()
+            assert caught.value.offsets == {TP: 99}
+        (finding,) = c.health().findings
+        assert (finding.problem, finding.partition) == (HealthProblem.NO_POSITION, TP)
         c.seek(TP, 9)
+        assert c.health()
+        assert await c.position(TP) == 9
         assert await offsets_of(c, 1) == [9]
 
 
