@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-__all__ = ["Guest", "Host", "Hosted"]
+from kafkagroup.errors import IllegalStateError
+
+__all__ = ["Guest", "Host", "Hosted", "Opened"]
+
+T = TypeVar("T")
 
 
 class Hosted(Protocol):
@@ -63,6 +68,58 @@ class Host:
         # The loop alone would forget it.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+class Opened(Generic[T]):
+    """What a context manager gives, held open by one task from its entry to its exit."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[T]) -> None:
+        self._manager = manager
+        self._closing = anyio.Event()
+        self._closed = anyio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.value: T | None = None
+        """None before it is entered, and again once it is left."""
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Enter, and leave when asked to by `close`."""
+        try:
+            async with self._manager as self.value:
+                task_status.started()
+                await self._closing.wait()
+        finally:
+            self.value = None
+            self._closed.set()
+
+    async def start(self) -> None:
+        """The same in a task of its own, on asyncio. Raises what entering raises."""
+        try:
+            entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        except RuntimeError:
+            raise IllegalStateError("outside of `async with` this is for asyncio only") from None
+        self._task = task = asyncio.create_task(self.run(task_status=_Entered(entered)))
+        try:
+            await asyncio.wait((task, entered), return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            task.cancel()
+            raise
+        if not entered.done():
+            await task
+
+    async def close(self) -> None:
+        """Leave, and wait until it is left."""
+        self._closing.set()
+        await self._closed.wait()
+
+
+class _Entered:
+    """A task status on asyncio, where no task group listens."""
+
+    def __init__(self, entered: asyncio.Future[None]) -> None:
+        self._entered = entered
+
+    def started(self, value: None = None) -> None:
+        self._entered.set_result(None)
 
 
 class Guest(ABC):

@@ -288,9 +288,11 @@ class Broker:
         max_bytes: int = 52_428_800,
         partition_max_bytes: int | Mapping[TopicPartition, int] = 1_048_576,
         connection_id: str = "fetch",
+        timeout: float | None = None,
     ) -> FetchResponse:
         """Records from each partition's position on. The broker waits `max_wait` seconds at most
-        for `min_bytes` bytes. `partition_max_bytes` is one limit for all, or one for each."""
+        for `min_bytes` bytes. `partition_max_bytes` is one limit for all, or one for each.
+        `timeout` is how long the answer may take; None: the request timeout after `max_wait`."""
         limits = partition_max_bytes
         if isinstance(limits, int):
             limits = dict.fromkeys(positions, limits)
@@ -317,7 +319,7 @@ class Broker:
         return await self.request(
             request,
             connection_id=connection_id,
-            timeout=self._options.request_timeout + max_wait,
+            timeout=self._options.request_timeout + max_wait if timeout is None else timeout,
             highest=12,
         )
 

@@ -30,7 +30,12 @@ from kafkagroup.compat.pykafka import (
     ProduceRequest,
     RangeProtocol,
 )
-from kafkagroup.errors import ConsumerClosedError, RequestTimeoutError
+from kafkagroup.errors import (
+    ConnectionLostError,
+    ConsumerClosedError,
+    IllegalStateError,
+    RequestTimeoutError,
+)
 from kafkagroup.net.channel import Channel
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Swallow
@@ -92,8 +97,8 @@ async def test_what_it_is(bootstrap):
     assert (broker.handler, broker.offsets_channel_handler) == (None, None)
     assert repr(broker) == f"<Broker (host={host}, port={port}, id=1)>"
     assert weakref.ref(broker)() is broker
-    with pytest.raises(ConsumerClosedError):
-        await broker.connect()
+    with pytest.raises(ConsumerClosedError, match=r"connect\(\)"):
+        await broker.request_metadata()
     async with broker:
         await broker.connect()
         assert (broker.connected, broker.offsets_channel_connected) == (True, False)
@@ -101,6 +106,42 @@ async def test_what_it_is(bootstrap):
         assert broker.offsets_channel_connected
         assert broker.handler is broker.offsets_channel_handler is not None
     assert not broker.connected
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_outside_of_with_it_connects_when_it_is_told_to(bootstrap):
+    """As in pykafka, where nobody enters a broker; from whichever task."""
+    broker = broker_at(bootstrap)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(broker.connect)
+    assert broker.connected
+    assert (await broker.request_metadata([])).brokers
+    await broker.close()
+    assert not broker.connected
+    await broker.connect()
+    assert broker.connected
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(broker.close)
+    assert not broker.connected
+    await broker.close()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_connecting_in_vain_raises_what_it_met_and_leaves_nothing():
+    broker = Broker(1, "127.0.0.1", 1, None, 30_000, 10_000)
+    with pytest.raises(ConnectionLostError):
+        await broker.connect()
+    assert not broker.connected
+    with pytest.raises(ConnectionLostError):
+        async with broker:
+            pass
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_connecting_outside_of_with_is_for_asyncio(bootstrap):
+    with pytest.raises(IllegalStateError, match="asyncio"):
+        await broker_at(bootstrap).connect()
 
 
 async def test_from_metadata(bootstrap):
@@ -125,6 +166,15 @@ async def test_the_timeouts_are_those_of_each_channel():
                 with pytest.raises(RequestTimeoutError):
                     await call
                 assert anyio.current_time() - start >= seconds
+
+
+async def test_a_fetch_honours_the_socket_timeout():
+    """However long the broker was to wait: the application has said when it gives up."""
+    with EmbeddedKafka({"t": 1}) as near:
+        host, port = near.bootstrap_servers.split(":")
+        async with Broker(1, host, int(port), None, 300, 600) as broker:
+            with anyio.fail_after(10), pytest.raises(RequestTimeoutError):
+                await broker.fetch_messages([PartitionFetchRequest("t", 0, 0)], timeout=30_000)
 
 
 async def test_buffer_size_and_source_address(monkeypatch):

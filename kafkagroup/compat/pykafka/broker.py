@@ -7,9 +7,9 @@ of Kafka's protocol. Every connection speaks TLS if any does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
+
+import anyio
 
 import kafkagroup
 from kafkagroup import (
@@ -19,6 +19,7 @@ from kafkagroup import (
     TopicPartition,
     encode_assignment,
 )
+from kafkagroup.compat._host import Guest, Opened
 from kafkagroup.compat.pykafka.membership import (
     GroupMembershipProtocol,
     RangeProtocol,
@@ -58,8 +59,9 @@ _SESSION = 30.0
 """Seconds: the session that pykafka asks for, and so how long others wait for this member."""
 
 
-class Broker:
-    """One broker.
+class Broker(Guest):
+    """One broker. Inside `async with` on asyncio and trio; on asyncio also by `connect()` and
+    `close()`.
 
     ```python
     async with Broker(1, "localhost", 9092, None, 30_000, 10_000) as broker:
@@ -82,7 +84,7 @@ class Broker:
         security: Security | None = None,
     ) -> None:
         """`handler` is not looked at: there are no threads to make."""
-        self._id, self._host, self._port = int(id_), text(host), port
+        self._id, self._host_name, self._port = int(id_), text(host), port
         self._offsets_timeout = offsets_channel_socket_timeout_ms / 1000
         self._options = ClientOptions(
             request_timeout=socket_timeout_ms / 1000,
@@ -91,11 +93,12 @@ class Broker:
             source_port=source_port or None,
             security=security,
         )
-        self._broker: kafkagroup.Broker | None = None
-        self._stack = AsyncExitStack()
+        super().__init__()
+        self._opened: Opened[kafkagroup.Broker] | None = None
+        self._connecting = anyio.Lock()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} (host={self._host}, port={self._port}, id={self._id})>"
+        return f"<{type(self).__name__} (host={self._host_name}, port={self._port}, id={self._id})>"
 
     @classmethod
     def from_metadata(
@@ -124,26 +127,11 @@ class Broker:
             security=security,
         )
 
-    async def __aenter__(self) -> Self:
-        """Connect. Raises: ConnectionLostError, RequestTimeoutError, AuthenticationError."""
-        opened = kafkagroup.Broker.open(
-            self._host,
-            self._port,
-            node_id=self._id,
-            options=self._options,
-            offsets_channel_timeout=self._offsets_timeout,
-        )
-        self._broker = await self._stack.enter_async_context(opened)
-        return self
+    async def _entered(self) -> None:
+        await self.connect()
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._broker = None
-        await self._stack.__aexit__(exc_type, exc_value, traceback)
+    async def _leaving(self) -> None:
+        await self.close()
 
     # ------------------------------------------------------------ connections
 
@@ -155,12 +143,16 @@ class Broker:
     @property
     def host(self) -> str:
         """Where it is."""
-        return self._host
+        return self._host_name
 
     @property
     def port(self) -> int:
         """And on which port."""
         return self._port
+
+    @property
+    def _broker(self) -> kafkagroup.Broker | None:
+        return None if self._opened is None else self._opened.value
 
     @property
     def connected(self) -> bool:
@@ -183,17 +175,40 @@ class Broker:
         return self._broker if self.offsets_channel_connected else None
 
     async def connect(self) -> None:
-        """Open the main connection again if it has broken."""
-        await self._open.connect()
+        """Open the main connection, if it is not open.
+
+        Raises: ConnectionLostError, RequestTimeoutError, AuthenticationError.
+        """
+        async with self._connecting:
+            if self._broker is not None:
+                await self._broker.connect()
+                return
+            opened = Opened(
+                kafkagroup.Broker.open(
+                    self._host_name,
+                    self._port,
+                    node_id=self._id,
+                    options=self._options,
+                    offsets_channel_timeout=self._offsets_timeout,
+                )
+            )
+            await self._host.start(opened)
+            self._opened = opened
 
     async def connect_offsets_channel(self) -> None:
         """Open the connection for committed offsets, if it is not open."""
         await self._open.connect_offsets_channel()
 
+    async def close(self) -> None:
+        """Close every connection. `connect` may open them again."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
+
     @property
     def _open(self) -> kafkagroup.Broker:
         if self._broker is None:
-            raise ConsumerClosedError("the broker is not connected; use `async with`")
+            raise ConsumerClosedError("the broker is not connected; use `async with` or connect()")
         return self._broker
 
     # ------------------------------------------------------------ records
@@ -204,13 +219,18 @@ class Broker:
         timeout: int = 30_000,
         min_bytes: int = 1,
     ) -> FetchResponse:
-        """Messages of some partitions; the broker waits `timeout` ms at most for `min_bytes`."""
+        """Messages of some partitions; the broker waits `timeout` ms at most for `min_bytes`.
+
+        Raises: RequestTimeoutError when the answer takes longer than the socket timeout, however
+        long the broker was to wait.
+        """
         wanted = {_tp(r.topic, r.partition): r for r in partition_requests}
         return await self._open.fetch_messages(
             {tp: r.offset for tp, r in wanted.items()},
             max_wait=timeout / 1000,
             min_bytes=min_bytes,
             partition_max_bytes={tp: r.max_bytes for tp, r in wanted.items()},
+            timeout=self._options.request_timeout,
         )
 
     async def produce_messages(self, produce_request: ProduceRequest) -> ProduceResponse | None:
