@@ -48,6 +48,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
 )
 from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.threaded import Post
+from kafkagroup.zookeeper.needs import kazoo_needed
 
 try:
     from kazoo.client import KazooClient
@@ -64,9 +65,7 @@ try:
 
     from kafkagroup.zookeeper.access import Access
 except ImportError as error:
-    raise ImportError(
-        "membership in ZooKeeper needs kazoo: pip install 'kafkagroup[zookeeper]'"
-    ) from error
+    raise ImportError(kazoo_needed()) from error
 
 __all__ = ["Access", "Ask", "Session"]
 
