@@ -36,7 +36,7 @@ from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.latch import Latch
 from kafkagroup.net.options import ClientOptions
 from kafkagroup.net.os_errors import reason
-from kafkagroup.wire.connection import Answer, Connection
+from kafkagroup.wire.connection import Answer, Connection, LargeAnswer
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafkagroup.wire.schema import Request
 from kafkagroup.wire.shapes import fold, unfold
@@ -384,7 +384,7 @@ class BrokerConnection:
                 with self._protocol.room() as room:
                     count = await self._channel.into(room)
                 heard = heard or bool(self._protocol.broker_versions)
-                answers = self._protocol.received(count)
+                await self._take(count)
             except anyio.EndOfStream:
                 hint = "" if heard else self._hint()
                 self._fail(ConnectionLostError(f"{self._name}: closed by the broker{hint}"))
@@ -398,20 +398,27 @@ class BrokerConnection:
                 error.__context__ = None
                 self._fail(error.with_traceback(None))
                 return
-            self._deliver(answers)
-            del answers  # or the last one stayed, with its records, until the next comes
             if self._answered is not None and not self._protocol.in_flight:
                 self._answered.set()
 
-    def _deliver(self, answers: list[Answer]) -> None:
-        for answer in answers:
-            self._given_up.pop(answer.correlation_id, None)
-            self.heard(answer.message)
-            # An answer that nobody waits for any more belongs to a cancelled request. Taken out
-            # here: a failure before the waiter runs must not overwrite an answer that came.
-            if waiting := self._waiting.pop(answer.correlation_id, None):
-                waiting.answer = answer.message
-                waiting.done.set()
+    async def _take(self, count: int) -> None:
+        """Deliver the answers that `count` more bytes complete. Raises: RemoteProtocolError."""
+        # In a function of its own, or the last answer stayed, with its records, until the next.
+        for answer in self._protocol.received(count):
+            if isinstance(answer, LargeAnswer):
+                # Nothing more is read meanwhile: the answers behind it are delivered after it.
+                self._deliver(await self._options.run_in_thread(answer.decode))
+            else:
+                self._deliver(answer)
+
+    def _deliver(self, answer: Answer) -> None:
+        self._given_up.pop(answer.correlation_id, None)
+        self.heard(answer.message)
+        # An answer that nobody waits for any more belongs to a cancelled request. Taken out here: a
+        # failure before the waiter runs must not overwrite an answer that came.
+        if waiting := self._waiting.pop(answer.correlation_id, None):
+            waiting.answer = answer.message
+            waiting.done.set()
 
     async def _write_all(self) -> None:
         while self._outgoing:

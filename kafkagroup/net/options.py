@@ -50,7 +50,8 @@ class ClientOptions:
     security: Security | None = None
     """TLS and SASL, the same towards every broker; None for neither."""
     run_in_thread: RunInThread = field(default=_run_in_thread, repr=False)
-    """What the derivation of keys runs in; where time is virtual, something without threads."""
+    """Runs what would hold the loop: the derivation of keys, and the decoding of large answers.
+    Where time is virtual, something without threads."""
     source_host: str | None = None
     """Local address to connect from; None lets the system choose."""
     source_port: int | None = None

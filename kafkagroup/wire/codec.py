@@ -32,11 +32,18 @@ from kafkagroup.wire.schema import (
     fields_of,
 )
 
-__all__ = ["MAX_ELEMENTS", "MAX_STRING", "compile_decoder", "compile_encoder"]
+__all__ = ["MAX_ELEMENTS", "MAX_NUMBERS", "MAX_STRING", "compile_decoder", "compile_encoder"]
 
-MAX_ELEMENTS = 1_000_000
-"""Most elements of one array, but for plain numbers: the objects of an element of three bytes take
-a hundred, and a frame of such must not fill the memory."""
+MAX_ELEMENTS = 250_000
+"""Most elements of all arrays of one message: the metadata of the 200,000 partitions that Kafka is
+run with, and some. Objects of more would fill the memory, as an element of three bytes takes a
+hundred, and the collector would stop every thread for longer than 50 ms to look through them."""
+
+MAX_NUMBERS = 1_000_000
+"""Most numbers of one array: they are unpacked by a single call, which holds up all threads."""
+
+_NUMBERS_PER_ELEMENT = 16
+"""Plain numbers that take as long to decode as one element of another kind."""
 
 MAX_STRING = 32767
 """Most bytes of UTF-8 in a string: Kafka closes the connection on a longer one in any version."""
@@ -53,8 +60,8 @@ def _null(what: str) -> DecodeError:
     return DecodeError(f"{what} is null, which this version does not allow")
 
 
-def _too_many(what: str, claim: int) -> LimitExceededError:
-    return LimitExceededError(f"{what} of {claim} elements; the limit is {MAX_ELEMENTS}")
+def _too_many(what: str, claim: int, limit: int) -> LimitExceededError:
+    return LimitExceededError(f"more than {limit} elements, {claim} of them in {what}")
 
 
 def _skip_tags(buf: bytes, pos: int, count: int) -> int:
@@ -230,27 +237,32 @@ def _fixed_runs(fields: list[tuple[str, Field]]) -> Iterator[list[tuple[str, Fie
 # ---------------------------------------------------------------- decoding
 
 
-def compile_decoder(
-    cls: type, version: int
-) -> Callable[[bytes | bytearray, int], tuple[object, int]]:
-    """What reads a `cls` of one version: (bytes, where it begins) -> (it, where it ends).
+Decoder = Callable[[bytes | bytearray, int, int], tuple[object, int]]
+"""(bytes, where the message begins, most elements of its arrays) -> (message, where it ends)."""
 
-    Raises: LocalProtocolError when there is no such version; the decoder raises DecodeError.
+
+def compile_decoder(cls: type, version: int) -> Decoder:
+    """Return what reads a `cls` of one version.
+
+    Raises: LocalProtocolError when there is no such version; the decoder raises DecodeError, and
+    LimitExceededError for more elements than it was given.
     """
     _check_version(cls, version)
     out = _Module(version, version in cast(Any, cls).flexible)
     entry = _write_decoder(out, cls)
     title = f"{cls.__name__} v{version}"
-    out("def decode(buf, pos):")
+    out("def decode(buf, pos, most):")
     out("    try:")
-    out(f"        return {entry}(buf, pos, len(buf))")
+    # One list for the whole message, as the arrays in its parts count too: the elements that are
+    # left of the limit, the limit, and short arrays of numbers.
+    out(f"        return {entry}(buf, pos, len(buf), [most, most, {{}}])")
     out("    except ENDS_EARLY:")
     out(f"        raise DecodeError(f'{title}: {{ends_early(len(buf))}}') from None")
     out("    except DecodeError as error:")
     out(f"        raise type(error)(f'{title}: {{error}}') from None")
     out("    except DECODE_FAILURES as error:")
     out(f"        raise DecodeError(f'{title}: {{error}}') from None")
-    return cast("Callable[[bytes | bytearray, int], tuple[object, int]]", out.load("decode", title))
+    return cast(Decoder, out.load("decode", title))
 
 
 def _check_version(cls: type, version: int) -> None:
@@ -274,7 +286,7 @@ def _write_decoder(out: _Module, cls: type) -> str:
     out.names[entry] = None
     for nested in _structures_in(cls, out.version):
         _write_decoder(out, nested)
-    out(f"def {entry}(buf, pos, end):")
+    out(f"def {entry}(buf, pos, end, left):")
     out.indent += 1
     values = {name: out.name("D", default) for name, default in _defaults(cls).items()}
     for run in _fixed_runs(_present(cls, out.version)):
@@ -332,11 +344,11 @@ def _read_value(
     if isinstance(kind, type):
         read = f"{target}, pos = read_{kind.__name__}(buf, pos"
         if not nullable:
-            out(f"{read}, end)")
+            out(f"{read}, end, left)")
             return
         # KIP-893: an int8 before a struct that may be null; in a tagged field, an unsigned varint.
         out("marker = buf[pos]")
-        out(f"if marker == 1: {read} + 1, end)")
+        out(f"if marker == 1: {read} + 1, end, left)")
         out(f"elif marker == {null}: {target}, pos = None, pos + 1")
         out(f"else: raise bad_marker({name!r}, marker, {null})")
         return
@@ -377,11 +389,21 @@ def _read_elements(out: _Module, name: str, element: Scalar | type) -> None:
     smallest = _smallest(element, out.version, out.flexible)
     out(f"if n * {smallest} > end - pos: raise short({name!r}, n, end - pos)")
     if isinstance(element, Scalar) and element.code and element is not UUID_:
+        out(f"if n >= {_NUMBERS_PER_ELEMENT}:")
+        out.indent += 1
+        out(f"if n > {MAX_NUMBERS}: raise too_many({name!r}, n, {MAX_NUMBERS})")
+        _count_elements(out, name, f"n // {_NUMBERS_PER_ELEMENT}")
         out(f"{target} = unpack(f'>{{n}}{element.code}', buf, pos)")
+        out.indent -= 1
+        out("else:")
+        # The replicas of most partitions are those of many others: one tuple serves them all.
+        out(f"    {target} = unpack(f'>{{n}}{element.code}', buf, pos)")
+        out(f"    {target} = left[2].setdefault({target}, {target})")
         out(f"pos += n * {smallest}")
         return
     items = f"items_{name}"
-    out(f"if n > {MAX_ELEMENTS}: raise too_many({name!r}, n)")
+    # By what is claimed: before the first element is made.
+    _count_elements(out, name, "n")
     out(f"{items} = []")
     out("for _ in range(n):")
     out.indent += 1
@@ -391,12 +413,23 @@ def _read_elements(out: _Module, name: str, element: Scalar | type) -> None:
     out(f"{target} = tuple({items})")
 
 
+def _count_elements(out: _Module, name: str, count: str) -> None:
+    """Write the check that so many more elements are within what the decoder was given."""
+    out(f"left[0] -= {count}")
+    out(f"if left[0] < 0: raise too_many({name!r}, n, left[1])")
+
+
 def _read_tags(out: _Module, tagged: list[tuple[str, Field]]) -> None:
     out("n = buf[pos]")
     out("if n < 128: pos += 1")
     out("else: n, pos = ruv(buf, pos)")
+    out("if n:")
+    out.indent += 1
+    out("if n * 2 > end - pos: raise short('tagged fields', n, end - pos)")
+    _count_elements(out, "tagged fields", "n")
     if not tagged:
-        out("if n: pos = skip_tags(buf, pos, n)")
+        out("pos = skip_tags(buf, pos, n)")
+        out.indent -= 1
         return
     out("for _ in range(n):")
     out.indent += 1
@@ -412,7 +445,7 @@ def _read_tags(out: _Module, tagged: list[tuple[str, Field]]) -> None:
         out(f"if pos != after: raise DecodeError('tagged field {name} is not of its stated size')")
         out.indent -= 1
     out("pos = after")
-    out.indent -= 1
+    out.indent -= 2
 
 
 # ---------------------------------------------------------------- encoding

@@ -9,8 +9,8 @@ raises.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
 from kafkagroup._values import frozen
@@ -41,6 +41,7 @@ __all__ = [
     "MAX_HANDSHAKE_BYTES",
     "Answer",
     "Connection",
+    "LargeAnswer",
 ]
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024
@@ -63,6 +64,10 @@ _GROWTH = 16
 """How many times as much memory an answer gets as bytes of it have come: a claim alone must not
 make memory grow, and each growth copies what is there."""
 
+_ELEMENTS_AT_ONCE = 1_000
+"""Most elements of an answer that is decoded as it comes: what takes a few milliseconds where
+nothing is compiled. The bytes say little: a fetch answer of 50 MiB may have one partition."""
+
 _HEADER = struct.Struct(">hhih")
 
 
@@ -79,6 +84,15 @@ class Answer:
 
     correlation_id: int
     message: Any
+
+
+@frozen
+class LargeAnswer:
+    """An answer that takes too long to decode for a loop that others run in."""
+
+    decode: Callable[[], Answer]
+    """Decode it, in any thread. Raises: DecodeError, of which LimitExceededError is a kind; the
+    connection is of no use then."""
 
 
 @frozen
@@ -169,7 +183,10 @@ class Connection:
                 count = min(len(room), len(left))
                 room[:count] = left[:count]
             left = left[count:]
-            answers += self.received(count)
+            answers.extend(
+                answer if isinstance(answer, Answer) else answer.decode()
+                for answer in self.received(count)
+            )
         return answers
 
     def room(self) -> memoryview:
@@ -177,12 +194,13 @@ class Connection:
         Released before anything else is called but `send`."""
         return memoryview(self._buffer)[self._filled :]
 
-    def received(self, count: int) -> list[Answer]:
-        """Take `count` bytes that were written to the room. As `receive_data`."""
+    def received(self, count: int) -> list[Answer | LargeAnswer]:
+        """Take `count` bytes that were written to the room. As `receive_data`, but large answers
+        are left to the caller to decode."""
         if self._closed:
             raise RemoteProtocolError("the connection is closed after a protocol error")
         self._filled += count
-        answers: list[Answer] = []
+        answers: list[Answer | LargeAnswer] = []
         try:
             while (frame := self._next_frame()) is not None:
                 answers.append(self._answer(frame))
@@ -251,7 +269,7 @@ class Connection:
         is_tls = self._versions is None and self._buffer[:2] == b"\x15\x03"
         return "; the listener speaks TLS: set security=Security(...)" if is_tls else ""
 
-    def _answer(self, frame: bytes | bytearray) -> Answer:
+    def _answer(self, frame: bytes | bytearray) -> Answer | LargeAnswer:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         sent = self._in_flight.pop(correlation_id)
         response, version = sent.request.response, sent.version
@@ -266,7 +284,23 @@ class Connection:
                 offset = 5  # no tagged fields, as ever
             else:
                 _, offset = decode_prefix(_FlexibleHeader, 0, frame)
-        return Answer(correlation_id, decode(response, version, frame, offset))
+        whole = partial(_decoded, correlation_id, response, version, frame, offset)
+        try:
+            return whole(max_elements=_ELEMENTS_AT_ONCE)
+        except LimitExceededError:
+            return LargeAnswer(whole)
+
+
+def _decoded(
+    correlation_id: int,
+    response: type,
+    version: int,
+    frame: bytes | bytearray,
+    offset: int,
+    max_elements: int | None = None,
+) -> Answer:
+    message: object = decode(response, version, frame, offset, max_elements=max_elements)
+    return Answer(correlation_id, message)
 
 
 @lru_cache(maxsize=8)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, ClassVar, Generic, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, dataclass_transform
 from uuid import UUID
 
 from kafkagroup._values import REQUIRED, Attribute, fields, frozen
@@ -46,6 +46,9 @@ __all__ = [
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+if TYPE_CHECKING:
+    from kafkagroup.wire.codec import Decoder
 
 NO_ID = UUID(int=0)
 """The topic id that stands for none."""
@@ -192,22 +195,38 @@ def encode(message: object, version: int) -> bytes:
     return _encoder(cast(Any, type(message)), version)(message)
 
 
-def decode(cls: type[T], version: int, data: bytes | bytearray, offset: int = 0) -> T:
+def decode(
+    cls: type[T],
+    version: int,
+    data: bytes | bytearray,
+    offset: int = 0,
+    *,
+    max_elements: int | None = None,
+) -> T:
     """The message that `data` holds from `offset` to its end.
 
-    Unknown tagged fields are skipped. Raises: DecodeError, also for bytes left over.
+    Unknown tagged fields are skipped. Raises: DecodeError, also for bytes left over;
+    LimitExceededError, before they are made, for more elements than `max_elements` in all arrays
+    together (None: `codec.MAX_ELEMENTS`). Plain numbers count less.
     """
-    value, end = decode_prefix(cls, version, data, offset)
+    value, end = decode_prefix(cls, version, data, offset, max_elements=max_elements)
     if end != len(data):
         raise DecodeError(f"{cls.__name__} v{version}: {len(data) - end} bytes left over")
     return value
 
 
 def decode_prefix(
-    cls: type[T], version: int, data: bytes | bytearray, offset: int = 0
+    cls: type[T],
+    version: int,
+    data: bytes | bytearray,
+    offset: int = 0,
+    *,
+    max_elements: int | None = None,
 ) -> tuple[T, int]:
     """The message that begins at `offset`, and where it ends; what follows is not looked at."""
-    return cast("tuple[T, int]", _decoder(cast(Any, cls), version)(data, offset))
+    decoder, limit = _decoder(cast(Any, cls), version)
+    most = limit if max_elements is None else max_elements
+    return cast("tuple[T, int]", decoder(data, offset, most))
 
 
 # `codec` needs the declarations above, so it is imported by whoever is the first to need it: once
@@ -222,7 +241,7 @@ def _encoder(cls: type, version: int) -> Callable[[object], bytes]:
 
 
 @cache
-def _decoder(cls: type, version: int) -> Callable[[bytes | bytearray, int], tuple[object, int]]:
-    from kafkagroup.wire.codec import compile_decoder
+def _decoder(cls: type, version: int) -> tuple[Decoder, int]:
+    from kafkagroup.wire.codec import MAX_ELEMENTS, compile_decoder
 
-    return compile_decoder(cls, version)
+    return compile_decoder(cls, version), MAX_ELEMENTS

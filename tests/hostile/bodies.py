@@ -24,7 +24,8 @@ from .trial import Attack
 
 __all__ = ["ATTACKS"]
 
-MILLION = 1_000_000
+MOST = 250_000
+"""Elements of one answer."""
 
 
 def _body(name: str, does: Callable[[], Conversation], ends: str, **more: Any) -> Attack:
@@ -113,8 +114,8 @@ def _address(name: str, host: str, port: int) -> Attack:
 
 
 def _many_nodes() -> Conversation:
-    """A million brokers at addresses that nobody has; the one that said so is gone."""
-    many = _brokers(MILLION)
+    """250,000 brokers at addresses that nobody has; the one that said so is gone."""
+    many = _brokers(MOST)
     return serving({MetadataRequest: lambda _, __: many})
 
 
@@ -175,26 +176,26 @@ ATTACKS = (
         "DecodeError: MetadataResponse v5: brokers claims -2, but only 0 bytes are left",
     ),
     _body(
-        "a million brokers",
-        _metadata(_brokers(MILLION)),
-        "1000000 brokers, 0 topics",
-        mebibytes=400,
+        "250,000 brokers",
+        _metadata(_brokers(MOST)),
+        "250000 brokers, 0 topics",
+        mebibytes=100,
         long=True,
     ),
     _body(
-        "a million and one brokers",
-        _metadata(_brokers(MILLION + 1)),
-        "LimitExceededError: MetadataResponse v13: brokers of 1000001 elements; the limit is"
-        " 1000000",
-        mebibytes=64,
+        "250,001 brokers",
+        _metadata(_brokers(MOST + 1)),
+        "LimitExceededError: MetadataResponse v13: more than 250000 elements, 250001 of them in"
+        " brokers",
+        mebibytes=16,
     ),
     _body(
-        "a cluster of a million dead brokers",
+        "a cluster of 250,000 dead brokers",
         _many_nodes,
         "no end within 3 s",
         client="consume",
         job={"patience": 3.0},
-        mebibytes=400,
+        mebibytes=200,
         long=True,
     ),
     _body(
@@ -206,10 +207,16 @@ ATTACKS = (
     _body(
         "eight million tagged fields",
         lambda: serving({HeartbeatRequest: lambda _, __: _tags(8_000_000)}),
-        "heartbeats [0, 0]",
+        "LimitExceededError: HeartbeatResponse v4: more than 250000 elements, 8000000 of them in"
+        " tagged fields",
         client="beat_twice",
         mebibytes=64,
-        long=True,
+    ),
+    _body(
+        "250,000 tagged fields",
+        lambda: serving({HeartbeatRequest: lambda _, __: _tags(MOST)}),
+        "heartbeats [0, 0]",
+        client="beat_twice",
     ),
     _body(
         "a throttle time of 2^31-1",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import authentication, bodies, frames, groups, neighbours, records
+from . import authentication, bodies, frames, groups, neighbours, records, sizes
 from .trial import Attack
 
 __all__ = ["ATTACKS"]
@@ -14,4 +14,5 @@ ATTACKS: tuple[Attack, ...] = (
     *groups.ATTACKS,
     *authentication.ATTACKS,
     *neighbours.ATTACKS,
+    *sizes.ATTACKS,
 )

@@ -29,12 +29,28 @@ from kafkagroup.net.options import ClientOptions
 from kafkagroup.net.sasl.oauthbearer import Token
 from kafkagroup.net.security import Security
 from kafkagroup.types import Record, TopicPartition
-from kafkagroup.wire.messages.group import HeartbeatRequest
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.group import (
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    ListGroupsRequest,
+    SyncGroupRequest,
+)
 from kafkagroup.wire.messages.metadata import (
     FindCoordinatorRequest,
     MetadataRequest,
     MetadataRequestTopic,
 )
+from kafkagroup.wire.messages.offsets import (
+    ListOffsetsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
+from kafkagroup.wire.messages.produce import ProduceRequest
+from kafkagroup.wire.schema import Request
 
 __all__ = ["CLIENTS", "main"]
 
@@ -42,9 +58,37 @@ TP = TopicPartition("t", 0)
 BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 METADATA = MetadataRequest(topics=(MetadataRequestTopic(name="t"),))
 
+REQUESTS: dict[str, Request[Any]] = {
+    type(request).__name__.removesuffix("Request"): request
+    for request in (
+        METADATA,
+        ListGroupsRequest(),
+        FindCoordinatorRequest(coordinator_keys=("g",)),
+        DescribeGroupsRequest(groups=("g",)),
+        ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0),
+        JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=10_000,
+            member_id="m",
+            protocol_type="consumer",
+            protocols=(),
+        ),
+        SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=()),
+        OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id="g", topics=None),)),
+        OffsetCommitRequest(group_id="g", topics=()),
+        ListOffsetsRequest(replica_id=-1, topics=()),
+        FetchRequest(max_wait_ms=0, min_bytes=0, topics=()),
+        ProduceRequest(acks=1, timeout_ms=1_000, topic_data=()),
+    )
+}
+"""One of each kind that may have a large answer, by the name of its API."""
+
 PATIENCE = 20.0
 """Seconds until a client counts as hanging: longer than any deadline that a job gives it. Less for
 what must go on trying."""
+
+_TICK = 0.001
+"""Seconds from one look at the clock to the next, when the lateness of the loop is measured."""
 
 Client = Callable[[int, dict[str, Any]], Awaitable[object]]
 """Port of the hostile broker, options of the job -> what the application gets."""
@@ -100,6 +144,14 @@ async def beat_twice(port: int, job: dict[str, Any]) -> object:
         return f"heartbeats {codes}"
 
 
+async def ask(port: int, job: dict[str, Any]) -> object:
+    """Whether the answer to one request arrives."""
+    async with Broker.open("127.0.0.1", port, options=_options(job)) as broker:
+        answer = await broker.request(REQUESTS[job["request"]])
+        # Let go of in here: what an application keeps of it is its own affair.
+        return type(answer).__name__
+
+
 async def find(port: int, job: dict[str, Any]) -> object:
     async with Broker.open("127.0.0.1", port, options=_options(job)) as broker:
         return await broker.request(FindCoordinatorRequest(coordinator_keys=("g",)))
@@ -125,6 +177,14 @@ async def consume(port: int, job: dict[str, Any]) -> object:
     """The first record of t/0."""
     async with _consumer(port, job) as consumer:
         await consumer.assign([TP])
+        return _told(await consumer.getone())
+
+
+async def consume_at(port: int, job: dict[str, Any]) -> object:
+    """The first record of t/0 from an offset on."""
+    async with _consumer(port, job) as consumer:
+        await consumer.assign([TP])
+        consumer.seek(TP, job["offset"])
         return _told(await consumer.getone())
 
 
@@ -166,11 +226,13 @@ CLIENTS: dict[str, Client] = {
     for client in (
         open_it,
         open_many,
+        ask,
         ask_metadata,
         beat_twice,
         find,
         fetch,
         consume,
+        consume_at,
         consume_both,
         join,
         match,
@@ -238,6 +300,19 @@ class _Bystander:
                 last = now
 
 
+class _Ticker:
+    """A second task of the loop: it wants to run every millisecond, and notes how late it is."""
+
+    def __init__(self) -> None:
+        self.latest = 0.0
+
+    async def run(self) -> None:
+        while True:
+            due = time.monotonic() + _TICK
+            await anyio.sleep(_TICK)
+            self.latest = max(self.latest, time.monotonic() - due)
+
+
 def _rss(what: str) -> int:
     """Bytes of memory that this process has (VmRSS), or had at most (VmHWM)."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -264,9 +339,15 @@ async def _attacked(job: dict[str, Any]) -> dict[str, Any]:
         )
         before = bystander.records
         baseline = _forget_peak()
+        ticker = _Ticker()
+        tasks.start_soon(ticker.run)
+        await anyio.sleep(0.01)
+        ticker.latest = 0.0
         started = time.monotonic()
         end = await _end_of(CLIENTS[job["client"]](job["port"], job), job["port"], job)
         seconds = time.monotonic() - started
+        await anyio.sleep(2 * _TICK)  # what the end itself took
+        late = ticker.latest
         grown = _rss("VmHWM") - baseline
         # One more whole round that began after the end: it was not merely about to fail.
         wanted = bystander.records + 2
@@ -281,6 +362,7 @@ async def _attacked(job: dict[str, Any]) -> dict[str, Any]:
         "delivered": bystander.records - before,
         "redialled": bystander.dials,
         "stall": bystander.longest,
+        "late": late,
         "log": heard.lines,
     }
 

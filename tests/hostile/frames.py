@@ -14,7 +14,7 @@ from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse
 from kafkagroup.wire.messages.metadata import MetadataRequest
 
 from .honest import Raw, at_first, honest, serving, versions
-from .server import Conversation, Wire
+from .server import SPOKEN, Conversation, Wire
 from .trial import MEBIBYTE, Attack
 
 __all__ = ["ATTACKS", "claim", "first", "frame_size", "pouring"]
@@ -74,8 +74,8 @@ def cut_everywhere(after: Callable[[Wire], None]) -> Conversation:
     return conversation
 
 
-HANDSHAKE_BYTES = 4 + 4 + 2 + 1 + 7 * 13 + 4 + 1
-"""Of that answer: length, id, error, count, 13 APIs, throttle time, tags."""
+HANDSHAKE_BYTES = 4 + 4 + 2 + 1 + 7 * len(SPOKEN) + 4 + 1
+"""Of that answer: length, id, error, count, APIs, throttle time, tags."""
 
 
 def doubled() -> Conversation:

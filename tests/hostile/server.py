@@ -15,7 +15,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from kafkagroup.testing.embedded.broker import Incoming, write_response
-from kafkagroup.wire.messages import fetch, group, metadata, offsets, sasl
+from kafkagroup.wire.messages import (
+    consumer_heartbeat,
+    fetch,
+    group,
+    metadata,
+    offsets,
+    produce,
+    sasl,
+)
 from kafkagroup.wire.schema import Request, decode_prefix
 
 __all__ = ["SPOKEN", "Conversation", "Left", "Server", "Wire", "listening"]
@@ -35,6 +43,10 @@ SPOKEN: tuple[type[Request[Any]], ...] = (
     group.SyncGroupRequest,
     group.HeartbeatRequest,
     group.LeaveGroupRequest,
+    group.ListGroupsRequest,
+    group.DescribeGroupsRequest,
+    consumer_heartbeat.ConsumerGroupHeartbeatRequest,
+    produce.ProduceRequest,
     sasl.SaslHandshakeRequest,
     sasl.SaslAuthenticateRequest,
 )

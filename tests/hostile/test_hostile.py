@@ -46,6 +46,7 @@ GOOD = Result(
     seconds=0.1,
     mebibytes=0.5,
     stall=0.1,
+    late=0.01,
     delivered=3,
     redialled=0,
     requests=2,
@@ -59,6 +60,7 @@ GOOD = Result(
         ({}, None),
         ({"end": "ValueError: x"}, "ended otherwise: 'ValueError: x', expected 'opened'"),
         ({"mebibytes": 1.5}, "memory grew by 1.5 MiB; allowed 1"),
+        ({"late": 1.5}, "another task was 1.500 s late; allowed 1"),
         (
             {"delivered": 0},
             "the other consumer got 0 records, and 0 connections of its were lost",

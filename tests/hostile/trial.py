@@ -51,6 +51,9 @@ class Attack:
     """Most that the client's memory may grow by."""
     requests: int = 1_000
     """Most that the client may send: it must not hammer a broker that gives it no peace."""
+    late: float = 1.0
+    """Most seconds that another task of the loop may be late: many times what an idle machine
+    shows, so that a busy one reports only what is of another order."""
     long: bool = False
     """Whether it takes seconds: left to `python -m tests.hostile`."""
 
@@ -64,6 +67,9 @@ class Result:
     mebibytes: float
     stall: float
     """Longest that the other consumer waited for a record, in seconds."""
+    late: float
+    """Seconds that a task of the same loop, which wants to run every millisecond, was late at
+    most."""
     delivered: int
     """Records that the other consumer got meanwhile."""
     redialled: int
@@ -80,6 +86,8 @@ class Result:
             found.append(f"ended otherwise: {self.end[:500]!r}, expected {attack.ends!r}")
         if self.mebibytes > attack.mebibytes:
             found.append(f"memory grew by {self.mebibytes:.1f} MiB; allowed {attack.mebibytes}")
+        if self.late > attack.late:
+            found.append(f"another task was {self.late:.3f} s late; allowed {attack.late:g}")
         if not self.delivered or self.redialled:
             found.append(
                 f"the other consumer got {self.delivered} records,"

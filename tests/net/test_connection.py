@@ -11,6 +11,7 @@ import pytest
 
 from kafkagroup.errors import (
     ConnectionLostError,
+    DecodeError,
     KafkaGroupError,
     LimitExceededError,
     LocalProtocolError,
@@ -29,6 +30,7 @@ from kafkagroup.wire.messages.metadata import (
     ApiVersionsResponse,
     MetadataRequest,
     MetadataResponse,
+    MetadataResponseBroker,
 )
 from kafkagroup.wire.messages.offsets import (
     OffsetFetchRequest,
@@ -37,7 +39,7 @@ from kafkagroup.wire.messages.offsets import (
 )
 from kafkagroup.wire.messages.produce import ProduceRequest
 from kafkagroup.wire.records import NewRecord, encode_batch
-from kafkagroup.wire.schema import Versions
+from kafkagroup.wire.schema import Request, Versions, encode
 
 pytestmark = pytest.mark.anyio
 
@@ -237,6 +239,93 @@ async def test_a_protocol_error_fails_everything_that_waits(network: Any) -> Non
             tasks.start_soon(outcomes.take, name, lambda: connection.request(METADATA, timeout=10))
     assert outcomes.of == {"1": LimitExceededError, "2": LimitExceededError}
     assert network.open == 0
+
+
+class Thread:
+    """Stands for a thread: what it runs takes a second, during which the loop goes on."""
+
+    def __init__(self) -> None:
+        self.ran: list[object] = []
+
+    async def __call__(self, work: Callable[[], Any]) -> Any:
+        await anyio.sleep(1)
+        self.ran.append(work)
+        return work()
+
+    @property
+    def options(self) -> ClientOptions:
+        return ClientOptions(request_timeout=10.0, connect_timeout=3.0, run_in_thread=self)
+
+
+def large(name: str) -> MetadataResponse:
+    node = MetadataResponseBroker(node_id=1, host="h", port=1)
+    return MetadataResponse(brokers=(node,) * 1_001, topics=(), cluster_id=name)
+
+
+async def test_a_large_answer_is_decoded_in_a_thread(network: Any) -> None:
+    """And what came behind it is delivered after it."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        for message in (beaten(1), large("c"), beaten(2)):
+            await peer.answer(await peer.read(), message)
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    ends: dict[str, tuple[float, object]] = {}
+    thread = Thread()
+    async with network, connected(thread.options) as connection:
+        began = anyio.current_time()
+
+        async def ask(name: str, request: Request[Any]) -> None:
+            answer = await connection.request(request, timeout=5)
+            ends[name] = (anyio.current_time() - began, answer)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, "small", beat("1"))
+            await anyio.sleep(0.001)
+            tasks.start_soon(ask, "large", METADATA)
+            await anyio.sleep(0.001)
+            tasks.start_soon(ask, "behind", beat("2"))
+    assert {name: answer for name, (_, answer) in ends.items()} == {
+        "small": beaten(1),
+        "large": large("c"),
+        "behind": beaten(2),
+    }
+    assert len(thread.ran) == 1
+    assert ends["small"][0] < 0.1
+    assert 1 <= ends["large"][0] <= ends["behind"][0] < 1.1
+
+
+async def test_a_large_answer_that_is_damaged_fails_the_connection(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        incoming = await peer.read()
+        await peer.answer_bytes(incoming, encode(large("c"), 13)[:-1])
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    async with network, connected(Thread().options) as connection:
+        with pytest.raises(DecodeError, match="the input ends early"):
+            await connection.request(METADATA, timeout=5, highest=13)
+        assert connection.closed
+
+
+async def test_closing_while_a_large_answer_is_decoded_fails_what_waits(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await peer.answer(await peer.read(), large("c"))
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    outcomes = Outcomes()
+    thread = Thread()
+    async with network, connected(thread.options) as connection:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(outcomes.take, "1", lambda: connection.request(METADATA, timeout=5))
+            await anyio.sleep(0.5)
+            await connection.aclose()
+    assert (outcomes.of, thread.ran) == ({"1": ConnectionLostError}, [])
 
 
 async def test_closing_fails_what_waits(network: Any) -> None:

@@ -22,6 +22,7 @@ from kafkagroup.wire.connection import (
     MAX_PLAIN_FRAME_BYTES,
     Answer,
     Connection,
+    LargeAnswer,
 )
 from kafkagroup.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -36,6 +37,7 @@ from kafkagroup.wire.messages.metadata import (
     ApiVersionsResponse,
     MetadataRequest,
     MetadataResponse,
+    MetadataResponseBroker,
 )
 from kafkagroup.wire.schema import Versions, encode
 
@@ -321,7 +323,7 @@ def test_a_fetch_answer_stays_where_the_socket_writes_it(size: int) -> None:
     first, answer = fetched(connection, records)
     second, behind = fetched(connection, records)
     left = memoryview(answer + behind)
-    answers: list[Answer] = []
+    answers: list[Answer | LargeAnswer] = []
     tracemalloc.start()
     try:
         while left:
@@ -333,8 +335,12 @@ def test_a_fetch_answer_stays_where_the_socket_writes_it(size: int) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert [answer.correlation_id for answer in answers] == [first, second]
+    assert [answer.correlation_id for answer in answers if isinstance(answer, Answer)] == [
+        first,
+        second,
+    ]
     for answer in answers:
+        assert isinstance(answer, Answer)
         found = answer.message.responses[0].partitions[0].records
         assert (type(found), bytes(found)) == (memoryview, records)
     assert peak < 2 * size * 1.5 + 50_000
@@ -432,3 +438,41 @@ def test_topic_ids_survive_the_way() -> None:
     answer = MetadataResponse(brokers=(), topics=(), cluster_id=str(UUID(int=1)))
     (found,) = connection.receive_data(frame(0, encode(answer, 13), tags=b"\0"))
     assert found.message == answer
+
+
+def brokers(count: int) -> MetadataResponse:
+    node = MetadataResponseBroker(node_id=1, host="h", port=1)
+    return MetadataResponse(brokers=(node,) * count, topics=())
+
+
+def received(connection: Connection, data: bytes) -> list[Answer | LargeAnswer]:
+    answers: list[Answer | LargeAnswer] = []
+    for byte in data:
+        with connection.room() as room:
+            room[0] = byte
+        answers += connection.received(1)
+    return answers
+
+
+def test_an_answer_of_many_elements_is_left_to_the_caller_to_decode() -> None:
+    """300,000 partitions of metadata once held the loop for two seconds."""
+    connection = open_connection()
+    small, large, behind = (connection.send(METADATA, 13)[0] for _ in range(3))
+    few, many = brokers(1_000), brokers(1_001)
+    data = frame(small, encode(few, 13), tags=b"\0") + frame(large, encode(many, 13), tags=b"\0")
+    first, second, third = received(connection, data + frame(behind, encode(few, 13), tags=b"\0"))
+    assert isinstance(second, LargeAnswer)
+    assert [first, second.decode(), third] == [
+        Answer(small, few),
+        Answer(large, many),
+        Answer(behind, few),
+    ]
+
+
+def test_a_large_answer_that_is_damaged_raises_once_it_is_decoded() -> None:
+    connection = open_connection()
+    connection.send(METADATA, 13)
+    (large,) = received(connection, frame(0, encode(brokers(1_001), 13) + b"x", tags=b"\0"))
+    assert isinstance(large, LargeAnswer)
+    with pytest.raises(DecodeError, match="1 bytes left over"):
+        large.decode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct as packer
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,7 @@ import attrs
 import pytest
 
 from kafkagroup.errors import DecodeError, LimitExceededError, LocalProtocolError
-from kafkagroup.wire.codec import MAX_ELEMENTS
+from kafkagroup.wire.codec import MAX_ELEMENTS, MAX_NUMBERS
 from kafkagroup.wire.primitives import encode_uvarint
 from kafkagroup.wire.schema import (
     BOOL,
@@ -127,6 +128,16 @@ BYTES_OF_V3 = INLINE_OF_V3 + b"\x02" + TAG_0 + TAG_1
 @message(-1, "0")
 class Names:
     names: tuple[str, ...] = field(array(STRING))
+
+
+@message(-1, "0")
+class Numbers:
+    numbers: tuple[int, ...] = field(array(INT32))
+
+
+@message(-1, "0")
+class NumberLists:
+    lists: tuple[Numbers, ...] = field(array(Numbers))
 
 
 def refusal(kind: type[Exception], call: Callable[..., object], *args: object) -> str:
@@ -269,7 +280,7 @@ def test_tags_in_any_order_and_a_tagged_null() -> None:
         (with_tags(b"\x07\x05abc"), "tagged field claims 5, but only 3 bytes are left"),
         (with_tags(b"\x07\xff\xff\xff\xff\x0f"), "tagged field claims 4294967295, but only 0"),
         (with_tags(TAG_0, count=b"\x02"), "input ends inside an unsigned varint"),
-        (with_tags(TAG_0, count=b"\xff\xff\xff\xff\x0f"), "input ends inside an unsigned varint"),
+        (with_tags(TAG_0, count=b"\xff\xff\xff\xff\x0f"), "tagged fields claims 4294967295, but"),
         (with_tags(count=b"\xff\xff\xff\xff\x1f"), "unsigned varint exceeds 32 bits"),
         (with_tags(count=b"\x80\x80\x80\x80\x80\x01"), "unsigned varint is longer than 5 bytes"),
         (with_tags(TAG_0, count=b"\x00"), f"{len(TAG_0)} bytes left over"),
@@ -280,14 +291,15 @@ def test_tags_that_lie(data: bytes, message: str) -> None:
     assert found.startswith(f"Everything v3: {message}")
 
 
-def test_a_tag_count_of_four_billion_ends_with_the_bytes() -> None:
-    """Each tag takes two bytes at least, so the loop cannot outlast them, nor gather anything."""
+def test_a_tag_count_of_four_billion_is_refused() -> None:
+    """Each tag takes two bytes at least: no tag is looked at."""
     for tags in (b"\x07\x00" * 10, b"\x07\x00" * 1000):
         hostile = with_tags(tags, count=b"\xff\xff\xff\xff\x0f")
-        assert "input ends" in refusal(DecodeError, decode, Everything, 3, hostile)
+        claims = "tagged fields claims 4294967295, but only"
+        assert claims in refusal(DecodeError, decode, Everything, 3, hostile)
         where = INLINE_OF_V3.index(bytes.fromhex("00000007 02 78 00")) + 6
         inside = INLINE_OF_V3[:where] + b"\xff\xff\xff\xff\x0f" + tags
-        assert "input ends" in refusal(DecodeError, decode, Everything, 3, inside)
+        assert claims in refusal(DecodeError, decode, Everything, 3, inside)
 
 
 # ---------------------------------------------------------------- bad input
@@ -506,5 +518,45 @@ def test_the_longest_string_and_the_widest_integers_pass(version: int) -> None:
 def test_an_array_of_too_many_elements() -> None:
     """A frame of the smallest elements would take many times its bytes as objects."""
     data = packer.pack(">i", MAX_ELEMENTS + 1) + bytes(2 * (MAX_ELEMENTS + 1))
-    with pytest.raises(LimitExceededError, match="names of 1000001 elements; the limit is 1000000"):
+    with pytest.raises(LimitExceededError, match="more than 250000 elements, 250001 of them in na"):
         decode(Names, 0, data)
+
+
+def test_an_array_of_too_many_numbers() -> None:
+    """They are unpacked by one call, during which no other thread runs."""
+    data = packer.pack(">i", MAX_NUMBERS + 1) + bytes(4 * (MAX_NUMBERS + 1))
+    with pytest.raises(LimitExceededError, match="more than 1000000 elements, 1000001 of them in"):
+        decode(Numbers, 0, data)
+    assert len(decode(Numbers, 0, packer.pack(">i", MAX_NUMBERS) + data[8:]).numbers) == MAX_NUMBERS
+
+
+def test_the_elements_of_all_arrays_of_a_message_count_together() -> None:
+    """Of `PLAIN` there are two identifiers, two names and two parts; the numbers are too few."""
+    data = encode(PLAIN, 0)
+    assert decode(Everything, 0, data, max_elements=6) == PLAIN
+    found = refusal(LimitExceededError, partial(decode, Everything, 0, data, max_elements=5))
+    assert found == "Everything v0: more than 5 elements, 2 of them in parts"
+
+
+def test_sixteen_numbers_count_as_one_element() -> None:
+    data = encode(Numbers(numbers=tuple(range(47))), 0)
+    assert decode(Numbers, 0, data, max_elements=2).numbers == tuple(range(47))
+    with pytest.raises(LimitExceededError, match="more than 1 elements, 47 of them in numbers"):
+        decode(Numbers, 0, data, max_elements=1)
+
+
+def test_tagged_fields_count_as_elements() -> None:
+    """A heartbeat of eight million of them once held the loop for seconds."""
+    data = with_tags(*[b"\x07\x00"] * 10)
+    untagged = attrs.evolve(FULL, tagged_text=None, tagged_part=Extra())
+    assert decode(Everything, 3, data, max_elements=16) == untagged
+    with pytest.raises(LimitExceededError, match="10 of them in tagged fields"):
+        decode(Everything, 3, data, max_elements=15)
+
+
+def test_equal_arrays_of_few_numbers_are_one_tuple() -> None:
+    """The collector has fewer objects to look through: most partitions share their replicas."""
+    three = (1_000, 2_000, 3_000)
+    many = NumberLists(lists=(Numbers(numbers=three), Numbers(numbers=tuple(three))))
+    first, second = decode(NumberLists, 0, encode(many, 0)).lists
+    assert (first.numbers, first.numbers is second.numbers) == (three, True)

@@ -1,0 +1,455 @@
+"""Answers as large as the limits allow: decoding and inflating them must not hold the loop.
+
+The broker does no other harm here. What is measured is the lateness of a second task of the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+import attrs
+
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.compression import Codec, compress
+from kafkagroup.wire.group_log import Subscription, encode_assignment, encode_subscription
+from kafkagroup.wire.messages import (
+    consumer_heartbeat,
+    fetch,
+    group,
+    metadata,
+    offsets,
+    produce,
+)
+from kafkagroup.wire.primitives import encode_varint
+from kafkagroup.wire.records import NewRecord, encode_batch, with_base_offset
+from kafkagroup.wire.schema import Request, encode
+
+from .honest import TOPIC_ID, cluster_of, fetched, joined, serving, synced, topic_of
+from .records import batch, zeros
+from .server import Conversation, Wire
+from .trial import MEBIBYTE, Attack
+
+__all__ = ["ATTACKS", "ELEMENTS", "OWNED"]
+
+ELEMENTS = 250_000
+"""Most elements of one answer."""
+
+OWNED = 90_000
+"""Partitions of a large assignment; the limit is 100,000."""
+
+_PER_TOPIC = 100
+"""Partitions of each topic."""
+
+
+def _topic_id(number: int) -> UUID:
+    return UUID(int=number + 1_000)
+
+
+def _topics(partitions: int) -> list[range]:
+    """The partitions of topic 0, of topic 1 and so on, `partitions` altogether."""
+    return [
+        range(min(_PER_TOPIC, partitions - start)) for start in range(0, partitions, _PER_TOPIC)
+    ]
+
+
+# ---------------------------------------------------------------- one large answer to one request
+
+
+def _metadata(partitions: int) -> tuple[metadata.MetadataResponseTopic, ...]:
+    return tuple(
+        metadata.MetadataResponseTopic(
+            error_code=0,
+            name=f"t{number}",
+            topic_id=_topic_id(number),
+            partitions=tuple(
+                metadata.MetadataResponsePartition(
+                    error_code=0,
+                    partition_index=index,
+                    leader_id=1,
+                    leader_epoch=0,
+                    replica_nodes=(1, 2 + number % 7, 3),
+                    isr_nodes=(1, 3),
+                )
+                for index in indexes
+            ),
+        )
+        for number, indexes in enumerate(_topics(partitions))
+    )
+
+
+def _metadata_answer() -> object:
+    node = metadata.MetadataResponseBroker(node_id=1, host="h", port=1)
+    return metadata.MetadataResponse(brokers=(node,), topics=_metadata(ELEMENTS * 49 // 50))
+
+
+def _coordinators() -> object:
+    found = metadata.Coordinator(key="g", node_id=1, host="h", port=1)
+    return metadata.FindCoordinatorResponse(coordinators=(found,) * ELEMENTS)
+
+
+def _listed_groups() -> object:
+    listed = group.ListedGroup(group_id="g", protocol_type="consumer")
+    return group.ListGroupsResponse(error_code=0, groups=(listed,) * ELEMENTS)
+
+
+def _described_group() -> object:
+    member = group.DescribedGroupMember(
+        member_id="m", client_id="c", client_host="h", member_metadata=b"", member_assignment=b""
+    )
+    described = group.DescribedGroup(
+        error_code=0,
+        group_id="g",
+        group_state="Stable",
+        protocol_type="consumer",
+        protocol_data="range",
+        members=(member,) * (ELEMENTS - 1),
+    )
+    return group.DescribeGroupsResponse(groups=(described,))
+
+
+def _heartbeat() -> object:
+    topic = consumer_heartbeat.TopicPartitions(topic_id=TOPIC_ID, partitions=(0,))
+    return consumer_heartbeat.ConsumerGroupHeartbeatResponse(
+        throttle_time_ms=0,
+        error_code=0,
+        member_epoch=1,
+        heartbeat_interval_ms=1_000,
+        assignment=consumer_heartbeat.Assignment(topic_partitions=(topic,) * 200_000),
+    )
+
+
+def _members() -> object:
+    member = group.JoinGroupResponseMember(member_id="m", metadata=b"")
+    return group.JoinGroupResponse(
+        error_code=0, protocol_name="range", leader="m", member_id="m", members=(member,) * ELEMENTS
+    )
+
+
+def _assignment() -> object:
+    partitions = [TopicPartition("t", number) for number in range(100_000)]
+    return group.SyncGroupResponse(error_code=0, assignment=encode_assignment(partitions))
+
+
+def _all_committed() -> object:
+    part = offsets.OffsetFetchResponsePartitions(
+        partition_index=0, committed_offset=1, metadata="", error_code=0
+    )
+    topic = offsets.OffsetFetchResponseTopics(
+        name="t", topic_id=TOPIC_ID, partitions=(part,) * (ELEMENTS - 2)
+    )
+    found = offsets.OffsetFetchResponseGroup(group_id="g", topics=(topic,), error_code=0)
+    return offsets.OffsetFetchResponse(groups=(found,))
+
+
+def _all_listed() -> object:
+    part = offsets.ListOffsetsPartitionResponse(partition_index=0, error_code=0, offset=1)
+    topic = offsets.ListOffsetsTopicResponse(name="t", partitions=(part,) * (ELEMENTS - 1))
+    return offsets.ListOffsetsResponse(topics=(topic,))
+
+
+def _all_taken() -> object:
+    part = offsets.OffsetCommitResponsePartition(partition_index=0, error_code=0)
+    topic = offsets.OffsetCommitResponseTopic(
+        name="t", topic_id=TOPIC_ID, partitions=(part,) * (ELEMENTS - 1)
+    )
+    return offsets.OffsetCommitResponse(topics=(topic,))
+
+
+def _all_fetched() -> object:
+    part = fetch.PartitionData(partition_index=0, error_code=0, high_watermark=9, records=b"")
+    topic = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(part,) * (ELEMENTS - 1))
+    return fetch.FetchResponse(responses=(topic,))
+
+
+def _all_appended() -> object:
+    part = produce.PartitionProduceResponse(index=0, error_code=0, base_offset=1)
+    topic = produce.TopicProduceResponse(
+        topic_id=TOPIC_ID, partition_responses=(part,) * (ELEMENTS - 1)
+    )
+    return produce.ProduceResponse(responses=(topic,))
+
+
+_LARGE: Mapping[str, tuple[type[Request[Any]], Callable[[], object]]] = {
+    "245,000 partitions of metadata": (metadata.MetadataRequest, _metadata_answer),
+    "250,000 coordinators": (metadata.FindCoordinatorRequest, _coordinators),
+    "250,000 groups": (group.ListGroupsRequest, _listed_groups),
+    "a group of 250,000 members": (group.DescribeGroupsRequest, _described_group),
+    "200,000 topics in a heartbeat": (
+        consumer_heartbeat.ConsumerGroupHeartbeatRequest,
+        _heartbeat,
+    ),
+    "250,000 members to lead": (group.JoinGroupRequest, _members),
+    "100,000 partitions assigned": (group.SyncGroupRequest, _assignment),
+    "250,000 committed offsets": (offsets.OffsetFetchRequest, _all_committed),
+    "250,000 offsets of logs": (offsets.ListOffsetsRequest, _all_listed),
+    "250,000 offsets taken": (offsets.OffsetCommitRequest, _all_taken),
+    "250,000 partitions without records": (fetch.FetchRequest, _all_fetched),
+    "250,000 partitions appended to": (produce.ProduceRequest, _all_appended),
+}
+
+
+def _answered(name: str, request: type[Request[Any]], makes: Callable[[], object]) -> Attack:
+    def does() -> Conversation:
+        # Encoded once, and before the client asks.
+        data = encode(makes(), request.versions.high)
+        return serving({request: lambda _, __: data})
+
+    return Attack(
+        name=name,
+        family="sizes",
+        does=does,
+        client="ask",
+        job={"request": request.__name__.removesuffix("Request")},
+        ends=request.response.__name__,
+        mebibytes=300,
+        long=True,
+    )
+
+
+# ---------------------------------------------------------------- large batches
+
+
+def _value(mebibytes: int) -> bytes:
+    """The records of a batch: one, of so many zeros."""
+    whole = encode_batch([NewRecord(None, bytes(mebibytes * MEBIBYTE))])
+    return whole[61:]
+
+
+def _dense(codec: Codec) -> Conversation:
+    data = batch(compress(codec, _value(90)), codec=codec)
+    return serving({fetch.FetchRequest: lambda _, __: fetched(data)})
+
+
+def _tiny_batches() -> Conversation:
+    """A partition's answer of as many batches as 40 MiB have room for."""
+    one = encode_batch([NewRecord(None, b"")])
+    count = 40 * MEBIBYTE // len(one)
+    data = b"".join(with_base_offset(one, number, 0) for number in range(count))
+    return serving({fetch.FetchRequest: lambda _, __: fetched(data)})
+
+
+def _middle() -> Conversation:
+    """A batch of three million records, and the position is at its last one."""
+    count = 3_000_000
+    payload = b"".join(map(_tiny_record, range(count)))
+    data = batch(payload, count=count, delta=count - 1)
+    return serving({fetch.FetchRequest: lambda _, __: fetched(data)})
+
+
+def _tiny_record(delta: int) -> bytes:
+    body = b"\0\0" + encode_varint(delta) + b"\x01\x01\0"
+    return encode_varint(len(body)) + body
+
+
+def _compressed_markers() -> Conversation:
+    """Control batches, each a bomb."""
+    bomb = batch(zeros(Codec.GZIP, 100), codec=Codec.GZIP | 0x20)
+    data = b"".join(with_base_offset(bomb, number, 0) for number in range(5))
+    good = with_base_offset(encode_batch([NewRecord(None, b"v")]), 5, 0)
+    return serving({fetch.FetchRequest: lambda _, __: fetched(data + good, last_stable_offset=9)})
+
+
+def _batches(name: str, does: Callable[[], Conversation], ends: str, **more: Any) -> Attack:
+    return Attack(
+        name=name,
+        family="sizes",
+        does=does,
+        ends=ends,
+        **{"client": "consume", "mebibytes": 300, "long": True, **more},
+    )
+
+
+# ---------------------------------------------------------------- large groups and clusters
+
+
+def _cluster(wire: Wire, topics: tuple[metadata.MetadataResponseTopic, ...]) -> object:
+    return cluster_of(wire, topics=(topic_of(), *topics))
+
+
+@cache
+def _owned_topics() -> tuple[metadata.MetadataResponseTopic, ...]:
+    return tuple(
+        attrs.evolve(
+            topic,
+            partitions=tuple(
+                attrs.evolve(p, replica_nodes=(1,), isr_nodes=(1,)) for p in topic.partitions
+            ),
+        )
+        for topic in _metadata(OWNED)
+    )
+
+
+def _all_topics() -> Conversation:
+    """A cluster whose every topic matches the pattern of a consumer."""
+    topics = _metadata(200_000)
+    return serving({metadata.MetadataRequest: lambda _, wire: _cluster(wire, topics)})
+
+
+def _led(request: group.JoinGroupRequest) -> group.JoinGroupResponse:
+    """A member that leads 1,000 others, each of which owns 100 partitions."""
+    topics = tuple(topic.name or "" for topic in _owned_topics())
+    others = (
+        group.JoinGroupResponseMember(
+            member_id=f"m{number}",
+            metadata=encode_subscription(
+                Subscription(
+                    topics=topics,
+                    owned=tuple(TopicPartition(f"t{number}", p) for p in range(_PER_TOPIC)),
+                    generation=1,
+                )
+            ),
+        )
+        for number in range(len(topics))
+    )
+    me = group.JoinGroupResponseMember(member_id="me", metadata=request.protocols[0].metadata)
+    return joined(request, leader="me", members=(me, *others))
+
+
+def _owning(topics: tuple[metadata.MetadataResponseTopic, ...]) -> dict[type[Request[Any]], Any]:
+    """A cluster with these topics, whose offsets are all committed at 0."""
+    names = {topic.topic_id: topic.name for topic in topics}
+
+    def committed(request: offsets.OffsetFetchRequest, _: Wire) -> object:
+        asked = request.groups[0].topics or ()
+        found = tuple(
+            offsets.OffsetFetchResponseTopics(
+                name=topic.name or names.get(topic.topic_id, ""),
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    offsets.OffsetFetchResponsePartitions(
+                        partition_index=index, committed_offset=0, metadata="", error_code=0
+                    )
+                    for index in topic.partition_indexes
+                ),
+            )
+            for topic in asked
+        )
+        whole = offsets.OffsetFetchResponseGroup(group_id="g", topics=found, error_code=0)
+        return offsets.OffsetFetchResponse(groups=(whole,))
+
+    def records(request: fetch.FetchRequest, _: Wire) -> object:
+        """The first request is answered with a record of each partition, the others are kept."""
+        if not request.topics:
+            return None
+        record = encode_batch([NewRecord(None, b"v")])
+        found = tuple(
+            fetch.FetchableTopicResponse(
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    fetch.PartitionData(
+                        partition_index=part.partition,
+                        error_code=0,
+                        high_watermark=1,
+                        records=record if not part.fetch_offset else b"",
+                    )
+                    for part in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+        return fetch.FetchResponse(responses=found)
+
+    return {
+        metadata.MetadataRequest: lambda _, wire: _cluster(wire, topics),
+        offsets.OffsetFetchRequest: committed,
+        fetch.FetchRequest: records,
+    }
+
+
+def _classic_owner() -> Conversation:
+    topics = _owned_topics()
+    mine = [TopicPartition(t.name or "", p.partition_index) for t in topics for p in t.partitions]
+    assignment = encode_assignment(mine)
+    return serving(
+        {
+            **_owning(topics),
+            group.SyncGroupRequest: lambda request, _: synced(request, assignment=assignment),
+        }
+    )
+
+
+def _consumer_owner() -> Conversation:
+    topics = _owned_topics()
+    target = consumer_heartbeat.Assignment(
+        topic_partitions=tuple(
+            consumer_heartbeat.TopicPartitions(
+                topic_id=t.topic_id, partitions=tuple(p.partition_index for p in t.partitions)
+            )
+            for t in topics
+        )
+    )
+
+    def beat(request: consumer_heartbeat.ConsumerGroupHeartbeatRequest, _: Wire) -> object:
+        return consumer_heartbeat.ConsumerGroupHeartbeatResponse(
+            throttle_time_ms=0,
+            error_code=0,
+            member_id=request.member_id,
+            member_epoch=1,
+            heartbeat_interval_ms=1_000,
+            assignment=target if request.topic_partitions is not None else None,
+        )
+
+    return serving({**_owning(topics), consumer_heartbeat.ConsumerGroupHeartbeatRequest: beat})
+
+
+def _leader() -> Conversation:
+    topics = _owned_topics()
+    return serving(
+        {
+            **_owning(topics),
+            group.JoinGroupRequest: lambda request, _: _led(request),
+            # Its own assignment, whatever it computed for the group.
+            group.SyncGroupRequest: lambda request, _: synced(
+                request, assignment=encode_assignment([TopicPartition("t0", 0)])
+            ),
+        }
+    )
+
+
+_MATCHING = {"consumer": {"group_id": "g", "pattern": "t.*", "group_protocol": "classic"}}
+_ASSIGNED = {"consumer": {**_MATCHING["consumer"], "group_protocol": "consumer"}}
+
+ATTACKS = (
+    *(_answered(name, request, makes) for name, (request, makes) in _LARGE.items()),
+    *(
+        _batches(
+            f"90 MiB in a batch of {codec.name.lower()}", lambda c=codec: _dense(c), "t/0 at 0"
+        )
+        for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
+    ),
+    _batches("40 MiB of tiny batches", _tiny_batches, "t/0 at 0"),
+    _batches(
+        "a position behind three million records",
+        _middle,
+        "t/0 at 2999999",
+        client="consume_at",
+        job={"offset": 2_999_999},
+    ),
+    _batches(
+        "compressed markers",
+        _compressed_markers,
+        "t/0 at 5",
+        job={"consumer": {"isolation_level": "read_committed"}},
+    ),
+    _batches("a pattern over 200,000 partitions", _all_topics, "t/0 at 0", client="match"),
+    _batches(
+        "90,000 partitions owned (classic)",
+        _classic_owner,
+        "t... at 0",
+        client="match",
+        job=_MATCHING,
+    ),
+    _batches(
+        "90,000 partitions owned (consumer)",
+        _consumer_owner,
+        "t... at 0",
+        client="match",
+        job=_ASSIGNED,
+    ),
+    _batches(
+        "a group of 901 members to assign to", _leader, "t0/0 at 0", client="match", job=_MATCHING
+    ),
+)
