@@ -18,13 +18,6 @@ from kafkagroup._values import evolve
 from kafkagroup.assign import Assignor
 from kafkagroup.consume.delivery import Batch, Delivery
 from kafkagroup.consume.lag import behind
-from kafkagroup.consume.options import (
-    ConsumerOptions,
-    Deserializer,
-    OffsetReset,
-    PartitionLoads,
-    check_kept_elsewhere,
-)
 from kafkagroup.consume.owned import UNKNOWN
 from kafkagroup.consume.subscription import checked_pattern, checked_topics
 from kafkagroup.errors import (
@@ -43,11 +36,12 @@ from kafkagroup.net.log_offsets import EARLIEST, LATEST
 from kafkagroup.net.membership import Membership
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import GroupMetrics
-from kafkagroup.net.options import ClientOptions, parse_servers
+from kafkagroup.net.options import client_options, parse_servers
 from kafkagroup.net.reader import Reader, Records
 from kafkagroup.net.service import Service
 from kafkagroup.net.session import Session
 from kafkagroup.net.subscriber import AssignedCallback, Callbacks, PartitionsCallback
+from kafkagroup.options import ConsumerOptions, Deserializer, OffsetReset, PartitionLoads
 from kafkagroup.types import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -137,67 +131,22 @@ class Consumer(Service):
 
         Raises: ConfigurationError.
         """
-        super().__init__(close_timeout)
-        options = ConsumerOptions.checked(
-            group_id=group_id,
-            group_instance_id=group_instance_id,
-            client_id=client_id,
-            group_protocol=group_protocol,
-            group_remote_assignor=group_remote_assignor,
-            assignors=assignors,
-            partition_loads=partition_loads,
-            auto_offset_reset=auto_offset_reset,
-            enable_auto_commit=enable_auto_commit,
-            auto_commit_interval_ms=auto_commit_interval_ms,
-            offsets_commit_max_retries=offsets_commit_max_retries,
-            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
-            leave_group_on_close=leave_group_on_close,
-            session_timeout_ms=session_timeout_ms,
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            heartbeat_thread=heartbeat_thread,
-            rebalance_timeout_ms=rebalance_timeout_ms,
-            rebalance_max_retries=rebalance_max_retries,
-            rebalance_backoff_ms=rebalance_backoff_ms,
-            max_poll_interval_ms=max_poll_interval_ms,
-            fetch_min_bytes=fetch_min_bytes,
-            fetch_max_bytes=fetch_max_bytes,
-            max_partition_fetch_bytes=max_partition_fetch_bytes,
-            fetch_max_wait_ms=fetch_max_wait_ms,
-            num_consumer_fetchers=num_consumer_fetchers,
-            queued_max_records=queued_max_records,
-            isolation_level=isolation_level,
-            check_crcs=check_crcs,
-            max_batch_bytes=max_batch_bytes,
-            max_frame_bytes=max_frame_bytes,
-            client_rack=client_rack,
-            metadata_max_age_ms=metadata_max_age_ms,
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-            request_timeout_ms=request_timeout_ms,
-            close_timeout=close_timeout,
-        )
+        # All arguments, by name: a test holds the signature to the declarations.
+        options = ConsumerOptions.checked(locals())
+        super().__init__(options.close_timeout)
         self._options = options
-        self._membership = membership
-        if membership is not None:
-            check_kept_elsewhere(options)
-        self._client_options = ClientOptions(
-            client_id=options.client_id,
-            request_timeout=options.request_timeout,
-            retry_backoff=options.retry_backoff,
-            retry_backoff_max=options.retry_backoff_max,
-            max_frame_bytes=options.max_frame_bytes,
-            security=security,
-        )
-        self._servers = parse_servers(bootstrap_servers)
+        self._client_options = client_options(options, options.max_frame_bytes)
+        self._servers = parse_servers(options.bootstrap_servers)
         self._subscription = checked_topics(topics)
-        self._pattern = checked_pattern(pattern, topics)
-        self._exclude_internal = exclude_internal_topics
+        self._pattern = checked_pattern(options.pattern, topics)
         self._callbacks = Callbacks(
-            on_partitions_assigned, on_partitions_revoked, on_partitions_lost
+            options.on_partitions_assigned,
+            options.on_partitions_revoked,
+            options.on_partitions_lost,
         )
-        self._deserializers = (key_deserializer, value_deserializer)
+        self._deserializers = (options.key_deserializer, options.value_deserializer)
         convert = self._deserialized if any(self._deserializers) else None
-        self._delivery = Delivery(convert, self._made_room, views=views)
+        self._delivery = Delivery(convert, self._made_room, views=options.views)
         self._session = Session(options, self._delivery)
         self._manual = False
         self._engine: Engine | None = None
@@ -340,7 +289,9 @@ class Consumer(Service):
         if self._engine is None:
             return
         if self._pattern is not None:
-            await self._engine.follow(self._pattern, exclude_internal=self._exclude_internal)
+            await self._engine.follow(
+                self._pattern, exclude_internal=self._options.exclude_internal_topics
+            )
         elif self._subscription:
             await self._engine.subscribe(self._subscription)
 
@@ -596,7 +547,7 @@ class Consumer(Service):
         In a task of its own, beside the one that takes records.
         Raises: ConfigurationError without a group, or where it is not kept by Kafka.
         """
-        if self._options.group_id is None or self._membership is not None:
+        if self._options.group_id is None or self._options.membership is not None:
             raise ConfigurationError("events() are of groups that Kafka keeps")
         return self._session.history.feed.open(buffer)
 
@@ -746,7 +697,7 @@ class Consumer(Service):
             self._spawn(tasks, function, name)
 
         engine = self._engine = Engine(
-            self._session, cluster, self._callbacks, spawn, self._membership
+            self._session, cluster, self._callbacks, spawn, self._options.membership
         )
         engine.start()
         await self._apply_subscription()

@@ -27,9 +27,10 @@ from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.membership import Membership, Running
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import GroupMetrics
-from kafkagroup.net.options import ClientOptions, parse_servers
+from kafkagroup.net.options import client_options, parse_servers
 from kafkagroup.net.service import Service
 from kafkagroup.net.threaded import ThreadedDriver
+from kafkagroup.options import GroupMemberOptions
 from kafkagroup.wire.messages.group import DescribedGroup, DescribeGroupsRequest
 
 if TYPE_CHECKING:
@@ -289,42 +290,37 @@ class GroupMember(Service):
 
         Raises: ConfigurationError.
         """
-        super().__init__(close_timeout)
+        options = GroupMemberOptions.checked(locals())
+        super().__init__(options.close_timeout)
         offered = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
-        _check(group_id, offered, session_timeout_ms, heartbeat_interval_ms)
-        self._servers = parse_servers(bootstrap_servers)
-        self._options = ClientOptions(
-            client_id=client_id,
-            request_timeout=request_timeout_ms / 1000,
-            retry_backoff=retry_backoff_ms / 1000,
-            retry_backoff_max=retry_backoff_max_ms / 1000,
-            security=security,
-        )
+        _check(offered)
+        self._servers = parse_servers(options.bootstrap_servers)
+        self._options = client_options(options)
         self._member = Member(
             config=Config(
-                group_id=group_id,
+                group_id=options.group_id,
                 protocol_type=offered[0].type,
-                group_instance_id=group_instance_id,
-                session_timeout=session_timeout_ms / 1000,
-                rebalance_timeout=rebalance_timeout_ms / 1000,
-                heartbeat_interval=heartbeat_interval_ms / 1000,
-                request_timeout=request_timeout_ms / 1000,
-                retry_backoff=retry_backoff_ms / 1000,
-                retry_backoff_max=retry_backoff_max_ms / 1000,
-                max_retries=rebalance_max_retries,
+                group_instance_id=options.group_instance_id,
+                session_timeout=options.session_timeout,
+                rebalance_timeout=options.rebalance_timeout,
+                heartbeat_interval=options.heartbeat_interval,
+                request_timeout=options.request_timeout,
+                retry_backoff=options.retry_backoff,
+                retry_backoff_max=options.retry_backoff_max,
+                max_retries=options.rebalance_max_retries,
             ),
             protocols=_offer(offered),
         )
-        self._leave_group = leave_group_on_close
-        self._lag = LoopLag(group_id, session_timeout_ms / 1000, threaded=heartbeat_thread)
-        self._kind = ThreadedDriver if heartbeat_thread else Driver
-        self._membership = membership
-        _check_membership(membership, group_instance_id)
+        threaded = options.heartbeat_thread
+        self._leave_group = options.leave_group_on_close
+        self._lag = LoopLag(options.group_id, options.session_timeout, threaded=threaded)
+        self._kind = ThreadedDriver if threaded else Driver
+        self._membership = options.membership
         self._desk = _Desk(
             offered,
             lambda: self._running_driver().owning_until,
-            most_blocked=rebalance_timeout_ms / 1000,
-            timed=not heartbeat_thread or membership is not None,
+            most_blocked=options.rebalance_timeout,
+            timed=not threaded or options.membership is not None,
         )
         self._history = History()
         self._checkup = Checkup(self._lag)
@@ -463,7 +459,7 @@ class GroupMember(Service):
         """
         offered = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
         config = self._member.config
-        _check(config.group_id, offered, 2, 1)
+        _check(offered)
         if offered[0].type != config.protocol_type:
             raise ConfigurationError(
                 f"a member of type {config.protocol_type!r} cannot become {offered[0].type!r}"
@@ -579,16 +575,8 @@ def _offer(protocols: Sequence[GroupProtocol]) -> tuple[tuple[str, bytes], ...]:
     return tuple((p.name, p.metadata) for p in protocols)
 
 
-def _check_membership(membership: Membership | None, group_instance_id: str | None) -> None:
-    if membership is not None and group_instance_id is not None:
-        raise ConfigurationError("group_instance_id is for groups that Kafka keeps: no membership=")
-
-
-def _check(
-    group_id: str, protocols: Sequence[GroupProtocol], session_ms: int, heartbeat_ms: int
-) -> None:
-    if not group_id:
-        raise ConfigurationError("group_id is empty")
+def _check(protocols: Sequence[GroupProtocol]) -> None:
+    """Raises: ConfigurationError for protocols that no group can have together."""
     if not protocols:
         raise ConfigurationError("a member needs at least one GroupProtocol")
     types = sorted({p.type for p in protocols})
@@ -597,8 +585,3 @@ def _check(
     names = [p.name for p in protocols]
     if len(set(names)) < len(names):
         raise ConfigurationError(f"two protocols have the same name: {names}")
-    if not 0 < heartbeat_ms < session_ms:
-        raise ConfigurationError(
-            f"heartbeat_interval_ms={heartbeat_ms} must lie between 0 and"
-            f" session_timeout_ms={session_ms}; a third of it at most is wise"
-        )

@@ -26,6 +26,7 @@ from kafkagroup.errors import (
 from kafkagroup.net.appending import append
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.security import Security
+from kafkagroup.options import ProducerOptions
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.murmur2 import partition_of
@@ -81,17 +82,9 @@ class Producer(AskingService):
 
         Raises: ConfigurationError.
         """
-        super().__init__(
-            bootstrap_servers,
-            client_id=client_id,
-            security=security,
-            request_timeout_ms=request_timeout_ms,
-            call_timeout_ms=("delivery_timeout_ms", delivery_timeout_ms),
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-            close_timeout=close_timeout,
-        )
-        self._codec = compression
+        options = ProducerOptions.checked(locals())
+        super().__init__(options, options.delivery_timeout)
+        self._codec = options.compression
         self._turn = 0
         """Where records without a key go: it moves on with every call."""
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from kafkagroup import Consumer
 from kafkagroup.testing import EmbeddedKafka
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-README = EXAMPLES.parent / "README.md"
 
 
 def test_the_consumer_prints_what_is_produced_and_commits_it_on_ctrl_c() -> None:
@@ -33,14 +29,3 @@ def test_the_consumer_prints_what_is_produced_and_commits_it_on_ctrl_c() -> None
         assert process.returncode == 0
         assert kafka.committed("me", "greetings") == {0: 2}
         assert kafka.group_state("me") == "Empty"
-
-
-def test_the_readme_lists_every_option_of_the_consumer_with_its_default() -> None:
-    """The table has one row an option, in the order of the signature."""
-    options = [
-        (name, parameter.default)
-        for name, parameter in inspect.signature(Consumer.__init__).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    ]
-    rows = re.findall(r"^\| `(\w+)` \| `(.*?)` \|", README.read_text("utf-8"), re.MULTILINE)
-    assert rows == [(n, repr(d)) for n, d in options]

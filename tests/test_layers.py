@@ -15,8 +15,9 @@ import kafkagroup
 PACKAGE = Path(kafkagroup.__file__).parent
 
 _CORE = {"_values", "types", "errors", "wire", "assign"}
-_ENGINE = _CORE | {"member", "consume", "net"}
-_PUBLIC = {"", "types", "errors", "consumer", "group", "recipes", "admin", "producer"}
+_OPTIONS = {"options", "_option_kinds"}
+_ENGINE = _CORE | _OPTIONS | {"member", "consume", "net"}
+_PUBLIC = {"", "types", "errors", "options", "consumer", "group", "recipes", "admin", "producer"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "_uncompiled": set(),
@@ -25,6 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"types"},
     "wire": {"_uncompiled", "_values", "types", "errors"},
     "assign": {"_values", "types", "errors"},
+    "_option_kinds": {"_values", "errors"},
+    "options": _CORE | _OPTIONS,
     "member": _CORE,
     "consume": _CORE,
     "net": _ENGINE,
@@ -36,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": set(),  # its names are imported on first use
     "_pure": set(),
     "compat": _PUBLIC | {"assign"},
-    "cli": _PUBLIC | {"assign", "spark", "testing"},
+    "cli": _PUBLIC | {"_option_kinds", "assign", "spark", "testing"},
     "exporters": _PUBLIC | {"_values"},
     "__main__": {"cli"},
     "zookeeper": {"types", "errors", "member", "net"},
@@ -51,7 +54,7 @@ IO = {"anyio", "asyncio", "trio", "socket", "ssl", "selectors", "threading", "su
 CLOCKS = {"time", "random", "secrets"}
 """Time and chance come in as arguments there."""
 
-PURE = {"_values", "types", "errors", "wire", "assign", "member", "consume"}
+PURE = {"_values", "types", "errors", "wire", "assign", "member", "consume"} | _OPTIONS
 
 
 def violations(package: Path) -> list[str]:

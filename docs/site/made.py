@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from inspect import getdoc, getsource
+from inspect import getdoc, getsource, signature
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kafkagroup import errors
+from kafkagroup import Consumer, errors
+from kafkagroup._option_kinds import declared
 from kafkagroup.cli._app import app
 from kafkagroup.exporters._instruments import INSTRUMENTS
 from kafkagroup.member import consumer_state, state
 from kafkagroup.net import group_events, health
+from kafkagroup.options import ConsumerOptions
 
 __all__ = [
     "causes",
@@ -24,6 +26,7 @@ __all__ = [
     "metrics",
     "moves",
     "options",
+    "options_table",
     "problems",
 ]
 
@@ -93,10 +96,36 @@ def errors_one_by_one() -> str:
 
 
 def options() -> str:
-    """The README's table, whose rows a test compares with the signature."""
+    """The README's section, whose table `write_options` makes."""
+    return _section().replace("](docs/", "](").replace("(#security)", "(security.md)")
+
+
+def options_table() -> str:
+    """The options of a consumer as they are declared, in the order of the signature."""
+    options = declared(ConsumerOptions)
+    return _table(
+        ("option", "default", "meaning"),
+        (
+            (f"`{name}`", f"`{options[name].default!r}`", options[name].text)
+            for name in signature(Consumer).parameters
+            if name in options
+        ),
+    )
+
+
+def write_options() -> None:
+    """Bring the README's table up to date."""
+    section = _section()
+    head = section.partition("\n| option |")[0]
+    text = README.read_text("utf-8").replace(section, f"{head}\n{options_table()}")
+    README.write_text(text, "utf-8")
+
+
+def _section() -> str:
+    """Of the README, on options: prose, then the table."""
     found = re.search(r"(?<=\n## Options\n).*?(?=\n## )", README.read_text("utf-8"), re.DOTALL)
     assert found
-    return found[0].replace("](docs/", "](").replace("(#security)", "(security.md)")
+    return found[0]
 
 
 def metrics() -> str:
@@ -176,3 +205,7 @@ def _docstrings(kind: type[Enum]) -> dict[str, str]:
 def _table(head: tuple[str, ...], rows: Any) -> str:
     lines = (head, tuple("---" for _ in head), *rows)
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    write_options()

@@ -8,7 +8,7 @@ other; all share one deadline.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import TypeVar
 
 import anyio
@@ -25,10 +25,10 @@ from kafkagroup.errors import (
     TransportError,
 )
 from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.options import ClientOptions, parse_servers
+from kafkagroup.net.options import ClientOptions, client_options, parse_servers
 from kafkagroup.net.retry import Pauses
-from kafkagroup.net.security import Security
 from kafkagroup.net.service import Service
+from kafkagroup.options import CommonOptions
 
 __all__ = ["Asking", "AskingService", "named"]
 
@@ -102,41 +102,11 @@ class Asking:
 class AskingService(Service):
     """A client that asks, and has no background tasks."""
 
-    def __init__(
-        self,
-        bootstrap_servers: str | Sequence[str],
-        *,
-        client_id: str,
-        security: Security | None,
-        request_timeout_ms: int,
-        call_timeout_ms: tuple[str, int],
-        retry_backoff_ms: int,
-        retry_backoff_max_ms: int,
-        close_timeout: float,
-    ) -> None:
-        """`call_timeout_ms`: what bounds a call with all its retries, by the option's name.
-
-        Raises: ConfigurationError.
-        """
-        super().__init__(close_timeout)
-        for name, value, least in (
-            ("request_timeout_ms", request_timeout_ms, 1),
-            (*call_timeout_ms, 1),
-            ("retry_backoff_ms", retry_backoff_ms, 1),
-            ("retry_backoff_max_ms", retry_backoff_max_ms, retry_backoff_ms),
-            ("close_timeout", close_timeout, 0),
-        ):
-            if not isinstance(value, int | float) or not least <= value < 2**31:
-                raise ConfigurationError(f"{name}={value}; expected {least} to {2**31 - 1}")
-        self._servers = parse_servers(bootstrap_servers)
-        options = ClientOptions(
-            client_id=client_id,
-            request_timeout=request_timeout_ms / 1000,
-            retry_backoff=retry_backoff_ms / 1000,
-            retry_backoff_max=retry_backoff_max_ms / 1000,
-            security=security,
-        )
-        self._asking = Asking(options, call_timeout_ms[1] / 1000)
+    def __init__(self, options: CommonOptions, call_timeout: float) -> None:
+        """`call_timeout` bounds each call with all its retries, in seconds."""
+        super().__init__(options.close_timeout)
+        self._servers = parse_servers(options.bootstrap_servers)
+        self._asking = Asking(client_options(options), call_timeout)
 
     async def _open(self, tasks: TaskGroup) -> None:
         cluster = Cluster(self._servers, self._asking.options, tasks)

@@ -18,6 +18,7 @@ from kafkagroup.errors import BrokerError, ConfigurationError, IllegalStateError
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.security import Security
+from kafkagroup.options import AdminOptions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.group import MemberIdentity
 
@@ -52,16 +53,8 @@ class Admin(AskingService):
 
         Raises: ConfigurationError.
         """
-        super().__init__(
-            bootstrap_servers,
-            client_id=client_id,
-            security=security,
-            request_timeout_ms=request_timeout_ms,
-            call_timeout_ms=("default_api_timeout_ms", default_api_timeout_ms),
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-            close_timeout=close_timeout,
-        )
+        options = AdminOptions.checked(locals())
+        super().__init__(options, options.default_api_timeout)
 
     # ------------------------------------------------------------ groups
 

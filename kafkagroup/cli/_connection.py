@@ -20,8 +20,10 @@ import attrs
 import click
 
 from kafkagroup import Admin, Consumer, Security
+from kafkagroup._option_kinds import declared
 from kafkagroup.cli._profiles import Said, load_profile, others_can_read
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.options import AdminOptions, ConsumerOptions
 
 __all__ = ["Connection", "connected", "connection_of"]
 
@@ -203,14 +205,31 @@ def _parameters(client: Callable[..., object]) -> set[str]:
 
 @functools.cache
 def _known() -> Mapping[str, _Option]:
-    """All arguments of clients that a text can stand for."""
-    return {
-        name: _Option(parse, "Secret" in parameter.annotation)
-        for made in (Consumer, Admin, Security)
-        for name, parameter in signature(made).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-        and (parse := _PARSERS.get(re.split(r"\W", parameter.annotation)[0])) is not None
+    """All options of clients that a text can stand for."""
+    of_clients = {
+        name: _Option(_PARSERS[option.kind.text_type], secret=False)
+        for options in (ConsumerOptions, AdminOptions)
+        for name, option in declared(options).items()
+        if option.kind.text_type is not None
     }
+    of_security = {
+        name: _Option(_PARSERS[kind], "Secret" in parameter.annotation)
+        for name, parameter in signature(Security).parameters.items()
+        for kind in [_text_type(parameter.annotation)]
+        if kind is not None
+    }
+    return of_clients | of_security
+
+
+def _text_type(annotation: str) -> type | None:
+    """What a text is parsed into, by how the type of one of Security's arguments begins."""
+    match re.split(r"\W", annotation)[0]:
+        case "bool":
+            return bool
+        case "str" | "Identification" | "Protocol":
+            return str
+        case _:
+            return None
 
 
 def _text(value: object) -> str:
@@ -241,15 +260,10 @@ def _boolean(value: object) -> bool:
     return text == "true"
 
 
-_PARSERS: Mapping[str, Callable[[object], object]] = {
-    "bool": _boolean,
-    "float": _number,
-    "int": _whole,
-    "str": _text,
-    # Named choices, which the clients check.
-    "Identification": _text,
-    "Literal": _text,
-    "OffsetReset": _text,
-    "Protocol": _text,
+_PARSERS: Mapping[type, Callable[[object], object]] = {
+    bool: _boolean,
+    float: _number,
+    int: _whole,
+    str: _text,
 }
-"""How an argument's type begins -> what makes it of a text, or of a value in TOML."""
+"""What an option is -> what makes it of a text, or of a value in TOML."""

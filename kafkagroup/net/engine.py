@@ -16,7 +16,6 @@ from uuid import uuid4
 import anyio
 
 from kafkagroup.consume.delivery import Delivery
-from kafkagroup.consume.options import GroupProtocol
 from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import (
     BrokerError,
@@ -40,6 +39,7 @@ from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets
 from kafkagroup.net.positions import Positions
 from kafkagroup.net.session import Session
 from kafkagroup.net.subscriber import Callbacks, Subscriber
+from kafkagroup.options import ConsumerProtocol
 from kafkagroup.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Engine:
         session.assigned_to = (
             membership is None
             and self._options.group_id is not None
-            and self._options.group_protocol is not GroupProtocol.CLASSIC
+            and self._options.group_protocol is not ConsumerProtocol.CLASSIC
         )
         self._member_id = str(uuid4())
         """Of a member that makes its own, for as long as this consumer lives (KIP-1082)."""
@@ -320,7 +320,7 @@ class Engine:
             group_instance_id=options.group_instance_id,
             rack=options.client_rack,
             assignor=options.group_remote_assignor,
-            may_fall_back=options.group_protocol is GroupProtocol.AUTO,
+            may_fall_back=options.group_protocol is ConsumerProtocol.AUTO,
             session_timeout=options.session_timeout,
             rebalance_timeout=options.rebalance_timeout,
             heartbeat_interval=options.heartbeat_interval,

@@ -17,7 +17,6 @@ import anyio
 
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.fetch_session import FetchSession, SessionRequest
-from kafkagroup.consume.options import ConsumerOptions
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.plan import Remedy, remedy, wanted
 from kafkagroup.consume.room import Room
@@ -38,6 +37,7 @@ from kafkagroup.net.latch import Latch
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.validation import is_doubtful
+from kafkagroup.options import ConsumerOptions
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import (
     FetchPartition,

@@ -1,4 +1,4 @@
-"""The options of talking to brokers, in seconds, as everything inside the library is."""
+"""How the library talks to brokers: timeouts, limits and security; durations are in seconds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from kafkagroup.wire.connection import MAX_FRAME_BYTES
 if TYPE_CHECKING:
     from kafkagroup.net.sasl import RunInThread
     from kafkagroup.net.security import Security
+    from kafkagroup.options import CommonOptions
 
-__all__ = ["Address", "ClientOptions", "parse_servers"]
+__all__ = ["Address", "ClientOptions", "client_options", "parse_servers"]
 
 Address = tuple[str, int]
 """Host and port."""
@@ -69,6 +70,18 @@ class ClientOptions:
                 f"security is a {type(self.security).__name__}; expected"
                 " kafkagroup.Security(...) or None"
             )
+
+
+def client_options(options: CommonOptions, max_frame_bytes: int = MAX_FRAME_BYTES) -> ClientOptions:
+    """How a client with these options talks to brokers."""
+    return ClientOptions(
+        client_id=options.client_id,
+        request_timeout=options.request_timeout,
+        retry_backoff=options.retry_backoff,
+        retry_backoff_max=options.retry_backoff_max,
+        max_frame_bytes=max_frame_bytes,
+        security=options.security,
+    )
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 
 from kafkagroup.consume.delivery import Delivery
-from kafkagroup.consume.options import OffsetReset
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import (
     NoOffsetError,
@@ -26,6 +25,7 @@ from kafkagroup.net.log_offsets import EARLIEST, LATEST, Found, LogOffsets
 from kafkagroup.net.offsets import GroupOffsets, Identity
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.validation import Validation
+from kafkagroup.options import OffsetReset
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.schema import NO_ID
 

@@ -11,7 +11,6 @@ import anyio
 from kafkagroup._values import evolve
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.lease import Lease
-from kafkagroup.consume.options import ConsumerOptions
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import (
     BrokerError,
@@ -30,6 +29,7 @@ from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.latch import Latch
 from kafkagroup.net.membership import Running
 from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
+from kafkagroup.options import ConsumerOptions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 __all__ = ["Session"]

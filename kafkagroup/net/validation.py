@@ -14,7 +14,6 @@ import anyio
 
 from kafkagroup._values import frozen
 from kafkagroup.consume.delivery import Delivery
-from kafkagroup.consume.options import OffsetReset
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.consume.plan import Remedy, remedy
 from kafkagroup.errors import (
@@ -28,6 +27,7 @@ from kafkagroup.net.chore import Chore, Spawn
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import ClusterMetadata
 from kafkagroup.net.retry import Pauses
+from kafkagroup.options import OffsetReset
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.offsets import (
     EpochEndOffset,

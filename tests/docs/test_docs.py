@@ -152,6 +152,11 @@ def test_cooperative_members_keep_what_does_not_move() -> None:
     assert max(cooperative.values()) < max(eager.values()) / 4
 
 
+def test_the_readme_has_every_option_as_it_is_declared() -> None:
+    """Else: `python docs/site/made.py`."""
+    assert made.options_table() in (ROOT / "README.md").read_text("utf-8")
+
+
 def test_every_error_says_what_it_means_and_what_to_do() -> None:
     page = made.errors_one_by_one()
     for name in set(errors.__all__) - {"ErrorCode"}:

@@ -1,69 +1,105 @@
-"""Consumer options: the defaults in seconds, and each bad value with what it says."""
+"""Options: signatures are as declared, defaults in seconds, and the error for each bad value."""
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from kafkagroup import Admin, Consumer, GroupMember, MemberOptions
+from kafkagroup._option_kinds import declared
+from kafkagroup._values import REQUIRED
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor, roundrobin_assignor
-from kafkagroup.consume.options import ConsumerOptions, GroupProtocol
 from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.options import (
+    AdminOptions,
+    CommonOptions,
+    ConsumerOptions,
+    ConsumerProtocol,
+    GroupMemberOptions,
+    ProducerOptions,
+)
+from kafkagroup.producer import Producer
 
-DEFAULTS: dict[str, Any] = {
-    "group_id": "g",
-    "group_instance_id": None,
-    "client_id": "kafkagroup",
-    "group_protocol": "classic",
-    "group_remote_assignor": None,
-    "assignors": None,
-    "partition_loads": None,
-    "auto_offset_reset": "earliest",
-    "enable_auto_commit": True,
-    "auto_commit_interval_ms": 5_000,
-    "offsets_commit_max_retries": None,
-    "offsets_channel_backoff_ms": None,
-    "leave_group_on_close": None,
-    "session_timeout_ms": None,
-    "heartbeat_interval_ms": None,
-    "heartbeat_thread": False,
-    "rebalance_timeout_ms": None,
-    "rebalance_max_retries": None,
-    "rebalance_backoff_ms": None,
-    "max_poll_interval_ms": 300_000,
-    "fetch_min_bytes": 1,
-    "fetch_max_bytes": 52_428_800,
-    "max_partition_fetch_bytes": 1_048_576,
-    "fetch_max_wait_ms": 500,
-    "num_consumer_fetchers": 1,
-    "queued_max_records": None,
-    "isolation_level": "read_uncommitted",
-    "check_crcs": True,
-    "max_batch_bytes": 134_217_728,
-    "max_frame_bytes": 104_857_600,
-    "client_rack": None,
-    "metadata_max_age_ms": 300_000,
-    "retry_backoff_ms": 100,
-    "retry_backoff_max_ms": 1_000,
-    "request_timeout_ms": 30_000,
-    "close_timeout": 10.0,
-}
+DEFAULTS = {name: option.default for name, option in declared(ConsumerOptions).items()}
 MOST = 2**31 - 1
 
 
 def checked(**changes: Any) -> ConsumerOptions:
-    return ConsumerOptions.checked(**{**DEFAULTS, **changes})
+    return ConsumerOptions.checked({**DEFAULTS, "group_id": "g", **changes})
+
+
+@pytest.mark.parametrize(
+    ("client", "options"),
+    [
+        (Consumer, ConsumerOptions),
+        (GroupMember, GroupMemberOptions),
+        (Admin, AdminOptions),
+        (Producer, ProducerOptions),
+    ],
+)
+def test_a_signature_has_the_options_as_they_are_declared(
+    client: Callable[..., object], options: type[CommonOptions]
+) -> None:
+    signature = {
+        name: (parameter.annotation, parameter.default)
+        for name, parameter in inspect.signature(client).parameters.items()
+        if name not in ("topics", "protocols")
+    }
+    assert signature == {
+        name: (
+            option.annotation,
+            inspect.Parameter.empty if option.default is REQUIRED else option.default,
+        )
+        for name, option in declared(options).items()
+    }
+
+
+def test_the_options_that_recipes_pass_on_have_the_types_of_a_member() -> None:
+    options = {
+        name: option.annotation
+        for name, option in declared(GroupMemberOptions).items()
+        if name != "group_id"
+    }
+    given = {name: kind.__forward_arg__ for name, kind in MemberOptions.__annotations__.items()}
+    assert given == options
+
+
+@pytest.mark.parametrize(
+    "options", [ConsumerOptions, GroupMemberOptions, AdminOptions, ProducerOptions]
+)
+def test_every_option_has_a_text_and_a_default_of_its_own_kind(
+    options: type[CommonOptions],
+) -> None:
+    """What the documentation shows as the default is accepted."""
+    given = {name: option.default for name, option in declared(options).items()}
+    given |= {name: "g" for name, default in given.items() if default is REQUIRED}
+    options.checked(given)
+    assert [name for name, option in declared(options).items() if not option.text] == []
 
 
 def test_the_defaults_in_seconds() -> None:
     assert checked() == ConsumerOptions(
         group_id="g",
         group_instance_id=None,
+        bootstrap_servers="localhost:9092",
         client_id="kafkagroup",
-        group_protocol=GroupProtocol.CLASSIC,
+        security=None,
+        membership=None,
+        pattern=None,
+        exclude_internal_topics=True,
+        on_partitions_assigned=None,
+        on_partitions_revoked=None,
+        on_partitions_lost=None,
+        views=False,
+        key_deserializer=None,
+        value_deserializer=None,
+        group_protocol=ConsumerProtocol.CLASSIC,
         group_remote_assignor=None,
         assignors=(range_assignor, cooperative_sticky_assignor, roundrobin_assignor),
         partition_loads=None,
@@ -259,9 +295,9 @@ def test_what_cannot_work(changes: dict[str, Any], message: str) -> None:
 
 
 def test_line_40_auto_is_classic_where_an_assignor_of_the_clients_is_asked_for() -> None:
-    assert checked(group_protocol="auto").group_protocol is GroupProtocol.AUTO
+    assert checked(group_protocol="auto").group_protocol is ConsumerProtocol.AUTO
     given = checked(group_protocol="auto", assignors=[range_assignor])
-    assert given.group_protocol is GroupProtocol.CLASSIC
+    assert given.group_protocol is ConsumerProtocol.CLASSIC
 
 
 def test_line_41_a_pattern_goes_to_the_server_with_its_flags() -> None:
