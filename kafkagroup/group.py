@@ -403,6 +403,12 @@ class GroupMember(Service):
         return self._running_driver().member_id
 
     @property
+    def generation_id(self) -> int:
+        """The generation that this member joined last, also while it computes the assignment of
+        it; -1 before it has joined."""
+        return self._running_driver().generation_id
+
+    @property
     def coordinator(self) -> Node | None:
         """The broker that coordinates the group; None while it is not known."""
         return None if self._driver is None else self._driver.coordinator

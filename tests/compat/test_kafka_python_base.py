@@ -29,6 +29,7 @@ class Workers(BaseCoordinator):
         self.story = []
         self.jobs = b""
         self.rejoins = False
+        self.performed_as = (-1, "")
         self.protocols = [("spread", self.config["host"].encode()), ("old", self.config["host"])]
 
     def protocol_type(self):
@@ -45,6 +46,7 @@ class Workers(BaseCoordinator):
 
     def _perform_assignment(self, leader_id, protocol, members):
         self.story.append(("perform", leader_id, protocol, members))
+        self.performed_as = (self.generation, self.member_id)
         names = sorted(member for member, _ in members)
         return {name: "".join("abc"[i :: len(names)]) for i, name in enumerate(names)}
 
@@ -79,6 +81,7 @@ async def test_registration_leader_assignment_stabilization(bootstrap, name):
             ("perform", me, "spread", [(me, b"me")]),
             ("complete", generation, me, "spread", b"abc"),
         ]
+        assert one.performed_as == (generation, me)  # those of the join, already
         assert not one.need_rejoin()
         await one.ensure_active_group()
         assert len(one.story) == 3

@@ -1,5 +1,7 @@
 """kafka-python's `ConsumerCoordinator`: a group of consumers and its offsets."""
 
+import re
+
 import anyio
 import pytest
 from brokers import until
@@ -88,17 +90,58 @@ async def test_members_share_and_take_over(bootstrap, name, fill):
             )
             assert one.generation > before
         await until(lambda: one._subscription.assigned_partitions() == both)
-    assert listener.story[0] == ("assigned", both)
+    # As there, the first join too revokes what is owned: nothing.
+    assert listener.story[:2] == [("revoked", set()), ("assigned", both)]
     assert ("revoked", both) in listener.story
-    assert [what for what, _ in listener.story] == ["assigned", "revoked"] * 3
+    assert [what for what, _ in listener.story] == ["revoked", *["assigned", "revoked"] * 3]
+
+
+async def test_a_listener_that_raises_is_logged_and_consuming_goes_on(
+    bootstrap, name, fill, caplog
+):
+    await fill(1, 3)
+
+    class Broken(Listener):
+        def on_partitions_revoked(self, revoked):
+            raise ZeroDivisionError("revoked")
+
+        async def on_partitions_assigned(self, assigned):
+            raise ZeroDivisionError("assigned")
+
+    async with coordinator_of(bootstrap, name, listener=Broken()) as one:
+        assert [r.offset for r in await take(one, 3)] == [0, 1, 2]
+    logged = [str(r.exc_info[1]) for r in caplog.records if r.exc_info]
+    assert logged == ["revoked", "assigned", "revoked"]
 
 
 async def test_a_pattern(bootstrap, name, fill):
     await fill(1, 2)
     one = coordinator_of(bootstrap, name)
-    one._subscription.subscribe(pattern=f"{name[:-1]}.")
+    one._subscription.subscribe(pattern=name[:-1])
     async with one:
         assert [r.topic for r in await take(one, 2)] == [name, name]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"),
+    [
+        ("order", True),
+        ("orders", True),
+        ("rders", False),
+        ("x|ord", True),
+        ("^orders$", True),
+        ("^order$", False),
+        ("(?i)ORDER", True),
+        ("(?x)ord  # those", True),
+        (re.compile("ORDER", re.IGNORECASE), True),
+    ],
+)
+def test_a_pattern_matches_where_names_begin(pattern, matches):
+    """`re.match`, as there: a group whose pattern was "order" would else consume nothing."""
+    subscription = SubscriptionState()
+    subscription.subscribe(pattern=pattern)
+    assert bool(subscription.subscribed_pattern.match("orders")) is matches
+    assert bool(subscription.whole_pattern().fullmatch("orders")) is matches
 
 
 async def test_partitions_given_by_hand_need_no_join(bootstrap, name, fill):
@@ -121,6 +164,9 @@ def test_what_it_offers():
     assert one.protocol_type() == "consumer"
     offered = [(name, decode_subscription(data).topics) for name, data in one.group_protocols()]
     assert offered == [("range", ("a", "b")), ("roundrobin", ("a", "b"))]
+    # Version 3, not 0: it only appends to what 1.3.5 reads of it.
+    v0 = bytes.fromhex("00000002 0001 61 0001 62")
+    assert [data[:2] + data[2:12] for _, data in one.group_protocols()] == [b"\0\3" + v0] * 2
     one._subscription.subscription = None
     with pytest.raises(IllegalStateError, match="nothing is subscribed to"):
         one.group_protocols()
@@ -227,7 +273,8 @@ async def test_commits_that_are_waited_for(bootstrap, name, fill):
     async with coordinator_of(bootstrap, name, **NEVER) as coordinator:
         await take(coordinator, 6)
         given = {zero: OffsetAndMetadata(2, "note")}
-        await coordinator.commit_offsets_sync(given)
+        assert await coordinator.commit_offsets_sync(given) is True
+        assert await coordinator.commit_offsets_sync({}) is None
         assert await coordinator.fetch_committed_offsets([zero, one]) == given
         assert await coordinator.fetch_committed_offsets([]) == {}
         with pytest.raises(BrokerError, match="OFFSET_METADATA_TOO_LARGE"):

@@ -232,8 +232,10 @@ class BaseCoordinator(Guest):
 
     def _protocol(self, name: str, metadata: bytes) -> GroupProtocol:
         def assign(members: Mapping[str, bytes]) -> Mapping[str, bytes]:
-            leader_id = "" if self._member is None else self._member.member_id
-            given = self._perform_assignment(leader_id, name, list(members.items()))
+            if self._member is not None:
+                self.generation = self._member.generation_id
+                self.member_id = self._member.member_id
+            given = self._perform_assignment(self.member_id, name, list(members.items()))
             return {member: _encoded(assignment) for member, assignment in given.items()}
 
         return GroupProtocol(self.protocol_type(), name, metadata, assign)

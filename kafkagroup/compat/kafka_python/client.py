@@ -13,6 +13,9 @@ from kafkagroup import Admin, GroupMetrics, OffsetAndMetadata, Security, TopicPa
 __all__ = ["KafkaClient", "SubscriptionState"]
 
 
+_FLAGS = re.compile(r"^\(\?[aimsux]+\)")
+
+
 class _Options(TypedDict):
     bootstrap_servers: str | Sequence[str]
     client_id: str
@@ -67,10 +70,19 @@ class SubscriptionState:
     def subscribe(
         self, topics: Iterable[str] = (), pattern: str | None = None, listener: Any = None
     ) -> None:
-        """Consume these topics, or those whose whole name matches."""
+        """Consume these topics, or those whose name begins with a match, as `re.match` finds it."""
         self.subscription = set(topics)
         self.subscribed_pattern = None if pattern is None else re.compile(pattern)
         self.listener = listener
+
+    def whole_pattern(self) -> re.Pattern[str] | None:
+        """The pattern for the main API, which matches whole names: that, and then anything."""
+        if (pattern := self.subscribed_pattern) is None:
+            return None
+        # The flags that it begins with are in `flags` already, and may stand nowhere else.
+        inner = _FLAGS.sub("", pattern.pattern)
+        end = "\n" if pattern.flags & re.VERBOSE else ""  # behind a comment that ends it
+        return re.compile(f"(?:{inner}{end}).*", pattern.flags)
 
     def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
         """Consume these partitions, without membership."""

@@ -190,7 +190,10 @@ class ConsumerCoordinator(BaseCoordinator):
         if self._subscribed:
             return
         self._subscribed = True  # from here on the consumer rejoins by itself
-        pattern = self._subscription.subscribed_pattern
+        # The main API revokes nothing before a first join. The original does before every one, and
+        # listeners make ready there.
+        await self._tell("on_partitions_revoked", ())
+        pattern = self._subscription.whole_pattern()
         topics = () if pattern is not None else sorted(self._subscription.subscription or ())
         await self.consumer.subscribe(*topics, pattern=pattern)
 
@@ -207,8 +210,12 @@ class ConsumerCoordinator(BaseCoordinator):
         await self._tell("on_partitions_revoked", partitions)
 
     async def _tell(self, what: str, partitions: Iterable[TopicPartition]) -> None:
-        if (listener := self._subscription.listener) is not None:
+        if (listener := self._subscription.listener) is None:
+            return
+        try:
             await _done(getattr(listener, what)(set(partitions)))
+        except Exception:
+            logger.exception("group %s: %s of %r failed", self.group_id, what, listener)
 
     async def close(self, autocommit: bool = True) -> None:
         """Commit what is processed, if auto-commit is on and `autocommit`, and leave the group."""
@@ -252,13 +259,17 @@ class ConsumerCoordinator(BaseCoordinator):
         self._host.spawn(commit)
         return future
 
-    async def commit_offsets_sync(self, offsets: Offsets) -> None:
+    async def commit_offsets_sync(self, offsets: Offsets) -> bool | None:
         """Commit, trying again until it has worked, it cannot, or `request_timeout_ms` is over.
+        Return True; None where there is nothing to commit.
 
         Raises: CommitFailedError, BrokerError, TransportError.
         """
+        if not offsets:
+            return None
         await self._begin()
         await self.consumer.commit(offsets)
+        return True
 
     async def fetch_committed_offsets(
         self, partitions: Iterable[TopicPartition]
