@@ -23,6 +23,7 @@ SOURCES = (
     "kafkagroup/wire/arrow.py",
     "kafkagroup/consume/lease.py",
     "kafkagroup/consume/progress.py",
+    "kafkagroup/consume/conversion.py",
     "kafkagroup/consume/delivery.py",
     "kafkagroup/net/reader.py",
 )

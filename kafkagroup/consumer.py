@@ -7,23 +7,24 @@ nothing: whatever can be cancelled comes before the record is taken, and taking 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 import anyio
 
 from kafkagroup._values import evolve
 from kafkagroup.assign import Assignor
-from kafkagroup.consume.delivery import Batch, Delivery
+from kafkagroup.consume.conversion import Conversion
+from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.lag import behind
 from kafkagroup.consume.owned import UNKNOWN
 from kafkagroup.consume.subscription import checked_pattern, checked_topics
 from kafkagroup.errors import (
     ConfigurationError,
     ConsumerClosedError,
-    DeserializationError,
     IllegalStateError,
     NotAssignedError,
     RequestTimeoutError,
@@ -37,11 +38,17 @@ from kafkagroup.net.membership import Membership
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import GroupMetrics
 from kafkagroup.net.options import client_options, parse_servers
-from kafkagroup.net.reader import Reader, Records
+from kafkagroup.net.reader import NothingArrived, Reader, Records
 from kafkagroup.net.service import Service
 from kafkagroup.net.session import Session
 from kafkagroup.net.subscriber import AssignedCallback, Callbacks, PartitionsCallback
-from kafkagroup.options import ConsumerOptions, Deserializer, OffsetReset, PartitionLoads
+from kafkagroup.options import (
+    ConsumerOptions,
+    DeserializationErrorPolicy,
+    Deserializer,
+    OffsetReset,
+    PartitionLoads,
+)
 from kafkagroup.types import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -125,6 +132,7 @@ class Consumer(Service):
         views: bool = False,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
+        on_deserialization_error: DeserializationErrorPolicy = "raise",
     ) -> None:
         """See the README's table of options. The defaults lose nothing: a group without a committed
         offset starts at the beginning, and only what was processed is committed.
@@ -144,9 +152,7 @@ class Consumer(Service):
             options.on_partitions_revoked,
             options.on_partitions_lost,
         )
-        self._deserializers = (options.key_deserializer, options.value_deserializer)
-        convert = self._deserialized if any(self._deserializers) else None
-        self._delivery = Delivery(convert, self._made_room, views=options.views)
+        self._delivery = Delivery(Conversion.of(options), self._made_room, views=options.views)
         self._session = Session(options, self._delivery)
         self._manual = False
         self._engine: Engine | None = None
@@ -187,7 +193,7 @@ class Consumer(Service):
             raise ConfigurationError(f"max_records={max_records}; expected at least 1")
         if not arrow:
             return Batches(lambda: self._next(lambda: self._delivery.next_batch(max_records)))
-        if any(self._deserializers):
+        if self._delivery.conversion is not None:
             raise ConfigurationError("Arrow has columns of bytes; leave out the deserializers")
         # Where pyarrow is missing it is said now, not with the first batch in hand, which the next
         # call would take for processed; and importing it keeps the loop for tenths of a second.
@@ -214,25 +220,22 @@ class Consumer(Service):
         if max_records < 1:
             raise ConfigurationError(f"max_records={max_records}; expected at least 1")
         found: dict[TopicPartition, list[Record]] = {}
-        batch: Batch | None = None
-        self._raise_if_not_started()
-        await self._reader.breathe()
-        with anyio.move_on_after(timeout):
-            batch = await self._next(lambda: self._delivery.next_batch(max_records))
-        count = 0
-        while batch is not None:
+        try:
+            batches = await self._next(
+                lambda: self._delivery.next_batches(max_records) or None,
+                anyio.current_time() + timeout,
+            )
+        except NothingArrived:
+            return found
+        for batch in batches:
             tp = TopicPartition(batch.topic, batch.partition)
             found.setdefault(tp, []).extend(batch.records)
-            count += len(batch)
-            batch = None
-            if count < max_records:
-                batch = self._delivery.next_batch(max_records - count)
         return found
 
-    async def _next(self, take: Callable[[], T | None]) -> T:
+    async def _next(self, take: Callable[[], T | None], until: float = math.inf) -> T:
         # Not asked here whether it is closing: coming back counts the record in hand as processed.
         self._raise_if_not_started()
-        return await self._reader.next(take)
+        return await self._reader.next(take, until)
 
     def _made_room(self) -> None:
         if self._engine is not None:
@@ -252,20 +255,6 @@ class Consumer(Service):
             raise ConsumerClosedError("the consumer is closed")
         if self._session.fatal is not None:
             raise self._session.fatal
-
-    def _deserialized(self, record: Record) -> Record:
-        key_deserializer, value_deserializer = self._deserializers
-        key, value = record.key, record.value
-        try:
-            part = "key"
-            if key_deserializer is not None and key is not None:
-                key = key_deserializer(cast(bytes, key))
-            part = "value"
-            if value_deserializer is not None and value is not None:
-                value = value_deserializer(cast(bytes, value))
-        except Exception as error:
-            raise DeserializationError(record, part) from error
-        return record._replace(key=key, value=value)
 
     # ------------------------------------------------------------ what is consumed
 
@@ -494,11 +483,13 @@ class Consumer(Service):
         session, engine = self._session, self._engine
         if engine is None:
             raise ConsumerClosedError("the consumer is not started; use `async with` or start()")
+        conversion = self._delivery.conversion
         owned = tuple(self._delivery.owned.values())  # which the loop may change meanwhile
         return evolve(
             session.history.metrics(session.clock(), session.driver, self.loop_lag),
             assigned_partitions=sum(not one.revoked for one in owned),
             lag={one.tp: one.lag for one in owned if one.lag is not None and not one.revoked},
+            skipped_records=0 if conversion is None else conversion.skipped,
             buffered_bytes=sum(one.buffered_bytes for one in owned),
             fetching_bytes=engine.fetching_bytes,
         )

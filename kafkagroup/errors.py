@@ -547,8 +547,8 @@ class DeserializationError(KafkaGroupError):
         """Which deserializer: "key" or "value"."""
 
     def __str__(self) -> str:
-        record = self.record
+        record, cause = self.record, self.__cause__
         return (
             f"{self.part}_deserializer failed on {record.topic}/{record.partition}"
-            f" at offset {record.offset}"
+            f" at offset {record.offset}" + ("" if cause is None else f": {cause!r}")
         )

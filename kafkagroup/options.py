@@ -38,8 +38,8 @@ from kafkagroup.assign import (
     range_assignor,
     roundrobin_assignor,
 )
-from kafkagroup.errors import ConfigurationError
-from kafkagroup.types import TopicPartition
+from kafkagroup.errors import ConfigurationError, DeserializationError
+from kafkagroup.types import Record, TopicPartition
 from kafkagroup.wire.compression import Codec
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ __all__ = [
     "CommonOptions",
     "ConsumerOptions",
     "ConsumerProtocol",
+    "DeserializationErrorPolicy",
     "Deserializer",
     "GroupMemberOptions",
     "OffsetReset",
@@ -71,7 +72,16 @@ DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
 range and roundrobin, aiokafka roundrobin. As range is among them, members rebalance eagerly."""
 
 Deserializer = Callable[[bytes], object]
-"""Called with the bytes of a key or value that is not null; with `views`, a memoryview of them."""
+"""Called with the bytes of a key or value that is not null; with `views`, a memoryview of them. A
+plain function, or a coroutine function."""
+
+DeserializationErrorPolicy: TypeAlias = (
+    'Literal["raise", "skip"]'
+    " | Callable[[Record, DeserializationError], Record | Awaitable[Record | None] | None]"
+)
+"""What becomes of a record whose deserializer fails. A function gets it as the broker sent it, and
+the error. It returns the record to deliver instead, or None to skip it; what it raises, the
+application gets. A plain function, or a coroutine function."""
 
 Loads = Mapping[TopicPartition, float]
 PartitionLoads = Callable[[], Loads | Awaitable[Loads]]
@@ -169,6 +179,19 @@ class _Security(Kind):
 
     def fits(self, value: Any) -> bool:
         return True
+
+
+class _ErrorPolicy(Kind):
+    annotation = "DeserializationErrorPolicy"
+
+    def expected(self, given: Given) -> str:
+        return "'raise', 'skip' or a function"
+
+    def fits(self, value: Any) -> bool:
+        return isinstance(value, str) or callable(value)
+
+    def allows(self, value: Any, given: Given) -> bool:
+        return value in ("raise", "skip") or callable(value)
 
 
 class _Codec(Kind):
@@ -468,12 +491,22 @@ class ConsumerOptions(_MembershipOptions):
     key_deserializer: Deserializer | None = option(
         Function("Deserializer"),
         None,
-        "called with the bytes of each key that is not null; with `views`, a memoryview",
+        "a function, or coroutine function, that is called with the bytes of each key that is not"
+        " null; with `views`, a memoryview",
     )
     value_deserializer: Deserializer | None = option(
         Function("Deserializer"),
         None,
-        "called with the bytes of each value that is not null; with `views`, a memoryview",
+        "a function, or coroutine function, that is called with the bytes of each value that is not"
+        " null; with `views`, a memoryview",
+    )
+    on_deserialization_error: DeserializationErrorPolicy = option(
+        _ErrorPolicy(),
+        "raise",
+        'what becomes of a record whose deserializer fails: `"raise"`, at each call until the'
+        ' application seeks past it; `"skip"`, with a warning, counted in `metrics()`; or a'
+        " function, or coroutine function, that is called with the record and the error, and"
+        " returns the record to deliver instead, or `None` to skip it",
     )
 
     @classmethod

@@ -99,6 +99,7 @@ def test_the_defaults_in_seconds() -> None:
         views=False,
         key_deserializer=None,
         value_deserializer=None,
+        on_deserialization_error="raise",
         group_protocol=ConsumerProtocol.CLASSIC,
         group_remote_assignor=None,
         assignors=(range_assignor, cooperative_sticky_assignor, roundrobin_assignor),
@@ -242,6 +243,14 @@ def test_a_close_timeout_is_finite(value: float) -> None:
                 "heartbeat_interval_ms=6000 must be less than session_timeout_ms=6000;"
                 " a third of it at most is wise"
             ),
+        ),
+        (
+            {"on_deserialization_error": "ignore"},
+            "on_deserialization_error='ignore'; expected 'raise', 'skip' or a function",
+        ),
+        (
+            {"on_deserialization_error": None},
+            "on_deserialization_error=None is not a value; expected 'raise', 'skip' or a function",
         ),
         ({"assignors": []}, "assignors are []; expected one or more, each once"),
         (

@@ -68,6 +68,7 @@ OPTIONS = [
     "views",
     "key_deserializer",
     "value_deserializer",
+    "on_deserialization_error",
 ]
 METHODS = [
     "__aenter__",

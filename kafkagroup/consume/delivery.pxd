@@ -1,6 +1,7 @@
 # The types of `delivery` where it is compiled.
 
 cimport cython
+from kafkagroup.consume.conversion cimport Conversion
 from kafkagroup.consume.progress cimport Progress
 from kafkagroup.types cimport Record
 from kafkagroup.wire.records cimport RecordReader
@@ -9,13 +10,16 @@ from kafkagroup.wire.records cimport RecordReader
 @cython.final
 cdef class Delivery:
     cdef readonly dict owned
-    cdef object _convert
+    cdef readonly Conversion conversion
     cdef object _took
     cdef list _turn
     cdef Progress _current
     cdef object _batch
     cdef RecordReader _records
     cdef Record _stuck
+    cdef public object unconverted
+    cdef object _ahead
+    cdef object _refused
     cdef tuple _kept
     cdef public object heavy
     cdef tuple _hand
@@ -28,6 +32,9 @@ cdef class Delivery:
     cpdef next_record(self)
     @cython.locals(record=Record)
     cdef Record _read(self, Progress owned)
+    @cython.locals(raw=Record)
+    cdef Record _read_converted(self, Progress owned)
+    cdef Record _next_raw(self)
     cdef Progress _open_batch(self)
     @cython.locals(records=RecordReader, unread=RecordReader)
     cdef _skip(self, Progress owned, Py_ssize_t most)

@@ -1,17 +1,21 @@
 """Hands out records in order and keeps the account: delivered, in hand, processed.
 
 A record in hand becomes processed when the next one is asked for. Everything here is synchronous,
-so a cancellation falls before a record is taken or after it is the caller's, never between. This
-file is compiled where a compiler is at hand, by the types in `delivery.pxd`.
+so a cancellation falls before a record is taken or after it is the caller's, never between. A
+record for which a coroutine deserializer is to be awaited is `unconverted` meanwhile: not
+delivered, not below the position, and dropped where its partition is revoked. This file is compiled
+where a compiler is at hand, by the types in `delivery.pxd`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from kafkagroup.consume.conversion import Conversion, Outcome
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
-from kafkagroup.errors import DecodeError, DeserializationError
+from kafkagroup.errors import DecodeError
 from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
 from kafkagroup.wire.arrow import columns, columns_of
 from kafkagroup.wire.records import COMPILED, RecordBatch, RecordReader
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Delivery"]
 
-Convert = Callable[[Record], Record]
+SUSPENDS = Outcome.SUSPENDS
 
 
 class Batch:
@@ -115,15 +119,15 @@ class Delivery:
 
     def __init__(
         self,
-        convert: Convert | None = None,
+        conversion: Conversion | None = None,
         took: Callable[[], None] = lambda: None,
         *,
         views: bool = False,
     ) -> None:
         self.owned: dict[TopicPartition, OwnedPartition] = {}
-        self._convert = convert
+        self.conversion = conversion
         self._views = views
-        self._lazy = COMPILED and convert is None
+        self._lazy = COMPILED and conversion is None
         """Whether batches stay bytes. Going over them twice costs more than it saves where nothing
         is compiled."""
         self._took = took
@@ -135,7 +139,17 @@ class Delivery:
         self._records: RecordReader | None = None
         """Reads that batch; None for one that no application sees."""
         self._stuck: Record | None = None
-        """A record that the deserializer refused: met again until the application seeks."""
+        """The record of that batch that is being converted. It stays when its deserializer fails,
+        and is converted anew for each call until the application seeks."""
+        self.unconverted: Record | None = None
+        """The same record, where it has to be awaited: by whoever takes records, with `converted`
+        or `refused` as the end."""
+        self._ahead: deque[tuple[Record, Record | Outcome]] = deque()
+        """Records before that one which were awaited and are not handed out yet, as they came and
+        as they are to be delivered. The position is below them."""
+        self._refused: Exception | None = None
+        """What is to be raised behind these: the awaited conversion failed, or, where no record is
+        stuck, the batch is damaged."""
         self._kept: tuple[OwnedPartition, Exception] | None = None
         """An error that came behind records which had to be handed out first, and whose it is."""
         self.heavy: RecordReader | None = None
@@ -205,8 +219,9 @@ class Delivery:
 
     def _leave(self, owned: OwnedPartition) -> None:
         if self._current is owned:
-            self._current = self._batch = None
-            self._stuck = self._records = self.heavy = None
+            self._current = self._batch = self._records = self.heavy = None
+            self._stuck = self.unconverted = self._refused = None
+            self._ahead.clear()
         if self._kept is not None and self._kept[0] is owned:
             self._kept = None
         if owned in self._turn:
@@ -266,7 +281,8 @@ class Delivery:
         self._hand = ()
 
     def next_record(self) -> Record | None:
-        """The next record, now in hand; None when nothing is buffered, or it is in a `heavy` batch.
+        """The next record, now in hand; None when nothing is buffered, it is in a `heavy` batch, or
+        it is `unconverted`.
 
         Raises: CorruptRecordError, once, and DeserializationError, until the application seeks;
         the position stays before the record.
@@ -283,15 +299,21 @@ class Delivery:
             if record is not None:
                 self._hand = (owned,)
                 return record
+            if self.unconverted is not None:
+                return None
             self._close_batch(owned)
 
-    def next_batch(self, most: int, *, unread: bool = False) -> Batch | None:
+    def next_batch(self, most: int, *, unread: bool = False, behind: bool = False) -> Batch | None:
         """Up to `most` records of one partition, now in hand beside what is there already; with
-        `unread`, and without deserializers, still as bytes.
+        `unread`, and without deserializers, still as bytes. None as `next_record`.
 
-        A record that raises ends the batch before it; the next call raises.
+        A record that raises ends the batch before it; the next call raises. With `behind` the
+        application is given another batch at the same time: then that is so for the first record,
+        too, as what is raised now would take that batch from it.
         """
         if self._kept is not None:
+            if behind:
+                return None
             self._raise_kept()
         while True:
             owned = self._current
@@ -299,12 +321,42 @@ class Delivery:
                 owned = self._open_batch()
                 if owned is None or self.heavy is not None:
                     return None
-            lazy = self._lazy or (unread and self._convert is None)
-            batch = self._skip(owned, most) if lazy else self._read_many(owned, most)
+            if self.conversion is not None and self._must_await(self.conversion, most):
+                return None
+            lazy = self._lazy or (unread and self.conversion is None)
+            try:
+                batch = self._skip(owned, most) if lazy else self._read_many(owned, most)
+            except Exception as error:
+                if not behind:
+                    raise
+                self._kept = (owned, error)
+                return None
             if batch is not None:
                 self._put_in_hand(owned)
                 return batch
+            if self.unconverted is not None:
+                return None
             self._close_batch(owned)
+
+    def next_batches(self, most: int) -> list[Batch]:
+        """Up to `most` records of all partitions, in hand as by `next_batch`."""
+        batches: list[Batch] = []
+        while most > 0 and (batch := self.next_batch(most, behind=bool(batches))) is not None:
+            batches.append(batch)
+            most -= len(batch)
+        return batches
+
+    def converted(self, raw: Record, made: Record | Outcome) -> None:
+        """A record that was `unconverted` is awaited; dropped where its partition is gone."""
+        if self.unconverted is raw:
+            self.unconverted = self._stuck = None
+            self._ahead.append((raw, made))
+
+    def refused(self, raw: Record, error: Exception) -> None:
+        """Its deserializer failed: raised when the records before it are handed out."""
+        if self.unconverted is raw:
+            self.unconverted = None
+            self._refused = error
 
     def _put_in_hand(self, owned: OwnedPartition) -> None:
         self._hand = (*(o for o in self._hand if o is not owned), owned)
@@ -315,25 +367,68 @@ class Delivery:
             raise error
 
     def _read(self, owned: OwnedPartition) -> Record | None:
-        """The next record of the open batch, and the position past it; None at its end."""
-        record = self._stuck
-        if record is None:
-            if self._records is None:
-                return None
-            try:
-                record = self._records.next()
-            except DecodeError as error:
-                self._give_up(owned, error)
-                raise
-            if record is None:
-                return None
-        if self._convert is not None:
-            self._stuck = record
-            record = self._convert(record)
-            self._stuck = None
-        owned.position = record._offset + 1
-        owned.leader_epoch = record._leader_epoch
+        """The next record of the open batch, and the position past it; None at its end, or where
+        the next one is `unconverted`."""
+        if self.conversion is not None:
+            return self._read_converted(owned)
+        if self._records is None:
+            return None
+        try:
+            record = self._records.next()
+        except DecodeError as error:
+            self._give_up(owned, error)
+            raise
+        if record is not None:
+            owned.position = record._offset + 1
+            owned.leader_epoch = record._leader_epoch
         return record
+
+    def _read_converted(self, owned: OwnedPartition) -> Record | None:
+        conversion = self.conversion
+        assert conversion is not None
+        while True:
+            if self._ahead:
+                raw, made = self._ahead.popleft()
+            else:
+                following = self._next_raw()
+                if self._refused is not None:
+                    error, self._refused = self._refused, None
+                    if isinstance(error, DecodeError) and self._stuck is None:
+                        self._give_up(owned, error)
+                    raise error
+                if following is None:
+                    return None
+                raw = following
+                made = conversion.now(raw)
+                if made is SUSPENDS:
+                    self.unconverted = raw
+                    return None
+                self._stuck = self.unconverted = None
+            # Not of what is delivered: a handler may have made it anew.
+            owned.position = raw._offset + 1
+            owned.leader_epoch = raw._leader_epoch
+            if isinstance(made, Record):
+                return made
+
+    def _next_raw(self) -> Record | None:
+        """The record to convert next; None at the end of the open batch, or where `_refused` says
+        what comes instead."""
+        if self._stuck is None and self._records is not None and self._refused is None:
+            try:
+                self._stuck = self._records.next()
+            except DecodeError as error:
+                self._refused = error
+        return self._stuck
+
+    def _must_await(self, conversion: Conversion, most: int) -> bool:
+        """Whether a record is `unconverted` before there are `most` of them to hand out at once."""
+        if not conversion.suspends or len(self._ahead) >= most:
+            return False
+        raw = self._next_raw()
+        if raw is None or self._refused is not None:
+            return False
+        self.unconverted = raw
+        return True
 
     def _read_many(self, owned: OwnedPartition, most: int) -> Batch | None:
         """Up to `most` records of the open batch, as `_read` makes them one by one."""
@@ -341,7 +436,7 @@ class Delivery:
         try:
             while len(records) < most and (record := self._read(owned)) is not None:
                 records.append(record)
-        except (DecodeError, DeserializationError) as error:
+        except Exception as error:
             if not records:
                 raise
             self._kept = (owned, error)

@@ -104,6 +104,13 @@ INSTRUMENTS = (
         ),
         ("topic", "partition"),
     ),
+    Instrument(
+        "skipped_records",
+        "",
+        "Records passed over as they did not deserialize",
+        lambda m: (({}, m.skipped_records),),
+        counts=True,
+    ),
     _one("buffered_bytes", "By", "Fetched, and not handed out yet", lambda m: m.buffered_bytes),
     _one("fetching_bytes", "By", "Asked for, and may come", lambda m: m.fetching_bytes),
 )

@@ -61,6 +61,9 @@ class GroupMetrics:
     lag: Mapping[TopicPartition, int] = field(factory=dict)
     """Of a consumer: how many offsets lie between the position and the end of each partition, as of
     its last fetch. Without those not fetched yet."""
+    skipped_records: int = 0
+    """Of a consumer: how many records were passed over as they did not deserialize, since the start
+    (`on_deserialization_error`)."""
     buffered_bytes: int = 0
     """Of a consumer: what was fetched, and waits to be handed out, as it came."""
     fetching_bytes: int = 0

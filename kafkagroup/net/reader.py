@@ -1,13 +1,16 @@
 """The application's side of a consumer: one task at a time comes for records, and waits for them.
 
 Coming for the next one says that what is in hand is processed. Every await lies before a record is
-taken, and taking it is synchronous: a cancellation loses nothing. This file is compiled where a
+taken, that of a coroutine deserializer too, and taking it is synchronous: a cancellation loses
+nothing. This file is compiled where a
 compiler is at hand, by the types in `reader.pxd`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -18,12 +21,16 @@ from kafkagroup.net.busy import ConsumerBusyError
 from kafkagroup.net.session import Session
 from kafkagroup.types import Record
 
-__all__ = ["Reader", "Records"]
+__all__ = ["NothingArrived", "Reader", "Records"]
 
 T = TypeVar("T")
 
 _BUDGET = 0.001
 """Seconds that handing out records may keep the loop: heartbeats need it too."""
+
+
+class NothingArrived(Exception):
+    """The time is up. Not a TimeoutError: the application's own code may raise that one."""
 
 
 class Reader:
@@ -53,11 +60,13 @@ class Reader:
             self._lease.last_poll = now
         return record
 
-    async def next(self, take: Callable[[], T | None]) -> T:
-        """Come for the next `T`, and wait until there is one.
+    async def next(self, take: Callable[[], T | None], until: float = math.inf) -> T:
+        """Come for the next `T`, and wait until there is one, or until a time on the loop's clock.
+        Only what has not arrived is waited for up to then: were what is on its way to the
+        application cut short, it would begin anew with each call and never end.
 
-        Raises: ConsumerClosedError, what went wrong in the background; ConsumerBusyError when
-        another task is waiting here.
+        Raises: NothingArrived; ConsumerClosedError, what went wrong in the background;
+        ConsumerBusyError when another task is waiting here.
         """
         session = self._session
         self._refuse_two()
@@ -65,12 +74,13 @@ class Reader:
         now = session.clock()
         if now - self._checkpointed > _BUDGET:
             now = await self._checkpoint()
-        inflated = False
+        aside = waited = False
         while True:
             if session.closing:
                 raise ConsumerClosedError("the consumer is closed")
-            # What went wrong behind a batch is not told before that: not while it was inflated.
-            if not inflated and session.has_errors:
+            # What went wrong behind a batch is not raised before that: not while it was inflated,
+            # or a record of it converted.
+            if not aside and session.has_errors:
                 # To come is to poll: who meets the same error each time is not away.
                 session.last_poll = now
                 session.raise_error()
@@ -78,8 +88,8 @@ class Reader:
             # the clock is asked before anything is handed out.
             driver = session.driver
             owns = driver is None or now < driver.owning_until
-            inflated = owns and self._delivery.heavy is not None
-            if inflated:
+            aside = owns and self._delivery.heavy is not None
+            if aside:
                 now = await self._inflate()
                 continue
             if owns and (taken := take()) is not None:
@@ -88,18 +98,15 @@ class Reader:
                 return taken
             if owns and self._delivery.heavy is not None:
                 continue
+            aside = owns and self._delivery.unconverted is not None
+            if aside:
+                now = await self._convert(now)
+                continue
+            if waited and now >= until:
+                raise NothingArrived
             session.unsure = not owns
-            now = await self._wait()
-
-    async def breathe(self) -> None:
-        """Let others run, if the loop was kept for long.
-
-        For whoever comes with hardly any time: inside of its deadline this could never end, and
-        nothing would ever be handed out. Raises: ConsumerBusyError as `next` does.
-        """
-        self._refuse_two()
-        if self._session.clock() - self._checkpointed > _BUDGET:
-            await self._checkpoint()
+            now = await self._wait(until)
+            waited = True
 
     def _refuse_two(self) -> None:
         if self._reading:
@@ -132,6 +139,30 @@ class Reader:
             self._delivery.heavy = None
         return now
 
+    async def _convert(self, now: float) -> float:
+        """Await a coroutine deserializer for the next record, which is not delivered meanwhile."""
+        if now - self._checkpointed > _BUDGET:
+            # One that finds all it needs in a cache never lets others run.
+            return await self._checkpoint()
+        delivery = self._delivery
+        raw, conversion = delivery.unconverted, delivery.conversion
+        assert raw is not None
+        assert conversion is not None
+        # The application's own code runs from here on: one that hangs must not keep partitions.
+        self._session.last_poll = now
+        self._reading = True
+        self._lease.end()
+        try:
+            made = await conversion.later(raw)
+        except Exception as error:
+            delivery.refused(raw, error)
+        else:
+            delivery.converted(raw, made)
+        finally:
+            self._reading = False
+        self.task = anyio.get_current_task().id
+        return anyio.current_time()
+
     async def _step_aside(self, meanwhile: Callable[[], Awaitable[object]]) -> float:
         """Let others run until this is done; answers the time then."""
         self._reading = True
@@ -144,14 +175,15 @@ class Reader:
         self._checkpointed = anyio.current_time()
         return self._checkpointed
 
-    async def _wait(self) -> float:
+    async def _wait(self, until: float) -> float:
         session = self._session
         self._reading = session.waiting = True
         self._lease.end()
         try:
             if session.expired:
                 session.rejoin()
-            await session.changed.wait()
+            with anyio.move_on_at(until) if until < math.inf else nullcontext():
+                await session.changed.wait()
         finally:
             # First of all the time: the heartbeat thread may look at any moment.
             self._checkpointed = session.last_poll = anyio.current_time()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 from struct import pack, pack_into
+from typing import Any
 
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkagroup.consume.conversion import Conversion, Outcome
 from kafkagroup.consume.delivery import Batch, Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import CorruptRecordError, DeserializationError, NoOffsetError
@@ -450,12 +452,15 @@ def test_a_corrupt_record_behind_good_ones_waits_for_its_turn() -> None:
     assert ask_batch(delivery, 10) is None
 
 
-def picky(given: Record) -> Record:
+def picky(on_error: Any = "raise") -> Conversion:
     """A deserializer that does not take "bad"."""
-    assert isinstance(given.value, bytes)
-    if given.value == b"bad":
-        raise DeserializationError(given, "value")
-    return given._replace(value=given.value.decode())
+
+    def decode(value: bytes) -> str:
+        if value == b"bad":
+            raise ValueError("bad")
+        return value.decode()
+
+    return Conversion(None, decode, on_error)
 
 
 def converted(offset: int, value: str) -> Record:
@@ -463,7 +468,7 @@ def converted(offset: int, value: str) -> Record:
 
 
 def test_a_record_that_does_not_deserialize_is_met_until_the_application_seeks() -> None:
-    delivery = owning(T0, delivery=Delivery(picky))
+    delivery = owning(T0, delivery=Delivery(picky()))
     delivery.add(delivery.owned[T0], [batch(0, "a", "bad", "c")])
     assert ask(delivery) == converted(0, "a")
     for _ in range(3):
@@ -477,7 +482,7 @@ def test_a_record_that_does_not_deserialize_is_met_until_the_application_seeks()
 
 
 def test_a_batch_ends_before_a_record_that_does_not_deserialize() -> None:
-    delivery = owning(T0, delivery=Delivery(picky))
+    delivery = owning(T0, delivery=Delivery(picky()))
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "bad", "c")])
     assert ask_batch(delivery, 10) == Batch("t", 0, (converted(0, "a"), converted(1, "b")))
     for _ in range(3):
@@ -495,18 +500,251 @@ def test_an_error_behind_a_batch_goes_with_its_partition(bad: RecordBatch) -> No
         lambda d: d.revoke([T0]),
         lambda d: d.release([T0]),
     ):
-        delivery = owning(T0, T1, delivery=Delivery(picky))
+        delivery = owning(T0, T1, delivery=Delivery(picky()))
         delivery.add(delivery.owned[T0], [bad])
         assert ask_batch(delivery, 10) == Batch("t", 0, (converted(0, "a"),))
         let_go(delivery)
         assert ask_batch(delivery, 10) is None
     # The error of another partition is not this one's.
-    delivery = owning(T0, T1, delivery=Delivery(picky))
+    delivery = owning(T0, T1, delivery=Delivery(picky()))
     delivery.add(delivery.owned[T0], [bad])
     ask_batch(delivery, 10)
     delivery.revoke([T1])
     with pytest.raises((CorruptRecordError, DeserializationError)):
         ask_batch(delivery, 10)
+
+
+# ---------------------------------------------------------------- coroutine deserializers
+
+
+async def decode(value: bytes) -> str:
+    return value.decode()
+
+
+def suspending(*batches: RecordBatch) -> Delivery:
+    """A coroutine deserializer, and what was fetched of t/0."""
+    delivery = owning(T0, delivery=Delivery(Conversion(None, decode)))
+    delivery.add(delivery.owned[T0], list(batches))
+    return delivery
+
+
+def awaited(delivery: Delivery) -> Record:
+    """Convert the record that is to be awaited, as the reader does."""
+    raw = delivery.unconverted
+    assert raw is not None
+    assert isinstance(raw.value, bytes)
+    delivery.converted(raw, raw._replace(value=raw.value.decode()))
+    return raw
+
+
+def test_a_record_is_delivered_only_when_it_is_converted() -> None:
+    delivery = suspending(batch(0, "a", "b"))
+    assert ask(delivery) is None
+    assert state(delivery) == (0, 0, 2)
+    assert not delivery.in_hand([T0])
+    awaited(delivery)
+    assert state(delivery) == (0, 0, 2)
+    assert ask(delivery) == converted(0, "a")
+    assert (state(delivery), delivery.in_hand([T0])) == ((1, 0, 2), True)
+    assert ask(delivery) is None
+    assert state(delivery) == (1, 1, 2)
+
+
+def test_it_is_awaited_anew_after_a_cancellation() -> None:
+    delivery = suspending(batch(0, "a"))
+    for _ in range(3):
+        assert ask(delivery) is None
+        assert delivery.unconverted == record(0, "a")
+    awaited(delivery)
+    assert [ask(delivery), ask(delivery)] == [converted(0, "a"), None]
+    assert delivery.unconverted is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.revoke([T0]),
+        lambda d: d.release([T0]),
+        lambda d: d.seek(T0, 0),
+        lambda d: d.relocate(T0, 0),
+        lambda d: d.pause(T0),
+    ],
+    ids=["revoke", "release", "seek", "relocate", "pause"],
+)
+@pytest.mark.parametrize("fails", [False, True], ids=["converted", "refused"])
+@pytest.mark.parametrize("batches", [False, True], ids=["records", "batches"])
+def test_what_is_converted_too_late_is_dropped(
+    change: Callable[[Delivery], None], fails: bool, batches: bool
+) -> None:
+    """Of a partition that is gone, paused, or read from elsewhere now."""
+    delivery = suspending(batch(0, "a", "b"))
+    take = (lambda: ask_batch(delivery, 10)) if batches else (lambda: ask(delivery))
+    assert take() is None
+    if batches:
+        awaited(delivery)
+        assert take() is None
+    raw = delivery.unconverted
+    assert raw is not None
+    change(delivery)
+    assert delivery.unconverted is None
+    if fails:
+        delivery.refused(raw, DeserializationError(raw, "value"))
+    else:
+        delivery.converted(raw, raw)
+    assert take() is None
+    assert delivery.unconverted is None
+
+
+def test_a_pause_repeats_what_was_being_converted() -> None:
+    delivery = suspending(batch(0, "a", "b"))
+    ask(delivery)
+    awaited(delivery)
+    delivery.pause(T0)
+    assert ask(delivery) is None
+    delivery.resume(T0)
+    assert ask(delivery) is None
+    assert delivery.unconverted == record(0, "a")
+
+
+def test_a_batch_waits_for_all_of_its_records_in_order() -> None:
+    delivery = suspending(batch(0, "a", "b", "c"), batch(3, "d"))
+    for offset, value in enumerate("ab"):
+        assert ask_batch(delivery, 2) is None
+        assert awaited(delivery) == record(offset, value)
+        assert state(delivery) == (0, 0, 4)
+    assert ask_batch(delivery, 2) == Batch("t", 0, (converted(0, "a"), converted(1, "b")))
+    assert state(delivery) == (2, 0, 4)
+    # No longer than the broker's batch.
+    assert ask_batch(delivery, 2) is None
+    awaited(delivery)
+    assert ask_batch(delivery, 2) == Batch("t", 0, (converted(2, "c"),))
+    assert state(delivery) == (3, 2, 4)
+
+
+def test_what_was_converted_for_a_batch_may_be_taken_one_by_one() -> None:
+    delivery = suspending(batch(0, "a", "b", "c"))
+    for _ in range(2):
+        ask_batch(delivery, 3)
+        awaited(delivery)
+    assert [ask(delivery), ask(delivery), ask(delivery)] == [
+        converted(0, "a"),
+        converted(1, "b"),
+        None,
+    ]
+    assert delivery.unconverted == record(2, "c")
+
+
+def test_a_batch_ends_before_a_record_whose_awaited_deserializer_fails() -> None:
+    delivery = suspending(batch(0, "a", "b"))
+    ask_batch(delivery, 10)
+    awaited(delivery)
+    for n in range(3):
+        assert ask_batch(delivery, 10) is None
+        raw = delivery.unconverted
+        assert raw == record(1, "b")
+        delivery.refused(raw, DeserializationError(raw, "value"))
+        if n == 0:
+            assert ask_batch(delivery, 10) == Batch("t", 0, (converted(0, "a"),))
+        with pytest.raises(DeserializationError):
+            ask_batch(delivery, 10)
+        assert state(delivery) == (1, 1, 2)
+
+
+def test_a_batch_ends_before_a_damaged_record() -> None:
+    delivery = suspending(damaged(0, "a", "b"), batch(2, "c"))
+    assert ask_batch(delivery, 10) is None
+    awaited(delivery)
+    assert ask_batch(delivery, 10) == Batch("t", 0, (converted(0, "a"),))
+    with pytest.raises(CorruptRecordError):
+        ask_batch(delivery, 10)
+    assert state(delivery) == (1, 1, 1)
+    assert delivery.owned[T0].failed
+    assert ask_batch(delivery, 10) is None
+
+
+# ---------------------------------------------------------------- records that are skipped
+
+
+def skipping(*batches: RecordBatch) -> Delivery:
+    delivery = owning(T0, delivery=Delivery(picky("skip")))
+    delivery.add(delivery.owned[T0], list(batches))
+    return delivery
+
+
+def test_a_skipped_record_moves_position_and_commit() -> None:
+    """Else lag would stay above zero for ever where the last record is bad."""
+    delivery = skipping(batch(0, "a", "bad", "c", "bad"))
+    assert [ask(delivery), ask(delivery)] == [converted(0, "a"), converted(2, "c")]
+    assert state(delivery) == (3, 1, 4)
+    assert ask(delivery) is None
+    assert state(delivery) == (4, 4, 4)
+
+
+def test_a_skipped_record_is_no_cover_for_those_before_it() -> None:
+    """S4: they are in hand still, whatever comes behind them."""
+    delivery = skipping(batch(0, "a", "bad", "bad"))
+    assert ask_batch(delivery, 10) == Batch("t", 0, (converted(0, "a"),))
+    assert state(delivery) == (3, 0, 3)
+    assert ask_batch(delivery, 10) is None
+    assert state(delivery) == (3, 3, 3)
+
+
+def test_a_batch_of_which_all_is_skipped_is_passed_over() -> None:
+    delivery = skipping(batch(0, "bad", "bad"), batch(2, "c"))
+    assert ask_batch(delivery, 10) == Batch("t", 0, (converted(2, "c"),))
+    assert state(delivery) == (3, 2, 3)
+
+
+def test_records_that_are_skipped_when_they_are_awaited() -> None:
+    delivery = suspending(batch(0, "a", "b", "c"))
+    for n in range(3):
+        assert ask_batch(delivery, 3) is None
+        raw = delivery.unconverted
+        assert raw is not None
+        delivery.converted(raw, Outcome.SKIPPED if n < 2 else raw)
+    assert ask_batch(delivery, 3) == Batch("t", 0, (record(2, "c"),))
+    assert state(delivery) == (3, 0, 3)
+
+
+def test_the_position_follows_the_record_that_came_not_the_one_that_replaces_it() -> None:
+    delivery = owning(T0, delivery=Delivery(picky(lambda raw, _: raw._replace(offset=99))))
+    delivery.add(delivery.owned[T0], [batch(0, "bad", "b")])
+    replaced = ask(delivery)
+    assert replaced is not None
+    assert replaced.offset == 99
+    assert state(delivery) == (1, 0, 2)
+    assert ask(delivery) == converted(1, "b")
+
+
+# ---------------------------------------------------------------- several batches at once
+
+
+@pytest.mark.parametrize("bad", [damaged(3, "d", "e"), batch(3, "d", "bad")], ids=["torn", "bad"])
+def test_no_error_takes_away_the_batches_before_it(bad: RecordBatch) -> None:
+    """They were in hand, so the next call counted them as processed: `getmany` lost them."""
+    delivery = owning(T0, T1, delivery=Delivery(picky()))
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c"), bad])
+    delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1)])
+    delivery.count_processed()
+    found = delivery.next_batches(100)
+    assert [r.value for b in found for r in b if b.partition == 0] == ["a", "b", "c", "d"]
+    assert delivery.owned[T0].processed == 0
+    with pytest.raises((CorruptRecordError, DeserializationError)):
+        for _ in range(2):
+            delivery.count_processed()
+            delivery.next_batches(100)
+    assert delivery.owned[T0].processed == 4
+
+
+@pytest.mark.parametrize("bad", [batch(1, "bad"), damaged(1, "b")], ids=["bad", "torn"])
+def test_an_error_in_the_first_record_behind_a_batch_waits(bad: RecordBatch) -> None:
+    delivery = owning(T0, delivery=Delivery(picky()))
+    delivery.add(delivery.owned[T0], [batch(0, "a"), bad])
+    assert [b.records for b in delivery.next_batches(100)] == [(converted(0, "a"),)]
+    delivery.count_processed()
+    with pytest.raises((CorruptRecordError, DeserializationError)):
+        delivery.next_batches(100)
+    assert state(delivery)[:2] == (1, 1)
 
 
 # ---------------------------------------------------------------- in any order

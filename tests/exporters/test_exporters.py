@@ -43,6 +43,7 @@ METRICS = GroupMetrics(
     loop_lag=0.125,
     assigned_partitions=2,
     lag={TopicPartition("orders", 0): 7, TopicPartition("orders", 1): 0},
+    skipped_records=6,
     buffered_bytes=4096,
     fetching_bytes=1024,
 )
@@ -73,6 +74,7 @@ kafkagroup_loop_lag_seconds{client="billing"} 0.125
 kafkagroup_assigned_partitions{client="billing"} 2.0
 kafkagroup_records_lag{client="billing",partition="0",topic="orders"} 7.0
 kafkagroup_records_lag{client="billing",partition="1",topic="orders"} 0.0
+kafkagroup_skipped_records_total{client="billing"} 6.0
 kafkagroup_buffered_bytes{client="billing"} 4096.0
 kafkagroup_fetching_bytes{client="billing"} 1024.0
 """
@@ -136,6 +138,7 @@ def test_no_metric_was_forgotten() -> None:
         "loop_lag",
         "assigned_partitions",
         "lag",
+        "skipped_records",
         "buffered_bytes",
         "fetching_bytes",
     }

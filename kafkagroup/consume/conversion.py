@@ -1,0 +1,182 @@
+"""Deserializers: what becomes of a record's key and value before the application gets the record.
+
+Nothing here knows of positions. A record is converted by `now`, or where that would have to await,
+by `later`; `Delivery` hands it out only afterwards. This file is compiled where a compiler is at
+hand, by the types in `conversion.pxd`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kafkagroup.errors import ConfigurationError, DeserializationError
+from kafkagroup.types import Record
+
+if TYPE_CHECKING:
+    from kafkagroup.options import ConsumerOptions, DeserializationErrorPolicy, Deserializer
+
+__all__ = ["Conversion", "Outcome"]
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(Enum):
+    """Why there is no record to deliver."""
+
+    SKIPPED = "skipped"
+    """It did not deserialize, and is passed over."""
+    SUSPENDS = "suspends"
+    """`later` has to convert it: something must be awaited."""
+
+
+SKIPPED, SUSPENDS = Outcome.SKIPPED, Outcome.SUSPENDS
+
+
+class Conversion:
+    """The deserializers of one consumer, and what it does where one fails."""
+
+    def __init__(
+        self,
+        key_deserializer: Deserializer | None,
+        value_deserializer: Deserializer | None,
+        on_error: DeserializationErrorPolicy = "raise",
+    ) -> None:
+        self.suspends = _is_coroutine_function(key_deserializer) or _is_coroutine_function(
+            value_deserializer
+        )
+        """Whether every record is for `later`."""
+        self.skipped = 0
+        """How many records were skipped."""
+        self._key_deserializer = key_deserializer
+        self._value_deserializer = value_deserializer
+        self._on_error = on_error
+        self._handler_suspends = _is_coroutine_function(on_error)
+        # Of the keys and values that were made last: of these types none is awaitable.
+        self._key_type: type = type(None)
+        self._value_type: type = type(None)
+
+    @staticmethod
+    def of(options: ConsumerOptions) -> Conversion | None:
+        """As the options of a consumer say; None where records stay as they came."""
+        if options.key_deserializer is None and options.value_deserializer is None:
+            return None
+        return Conversion(
+            options.key_deserializer, options.value_deserializer, options.on_deserialization_error
+        )
+
+    def now(self, record: Record) -> Record | Outcome:
+        """Convert a record where nothing has to be awaited. Until it is converted it is unchanged.
+
+        Raises: DeserializationError, what the error handler raised.
+        """
+        if self.suspends:
+            return SUSPENDS
+        part = "key"
+        key: Any = record._key
+        value: Any = record._value
+        try:
+            if self._key_deserializer is not None and key is not None:
+                key = self._key_deserializer(key)
+            part = "value"
+            if self._value_deserializer is not None and value is not None:
+                value = self._value_deserializer(value)
+        except Exception as error:
+            return self._failed(_error(record, part, error))
+        if type(key) is not self._key_type or type(value) is not self._value_type:
+            if inspect.isawaitable(key) or inspect.isawaitable(value):
+                # A plain function that answers as a coroutine function does, such as a lambda
+                # around one: seen with the first record, and for all records from here on.
+                _close(key)
+                _close(value)
+                self.suspends = True
+                return SUSPENDS
+            self._key_type, self._value_type = type(key), type(value)
+        record._key = key
+        record._value = value
+        return record
+
+    async def later(self, record: Record) -> Record | Outcome:
+        """Convert a record, awaiting what is to be awaited. As `now`; never SUSPENDS."""
+        part = "key"
+        key: Any = record.key
+        value: Any = record.value
+        try:
+            if self._key_deserializer is not None and key is not None:
+                key = self._key_deserializer(key)
+                if inspect.isawaitable(key):
+                    key = await key
+            part = "value"
+            if self._value_deserializer is not None and value is not None:
+                value = self._value_deserializer(value)
+                if inspect.isawaitable(value):
+                    value = await value
+        except Exception as error:
+            failed = _error(record, part, error)
+        else:
+            return self._made(record, key, value)
+        handler = self._on_error
+        if isinstance(handler, str):
+            return self._failed(failed)
+        answer = handler(failed.record, failed)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return self._answered(answer)
+
+    def _made(self, record: Record, key: object, value: object) -> Record:
+        record._key = key
+        record._value = value
+        return record
+
+    def _failed(self, error: DeserializationError) -> Record | Outcome:
+        handler = self._on_error
+        if handler == "skip":
+            logger.warning("skipped a record: %s", error)
+            return self._answered(None)
+        if isinstance(handler, str):
+            raise error
+        if self._handler_suspends:
+            return SUSPENDS
+        answer = handler(error.record, error)
+        if inspect.isawaitable(answer):
+            _close(answer)
+            self._handler_suspends = True
+            return SUSPENDS
+        return self._answered(answer)
+
+    def _answered(self, answer: object) -> Record | Outcome:
+        """What becomes of a record of which a handler has answered this."""
+        if answer is None:
+            self.skipped += 1
+            return SKIPPED
+        if isinstance(answer, Record):
+            return answer
+        raise ConfigurationError(
+            f"on_deserialization_error answered with {type(answer).__name__}; expected a Record to"
+            " deliver, or None to skip the one that failed"
+        )
+
+
+def _error(record: Record, part: str, cause: Exception) -> DeserializationError:
+    # Of a copy: the record itself is converted in place if its deserializer succeeds next time.
+    error = DeserializationError(record._replace(), part)
+    error.__cause__ = cause
+    return error
+
+
+def _is_coroutine_function(function: object) -> bool:
+    """Also of objects whose `__call__` is one, and of partials."""
+    while isinstance(function, partial):
+        function = function.func
+    if inspect.iscoroutinefunction(function):
+        return True
+    return inspect.iscoroutinefunction(getattr(type(function), "__call__", None))  # noqa: B004
+
+
+def _close(made: Any) -> None:
+    """A coroutine that is not awaited would be warned of."""
+    if inspect.iscoroutine(made):
+        made.close()
