@@ -57,6 +57,8 @@ if TYPE_CHECKING:
         Rebalanced,
         RebalancePhases,
         RebalanceStarted,
+        TroubleEnded,
+        TroubleReported,
     )
     from kafkagroup.net.health import Health, HealthFinding, HealthProblem
     from kafkagroup.net.loads_file import LoadsFile
@@ -169,6 +171,8 @@ __all__ = [
     "Token",
     "TopicPartition",
     "TransportError",
+    "TroubleEnded",
+    "TroubleReported",
     "UnsupportedVersionError",
     "ZooKeeperMembership",
     "decode_assignment",
@@ -200,6 +204,8 @@ _HOMES = {
     "RebalanceStarted": "net.group_events",
     "Rebalanced": "net.group_events",
     "GroupEvent": "net.group_events",
+    "TroubleEnded": "net.group_events",
+    "TroubleReported": "net.group_events",
     "GroupEvents": "net.event_feed",
     "HealthFinding": "net.health",
     "Health": "net.health",

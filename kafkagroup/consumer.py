@@ -527,8 +527,9 @@ class Consumer(Service):
 
     def events(self, buffer: int = 256) -> GroupEvents:
         """What happens to the membership from now on, as an async iterator of values: rebalances
-        with their causes and phases, losses, coordinators. It ends after `stop`. Who reads too
-        slowly loses the oldest of more than `buffer` events, and is told (`EventsMissed`).
+        with their causes and phases, losses, coordinators, trouble that lasts. It ends after
+        `stop`. Who reads too slowly loses the oldest of more than `buffer` events, and is told
+        (`EventsMissed`).
 
         ```python
         async for event in consumer.events():
@@ -536,9 +537,10 @@ class Consumer(Service):
         ```
 
         In a task of its own, beside the one that takes records.
-        Raises: ConfigurationError without a group, or where it is not kept by Kafka.
+        Without a group there is only trouble to tell of (`TroubleReported`, `TroubleEnded`).
+        Raises: ConfigurationError where the group is not kept by Kafka.
         """
-        if self._options.group_id is None or self._options.membership is not None:
+        if self._options.membership is not None:
             raise ConfigurationError("events() are of groups that Kafka keeps")
         return self._session.history.feed.open(buffer)
 
@@ -680,7 +682,7 @@ class Consumer(Service):
         await super().__aexit__(exc_type, exc_value, traceback)
 
     async def _open(self, tasks: TaskGroup) -> None:
-        cluster = Cluster(self._servers, self._client_options, tasks)
+        cluster = Cluster(self._servers, self._client_options, tasks, self._session.troubles)
         cluster.topics |= self._subscription
         await cluster.refresh()
 

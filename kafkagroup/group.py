@@ -21,7 +21,7 @@ from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver, Offer
 from kafkagroup.net.event_feed import GroupEvents
 from kafkagroup.net.group_events import RebalanceCause
-from kafkagroup.net.health import Checkup, Health, HealthProblem, not_well
+from kafkagroup.net.health import Checkup, Health, HealthProblem, check_troubles, not_well
 from kafkagroup.net.history import History
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.membership import Membership, Running
@@ -30,6 +30,7 @@ from kafkagroup.net.metrics import GroupMetrics
 from kafkagroup.net.options import client_options, parse_servers
 from kafkagroup.net.service import Service
 from kafkagroup.net.threaded import ThreadedDriver
+from kafkagroup.net.trouble import Troubles
 from kafkagroup.options import GroupMemberOptions
 from kafkagroup.wire.messages.group import DescribedGroup, DescribeGroupsRequest
 
@@ -323,6 +324,7 @@ class GroupMember(Service):
             timed=not threaded or options.membership is not None,
         )
         self._history = History()
+        self._troubles = Troubles(self._history.feed.publish)
         self._checkup = Checkup(self._lag)
         self._clock = anyio.current_time
         """The loop's clock, bound to the loop once it runs: metrics are read in any thread."""
@@ -437,15 +439,20 @@ class GroupMember(Service):
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         patience = self._member.config.rebalance_timeout if joining_after is None else joining_after
         settled = self.generation is not None
-        check = self._checkup.check_membership(
-            anyio.current_time(), driver, settled=settled, patience=patience
+        now = anyio.current_time()
+        return Health(
+            (
+                *self._checkup.check_loop(loop_lag_above),
+                *self._checkup.check_membership(now, driver, settled=settled, patience=patience),
+                *check_troubles(now, self._troubles),
+            )
         )
-        return Health((*self._checkup.check_loop(loop_lag_above), *check))
 
     def events(self, buffer: int = 256) -> GroupEvents:
         """What happens to the membership from now on, as an async iterator of values: rebalances
-        with their causes and phases, losses, coordinators. It ends after `stop`. Who reads too
-        slowly loses the oldest of more than `buffer` events, and is told (`EventsMissed`).
+        with their causes and phases, losses, coordinators, trouble that lasts. It ends after
+        `stop`. Who reads too slowly loses the oldest of more than `buffer` events, and is told
+        (`EventsMissed`).
 
         Raises: ConfigurationError where the group is not kept by Kafka.
         """
@@ -491,7 +498,7 @@ class GroupMember(Service):
         await super().stop()
 
     async def _open(self, tasks: TaskGroup) -> None:
-        self._cluster = Cluster(self._servers, self._options, tasks)
+        self._cluster = Cluster(self._servers, self._options, tasks, self._troubles)
         self._clock = loop_clock()
         if self._membership is None:
             await self._cluster.refresh()

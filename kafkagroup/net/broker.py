@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import anyio
 
-from kafkagroup.errors import ConnectionLostError, escaped
+from kafkagroup.errors import (
+    ConnectionLostError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    TransportError,
+    escaped,
+)
 from kafkagroup.net.connection import BrokerConnection
 from kafkagroup.net.options import ClientOptions
+from kafkagroup.net.trouble import PATIENCE, Problem, Troubles
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafkagroup.wire.messages.group import (
@@ -76,6 +84,18 @@ _MAX_THROTTLE = 30.0
 """Longest that a broker can mute us, in seconds; a claim beyond it is a bug or an attack."""
 
 
+_NOT_CONNECTED = (
+    "check that a broker listens there, and that names, firewalls and advertised.listeners lead"
+    " this client to it"
+)
+_NO_ANSWER = "check that the broker is alive and not overloaded, and what lies between"
+_WAITS = (
+    "either the coordinator hangs, or another member of the group does not rejoin: the coordinator"
+    " waits for it as long as its rebalance timeout"
+)
+_NO_BROKER = "check that a Kafka broker listens there, and that no proxy changes what it sends"
+
+
 class Silence:
     """What a broker wants to hear: nothing, for a while (KIP-219). Of one address, whichever
     `Broker` it is known by."""
@@ -104,9 +124,11 @@ class Broker:
         *,
         offsets_channel_timeout: float | None = None,
         silence: Silence | None = None,
+        troubles: Troubles | None = None,
     ) -> None:
         """With `offsets_channel_timeout`, in seconds, committed offsets have a connection of their
-        own, the offsets channel; else they share the main one."""
+        own, the offsets channel; else they share the main one. What fails is reported to
+        `troubles`, where something tries it again."""
         self.node_id = node_id
         self.host = host
         self.port = port
@@ -117,6 +139,7 @@ class Broker:
         self._connections: dict[str, BrokerConnection] = {}
         self._connecting: dict[str, anyio.Lock] = {}
         self._silence = silence or Silence()
+        self._troubles = troubles
         self._closings = 0
 
     def __repr__(self) -> str:
@@ -228,15 +251,21 @@ class Broker:
     async def _connect(self, connection_id: str) -> BrokerConnection:
         if (connection := self._open_connection(connection_id)) is not None:
             return connection  # another has made it meanwhile
-        closings = self._closings
-        connection = await BrokerConnection.connect(
-            self.host, self.port, self._options, self._tasks
-        )
+        closings, started = self._closings, anyio.current_time()
+        try:
+            connection = await BrokerConnection.connect(
+                self.host, self.port, self._options, self._tasks
+            )
+        except (TransportError, RemoteProtocolError) as error:
+            self._failed(None, error, _NOT_CONNECTED, since=started)
+            raise
+        self._succeeded(None)
         if closings != self._closings:
             # Closed while it connected: nobody else would ever close this one.
             await connection.aclose()
             raise ConnectionLostError(f"{escaped(self.host)}:{self.port}: was closed here")
         connection.heard = self._mute
+        connection.late = partial(self._late, connection_id)
         self._connections[connection_id] = connection
         return connection
 
@@ -247,15 +276,35 @@ class Broker:
         connection_id: str = MAIN,
         timeout: float | None = None,
         highest: int | None = None,
+        keeps: float | None = None,
     ) -> R:
-        """Send any request; answer its answer, error codes and all.
+        """Send any request; answer its answer, error codes and all. `keeps`: seconds that the
+        broker may rightly take; None for what `timeout` has beyond the request timeout.
 
         Raises: TransportError, RemoteProtocolError, UnsupportedVersionError.
         """
+        usual = self._options.request_timeout
         if timeout is None:
-            timeout = self._options.request_timeout
+            timeout = usual
+        if keeps is None:
+            keeps = max(timeout - usual, 0.0)
         connection = await self._audible(connection_id)
-        return await connection.request(request, timeout=timeout, highest=highest)
+        try:
+            answer = await connection.request(
+                request, timeout=timeout, highest=highest, late_after=PATIENCE + keeps
+            )
+        except RequestTimeoutError as error:
+            started = anyio.current_time() - timeout
+            self._unanswered(connection_id, type(request), error, started)
+            raise
+        except ConnectionLostError as error:
+            self._failed(connection_id, error, _NOT_CONNECTED)
+            raise
+        except RemoteProtocolError as error:
+            self._failed(connection_id, error, _NO_BROKER)
+            raise
+        self._succeeded(connection_id)
+        return answer
 
     async def ready(self, connection_id: str = MAIN) -> None:
         """Wait until a request would leave at once. Raises as `request`."""
@@ -270,6 +319,48 @@ class Broker:
             if not until or anyio.current_time() >= until:
                 return connection
             await anyio.sleep_until(until)
+
+    def _late(self, connection_id: str, request: type[Request[Any]], sent: float) -> None:
+        error = RequestTimeoutError(f"no answer to {request.__name__}")
+        self._unanswered(connection_id, request, error, sent)
+
+    def _unanswered(
+        self,
+        connection_id: str,
+        request: type[Request[Any]],
+        error: RequestTimeoutError,
+        sent: float,
+    ) -> None:
+        waits = request in (JoinGroupRequest, SyncGroupRequest)
+        advice = _WAITS if waits else _NO_ANSWER
+        self._failed(connection_id, error, advice, since=sent, is_rebalance=waits)
+
+    def _succeeded(self, connection_id: str | None) -> None:
+        """Report that a request was answered on a connection; None: that one could be made."""
+        if self._troubles is not None and self._troubles.open:
+            self._troubles.succeeded((self.host, self.port, connection_id), anyio.current_time())
+
+    def _failed(
+        self,
+        connection_id: str | None,
+        error: TransportError | RemoteProtocolError,
+        advice: str,
+        *,
+        since: float | None = None,
+        is_rebalance: bool = False,
+    ) -> None:
+        if self._troubles is None:
+            return
+        address = f"{escaped(self.host)}:{self.port}"
+        name = address if self.node_id < 0 else f"broker {self.node_id} at {address}"
+        problem = Problem(
+            subject=name,
+            cause=str(error).removeprefix(f"{address}: "),
+            advice=advice,
+            is_rebalance=is_rebalance,
+        )
+        key = (self.host, self.port, connection_id)
+        self._troubles.failed(key, anyio.current_time(), problem, since=since)
 
     def _mute(self, answer: Any) -> None:
         # KIP-219: the broker answers first and throttles after; it counts on us to hold back.

@@ -26,6 +26,7 @@ from kafkagroup.errors import (
 from kafkagroup.net.broker import Broker, Silence
 from kafkagroup.net.metadata import ClusterMetadata, Node, merge, with_leader
 from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.net.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
 from kafkagroup.wire.messages.metadata import (
@@ -53,9 +54,15 @@ class Cluster:
     """The brokers behind some bootstrap addresses. Its connections run in `tasks`."""
 
     def __init__(
-        self, bootstrap_servers: tuple[Address, ...], options: ClientOptions, tasks: TaskGroup
+        self,
+        bootstrap_servers: tuple[Address, ...],
+        options: ClientOptions,
+        tasks: TaskGroup,
+        troubles: Troubles | None = None,
     ) -> None:
+        """`troubles`: takes what fails for long; None: what is warned of is enough."""
         self.options = options
+        self.troubles = Troubles() if troubles is None else troubles
         self.metadata = ClusterMetadata()
         self.topics: set[str] = set()
         """The topics that a refresh asks for."""
@@ -204,7 +211,14 @@ class Cluster:
 
     def _make(self, node_id: int, address: Address) -> Broker:
         silence = self._silences.setdefault(address, Silence())
-        return Broker(node_id, *address, self._tasks, self.options, silence=silence)
+        return Broker(
+            node_id,
+            *address,
+            self._tasks,
+            self.options,
+            silence=silence,
+            troubles=self.troubles,
+        )
 
     def _is_connected(self, node: Node) -> bool:
         broker = self._brokers.get(node.node_id)

@@ -14,6 +14,7 @@ those in flight are answered first (KIP-368).
 from __future__ import annotations
 
 import logging
+import math
 import random
 import ssl
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -88,6 +89,10 @@ def _ignore(_: object) -> None:
     pass
 
 
+def _ignore_late(_: type[Request[Any]], sent: float) -> None:
+    pass
+
+
 @define(eq=False)
 class _Waiting:
     """One request that somebody waits for."""
@@ -109,6 +114,8 @@ class BrokerConnection:
         self._protocol = Connection(options.client_id, max_frame_bytes=options.max_frame_bytes)
         self.heard: Callable[[object], None] = _ignore
         """Called with each answer as it comes, also where nobody waits for it any more."""
+        self.late: Callable[[type[Request[Any]], float], None] = _ignore_late
+        """Called while a request has no answer for long: what it is, and when it was sent."""
         self._waiting: dict[int, _Waiting] = {}
         self._given_up: dict[int, float] = {}
         """Correlation id -> deadline, of requests that nobody waits for and that have no answer."""
@@ -176,9 +183,15 @@ class BrokerConnection:
         return self._error is not None
 
     async def request(
-        self, request: Request[R], *, timeout: float, highest: int | None = None
+        self,
+        request: Request[R],
+        *,
+        timeout: float,
+        highest: int | None = None,
+        late_after: float = math.inf,
     ) -> R:
-        """Send a request in the best common version, at most `highest`; answer its answer.
+        """Send a request in the best common version, at most `highest`; answer its answer. After
+        each `late_after` seconds without one `late` is called.
 
         Raises: RequestTimeoutError, ConnectionLostError, UnsupportedVersionError,
         RemoteProtocolError when the broker breaks the protocol while it waits.
@@ -186,7 +199,7 @@ class BrokerConnection:
         version = self._protocol.choose_version(type(request), highest)
         if self._renewed is not None:
             timeout = await self._wait_renewed(timeout)
-        answer = await self._request(fold(request, version), version, timeout)
+        answer = await self._request(fold(request, version), version, timeout, late_after)
         return unfold(request, answer, version)
 
     async def send_only(self, request: Request[Any], *, highest: int | None = None) -> None:
@@ -293,7 +306,9 @@ class BrokerConnection:
 
     # ------------------------------------------------------------ the stream
 
-    async def _request(self, request: Request[R], version: int, timeout: float) -> R:
+    async def _request(
+        self, request: Request[R], version: int, timeout: float, late_after: float = math.inf
+    ) -> R:
         now = self._clock()
         if self._given_up and min(self._given_up.values()) <= now:
             self._time_out("a request that was given up on")
@@ -301,7 +316,12 @@ class BrokerConnection:
         correlation_id = self._send(request, version)
         waiting = self._waiting[correlation_id] = _Waiting()
         try:
-            await waiting.done.wait(now + timeout)
+            deadline, late_at = now + timeout, now + late_after
+            while late_at < deadline and not await waiting.done.wait(late_at):
+                self.late(type(request), now)
+                late_at += late_after
+            if not waiting.done.is_set():
+                await waiting.done.wait(deadline)
         except BaseException:
             if not waiting.done.is_set():
                 self._given_up[correlation_id] = now + timeout

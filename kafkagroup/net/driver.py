@@ -17,6 +17,8 @@ from uuid import UUID
 import anyio
 
 from kafkagroup.errors import (
+    BrokerError,
+    ErrorCode,
     KafkaGroupError,
     RemoteProtocolError,
     RequestTimeoutError,
@@ -67,8 +69,10 @@ from kafkagroup.net.latch import Latch
 from kafkagroup.net.mailbox import Mailbox
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.retry import Pauses
+from kafkagroup.net.trouble import Problem
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -84,6 +88,12 @@ logger = logging.getLogger(__name__)
 
 _PULSE = 1 / 3
 """How often, in sessions, the driver makes sure that it is not standing still."""
+
+_Kept = JoinGroupRequest | SyncGroupRequest
+
+_KEPT = 20.0
+"""Seconds beyond the usual that the coordinator may keep a join or sync, which waits for the other
+members, before that is worth a warning."""
 
 _CONNECTION = {Route.COORDINATOR: "group", Route.ASIDE: MAIN}
 
@@ -345,6 +355,8 @@ class Driver:
             self._stood_still = True
         self._awake = event.now
         self.member, effects = self._advance(before, event)
+        if self.member.attempts != before.attempts:
+            self._note_attempts(before, event)
         self._observe(partial(self._history.stepped, Step(before, event, self.member, effects)))
         if self.member.phase is not before.phase:
             logger.debug(
@@ -382,6 +394,21 @@ class Driver:
                 case Leave():
                     pass  # the phase says so
 
+    def _note_attempts(self, before: Member | ConsumerMember, event: Hears) -> None:
+        """Report what the coordinator refuses, and that it refuses no more. A coordinator that does
+        not answer is reported where the connection is."""
+        troubles, now, group_id = self._cluster.troubles, event.now, before.config.group_id
+        if not self.member.attempts:
+            troubles.succeeded((group_id, "membership"), now)
+        elif isinstance(event, Replied) and (code := _refusal(event.message)):
+            problem = Problem(
+                subject=f"membership of group {group_id}",
+                cause=str(BrokerError(code)),
+                advice="check that the coordinator's broker is well, and __consumer_offsets with"
+                " its leaders and replicas",
+            )
+            troubles.failed((group_id, "membership"), now, problem)
+
     async def _send(self, send: Send) -> None:
         event: Hears
         sent = self._clock()
@@ -398,7 +425,10 @@ class Driver:
                     # would seem to be let go of, and be given to another.
                     return
                 answer = await broker.request(
-                    send.request, connection_id=connection_id, timeout=send.timeout
+                    send.request,
+                    connection_id=connection_id,
+                    timeout=send.timeout,
+                    keeps=_KEPT if isinstance(send.request, _Kept) else 0.0,
                 )
         except TimeoutError:
             error = RequestTimeoutError(f"no broker answered within {send.timeout:g} s")
@@ -491,10 +521,12 @@ class Driver:
     async def _look_up_names(self) -> None:
         """Name the topics that are assigned by ids which the step cannot name."""
         pauses = Pauses(self._cluster.options)
+        troubles, group_id = self._cluster.troubles, self.member.config.group_id
         while True:
             self._names_wanted = Latch()
             if not self._unnamed:
                 pauses.reset()
+                troubles.succeeded((group_id, "names"), self._clock())
                 await self._names_wanted.wait()
                 continue
             try:
@@ -507,7 +539,23 @@ class Driver:
                 self._post(TopicsNamed(now=anyio.current_time(), names=names))
             else:
                 # The broker that was asked may not have heard of a new topic yet.
+                problem = Problem(
+                    subject=f"assignment of group {group_id}",
+                    cause=f"no broker knows topic {min(self._unnamed)}, of which it has partitions",
+                    advice="check whether the topic was deleted, and that the brokers agree on it",
+                )
+                troubles.failed((group_id, "names"), self._clock(), problem)
                 await self._names_wanted.wait(anyio.current_time() + pauses.next())
+
+
+def _refusal(answer: Any) -> int:
+    """The error code of an answer to a member; 0 for none."""
+    if isinstance(answer, FindCoordinatorResponse):
+        if not answer.coordinators:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        answer = answer.coordinators[0]
+    code: int = getattr(answer, "error_code", 0)
+    return code
 
 
 def _node(coordinator: Coordinator) -> Node:

@@ -36,6 +36,7 @@ from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.latch import Latch
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.retry import Pauses
+from kafkagroup.net.trouble import Problem
 from kafkagroup.net.validation import is_doubtful
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.types import TopicPartition
@@ -160,11 +161,34 @@ class Fetcher:
     async def _find_leaders(self) -> None:
         """Ask for metadata while something owned has no leader: an election is on, and nobody else
         would ask before metadata grows old."""
-        pauses = Pauses(self._cluster.options)
+        pauses, troubles = Pauses(self._cluster.options), self._cluster.troubles
         while not self._all_led():
+            if (problem := self._no_leader()) is not None:
+                troubles.failed("leaders", self._clock(), problem)
+            else:
+                troubles.forget("leaders")
             await pauses.wait()
             if not self._all_led():
                 await self._try_refresh()
+        troubles.succeeded("leaders", self._clock())
+
+    def _no_leader(self) -> Problem | None:
+        """Why some of what is owned cannot be fetched; None where it is for its topic, which is
+        reported by whoever follows topics."""
+        metadata = self._cluster.metadata
+        unled = (o for o in self._delivery.owned if self._leader_of(o) not in metadata.nodes)
+        there = [tp for tp in unled if metadata.partition_counts((tp.topic,))]
+        if not there:
+            return None
+        tp = min(there)
+        count = metadata.partition_counts((tp.topic,))[tp.topic]
+        others = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
+        if metadata.leader(tp) is None:
+            cause = f"it does not exist: topic {tp.topic} has {count} partitions"
+            advice = "check what assigns it, and whether the topic was recreated"
+        else:
+            cause, advice = "it has no leader", "check that a broker with a replica of it is alive"
+        return Problem(subject=f"fetching {tp}{others}", cause=cause, advice=advice)
 
     def _all_led(self) -> bool:
         nodes = self._cluster.metadata.nodes
@@ -409,6 +433,8 @@ class Fetcher:
             self.wake()
             return False
         owned.attempts = 0
+        if (troubles := self._cluster.troubles).open:
+            troubles.succeeded(("fetch", owned.tp), self._clock())
         batches: list[RecordBatch] = []
         try:
             for batch in read_batches(
@@ -447,6 +473,12 @@ class Fetcher:
         if action is Remedy.RAISE:
             self._failed(owned, error)
             return False
+        problem = Problem(
+            subject=f"fetching topic {owned.tp.topic}",
+            cause=str(BrokerError(code)),
+            advice="check that the topic exists, and that the brokers agree on who leads it",
+        )
+        self._cluster.troubles.failed(("fetch", owned.tp), self._clock(), problem)
         if action is Remedy.RESET and owned.position == owned.fetch_offset:
             # Only once all that was fetched is handed out: that is still good.
             owned.reset = True

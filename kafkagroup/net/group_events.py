@@ -21,6 +21,8 @@ __all__ = [
     "RebalancePhases",
     "RebalanceStarted",
     "Rebalanced",
+    "TroubleEnded",
+    "TroubleReported",
 ]
 
 
@@ -143,6 +145,33 @@ class GroupLeft(GroupEvent):
     at: float
     reason: str
     """Why, in words."""
+
+
+@frozen(kw_only=True)
+class TroubleReported(GroupEvent):
+    """Something that is tried again and again has made no progress for a while: 10 s, or 2 s where
+    a topic cannot be consumed. A warning is logged at the same time."""
+
+    at: float
+    subject: str
+    """What is tried, such as "broker 1 at localhost:9092"."""
+    cause: str
+    """Why it fails."""
+    advice: str
+    """What to check."""
+    seconds: float
+    """Since the first failure."""
+
+
+@frozen(kw_only=True)
+class TroubleEnded(GroupEvent):
+    """What was reported works again."""
+
+    at: float
+    subject: str
+    """As in `TroubleReported`."""
+    seconds: float
+    """Since the first failure."""
 
 
 @frozen(kw_only=True)

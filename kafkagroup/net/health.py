@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING
 from kafkagroup._values import define, frozen
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.trouble import Troubles
 from kafkagroup.types import TopicPartition
 
 if TYPE_CHECKING:
     from kafkagroup.net.membership import Running
     from kafkagroup.net.session import Session
 
-__all__ = ["Checkup", "Health", "HealthFinding", "HealthProblem", "health_of_consumer", "not_well"]
+__all__ = [
+    "Checkup",
+    "Health",
+    "HealthFinding",
+    "HealthProblem",
+    "check_troubles",
+    "health_of_consumer",
+    "not_well",
+]
 
 
 class HealthProblem(Enum):
@@ -42,6 +51,13 @@ class HealthProblem(Enum):
     from, and `auto_offset_reset` is "none"."""
     NOT_READ = "not read"
     """An error of a partition was raised, and nothing of it is read until the application seeks."""
+    NO_PROGRESS = "no progress"
+    """Something is tried again and again and has failed for 10 s: a broker that cannot be reached
+    or does not answer, a coordinator that cannot be found, a partition that does not exist. The
+    detail says what, why, and what to check."""
+    TOPIC = "topic"
+    """A topic that is subscribed to does not exist, has an illegal name, or may not be
+    described."""
     STALLED = "stalled"
     """A partition makes no progress while its lag grows, or while the application takes nothing
     at all of what waits for it."""
@@ -183,6 +199,7 @@ def health_of_consumer(
         )
     findings += _check_failed(session.delivery.owned.values())
     patience = options.max_poll_interval if stalled_after is None else stalled_after
+    findings += check_troubles(now, session.troubles)
     findings += checkup.check_partitions(now, session.delivery.owned.values(), patience=patience)
     return Health(tuple(findings))
 
@@ -197,6 +214,17 @@ def _check_failed(owned: Iterable[OwnedPartition]) -> Iterator[HealthFinding]:
             problem=HealthProblem.NO_POSITION if lost else HealthProblem.NOT_READ,
             detail=f"nothing of {one.tp} is read until the application seeks: {one.failure}",
             partition=one.tp,
+        )
+
+
+def check_troubles(now: float, troubles: Troubles) -> Iterator[HealthFinding]:
+    """What is tried and makes no progress."""
+    for problem, seconds in troubles.lasting(now):
+        if problem.is_rebalance:
+            continue
+        yield HealthFinding(
+            problem=HealthProblem.NO_PROGRESS if problem.topic is None else HealthProblem.TOPIC,
+            detail=f"{problem}, for {seconds:.1f} s; {problem.advice}",
         )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+import anyio
 
 from kafkagroup._values import define, field
 from kafkagroup.consume.plan import Remedy, remedy
@@ -13,9 +16,12 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     TransportError,
     broker_error,
+    escaped,
 )
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.retry import Pauses
+from kafkagroup.net.trouble import Problem
+from kafkagroup.net.unusable_topics import partition_error
 from kafkagroup.types import OffsetAndTimestamp, TopicPartition
 from kafkagroup.wire.messages.offsets import ListOffsetsResponse
 
@@ -25,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 EARLIEST = -2
 """The timestamp that asks for the log's start."""
+_MAX_UNKNOWN = 5
+"""How often in a row a partition may be unknown before that is an error."""
 LATEST = -1
 """The timestamp that asks for the log's end; under read_committed, the last stable offset."""
 READ_UNCOMMITTED = 0
@@ -68,6 +76,7 @@ class LogOffsets:
         self._cluster.topics |= {tp.topic for tp in timestamps}
         pauses = Pauses(self._cluster.options)
         found = Found()
+        unknown: Counter[TopicPartition] = Counter()
         while missing := {
             tp: at
             for tp, at in timestamps.items()
@@ -78,6 +87,7 @@ class LogOffsets:
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("offsets: %s", error)
             else:
+                once.errors |= self._unusable(missing.keys() - once.offsets.keys(), unknown)
                 found.offsets |= once.offsets
                 found.errors |= once.errors
                 if once.errors and not to_the_end:
@@ -85,6 +95,19 @@ class LogOffsets:
             if len(found.offsets) + len(found.errors) < len(timestamps):
                 await pauses.wait()
         return found
+
+    def _unusable(
+        self, partitions: Collection[TopicPartition], unknown: Counter[TopicPartition]
+    ) -> dict[TopicPartition, BrokerError]:
+        """Errors of those that no broker has. A topic that was just made is not known everywhere at
+        once: `unknown` counts how often each was missing."""
+        errors = {}
+        for tp in partitions:
+            error = partition_error(self._cluster.metadata, tp, f"offsets of {tp}")
+            unknown[tp] += 1
+            if error is not None and (not error.retriable or unknown[tp] > _MAX_UNKNOWN):
+                errors[tp] = error
+        return errors
 
     async def once(self, timestamps: Mapping[TopicPartition, int]) -> Found:
         """One round of asking; refreshes the metadata when a leader is not where it was.
@@ -110,27 +133,37 @@ class LogOffsets:
                 logger.info("offsets of broker %d: %s", node_id, error)
                 stale = True
                 continue
-            stale |= _sort(answer, asked, found)
+            stale |= self._sort(answer, asked, found)
         if stale:
             await self._cluster.refresh()
         return found
 
-
-def _sort(answer: ListOffsetsResponse, asked: Mapping[TopicPartition, int], found: Found) -> bool:
-    """Sort an answer into `found`; answer whether metadata is stale."""
-    stale = False
-    for topic in answer.topics:
-        for p in topic.partitions:
-            tp = TopicPartition(topic.name, p.partition_index)
-            if tp not in asked:
-                continue
-            if p.error_code == ErrorCode.NONE:
-                found.offsets[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
-                continue
-            action = remedy(p.error_code)
-            stale |= action is Remedy.REFRESH
-            if action in (Remedy.RAISE, Remedy.RESET):
-                found.errors[tp] = broker_error(
-                    p.error_code, f"offsets of {tp}", operation="DESCRIBE", topic=tp.topic
+    def _sort(
+        self, answer: ListOffsetsResponse, asked: Mapping[TopicPartition, int], found: Found
+    ) -> bool:
+        """Sort an answer into `found`; answer whether metadata is stale."""
+        stale, troubles = False, self._cluster.troubles
+        for topic in answer.topics:
+            for p in topic.partitions:
+                tp = TopicPartition(topic.name, p.partition_index)
+                if tp not in asked:
+                    continue
+                if p.error_code == ErrorCode.NONE:
+                    found.offsets[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
+                    if troubles.open:
+                        troubles.succeeded(("log offsets", tp), anyio.current_time())
+                    continue
+                action = remedy(p.error_code)
+                stale |= action is Remedy.REFRESH
+                if action in (Remedy.RAISE, Remedy.RESET):
+                    found.errors[tp] = broker_error(
+                        p.error_code, f"offsets of {tp}", operation="DESCRIBE", topic=tp.topic
+                    )
+                    continue
+                problem = Problem(
+                    subject=f"looking up where topic {escaped(tp.topic)} starts and ends",
+                    cause=str(BrokerError(p.error_code)),
+                    advice="check that the topic exists, and who leads it",
                 )
-    return stale
+                troubles.failed(("log offsets", tp), anyio.current_time(), problem)
+        return stale

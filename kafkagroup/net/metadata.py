@@ -23,6 +23,7 @@ __all__ = [
     "PartitionMetadata",
     "Racks",
     "TopicMetadata",
+    "is_legal_name",
     "merge",
     "with_leader",
 ]
@@ -30,6 +31,12 @@ __all__ = [
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Of a topic. Brokers let no other be made; whoever names one wants to forge lines of a log."""
+
+
+def is_legal_name(topic: str) -> bool:
+    """Whether a topic may have this name."""
+    return topic not in (".", "..") and _LEGAL_NAME.fullmatch(topic) is not None
+
 
 Racks = Mapping[str, tuple[frozenset[str], ...]]
 """Topic -> the racks of each partition's replicas, by partition number."""
@@ -109,7 +116,7 @@ def merge(
     but its topics when it is `complete`."""
     topics = {} if complete else dict(known.topics)
     for topic in answer.topics:
-        if topic.name is not None and _LEGAL_NAME.fullmatch(topic.name):
+        if topic.name is not None and is_legal_name(topic.name):
             topics[topic.name] = _topic(known.topics.get(topic.name), topic)
     return ClusterMetadata(
         cluster_id=answer.cluster_id,

@@ -32,6 +32,7 @@ from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.metrics import Meter
 from kafkagroup.net.retry import Pauses
+from kafkagroup.net.trouble import Problem
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.offsets import (
     OffsetCommitResponse,
@@ -80,6 +81,14 @@ _NOT_KNOWN = frozenset(
     )
 )
 """Of a look-up on behalf of a member: heartbeats bring the epoch, or that all was lost."""
+
+_READING = "reading"
+
+_UNSTABLE = (
+    "a producer has a transaction open that commits these offsets: check that it is alive; the"
+    " broker aborts it after its transaction.timeout.ms"
+)
+"""What to check while offsets may yet be moved by a transaction (KIP-447)."""
 
 _PATIENCE = 5
 """How often in a row a topic may be unknown: one just made is not known everywhere at once."""
@@ -168,14 +177,15 @@ class GroupOffsets:
                     logger.info("group %s: commit is tried again: %s", self._group_id, last)
                     await pauses.wait()
                 try:
-                    return await self._commit_once(
-                        identity, offsets, topic_ids, stands, epoch, meter
-                    )
+                    await self._commit_once(identity, offsets, topic_ids, stands, epoch, meter)
                 except _Retry as again:
                     last = again.error
+                    self._refused("committing", again.error)
                 except (TransportError, RemoteProtocolError) as error:
                     self.coordinator = None
                     last = error
+                else:
+                    return self._worked("committing")
         raise last or RequestTimeoutError(f"the commit was not answered within {timeout:g} s")
 
     async def _commit_once(
@@ -292,11 +302,14 @@ class GroupOffsets:
                 topic_ids=self._topic_ids(partitions),
             )
             found = self._sort(answer, partitions, unknown)
+            if len(found.offsets) == len(partitions):
+                self._worked(_READING)
             if unknown:
                 # It may have been made anew; the next round then asks for the new one's.
                 await self._cluster.refresh()
             return found
         except _Retry as retry:
+            self._refused(_READING, retry.error)
             logger.info("group %s: committed offsets: %s", self._group_id, retry.error)
         except (TransportError, RemoteProtocolError) as error:
             self.coordinator = None
@@ -333,10 +346,30 @@ class GroupOffsets:
             elif code in _UNKNOWN_TOPIC or not self._is_passing(code):
                 found.errors[tp] = error
                 continue
+            self._refused(_READING, error)
             logger.info("%s", error)
         if silent:
+            missing = RemoteProtocolError(f"no answer for the offset of {min(silent)}")
+            self._refused(_READING, missing)
             logger.info("group %s: no answer for the offset of %s", self._group_id, min(silent))
         return found
+
+    def _refused(self, what: str, error: BrokerError | RemoteProtocolError) -> None:
+        """Report what is tried again. A coordinator that does not answer is reported where the
+        connection is."""
+        problem = Problem(
+            subject=f"{what} offsets of group {self._group_id}",
+            cause=str(error),
+            advice=_UNSTABLE
+            if getattr(error, "code", 0) == ErrorCode.UNSTABLE_OFFSET_COMMIT
+            else "check the coordinator's broker, and __consumer_offsets with its leaders",
+        )
+        key = self._group_id, what
+        self._cluster.troubles.failed(key, anyio.current_time(), problem)
+
+    def _worked(self, what: str) -> None:
+        if (troubles := self._cluster.troubles).open:
+            troubles.succeeded((self._group_id, what), anyio.current_time())
 
     def _topic_ids(self, partitions: Iterable[TopicPartition]) -> Mapping[str, UUID]:
         return self._cluster.topic_ids({tp.topic for tp in partitions})

@@ -29,6 +29,7 @@ from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.latch import Latch
 from kafkagroup.net.membership import Running
 from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
+from kafkagroup.net.trouble import Troubles
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
@@ -91,6 +92,7 @@ class Session:
         )
         """How late the loop ran."""
         self.history = History()
+        self.troubles = Troubles(self.history.feed.publish)
         self._committing = anyio.Lock()
 
     @property

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -31,6 +31,7 @@ from kafkagroup.net.driver import Application, Assignee, Driver, Hears, Offer
 from kafkagroup.net.history import History
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.latch import Latch
+from kafkagroup.net.trouble import Problem, Troubles
 from kafkagroup.wire.schema import Request
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class ThreadedDriver(Driver):
     async def _live(self) -> None:
         with anyio.CancelScope() as self._scope:
             async with anyio.create_task_group() as tasks:
-                self._cluster = _Beside(self._cluster, tasks)
+                self._cluster = _Beside(self._cluster, tasks, self.to_application)
                 _, _, self._post_there = this_loop()
                 self._take_asked()
                 tasks.start_soon(self._probe)
@@ -247,11 +248,30 @@ class _Border:
         return await self._driver.ask_application(partial(self._application.compute, work))
 
 
+class _TroublesBeside(Troubles):
+    """The application's, which are reported and read in its loop."""
+
+    def __init__(self, troubles: Troubles, to_application: Callable[[Call], None]) -> None:
+        super().__init__()
+        self.open = troubles.open
+        self._troubles = troubles
+        self._to_application = to_application
+
+    def failed(self, key: Hashable, now: float, problem: Problem, **options: Any) -> None:
+        self._to_application(partial(self._troubles.failed, key, now, problem, **options))
+
+    def succeeded(self, key: Hashable, now: float) -> None:
+        self._to_application(partial(self._troubles.succeeded, key, now))
+
+
 class _Beside(Cluster):
     """The brokers that the application's cluster knows, over connections of the thread's."""
 
-    def __init__(self, cluster: Cluster, tasks: TaskGroup) -> None:
-        super().__init__(cluster.bootstrap_servers, cluster.options, tasks)
+    def __init__(
+        self, cluster: Cluster, tasks: TaskGroup, to_application: Callable[[Call], None]
+    ) -> None:
+        troubles = _TroublesBeside(cluster.troubles, to_application)
+        super().__init__(cluster.bootstrap_servers, cluster.options, tasks, troubles)
         self._other = cluster
 
     async def request_any(self, request: Request[R]) -> R:

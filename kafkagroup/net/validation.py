@@ -17,6 +17,7 @@ from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.consume.plan import Remedy, remedy
 from kafkagroup.errors import (
+    BrokerError,
     OffsetOutOfRangeError,
     RemoteProtocolError,
     TransportError,
@@ -27,6 +28,7 @@ from kafkagroup.net.chore import Chore, Spawn
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import ClusterMetadata
 from kafkagroup.net.retry import Pauses
+from kafkagroup.net.trouble import Problem
 from kafkagroup.options import OffsetReset
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.offsets import (
@@ -188,7 +190,17 @@ class Validation:
             action = remedy(end.error_code)
             if action in (Remedy.RAISE, Remedy.RESET):
                 self._failed(owned, error)
+            else:
+                problem = Problem(
+                    subject=f"validating positions in topic {owned.tp.topic}",
+                    cause=str(BrokerError(end.error_code)),
+                    advice="check that the brokers agree on who leads it",
+                )
+                key = "validation", owned.tp
+                self._cluster.troubles.failed(key, anyio.current_time(), problem)
             return action is Remedy.REFRESH
+        if (troubles := self._cluster.troubles).open:
+            troubles.succeeded(("validation", owned.tp), anyio.current_time())
         if end.leader_epoch < 0 or end.end_offset < 0:
             logger.warning(
                 "%s: the log was truncated: its leader knows nothing of epoch %d,"

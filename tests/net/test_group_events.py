@@ -463,11 +463,10 @@ async def test_a_reader_that_is_thrown_away_is_forgotten() -> None:
 
 
 def test_where_there_are_none() -> None:
-    alone = Consumer("t", bootstrap_servers="kafka-1")
     kept = ZooKeeperMembership("zk")
     elsewhere = consumer(membership=kept)
     member = GroupMember("w", protocol(), membership=kept)
-    for one in (alone, elsewhere, member):
+    for one in (elsewhere, member):
         with pytest.raises(ConfigurationError, match="groups that Kafka keeps"):
             one.events()
     with pytest.raises(ConfigurationError, match="buffer=0; expected at least 1"):
