@@ -52,6 +52,7 @@ async def group_spec(asking: Asking, group: GroupDescription) -> GroupSpec:
                 rack=subscriptions[member.member_id].rack,
                 owned=member.partitions or (),
                 generation=generation,
+                user_data=subscriptions[member.member_id].user_data,
             )
             for member in group.members
         },

@@ -36,6 +36,8 @@ class MemberSpec:
     """The generation in which it owned that; -1 when unknown."""
     capacity: float = 1.0
     """How much load it can carry beside the others; above 0. Only weighted assignors look."""
+    user_data: bytes | None = None
+    """What this assignor added to its subscription, see `named`; unchecked, from another client."""
 
 
 @frozen(kw_only=True)

@@ -77,7 +77,7 @@ def spec_from_json(text: str) -> GroupSpec:
 
 def spec_to_json(spec: GroupSpec) -> str:
     """The spec as text, a line for each member and topic; `spec_from_json` reads it back, but for
-    the racks of topics that do not exist."""
+    user data and the racks of topics that do not exist."""
     loads: dict[str, dict[str, float]] = {}
     for (topic, number), load in sorted(spec.loads.items()):
         loads.setdefault(topic, {})[str(number)] = load

@@ -473,6 +473,7 @@ def _member(assignor: Assignor, subscription: Subscription, instance_id: str | N
         owned=owned,
         generation=generation,
         capacity=said.capacity,
+        user_data=subscription.user_data,
     )
 
 
