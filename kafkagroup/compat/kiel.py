@@ -35,8 +35,17 @@ from kafkagroup import (
     Security,
     TopicPartition,
 )
-from kafkagroup.assign import Assignor, allocating, naive_allocator, naive_assignor
+from kafkagroup.assign import (
+    Assignor,
+    GroupSpec,
+    allocating,
+    naive_allocator,
+    naive_assignor,
+)
+from kafkagroup.assign.spec import named
 from kafkagroup.compat._host import Guest
+from kafkagroup.compat._names import renamed
+from kafkagroup.types import Assignment
 
 if TYPE_CHECKING:
     from kafkagroup import ZooKeeperMembership
@@ -46,13 +55,24 @@ __all__ = ["GroupedConsumer", "NoOffsetsError", "PartitionAllocator", "naive_all
 logger = logging.getLogger(__name__)
 
 PartitionAllocator = Callable[[list[str], list[str]], Mapping[str, Mapping[str, Iterable[int]]]]
-"""Members and partitions, written "topic:number" and sorted so, in; member -> topic -> ids out."""
+"""Members, which are `consumer.name`s, and partitions, written "topic:number", both sorted, in;
+member -> topic -> ids out."""
 
 _FOREVER = 2**31 - 1
 """Milliseconds. kiel sets no limit to how long an application may stay away."""
 
 _MOST = 100_000
 """Messages that one call hands out at most; `max_bytes` is the limit that counts."""
+
+
+_NAMES = {
+    "enable_auto_commit": "autocommit",
+    "fetch_max_bytes": "max_bytes",
+    "fetch_max_wait_ms": "max_wait_time",
+    "fetch_min_bytes": "min_bytes",
+    "max_partition_fetch_bytes": "max_bytes",
+}
+"""The main API's name of an option -> kiel's, where they differ."""
 
 
 class NoOffsetsError(KafkaGroupError):
@@ -94,23 +114,26 @@ class GroupedConsumer(Guest):
         self._wait = max_wait_time / 1000
         self._brokers, self._security = brokers, security
         self._current = ""
+        self._unplaced: set[str] = set()
+        """Topics whose offsets could not be read."""
         super().__init__()
-        self._consumer = Consumer(
-            *topics,
-            membership=_membership(zk_hosts),
-            pattern=None if topics else ".*",
-            bootstrap_servers=brokers,
-            security=security,
-            group_id=group,
-            assignors=[_assignor(partition_allocator)],
-            enable_auto_commit=autocommit,
-            max_poll_interval_ms=_FOREVER,
-            fetch_max_wait_ms=max_wait_time,
-            fetch_min_bytes=min_bytes,
-            fetch_max_bytes=max_bytes,
-            max_partition_fetch_bytes=max_bytes,
-            on_partitions_assigned=self._assigned,
-        )
+        with renamed(_NAMES):
+            self._consumer = Consumer(
+                *topics,
+                membership=_membership(zk_hosts),
+                pattern=None if topics else ".*",
+                bootstrap_servers=brokers,
+                security=security,
+                group_id=group,
+                assignors=[_assignor(partition_allocator, self.name)],
+                enable_auto_commit=autocommit,
+                max_poll_interval_ms=_FOREVER,
+                fetch_max_wait_ms=max_wait_time,
+                fetch_min_bytes=min_bytes,
+                fetch_max_bytes=max_bytes,
+                max_partition_fetch_bytes=max_bytes,
+                on_partitions_assigned=self._assigned,
+            )
 
     async def _entered(self) -> None:
         await self.connect()
@@ -146,8 +169,9 @@ class GroupedConsumer(Guest):
         """The values of messages of a topic that have come, waiting `max_wait_time` for the first.
 
         With `autocommit`, what the call before handed out is committed first: coming back says that
-        it is done. A message that the deserializer refuses is logged and passed over. `start` is
-        not looked at: reading goes on where the group has committed.
+        it is done. A message that the deserializer refuses is logged and passed over. So is what a
+        broker refuses: the answer is empty, and the next call asks again. `start` is not looked at:
+        reading goes on where the group has committed. Raises: what has ended the membership.
         """
         if self.closing:
             return []
@@ -155,8 +179,30 @@ class GroupedConsumer(Guest):
             with suppress(CommitFailedError):  # the next owner hands out the same again
                 await self.commit_offsets()
         self._turn_to(topic)
-        found = await self._consumer.getmany(_MOST, timeout=self._wait)
+        try:
+            if topic in self._unplaced:
+                await self._place(topic)
+            found = await self._consumer.getmany(_MOST, timeout=self._wait)
+        except (BrokerError, NoOffsetsError) as error:
+            await self._consumer.commit({})  # raises the same where the membership has ended
+            logger.error("group %s: nothing of %s is read: %s", self.group_name, topic, error)
+            self._unplaced.add(topic)
+            return []
         return [value for records in found.values() for value in self._values(records)]
+
+    async def _place(self, topic: str) -> None:
+        """Begin where the group has committed, in partitions whose offset the consumer could not
+        read: it asks only once."""
+        await self.determine_offsets(topic)
+        for tp in self._mine(topic):
+            try:
+                await self._consumer.position(tp)
+            except BrokerError:
+                if (offset := self.offsets[topic].get(tp.partition)) is None:
+                    await self._consumer.seek_to_beginning(tp)
+                else:
+                    self._consumer.seek(tp, offset)
+        self._unplaced.discard(topic)
 
     def _values(self, records: Iterable[Record]) -> Iterable[object]:
         for record in records:
@@ -180,12 +226,14 @@ class GroupedConsumer(Guest):
 
     async def determine_offsets(self, topic: str, start: object = None) -> None:
         """Ask for the group's offsets of a topic, into `offsets`. Raises: NoOffsetsError."""
-        mine = [tp for tp in self._consumer.assignment() if tp.topic == topic]
         try:
-            found = await self._consumer.committed(mine)
+            found = await self._consumer.committed(self._mine(topic))
         except BrokerError as error:
             raise NoOffsetsError(str(error)) from error
         self.handle_offset_fetch_response(found)
+
+    def _mine(self, topic: str) -> list[TopicPartition]:
+        return [tp for tp in self._consumer.assignment() if tp.topic == topic]
 
     def handle_offset_fetch_response(
         self, response: Mapping[TopicPartition, OffsetAndMetadata | None]
@@ -198,17 +246,20 @@ class GroupedConsumer(Guest):
         return False
 
     async def commit_offsets(self, metadata: str | None = None) -> None:
-        """Commit what was handed out, with a note beside it: left out if it is too long.
+        """Commit what was handed out, with a note beside it: left out if it is too long. A commit
+        that is refused for good is logged; the next one covers it.
 
         Raises: CommitFailedError when partitions are no longer this member's; BrokerError and
         TransportError after trying for a while, with pauses.
         """
+        failure: KafkaGroupError | None = None
         try:
             await self._consumer.commit(note=metadata or f"committed by {self.name}")
         except KafkaGroupError as error:
-            self.handle_offset_commit_response(error)
-            raise
-        self.handle_offset_commit_response(None)
+            failure = error
+        self.handle_offset_commit_response(failure)
+        if failure is not None and not (isinstance(failure, BrokerError) and not failure.retriable):
+            raise failure
 
     def handle_offset_commit_response(self, response: KafkaGroupError | None) -> tuple[bool, bool]:
         """Called with what came of a commit: None, or its error. Answers whether to try again, and
@@ -239,13 +290,29 @@ def _membership(zk_hosts: str | Sequence[str]) -> ZooKeeperMembership | None:
     return ZooKeeperMembership(hosts, root="/kiel")
 
 
-def _assignor(allocator: PartitionAllocator | None) -> Assignor:
+def _assignor(allocator: PartitionAllocator | None, name: str) -> Assignor:
+    """The allocator as an assignor. Members tell each other their names in user data: their ids
+    are the coordinator's."""
     if allocator is None:
         return naive_assignor
+    protocol = getattr(allocator, "__name__", "allocator")
 
-    def allocate(
-        members: list[str], partitions: list[TopicPartition]
-    ) -> Mapping[str, Mapping[str, Iterable[int]]]:
-        return allocator(members, sorted(f"{topic}:{number}" for topic, number in partitions))
+    @named(protocol, user_data=lambda _had, _generation: name.encode())
+    def assignor(spec: GroupSpec) -> Assignment:
+        names = {member: _name(member, said.user_data) for member, said in spec.members.items()}
+        ids = {name: member for member, name in names.items()}
 
-    return allocating(getattr(allocator, "__name__", "allocator"), allocate)
+        def allocate(
+            members: list[str], partitions: list[TopicPartition]
+        ) -> Mapping[str, Mapping[str, Iterable[int]]]:
+            written = sorted(f"{topic}:{number}" for topic, number in partitions)
+            given = allocator(sorted(names[member] for member in members), written)
+            return {ids.get(name, name): topics for name, topics in given.items()}
+
+        return allocating(protocol, allocate)(spec)
+
+    return assignor
+
+
+def _name(member_id: str, user_data: bytes | None) -> str:
+    return user_data.decode(errors="replace") if user_data else member_id

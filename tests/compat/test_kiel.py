@@ -16,6 +16,7 @@ from kafkagroup.errors import BrokerError, CommitFailedError, ErrorCode
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.types import OffsetAndMetadata
 from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.group import JoinGroupRequest
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kafkagroup.wire.records import NewRecord
@@ -203,6 +204,38 @@ async def test_who_waits_for_zookeeper_blocks_nobody(bootstrap, name, fill, zook
             await until(lambda: consumer.allocation == {name: [0]})
 
 
+async def test_members_of_kiel_itself_are_neither_seen_nor_joined(
+    bootstrap, name, fill, zookeeper, keeper, members_in
+):
+    """They keep offsets in ZooKeeper, claim nothing, and could not tell who owns what."""
+    await fill(1)
+    theirs = f"/kiel/groups/{name}"
+    keeper.create(f"{theirs}/members/host:1", b"", ephemeral=True, makepath=True)
+    async with grouped(bootstrap, name, [zookeeper.hosts]) as consumer:
+        await until(lambda: consumer.allocation == {name: [0]})
+        assert await members_in(theirs) == ["host:1"]
+
+
+@pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
+async def test_internal_topics_are_left_out_unless_they_are_named(bootstrap, name, fill):
+    """kiel shares out the partitions of __consumer_offsets, too, which nobody consumes."""
+    await fill(1)
+    asked = []
+
+    def noting(members, partitions):
+        asked.append(partitions)
+        return naive_allocator(members, partitions)
+
+    async with grouped(bootstrap, name, topics=(), partition_allocator=noting) as consumer:
+        await until(lambda: consumer.allocation)
+    assert f"{name}:0" in asked[0]
+    assert not any(partition.startswith("__") for partition in asked[0])
+    both = [name, "__consumer_offsets"]
+    async with grouped(bootstrap, f"{name}-2", topics=both) as consumer:
+        await until(lambda: consumer.allocation)
+        assert consumer.allocation.keys() == {*both}
+
+
 async def test_an_allocator_of_ones_own(bootstrap, name, fill):
     await fill(12)
     asked = []
@@ -218,6 +251,9 @@ async def test_an_allocator_of_ones_own(bootstrap, name, fill):
             await until(lambda: any(len(members) == 2 for members, _ in asked))
             await until(lambda: one.allocation or other.allocation)
             assert {name: [*range(12)]} in (one.allocation, other.allocation)
+    # By the names that consumers know of themselves: allocators look hosts up in them.
+    assert asked[0][0] == [one.name]
+    assert sorted((one.name, other.name)) in [members for members, _ in asked]
     # As strings: "10" comes before "2".
     assert asked[0][1][:4] == [f"{name}:{n}" for n in (0, 1, 10, 11)]
     assert all(members == sorted(members) for members, _ in asked)
@@ -273,6 +309,35 @@ async def test_offsets_that_cannot_be_read():
                 await consumer.determine_offsets("t")
 
 
+async def test_nothing_is_consumed_while_offsets_cannot_be_read(caplog):
+    """As there: each call logs it, answers with nothing, and asks again; one that came through
+    reads on where the group has committed."""
+    with EmbeddedKafka({"t": 2}) as near:
+        near.append("t", 0, encode(1, 2))
+        near.append("t", 1, encode(3))
+        async with grouped(near.bootstrap_servers, "t", autocommit=False) as consumer:
+            await consumed(consumer, "t", 3)
+            await consumer._consumer.commit({TopicPartition("t", 0): 1})
+        near.fail(OffsetFetchRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=3)
+        async with grouped(near.bootstrap_servers, "t") as consumer:
+            await until(lambda: consumer.allocation)
+            assert await consumer.consume("t") == []
+            assert await consumer.consume("t") == []
+            assert "nothing of t is read: GROUP_AUTHORIZATION_FAILED" in caplog.text
+            assert sorted(await consumed(consumer, "t", 2)) == [2, 3]
+
+
+async def test_a_membership_that_has_ended_is_raised():
+    """Where Kafka keeps the group: nothing would ever be read again."""
+    with EmbeddedKafka({"t": 1}) as near:
+        near.fail(JoinGroupRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
+        async with grouped(near.bootstrap_servers, "t") as consumer:
+            for _ in range(3):
+                with pytest.raises(BrokerError, match="JoinGroup"), anyio.fail_after(10):
+                    while await consumer.consume("t") == []:
+                        pass
+
+
 async def test_who_has_committed_is_noted_and_a_note_that_is_too_long_is_left_out():
     with EmbeddedKafka({"t": 1}) as near:
         near.append("t", 0, encode(1, 2))
@@ -301,9 +366,21 @@ async def test_a_commit_that_fails_is_tried_again_with_pauses_and_not_for_ever()
             assert near.committed("t", "t") == {0: 1}
             near.append("t", 0, encode(2))
             await consumed(consumer, "t", 1)
-            near.fail(OffsetCommitRequest, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-            with pytest.raises(BrokerError, match="INVALID_COMMIT_OFFSET_SIZE"):
-                await consumer.commit_offsets()
+
+
+async def test_a_commit_that_is_refused_for_good_is_logged(caplog):
+    """As there; the next one covers it."""
+    with EmbeddedKafka({"t": 1}) as near:
+        near.append("t", 0, encode(1))
+        async with grouped(near.bootstrap_servers, "t") as consumer:
+            await consumed(consumer, "t", 1)
+            near.fail(OffsetCommitRequest, ErrorCode.INVALID_COMMIT_OFFSET_SIZE, times=2)
+            await consumer.commit_offsets()
+            assert await consumer.consume("t") == []
+            assert caplog.text.count("INVALID_COMMIT_OFFSET_SIZE") == 2
+            assert near.committed("t", "t").get(0, 0) == 0
+            await consumer.commit_offsets()
+            assert near.committed("t", "t") == {0: 1}
 
 
 async def test_a_commit_that_comes_too_late_is_no_reason_to_stop():
@@ -361,15 +438,15 @@ async def test_handlers_are_called_with_what_came_of_it():
             near.fail(OffsetCommitRequest, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
             near.append("t", 0, encode(2))
             await consumed(consumer, "t", 1)
-            with pytest.raises(BrokerError) as caught:
-                await consumer.commit_offsets()
+            await consumer.commit_offsets()
         note = f"committed by {consumer.name}"
         assert told == [
             ("coordinator", 1),
             ("committed", None),
             ("fetched", {TopicPartition("t", 0): OffsetAndMetadata(1, note, 0)}),
-            ("committed", caught.value),
+            ("committed", told[-1][1]),
         ]
+        assert told[-1][1].code == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         assert consumer.handle_group_coordinator_response(consumer_node(near)) is True
         assert consumer.handle_offset_fetch_response({}) is False
         assert consumer.handle_offset_commit_response(None) == (False, False)
