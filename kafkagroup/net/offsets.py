@@ -156,19 +156,23 @@ class GroupOffsets:
         timeout: float,
         stands: Callable[[], bool] = lambda: True,
         epoch: Callable[[], int] | None = None,
+        topic_ids: Mapping[str, UUID] | None = None,
         meter: Meter | None = None,
     ) -> None:
         """Commit, trying again until `timeout` seconds have passed or the retries are used up, and
         as long as `stands` says that the identity is still a member of its generation. `epoch`
         answers the member's epoch where that moves on under an assignment that stands (KIP-848).
+        `topic_ids`: the topics that the offsets were read from, where that is known; of any other
+        the id that metadata has now.
 
         Raises: CommitFailedError when the identity is no longer a member of the generation,
         FencedError, BrokerError, TransportError.
         """
         last: Exception | None = None
         pauses = self.pauses()
-        # Of now: what was read of a topic must not be committed to one made anew under its name.
-        topic_ids = self._topic_ids(offsets)
+        # What was read of a topic must not be committed to one recreated under its name: so not by
+        # the id of metadata where the position has one, and not by name while metadata has none.
+        ids = self._topic_ids(offsets, topic_ids)
         with anyio.move_on_after(timeout):
             for retry in count():
                 if retry:
@@ -177,7 +181,7 @@ class GroupOffsets:
                     logger.info("group %s: commit is tried again: %s", self._group_id, last)
                     await pauses.wait()
                 try:
-                    await self._commit_once(identity, offsets, topic_ids, stands, epoch, meter)
+                    await self._commit_once(identity, offsets, ids, stands, epoch, meter)
                 except _Retry as again:
                     last = again.error
                     self._refused("committing", again.error)
@@ -371,8 +375,14 @@ class GroupOffsets:
         if (troubles := self._cluster.troubles).open:
             troubles.succeeded((self._group_id, what), anyio.current_time())
 
-    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> Mapping[str, UUID]:
-        return self._cluster.topic_ids({tp.topic for tp in partitions})
+    def _topic_ids(
+        self, partitions: Iterable[TopicPartition], known: Mapping[str, UUID] | None = None
+    ) -> Mapping[str, UUID]:
+        """The id of each topic, or none at all: a request goes by names or by ids."""
+        known = known or {}
+        others = {tp.topic for tp in partitions} - known.keys()
+        found = self._cluster.topic_ids(others)
+        return {**found, **known} if len(found) == len(others) else {}
 
     async def _broker(self) -> Broker:
         if self.coordinator is None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from uuid import UUID
 
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
@@ -92,6 +93,8 @@ class Positions:
 
     async def _look_up(self, lost: list[OwnedPartition]) -> None:
         fresh = [o for o in lost if not o.reset]
+        # Noted now: what is answered may be of a topic that metadata has replaced by then.
+        topic_ids = self._topic_ids(lost)
         if fresh and self._offsets is not None:
             found = await self._offsets.once([o.tp for o in fresh], self._unknown, self._member())
             for owned in fresh:
@@ -100,7 +103,7 @@ class Positions:
                 if (error := found.errors.get(owned.tp)) is not None:
                     self._failed(owned, error)
                 elif owned.tp in found.offsets:
-                    self._start_at_committed(owned, found.offsets[owned.tp])
+                    self._start_at_committed(owned, found.offsets[owned.tp], topic_ids)
             # The log may have been cut since: a broker that keeps a question would ask that late.
             self._validation.wake()
             self._found()
@@ -110,14 +113,17 @@ class Positions:
         await self._reset([o for o in lost if _is_lost(o) and o.reset])
 
     def _start_at_committed(
-        self, owned: OwnedPartition, committed: OffsetAndMetadata | None
+        self,
+        owned: OwnedPartition,
+        committed: OffsetAndMetadata | None,
+        topic_ids: Mapping[str, UUID],
     ) -> None:
         if committed is None:
             owned.reset = True
             return
         owned.start_at(committed.offset, leader_epoch=committed.leader_epoch)
         owned.committed = committed.offset
-        self._note_topic(owned)
+        owned.topic_id = topic_ids.get(owned.tp.topic, NO_ID)
 
     async def _reset(self, lost: list[OwnedPartition]) -> None:
         if not lost:
@@ -127,6 +133,7 @@ class Positions:
                 self._failed(owned, _no_policy(owned))
             return
         timestamp = _timestamp(self._policy)
+        topic_ids = self._topic_ids(lost)
         found = await self._log_offsets.once({o.tp: timestamp for o in lost})
         if timestamp >= 0:
             # No record is that young: the log's end is where the next one will be.
@@ -139,21 +146,22 @@ class Positions:
             if (error := found.errors.get(owned.tp)) is not None:
                 self._failed(owned, error)
             elif (at := found.offsets.get(owned.tp)) is not None and at.offset >= 0:
-                self._start(owned, at.offset)
+                self._start(owned, at.offset, topic_ids)
         self._found()
 
-    def _start(self, owned: OwnedPartition, offset: int) -> None:
+    def _start(self, owned: OwnedPartition, offset: int, topic_ids: Mapping[str, UUID]) -> None:
         logger.info("%s starts at %d (auto_offset_reset)", owned.tp, offset)
         failures = owned.attempts, owned.retry_at
         # A batch may still be open: at its end the position would go back there.
         self._delivery.relocate(owned.tp, offset)
-        self._note_topic(owned)
+        owned.topic_id = topic_ids.get(owned.tp.topic, NO_ID)
         # Kept: a reset that does not help would make a hot loop.
         owned.attempts, owned.retry_at = failures
 
-    def _note_topic(self, owned: OwnedPartition) -> None:
-        topic = self._cluster.metadata.topics.get(owned.tp.topic)
-        owned.topic_id = NO_ID if topic is None else topic.topic_id
+    def _topic_ids(self, asked: Iterable[OwnedPartition]) -> dict[str, UUID]:
+        """The topics that positions are asked for, by name, where metadata has them."""
+        known = self._cluster.metadata.topics
+        return {o.tp.topic: known[o.tp.topic].topic_id for o in asked if o.tp.topic in known}
 
 
 def _is_lost(owned: OwnedPartition) -> bool:

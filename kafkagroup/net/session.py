@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from uuid import UUID
 
 import anyio
 
@@ -32,6 +33,7 @@ from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
 from kafkagroup.net.trouble import Troubles
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["Session"]
 
@@ -316,6 +318,7 @@ class Session:
                     timeout=until - anyio.current_time(),
                     stands=stands,
                     epoch=lambda: self.generation_id,
+                    topic_ids=_topic_ids(owned.values()),
                     meter=self.history.meters.commit,
                 )
                 break
@@ -336,3 +339,8 @@ def _no_position(partitions: Iterable[OwnedPartition]) -> KafkaGroupError:
     if len(out_of_range) == len(ordered):
         return OffsetOutOfRangeError(out_of_range)
     return NoOffsetError(tuple(o.tp for o in ordered), out_of_range)
+
+
+def _topic_ids(owned: Iterable[OwnedPartition | None]) -> dict[str, UUID]:
+    """The topics that the positions are of, by name, where that is known."""
+    return {o.tp.topic: o.topic_id for o in owned if o is not None and o.topic_id != NO_ID}

@@ -470,6 +470,36 @@ async def test_what_was_read_of_a_topic_is_not_committed_to_one_made_anew(networ
         assert group.committed is None
 
 
+async def test_nor_where_metadata_has_the_new_topic_and_the_position_is_of_the_old(
+    network: Any,
+) -> None:
+    """Between the two the commit went by the new topic's id, and was stored."""
+    async with knowing_t(network) as group:
+        cluster = group.offsets._cluster
+        group.owned.topic_id = cluster.metadata.topics["t"].topic_id
+        group.kafka.delete_topic("t")
+        group.kafka.create_topic("t", 2)
+        await cluster.refresh()
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7, timeout=3)
+        assert caught.value.code == E.UNKNOWN_TOPIC_ID
+        assert group.committed is None
+
+
+async def test_nor_where_metadata_has_no_topic_of_that_name(network: Any) -> None:
+    """The commit went by name, and was stored once there was a topic of the name again."""
+    async with knowing_t(network) as group:
+        cluster = group.offsets._cluster
+        group.owned.topic_id = cluster.metadata.topics["t"].topic_id
+        group.kafka.delete_topic("t")
+        await cluster.refresh()
+        group.kafka.create_topic("t", 2)
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7, timeout=3)
+        assert caught.value.code == E.UNKNOWN_TOPIC_ID
+        assert group.committed is None
+
+
 async def test_a_look_up_finds_the_topic_that_was_made_anew(network: Any) -> None:
     async with knowing_t(network) as group:
         group.kafka.delete_topic("t")

@@ -12,6 +12,7 @@ import pytest
 
 from kafkagroup import Consumer
 from kafkagroup.errors import BrokerError, ErrorCode, OffsetOutOfRangeError, broker_error
+from kafkagroup.net.offsets import CommittedOffsets, GroupOffsets
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.fetch import FetchRequest
@@ -481,6 +482,29 @@ async def test_a_topic_made_anew_before_the_first_fetch(reading: Any) -> None:
             make_anew(kafka, 20)
             await anyio.sleep(5)
             c.resume(TP)
+            assert await values_of(c, 1) == ["new 0"]
+
+
+async def test_a_topic_made_anew_while_its_committed_offset_is_on_its_way(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer was of the old topic, and counted as one of the new: its start was skipped."""
+    once = GroupOffsets.once
+    slow = [True]
+
+    async def answered_late(self: GroupOffsets, *asked: Any) -> CommittedOffsets:
+        found = await once(self, *asked)
+        if slow:
+            slow.clear()
+            make_anew(kafka, 20)
+            await self._cluster.refresh()
+        return found
+
+    async with reading() as (kafka, consumer):
+        await commit(consumer(group_id="g"), 8, -1)
+        monkeypatch.setattr(GroupOffsets, "once", answered_late)
+        async with consumer(group_id="g") as c:
+            await c.assign([TP])
             assert await values_of(c, 1) == ["new 0"]
 
 
