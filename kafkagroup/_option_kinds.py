@@ -210,15 +210,24 @@ class Option:
             raise ConfigurationError(f"{name}={value!r}; expected {expected}")
         noun = f"{kind.noun}, " if kind.noun else ""
         nothing = " or None" if self.default is None else ""
-        raise ConfigurationError(
-            f"{name}={value!r} is {_described(value)}; expected {noun}{expected}{nothing}"
-        )
+        raise ConfigurationError(f"{name}{_described(value)}; expected {noun}{expected}{nothing}")
 
 
 def _described(value: object) -> str:
-    """What a value of the wrong type is, in words."""
-    known = {str: "a string", bytes: "bytes", bool: "a boolean", type(None): "not a value"}
-    return known.get(type(value)) or f"of type {type(value).__name__}"
+    """A value of the wrong type. What may hold a secret is not shown."""
+    match value:
+        case None:
+            return "=None"
+        case str():
+            return f"={value!r} is a string"
+        case bool():
+            return f"={value!r} is a boolean"
+        case bytes():
+            return f"={value!r} is bytes"
+        case int() | float():
+            return f"={value!r} is a number"
+        case _:
+            return f" is of type {type(value).__name__}"
 
 
 def option(kind: Kind, default: object, text: str, *, otherwise: object = None) -> Any:

@@ -9,19 +9,30 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, cast, overload
 
 import anyio
 
+from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._values import evolve
 from kafkagroup.assign import Assignor
 from kafkagroup.consume.conversion import Conversion
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.lag import behind
 from kafkagroup.consume.owned import UNKNOWN
-from kafkagroup.consume.subscription import checked_pattern, checked_topics
+from kafkagroup.consume.partitions import (
+    ByPartition,
+    Partition,
+    Partitions,
+    offset_of,
+    offsets_of,
+    partition_of,
+    partitions_of,
+    times_of,
+)
+from kafkagroup.consume.subscription import Topics, checked_pattern, checked_topics
 from kafkagroup.errors import (
     ConfigurationError,
     ConsumerClosedError,
@@ -80,11 +91,15 @@ class Consumer(Service):
 
     Also `await start()` and `await stop()` on asyncio, from any task, and
     `nursery.start(consumer.run)` on trio. One task iterates at a time.
+
+    Calls take topics by name, several as arguments or in a list. They take a partition as
+    `TopicPartition("orders", 0)` or `("orders", 0)`, and several as arguments or in an iterable.
     """
 
+    @explains_unknown_options
     def __init__(
         self,
-        *topics: str,
+        *topics: Topics,
         bootstrap_servers: str | Sequence[str] = "localhost:9092",
         group_id: str | None = None,
         pattern: str | re.Pattern[str] | None = None,
@@ -258,7 +273,9 @@ class Consumer(Service):
 
     # ------------------------------------------------------------ what is consumed
 
-    async def subscribe(self, *topics: str, pattern: str | re.Pattern[str] | None = None) -> None:
+    async def subscribe(
+        self, *topics: Topics, pattern: str | re.Pattern[str] | None = None
+    ) -> None:
         """Consume these topics from now on, or those whose whole name matches a pattern, instead of
         what was subscribed to before.
 
@@ -292,7 +309,7 @@ class Consumer(Service):
         if self._engine is not None:
             await self._engine.let_go("the consumer unsubscribed")
 
-    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    async def assign(self, partitions: Partitions) -> None:
         """Consume exactly these partitions, without membership. With a `group_id`, offsets are
         read from it and committed to it.
 
@@ -303,7 +320,7 @@ class Consumer(Service):
         self._raise_if_over()
         self._forget_own_hand()
         self._manual = True
-        wanted = {TopicPartition(*tp) for tp in partitions}
+        wanted = set(partitions_of(partitions))
         if self._engine is None:
             self._delivery.own(sorted(wanted))
         else:
@@ -364,37 +381,50 @@ class Consumer(Service):
 
     # ------------------------------------------------------------ positions and commits
 
-    async def position(self, partition: TopicPartition) -> int:
+    async def position(self, partition: Partition) -> int:
         """Offset of the next record of a partition; waits while it is being looked up.
 
         Raises: NotAssignedError; NoOffsetError, OffsetOutOfRangeError or BrokerError where it
         cannot be found, until the application seeks.
         """
+        tp = partition_of(partition)
         while True:
             self._raise_if_closed()
-            owned = self._delivery.owned.get(partition)
+            owned = self._delivery.owned.get(tp)
             if owned is None:
-                raise NotAssignedError(f"{partition} is not assigned to this consumer")
+                raise NotAssignedError(f"{tp} is not assigned to this consumer")
             self._session.raise_without_position(owned)
             if owned.position != UNKNOWN:
                 return owned.position
             await self._session.changed.wait()
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on with the record at `offset`. A record in hand of the partition is not processed.
+    @overload
+    def seek(self, partition: Partition, offset: int) -> None: ...
+
+    @overload
+    def seek(self, topic: str, number: int, offset: int, /) -> None: ...
+
+    def seek(
+        self, partition: Partition | str, offset: int, offset_of_topic: int | None = None
+    ) -> None:
+        """Go on with the record at `offset`: `seek(tp, 5)`, or `seek("orders", 0, 5)`. A record in
+        hand of the partition is not processed.
 
         What lies below `offset` counts as dealt with from here on, whether it was delivered or not:
         the next commit, automatic or asked for, is of `offset`, as with Kafka's own client, and one
         that has been made of more goes back.
         Raises: NotAssignedError.
         """
-        self._session.seek(TopicPartition(*partition), offset)
+        if offset_of_topic is not None:
+            partition, offset = (cast(str, partition), offset), offset_of_topic
+        tp = partition_of(partition)
+        self._session.seek(tp, offset_of(tp, offset))
         if self._engine is not None:
             self._engine.wake()
 
     async def commit(
         self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        offsets: ByPartition[int | OffsetAndMetadata] | None = None,
         *,
         note: str = "",
     ) -> None:
@@ -415,14 +445,7 @@ class Consumer(Service):
             self._session.count_processed()
             await self._session.commit_processed(timeout, note)
             return
-        given = {
-            TopicPartition(*tp): o if isinstance(o, OffsetAndMetadata) else OffsetAndMetadata(o)
-            for tp, o in offsets.items()
-        }
-        negative = [tp for tp, o in given.items() if o.offset < 0]
-        if negative:
-            raise ConfigurationError(f"the offset for {negative[0]} is negative")
-        if given:
+        if given := offsets_of(offsets):
             await self._session.commit(given, timeout, note)
 
     def processed(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -432,7 +455,7 @@ class Consumer(Service):
         return self._delivery.processed()
 
     async def committed(
-        self, partitions: Iterable[TopicPartition] | None = None
+        self, partitions: Partitions | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets, of these partitions or of the assigned ones; None where
         there is none.
@@ -444,7 +467,7 @@ class Consumer(Service):
         if offsets is None:
             raise ConfigurationError("a consumer without group_id has no committed offsets")
         wanted = self.assignment() if partitions is None else partitions
-        return await offsets.committed([TopicPartition(*tp) for tp in wanted])
+        return await offsets.committed(partitions_of(wanted))
 
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is to its group, for a transactional producer (KIP-447)."""
@@ -546,7 +569,7 @@ class Consumer(Service):
 
     # ------------------------------------------------------------ pausing
 
-    def pause(self, *partitions: TopicPartition) -> None:
+    def pause(self, *partitions: Partitions) -> None:
         """Hand out nothing of these partitions, and fetch nothing more; they stay assigned.
 
         A pause lasts as long as the assignment of the partition: one that a rebalance takes away
@@ -556,7 +579,7 @@ class Consumer(Service):
         for tp in self._assigned(partitions):
             self._delivery.pause(tp)
 
-    def resume(self, *partitions: TopicPartition) -> None:
+    def resume(self, *partitions: Partitions) -> None:
         """Go on with paused partitions. Raises: NotAssignedError."""
         for tp in self._assigned(partitions):
             self._delivery.resume(tp)
@@ -567,9 +590,9 @@ class Consumer(Service):
         """The assigned partitions that are paused."""
         return frozenset(tp for tp in self.assignment() if self._delivery.owned[tp].paused)
 
-    def _assigned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def _assigned(self, partitions: Sequence[Partitions]) -> list[TopicPartition]:
         assigned = self.assignment()
-        wanted = [TopicPartition(*tp) for tp in partitions]
+        wanted = partitions_of(*partitions)
         for tp in wanted:
             if tp not in assigned:
                 raise NotAssignedError(f"{tp} is not assigned to this consumer")
@@ -577,32 +600,27 @@ class Consumer(Service):
 
     # ------------------------------------------------------------ the logs
 
-    async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int]:
+    async def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The first offset that each log still has. Any partitions; waits for their leaders, at
         most `request_timeout_ms`.
 
         Raises: BrokerError, RequestTimeoutError.
         """
-        found = await self._log_offsets(dict.fromkeys(partitions, EARLIEST))
+        found = await self._log_offsets(dict.fromkeys(partitions_of(partitions), EARLIEST))
         return {tp: at.offset for tp, at in found.items()}
 
-    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    async def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset that the next record of each log gets; under read_committed, the last stable
         offset. As `beginning_offsets`."""
-        found = await self._log_offsets(dict.fromkeys(partitions, LATEST))
+        found = await self._log_offsets(dict.fromkeys(partitions_of(partitions), LATEST))
         return {tp: at.offset for tp, at in found.items()}
 
     async def offsets_for_times(
-        self, times: Mapping[TopicPartition, int]
+        self, times: ByPartition[int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of each log at or after a time (milliseconds since the epoch); None
         where there is none. As `beginning_offsets`."""
-        negative = [tp for tp, at in times.items() if at < 0]
-        if negative:
-            raise ConfigurationError(f"the time for {negative[0]} is negative")
-        found = await self._log_offsets(times)
+        found = await self._log_offsets(times_of(times))
         return {tp: at if at.offset >= 0 else None for tp, at in found.items()}
 
     async def lag(self) -> dict[TopicPartition, int]:
@@ -616,28 +634,27 @@ class Consumer(Service):
         positions = {tp: await self.position(tp) for tp in assigned & self.assignment()}
         return {tp: behind(position, ends[tp]) for tp, position in positions.items()}
 
-    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+    async def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Go on at the logs' starts: of these, or of all that is assigned."""
         for tp, offset in (await self.beginning_offsets(self._chosen(partitions))).items():
             self.seek(tp, offset)
 
-    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+    async def seek_to_end(self, *partitions: Partitions) -> None:
         """Go on at the logs' ends: of these, or of all that is assigned."""
         for tp, offset in (await self.end_offsets(self._chosen(partitions))).items():
             self.seek(tp, offset)
 
-    def _chosen(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    def _chosen(self, partitions: Sequence[Partitions]) -> list[TopicPartition]:
         self._raise_if_closed()
         return self._assigned(partitions or sorted(self.assignment()))
 
     async def _log_offsets(
-        self, timestamps: Mapping[TopicPartition, int]
+        self, wanted: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         self._raise_if_closed()
         if self._engine is None:
             raise ConsumerClosedError("the consumer is not started; use `async with` or start()")
         timeout = self._options.request_timeout
-        wanted = {TopicPartition(*tp): at for tp, at in timestamps.items()}
         try:
             with anyio.fail_after(timeout):
                 return await self._engine.log_offsets.at(wanted)

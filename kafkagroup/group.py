@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import ConfigurationError, ConsumerClosedError, broker_error
 from kafkagroup.member.state import Config, Member
@@ -261,6 +262,7 @@ class GroupMember(Service):
     `gc.freeze()` once they have started, and what they have is gone through no more.
     """
 
+    @explains_unknown_options
     def __init__(
         self,
         group_id: str,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import anyio
 
+from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup.admin.asking import AskingService
 from kafkagroup.errors import (
     BrokerError,
@@ -65,6 +66,7 @@ class Producer(AskingService):
     Also `await start()` and `await stop()` on asyncio, and `nursery.start(producer.run)` on trio.
     """
 
+    @explains_unknown_options
     def __init__(
         self,
         *,

@@ -15,7 +15,7 @@ import kafkagroup
 PACKAGE = Path(kafkagroup.__file__).parent
 
 _CORE = {"_values", "types", "errors", "wire", "assign"}
-_OPTIONS = {"options", "_option_kinds"}
+_OPTIONS = {"options", "_option_kinds", "_foreign_options"}
 _ENGINE = _CORE | _OPTIONS | {"member", "consume", "net"}
 _PUBLIC = {"", "types", "errors", "options", "consumer", "group", "recipes", "admin", "producer"}
 
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"types"},
     "wire": {"_uncompiled", "_values", "types", "errors"},
     "assign": {"_values", "types", "errors"},
+    "_foreign_options": set(),
     "_option_kinds": {"_values", "errors"},
     "options": _CORE | _OPTIONS,
     "member": _CORE,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafkagroup import Admin, Consumer, GroupMember, MemberOptions
+from kafkagroup import Admin, Consumer, GroupMember, GroupProtocol, MemberOptions
 from kafkagroup._option_kinds import declared
 from kafkagroup._values import REQUIRED
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor, roundrobin_assignor
@@ -231,11 +231,16 @@ def test_a_close_timeout_is_finite(value: float) -> None:
             (
                 {"auto_offset_reset": value},
                 (
-                    f"auto_offset_reset={value!r}; expected 'earliest', 'latest', 'none'"
+                    f"auto_offset_reset={value!r}{unlike}; expected 'earliest', 'latest', 'none'"
                     " or a timedelta back from now"
                 ),
             )
-            for value in ("smallest", None, 5, timedelta(seconds=-1))
+            for value, unlike in (
+                ("smallest", ""),
+                (None, ""),
+                (5, " is a number"),
+                (timedelta(seconds=-1), ""),
+            )
         ),
         (
             {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 6_000},
@@ -312,3 +317,125 @@ def test_line_40_auto_is_classic_where_an_assignor_of_the_clients_is_asked_for()
 def test_line_41_a_pattern_goes_to_the_server_with_its_flags() -> None:
     patterns = (re.compile("a.*"), re.compile("a.*", re.IGNORECASE | re.DOTALL))
     assert [server_pattern(p) for p in patterns] == ["a.*", "(?is)a.*"]
+
+
+BOOLEANS = ["enable_auto_commit", "check_crcs", "heartbeat_thread", "views"]
+DURATIONS = ["session_timeout_ms", "request_timeout_ms", "fetch_max_wait_ms", "close_timeout"]
+COUNTS = ["fetch_max_bytes", "queued_max_records", "offsets_commit_max_retries"]
+NAMES = ["group_id", "client_id", "group_instance_id", "client_rack", "group_remote_assignor"]
+FUNCTIONS = ["on_partitions_revoked", "value_deserializer", "partition_loads"]
+
+
+SERVERS = "'host:port,host:port' or a list of 'host:port'"
+
+
+def refused(name: str, value: object) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        checked(**{name: value})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", BOOLEANS)
+def test_a_switch_takes_true_and_false_alone(name: str) -> None:
+    """A variable of the environment is a string, and "false" counted as true: it committed."""
+    said = f"{name}='false' is a string; expected True or False"
+    assert refused(name, "false") == said
+    assert refused(name, 0) == f"{name}=0 is a number; expected True or False"
+    assert refused(name, None) == f"{name}=None; expected True or False"
+
+
+def test_a_switch_with_a_default_of_its_own_takes_none_as_well() -> None:
+    assert refused("leave_group_on_close", "no") == (
+        "leave_group_on_close='no' is a string; expected True or False or None"
+    )
+
+
+@pytest.mark.parametrize("name", DURATIONS + COUNTS)
+def test_a_number_is_no_string_and_no_boolean(name: str) -> None:
+    said = refused(name, "10000")
+    assert said.startswith(f"{name}='10000' is a string; expected a ")
+    assert f" to {MOST}" in said
+    assert refused(name, True).startswith(f"{name}=True is a boolean; expected a ")
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_count_is_whole(name: str) -> None:
+    assert refused(name, 1.5).startswith(f"{name}=1.5 is a number; expected a whole number, ")
+
+
+def test_a_duration_that_was_computed_may_have_a_fraction() -> None:
+    assert checked(session_timeout_ms=1.5 * 4_001).session_timeout == 6.0015
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_a_string(name: str) -> None:
+    nothing = "" if name == "client_id" else " or None"
+    assert refused(name, 5) == f"{name}=5 is a number; expected a string{nothing}"
+    assert refused(name, b"g") == f"{name}=b'g' is bytes; expected a string{nothing}"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_callback_is_called(name: str) -> None:
+    assert refused(name, "f") == f"{name}='f' is a string; expected a function or None"
+
+
+@pytest.mark.parametrize("name", ["group_protocol", "isolation_level"])
+def test_one_of_several_lists_them(name: str) -> None:
+    for value in ("new", None, 1):
+        assert refused(name, value).partition("; expected one of ")[2].startswith("['")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "bootstrap_servers",
+            [("h", 9092)],
+            f"bootstrap_servers is of type list; expected {SERVERS}",
+        ),
+        (
+            "bootstrap_servers",
+            None,
+            f"bootstrap_servers=None; expected {SERVERS}",
+        ),
+        ("pattern", 5, "pattern=5 is a number; expected a regular expression or None"),
+        (
+            "assignors",
+            "range",
+            "assignors='range' is a string; expected a list of assignors or None",
+        ),
+        (
+            "assignors",
+            range_assignor,
+            "assignors is of type function; expected a list of assignors or None",
+        ),
+        ("membership", 5, "membership=5 is a number; expected a ZooKeeperMembership or None"),
+    ],
+)
+def test_what_has_another_shape(name: str, value: object, message: str) -> None:
+    assert refused(name, value) == message
+
+
+def test_what_may_hold_a_secret_is_not_shown() -> None:
+    given = {"sasl.password": "secret"}
+    assert refused("group_id", given) == "group_id is of type dict; expected a string or None"
+    with pytest.raises(ConfigurationError, match=r"^security is a dict; expected"):
+        Consumer(security=given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("client", [GroupMember, Admin, Producer])
+def test_the_other_clients_check_alike(client: Any) -> None:
+    positional = ("g", GroupProtocol("t", "n", b"", dict)) if client is GroupMember else ()
+    for name, value, message in (
+        ("request_timeout_ms", "10000", "is a string; expected a number, 1 to"),
+        ("client_id", 5, "is a number; expected a string"),
+        ("retry_backoff_max_ms", 50, "=50; expected 100 to"),
+        ("security", {}, "security is a dict"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            client(*positional, **{name: value})
+
+
+def test_a_producer_names_its_codecs() -> None:
+    with pytest.raises(ConfigurationError, match=r"^compression='gzip' is a string; expected"):
+        Producer(compression="gzip")  # type: ignore[arg-type]

@@ -6,14 +6,16 @@ joins no group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
+from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup.admin import describing, lag, offsets, removing, reset, spec
 from kafkagroup.admin.asking import AskingService, named
 from kafkagroup.admin.lag import PartitionLag
 from kafkagroup.admin.reset import OffsetPlan, ResetTo
 from kafkagroup.admin.values import GroupDescription, GroupList, GroupListing, GroupState, GroupType
 from kafkagroup.assign import GroupSpec
+from kafkagroup.consume.partitions import ByPartition, Partitions, offsets_of, partitions_of
 from kafkagroup.errors import BrokerError, ConfigurationError, IllegalStateError, KafkaGroupError
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import Node
@@ -37,6 +39,7 @@ class Admin(AskingService):
     Also `await start()` and `await stop()` on asyncio, and `nursery.start(admin.run)` on trio.
     """
 
+    @explains_unknown_options
     def __init__(
         self,
         *,
@@ -163,9 +166,7 @@ class Admin(AskingService):
         """
         return await lag.measure(self._asking, await self.committed(group_ids))
 
-    async def alter_offsets(
-        self, group_id: str, to: Mapping[TopicPartition, OffsetAndMetadata | int]
-    ) -> None:
+    async def alter_offsets(self, group_id: str, to: ByPartition[int | OffsetAndMetadata]) -> None:
         """Commit offsets for a group without members; one that does not exist is made.
 
         Raises: BrokerError NON_EMPTY_GROUP while there are members, UNKNOWN_TOPIC_OR_PARTITION,
@@ -173,14 +174,10 @@ class Admin(AskingService):
         have been changed; TransportError.
         """
         named([group_id])
-        values = {
-            TopicPartition(*tp): OffsetAndMetadata(at) if isinstance(at, int) else at
-            for tp, at in to.items()
-        }
-        await offsets.alter(self._asking, group_id, values)
+        await offsets.alter(self._asking, group_id, offsets_of(to))
 
     async def delete_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition]
+        self, group_id: str, partitions: Partitions
     ) -> dict[TopicPartition, BrokerError | None]:
         """Forget what a group has committed for these; answers None for each, or why its offset is
         kept: GROUP_SUBSCRIBED_TO_TOPIC while a member subscribes to the topic.
@@ -189,13 +186,13 @@ class Admin(AskingService):
         consumers; TransportError.
         """
         named([group_id])
-        wanted = [TopicPartition(*tp) for tp in partitions]
+        wanted = partitions_of(partitions)
         return await self._asking.once(lambda cluster: offsets.delete(cluster, group_id, wanted))
 
     async def plan_reset(
         self,
         group_id: str,
-        partitions: Iterable[TopicPartition] | None = None,
+        partitions: Partitions | None = None,
         *,
         to: ResetTo | None = None,
         shift: int | None = None,
@@ -208,14 +205,14 @@ class Admin(AskingService):
         Raises: ConfigurationError; BrokerError; TransportError.
         """
         committed = await self._committed(group_id)
-        wanted = None if partitions is None else [TopicPartition(*tp) for tp in partitions]
+        wanted = None if partitions is None else partitions_of(partitions)
         return await reset.plan(self._asking, group_id, committed, wanted, to, shift)
 
     async def plan_offsets(
-        self, group_id: str, to: Mapping[TopicPartition, OffsetAndMetadata]
+        self, group_id: str, to: ByPartition[int | OffsetAndMetadata]
     ) -> OffsetPlan:
         """A plan to commit these offsets, such as those that `offsets_from_json` has read."""
-        return reset.planned(group_id, await self._committed(group_id), to)
+        return reset.planned(group_id, await self._committed(group_id), offsets_of(to))
 
     async def apply(self, plan: OffsetPlan) -> None:
         """Commit what the plan says, all of it that changes anything.

@@ -13,7 +13,6 @@ from kafkagroup.admin.spec import topics_metadata
 from kafkagroup.errors import (
     BrokerError,
     CommitFailedError,
-    ConfigurationError,
     ErrorCode,
     RemoteProtocolError,
     broker_error,
@@ -55,9 +54,6 @@ async def alter(
     asking: Asking, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> None:
     """What `Admin.alter_offsets` does."""
-    for tp, offset in offsets.items():
-        if offset.offset < 0:
-            raise ConfigurationError(f"the offset for {tp} is negative")
     if not offsets:
         return
     # The commit would be tried again for as long as there is time: a topic just made is not known

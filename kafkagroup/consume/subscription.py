@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from typing import TypeAlias
 
 from kafkagroup.errors import ConfigurationError
 
-__all__ = ["checked_pattern", "checked_topics", "server_pattern"]
+__all__ = ["Topics", "checked_pattern", "checked_topics", "server_pattern"]
 
 
-def checked_topics(topics: Iterable[str]) -> frozenset[str]:
-    """The names of topics. Raises: ConfigurationError."""
-    names = frozenset(topics)
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise ConfigurationError(f"{name!r} is no topic name; expected a string")
-    return names
+Topics: TypeAlias = str | Sequence[str] | Set[str]
+"""One topic or several: by name, never a mapping of options."""
+
+
+def checked_topics(topics: Iterable[Topics]) -> frozenset[str]:
+    """The names in several arguments, each one of them or a list of them.
+
+    Raises: ConfigurationError.
+    """
+    names: set[str] = set()
+    for given in topics:
+        several = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+        names.update(map(_checked_topic, given if several else (given,)))
+    return frozenset(names)
+
+
+def _checked_topic(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        hint = "; give pattern= for topics that match" if isinstance(name, re.Pattern) else ""
+        raise ConfigurationError(f"{name!r} is no topic name; expected a string{hint}")
+    return name
 
 
 def checked_pattern(
-    pattern: str | re.Pattern[str] | None, topics: Sequence[str]
+    pattern: str | re.Pattern[str] | None, topics: Collection[Topics]
 ) -> re.Pattern[str] | None:
     """The pattern, if there is one, in whose place there must be no topics.
 

@@ -299,5 +299,5 @@ async def test_one_of_two_ways_to_name_a_member(embedded):
             await admin.remove_member("g")
         with pytest.raises(ConfigurationError, match="expected several group ids, not 'g' alone"):
             await admin.delete_groups("g")
-        with pytest.raises(ConfigurationError, match="the offset for t/0 is negative"):
+        with pytest.raises(ConfigurationError, match="the offset for t/0 is -1; expected"):
             await admin.alter_offsets("g", {TopicPartition("t", 0): -1})

@@ -35,7 +35,7 @@ async def test_offsets_of_any_log(bootstrap, name, fill):
                 empty: None,
             }
             assert await consumer.offsets_for_times({full: 99_999}) == {full: None}
-        with pytest.raises(ConfigurationError, match="is negative"):
+        with pytest.raises(ConfigurationError, match="is -1; expected milliseconds"):
             await consumer.offsets_for_times({full: -1})
 
 

@@ -1,0 +1,164 @@
+"""What a constructor answers to a keyword that it does not have.
+
+Options of other clients are answered with the option or method that does their job here, misspelt
+ones with the nearest name. Nothing here is used unless a call is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+__all__ = ["explains_unknown_options"]
+
+Init = TypeVar("Init", bound=Callable[..., None])
+
+_RENAMED = {
+    "auto_commit_enable": "enable_auto_commit",
+    "brokers": "bootstrap_servers",
+    "compression_codec": "compression",
+    "compression_type": "compression",
+    "consumer_group": "group_id",
+    "default_api_timeout_ms": "request_timeout_ms",
+    "deserializer": "value_deserializer",
+    "fetch_message_max_bytes": "max_partition_fetch_bytes",
+    "fetch_wait_max_ms": "fetch_max_wait_ms",
+    "group": "group_id",
+    "hosts": "bootstrap_servers",
+    "message_timeout_ms": "delivery_timeout_ms",
+    "metadata_broker_list": "bootstrap_servers",
+    "partition_assignment_strategy": "assignors",
+    "queued_max_messages": "queued_max_records",
+    "queued_max_messages_kbytes": "fetch_max_bytes",
+    "queued_min_messages": "queued_max_records",
+    "receive_message_max_bytes": "max_frame_bytes",
+    "reconnect_backoff_max_ms": "retry_backoff_max_ms",
+    "reconnect_backoff_ms": "retry_backoff_ms",
+    "retries": "delivery_timeout_ms",
+    "socket_timeout_ms": "request_timeout_ms",
+    "topic_metadata_refresh_interval_ms": "metadata_max_age_ms",
+}
+"""Another client's option -> ours."""
+
+_SECURITY = {
+    "sasl_mechanisms": "sasl_mechanism",
+    "sasl_oauth_token_provider": "sasl_oauthbearer_token",
+    "sasl_plain_password": "sasl_password",
+    "sasl_plain_username": "sasl_username",
+    "ssl_cafile": "ssl_ca_location",
+    "ssl_certfile": "ssl_certificate_location",
+    "ssl_check_hostname": "ssl_endpoint_identification_algorithm",
+    "ssl_ciphers": "ssl_context",
+    "ssl_crlfile": "ssl_context",
+    "ssl_keyfile": "ssl_key_location",
+    "ssl_password": "ssl_key_password",
+}
+"""Another client's option of TLS or SASL -> the argument of `Security`, if it has another name."""
+
+_NO_KERBEROS = "there is no GSSAPI; security=Security(sasl_mechanism=...) takes one of your own"
+_SYSTEM = "there is nothing to set: the system's default is used"
+_METRICS = "metrics() returns the figures, and kafkagroup.exporters exports them"
+_NOT_WRITTEN = "write() returns when all replicas in sync have the records, each at least once"
+
+_ANSWERS = {
+    "acks": _NOT_WRITTEN,
+    "allow_auto_create_topics": "asking for a topic never creates it",
+    "api_version": "there is nothing to set: versions are negotiated with each broker",
+    "api_version_auto_timeout_ms": "there is nothing to set: see request_timeout_ms",
+    "batch_size": "write() makes batches of the records that it is given",
+    "bootstrap_timeout_ms": "see request_timeout_ms and retry_backoff_ms",
+    "client_dns_lookup": "every address that a name has is tried in turn",
+    "connections_max_idle_ms": "connections stay open while the client runs",
+    "consumer_timeout_ms": "pass timeout to getmany(), or use getone() within anyio.fail_after()",
+    "default_offset_commit_callback": "await commit(), or read events() and metrics()",
+    "enable_auto_offset_store": "a record counts as processed when the next one is asked for",
+    "enable_idempotence": _NOT_WRITTEN,
+    "enable_incremental_fetch_sessions": "they are used where the broker has them",
+    "enable_partition_eof": "compare position() with end_offsets()",
+    "error_cb": "errors are raised by the call that they concern",
+    "kafka_client": "each client has its own connections",
+    "key_serializer": "write() takes bytes",
+    "linger_ms": "write() sends at once",
+    "logger": "the loggers are named after modules: logging.getLogger('kafkagroup')",
+    "loop": "the running event loop is used",
+    "max_batch_size": "write() makes batches of the records that it is given",
+    "max_in_flight_requests_per_connection": "there is nothing to set",
+    "max_poll_records": "pass max_records to getmany() or batches()",
+    "max_request_size": "write() makes batches that brokers take",
+    "metric_group_prefix": _METRICS,
+    "metric_reporters": _METRICS,
+    "metrics_enabled": _METRICS,
+    "metrics_num_samples": _METRICS,
+    "metrics_sample_window_ms": _METRICS,
+    "on_commit": "await commit(), or read events() and metrics()",
+    "partitioner": "pass partition to write()",
+    "proxy_url": "there are no proxies",
+    "rebalance_listener": "give on_partitions_assigned, on_partitions_revoked, on_partitions_lost",
+    "receive_buffer_bytes": _SYSTEM,
+    "sasl_kerberos_domain_name": _NO_KERBEROS,
+    "sasl_kerberos_name": _NO_KERBEROS,
+    "sasl_kerberos_service_name": _NO_KERBEROS,
+    "selector": "the running event loop is used",
+    "send_buffer_bytes": _SYSTEM,
+    "socket_options": _SYSTEM,
+    "socks5_proxy": "there are no proxies",
+    "statistics_interval_ms": _METRICS,
+    "stats_cb": _METRICS,
+    "topic": "topics are positional arguments",
+    "topics": "topics are positional arguments",
+    "transaction_timeout_ms": _NOT_WRITTEN,
+    "transactional_id": _NOT_WRITTEN,
+    "value_serializer": "write() takes bytes",
+}
+"""Another client's option -> what does its job where that is no option."""
+
+
+def explains_unknown_options(init: Init) -> Init:
+    """Let a constructor say what to write instead of a keyword that it does not have.
+
+    The signature stays closed: type checkers refuse such a keyword, and see the function as it is.
+    """
+    code = init.__code__
+    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+
+    @wraps(init)
+    def checked(self: object, *args: Any, **options: Any) -> None:
+        client = type(self).__name__
+        if args and isinstance(args[0], Mapping):
+            # Values are not shown: a password may be among them.
+            raise TypeError(
+                f"{client}() takes options as keyword arguments, not as a mapping"
+                f"{_answers(map(str, args[0]), names)}"
+            )
+        unknown = [name for name in options if name not in names]
+        if unknown:
+            raise TypeError(
+                f"{client}() has no option {', '.join(unknown)}{_answers(unknown, names)}"
+            )
+        init(self, *args, **options)
+
+    return cast(Init, checked)
+
+
+def _answers(unknown: Iterable[str], names: Collection[str]) -> str:
+    found = (_answer(name, names) for name in unknown)
+    return "".join(f"; {answer}" for answer in dict.fromkeys(found) if answer)
+
+
+def _answer(name: str, names: Collection[str]) -> str | None:
+    """What to write instead; None where nothing is like it."""
+    from difflib import get_close_matches
+
+    option = re.sub("[.-]", "_", name.lower())
+    if option in names:
+        return f"{name} is {option}"
+    if (ours := _RENAMED.get(option)) in names:
+        return f"{name} is {ours} here"
+    if option in _ANSWERS:
+        return f"{name}: {_ANSWERS[option]}"
+    if option in _SECURITY or option.startswith(("security_", "ssl_", "sasl_")):
+        return f"{name} is security=kafkagroup.Security({_SECURITY.get(option, option)}=...)"
+    near = get_close_matches(option, names, 1, 0.8)
+    return f"did you mean {near[0]}?" if near else None

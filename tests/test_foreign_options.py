@@ -1,0 +1,129 @@
+"""Keywords that a constructor does not have: the answer says what to write instead."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from typing import Any
+
+import aiokafka
+import pytest
+
+from kafkagroup import Admin, Consumer, GroupMember, GroupProtocol, Security
+from kafkagroup._foreign_options import _ANSWERS, _RENAMED, _SECURITY
+from kafkagroup.producer import Producer
+
+with warnings.catch_warnings():
+    # Reads its schemas by a function that Python has deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+
+CLIENTS: Any = [Consumer, GroupMember, Admin, Producer]
+
+
+def options_of(client: Any) -> set[str]:
+    return set(inspect.signature(client).parameters) - {"topics"}
+
+
+def answer(client: Any, /, *args: Any, **options: Any) -> str:
+    with pytest.raises(TypeError) as caught:
+        client(*args, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (
+            "security_protocol",
+            "security_protocol is security=kafkagroup.Security(security_protocol=...)",
+        ),
+        ("sasl_mechanism", "sasl_mechanism is security=kafkagroup.Security(sasl_mechanism=...)"),
+        (
+            "sasl_plain_username",
+            "sasl_plain_username is security=kafkagroup.Security(sasl_username=...)",
+        ),
+        (
+            "ssl.ca.location",
+            "ssl.ca.location is security=kafkagroup.Security(ssl_ca_location=...)",
+        ),
+        ("max_poll_records", "max_poll_records: pass max_records to getmany() or batches()"),
+        (
+            "partition_assignment_strategy",
+            "partition_assignment_strategy is assignors here",
+        ),
+        ("session.timeout.ms", "session.timeout.ms is session_timeout_ms"),
+        ("group.id", "group.id is group_id"),
+        ("GROUP_ID", "GROUP_ID is group_id"),
+        ("gropu_id", "did you mean group_id?"),
+        ("loop", "loop: the running event loop is used"),
+        ("topics", "topics: topics are positional arguments"),
+    ],
+)
+def test_an_option_of_another_client(option: str, said: str) -> None:
+    assert answer(Consumer, **{option: 1}) == f"Consumer() has no option {option}; {said}"
+
+
+def test_an_option_that_is_like_none() -> None:
+    assert answer(Consumer, xyzzy=1) == "Consumer() has no option xyzzy"
+
+
+def test_several_at_once_are_answered_together_and_without_their_values() -> None:
+    said = answer(Consumer, "t", sasl_plain_password="secret", api_version=(0, 9))
+    assert said == (
+        "Consumer() has no option sasl_plain_password, api_version; sasl_plain_password is"
+        " security=kafkagroup.Security(sasl_password=...); api_version: there is nothing to set:"
+        " versions are negotiated with each broker"
+    )
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_mapping_of_options_as_confluent_has_it(client: Any) -> None:
+    given = {"bootstrap.servers": "h:9092", "sasl.password": "secret"}
+    assert answer(client, given) == (
+        f"{client.__name__}() takes options as keyword arguments, not as a mapping;"
+        " bootstrap.servers is bootstrap_servers;"
+        " sasl.password is security=kafkagroup.Security(sasl_password=...)"
+    )
+
+
+def test_each_client_answers_with_its_own_options() -> None:
+    protocol = GroupProtocol("t", "n", b"", lambda members: {})
+    said = answer(GroupMember, "g", protocol, session_timeout=1)
+    assert said == "GroupMember() has no option session_timeout; did you mean session_timeout_ms?"
+    assert answer(Admin, sesion_timeout_ms=1) == "Admin() has no option sesion_timeout_ms"
+    assert answer(Producer, compression_type="gzip").endswith(
+        "compression_type is compression here"
+    )
+
+
+def theirs() -> set[str]:
+    """All options of the other Python clients that Consumer does not have."""
+    found = set(inspect.signature(aiokafka.AIOKafkaConsumer).parameters)
+    found |= set(kafka.KafkaConsumer.DEFAULT_CONFIG)
+    return found - options_of(Consumer)
+
+
+@pytest.mark.parametrize("option", sorted(theirs()))
+def test_every_option_of_the_other_python_clients_is_answered(option: str) -> None:
+    assert f"; {option}" in answer(Consumer, **{option: 1})
+
+
+def test_the_answers_name_what_exists() -> None:
+    known = set().union(*map(options_of, CLIENTS))
+    assert set(_RENAMED.values()) <= known
+    assert not (_RENAMED.keys() | _ANSWERS.keys() | _SECURITY.keys()) & options_of(Consumer)
+    assert set(_SECURITY.values()) <= options_of(Security)
+    words = set(re.findall(r"(\w+)\(\)", " ".join(_ANSWERS.values())))
+    named = words - {"write", "fail_after"}
+    assert {name for name in named if not callable(getattr(Consumer, name, None))} == set()
+    assert callable(Producer.write)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_signature_stays_as_it_is_written(client: Any) -> None:
+    """For help(), editors and whatever inspects it."""
+    kinds = {parameter.kind for parameter in inspect.signature(client).parameters.values()}
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+    assert client.__init__.__doc__
