@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227): after a first full request, only what has changed is said. Pure.
 
-One session for each broker. An idle consumer of a thousand partitions then costs the broker an
-empty request, not a thousand entries.
+One session for each connection of long polls. An idle consumer of a thousand partitions then costs
+the broker an empty request, not a thousand entries.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchPartition
 from kafkagroup.wire.schema import NO_ID
 
-__all__ = ["FetchSession", "SessionRequest"]
+__all__ = ["FetchSession", "SessionRequest", "sessionless"]
 
 _NO_SESSION = 0
+_NO_SESSION_EPOCH = -1
 _FIRST_EPOCH = 0
 _LAST_EPOCH = 2**31 - 1
 
@@ -49,7 +50,21 @@ class SessionRequest:
     @property
     def full(self) -> bool:
         """Whether it says everything, and so needs nothing of an earlier session."""
-        return self.epoch == _FIRST_EPOCH
+        return self.epoch <= _FIRST_EPOCH
+
+
+def sessionless(
+    wanted: Mapping[TopicPartition, FetchPartition], topic_ids: Mapping[str, UUID]
+) -> SessionRequest:
+    """Return a request that belongs to no session and starts none.
+
+    For fetches of a few partitions now and then: the broker's cache of sessions has a thousand
+    slots for all its clients, and each session that is rarely used would take one from a session
+    that saves something.
+    """
+    ids = {tp.topic: topic_ids.get(tp.topic, NO_ID) for tp in wanted}
+    by_id = NO_ID not in ids.values()
+    return SessionRequest(_NO_SESSION, _NO_SESSION_EPOCH, wanted, (), ids, by_id)
 
 
 class FetchSession:

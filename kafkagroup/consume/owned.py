@@ -56,6 +56,8 @@ class OwnedPartition(Progress):
     """Not fetched before this."""
     attempts: int = 0
     """Failures in a row."""
+    fetch_id: int = 0
+    """The latest fetch request that asks for it at `fetch_offset`; 0 for none."""
 
     def __attrs_pre_init__(self) -> None:
         Progress.__init__(self)
@@ -78,6 +80,8 @@ class OwnedPartition(Progress):
         self.buffered_bytes = self.buffered_records = 0
         self.fetch_offset = self.position
         self.fetch_epoch = self.leader_epoch
+        # Without this, a seek away and back would accept a response from before it.
+        self.fetch_id = 0
 
     def is_unchecked(self, leader_epoch: int) -> bool:
         """Whether a leader of this epoch may have another log below `fetch_offset` (KIP-320)."""

@@ -8,7 +8,14 @@ from enum import Enum
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import ErrorCode
 
-__all__ = ["Remedy", "remedy", "wanted"]
+__all__ = ["Remedy", "is_fetchable", "remedy", "wanted"]
+
+
+def is_fetchable(owned: OwnedPartition) -> bool:
+    """Whether a partition is to be fetched, now or after its back-off, once there is room."""
+    return owned.fetch_offset != UNKNOWN and not (
+        owned.revoked or owned.paused or owned.failed or owned.reset
+    )
 
 
 def wanted(
@@ -30,10 +37,7 @@ def wanted(
     ready = [
         o
         for o in owned
-        if o.fetch_offset != UNKNOWN
-        and not (o.revoked or o.paused or o.failed or o.reset)
-        and o.buffered_records < records_per_partition
-        and o.retry_at <= now
+        if is_fetchable(o) and o.buffered_records < records_per_partition and o.retry_at <= now
     ]
     return sorted(ready, key=lambda o: o.buffered_bytes)
 

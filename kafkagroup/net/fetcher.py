@@ -1,38 +1,37 @@
-"""Keeps the buffers full: one task and one connection for each broker that leads something owned.
+"""Keeps the buffers full: which partitions are fetched when, and over which connection.
 
-The next fetch is on its way while records are handed out. What comes back is kept as bytes; what
-comes back for a partition that was revoked, or sought away from, meanwhile is dropped.
+Each broker that leads something owned has a long poll in flight, one for each of the
+`num_consumer_fetchers` lanes: the broker holds the request until there are records. The next one is
+in flight while records are handed out. What becomes ready meanwhile (sought, resumed, assigned,
+looked up) and is not in the long poll is fetched over a second connection to the broker, by
+requests that the broker answers at once: nothing ever waits there for more than a round trip. The
+next long poll takes these partitions over. The second connection is opened when it is first needed,
+and closed when it was not needed for a minute.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
 import anyio
 
+from kafkagroup._values import define
 from kafkagroup.consume.delivery import Delivery
-from kafkagroup.consume.fetch_session import FetchSession, SessionRequest
+from kafkagroup.consume.fetch_in_flight import FetchInFlight, PollSchedule
+from kafkagroup.consume.fetch_session import FetchSession, SessionRequest, sessionless
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.consume.plan import Remedy, remedy, wanted
+from kafkagroup.consume.plan import is_fetchable, wanted
 from kafkagroup.consume.room import Room
-from kafkagroup.consume.transactions import mark_aborted
-from kafkagroup.errors import (
-    BrokerError,
-    CorruptRecordError,
-    DecodeError,
-    RemoteProtocolError,
-    TransportError,
-    broker_error,
-)
-from kafkagroup.member.backoff import backoff
+from kafkagroup.errors import BrokerError, RemoteProtocolError, TransportError
 from kafkagroup.net.chore import Chore, Spawn
 from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.fetch_request import HIGHEST_BY_NAME, fetch_request, partitions_of
+from kafkagroup.net.fetch_response import ResponseHandler
 from kafkagroup.net.latch import Latch
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.retry import Pauses
@@ -40,28 +39,33 @@ from kafkagroup.net.trouble import Problem
 from kafkagroup.net.validation import is_doubtful
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    PartitionData,
-)
-from kafkagroup.wire.records import RecordBatch, read_batches
+from kafkagroup.wire.messages.fetch import FetchPartition, FetchResponse
 
 __all__ = ["Fetcher"]
 
 logger = logging.getLogger(__name__)
 
 _BUDGET = 0.001
-"""Seconds that looking through an answer may keep the loop, and what came for one partition."""
-_PATIENCE = 5.0
-"""Seconds that a broker may keep a question, where nothing has come for a while."""
-_IMPATIENCE = 0.5
-"""Whoever sets less than this default for `fetch_max_wait` wants it to be so always."""
-_BY_NAME = 12
-"""Highest version of Fetch that names topics; later ones go by topic id."""
+"""Seconds that looking through a response may keep the loop, and what came for one partition."""
+_LONGEST_WAIT = 5.0
+"""Seconds that a broker may hold a long poll, where nothing has come for a while."""
+_LEAST_TO_EXTEND = 0.5
+"""A `fetch_max_wait` below this default is never extended: the application wants it so."""
+_IMMEDIATE = "fetch-immediate"
+"""Connection id of the second connection to a broker, of immediate fetches."""
+_UNUSED = 60.0
+"""Seconds after which the second connection is closed when it was not used. Whoever seeks more
+often pays for one handshake with TLS and SASL; an idle consumer keeps no connection for it."""
+
+
+@define(eq=False)
+class _Immediate:
+    """The immediate fetches from one broker."""
+
+    fetching: Chore
+    closing: Chore
+    used_at: float = -math.inf
+    """When the connection was last used."""
 
 
 class Fetcher:
@@ -83,18 +87,26 @@ class Fetcher:
         self._options = options
         self._arrived = arrived
         self._look_up = look_up
-        self._failed = failed
+        self._responses = ResponseHandler(
+            delivery,
+            options,
+            cluster.troubles,
+            on_source_changed=self.wake,
+            look_up=look_up,
+            failed=failed,
+        )
         self._clock = loop_clock()
         self._wake = Latch()
         self._spawn = spawn
         self._running: set[tuple[int, int]] = set()
-        """Brokers that are fetched from, and over which of the connections to each."""
-        self._parked: dict[tuple[int, int], Mapping[OwnedPartition, int]] = {}
-        """Those of them whose question the broker may keep for longer, and the offsets in it."""
-        self._overtaken: set[tuple[int, int]] = set()
-        """Those whose connection was closed over such a question."""
+        """The lanes: brokers that are fetched from, and over which of the connections to each."""
+        self._long_polls: dict[tuple[int, int], FetchInFlight] = {}
+        """Those in flight, by lane."""
+        self._immediate: dict[int, _Immediate] = {}
+        """By broker, of those that immediate fetches were ever sent to."""
+        self._last_fetch_id = 0
         self._room = Room(options.fetch_max_bytes)
-        self._starting = Chore(spawn, self._start_lanes, "lanes")
+        self._starting = Chore(spawn, self._start_fetches, "lanes")
         self._leading = Chore(spawn, self._find_leaders, "leaders")
 
     @property
@@ -105,7 +117,8 @@ class Fetcher:
     def wake(self) -> None:
         """There may be more to fetch: partitions, leaders, or positions."""
         self.made_room()
-        # Not at once: who seeks in a thousand partitions would have all looked at a thousand times.
+        # Not at once: an application that seeks in a thousand partitions would have all of them
+        # gone through a thousand times.
         self._starting.ask()
 
     def made_room(self) -> None:
@@ -113,28 +126,19 @@ class Fetcher:
         self._wake.set()
         self._wake = Latch()
 
-    async def _start_lanes(self) -> None:
-        """Each broker that leads something has a task, from when it is needed on."""
-        while True:
-            if not self._all_led():
-                self._leading.ask()
-            for node_id, lane in self._lanes() - self._running:
-                self._running.add((node_id, lane))
-                self._spawn(partial(self._fetch_from, node_id, lane), "fetching")
-            overtaken = next(filter(self._is_overtaken, self._parked), None)
-            if overtaken is None:
-                return
-            # What was sent behind the question would wait with it.
-            del self._parked[overtaken]
-            self._overtaken.add(overtaken)
-            node_id, lane = overtaken
-            if (node := self._cluster.metadata.nodes.get(node_id)) is not None:
-                await self._cluster.broker(node).disconnect(_connection(lane))
+    async def _start_fetches(self) -> None:
+        """Start the task of each lane that has none, and immediate fetches of what the long polls
+        in flight leave out."""
+        if not self._all_led():
+            self._leading.ask()
+        for node_id, lane in self._lanes() - self._running:
+            self._running.add((node_id, lane))
+            self._spawn(partial(self._fetch_by_long_polls, node_id, lane), "fetching")
+        if self._long_polls:
+            for node_id in {self._source_of(o) for o in self._left_out()}:
+                self._fetch_now(node_id)
 
-    def _is_overtaken(self, parked: tuple[int, int]) -> bool:
-        """Whether there is something to ask for that is not in the question."""
-        ready = self._ready(self._sound(self._led(*parked)), room=1)
-        return any(self._parked[parked].get(o) != o.fetch_offset for o in ready)
+    # ------------------------------------------------------------ where to fetch from
 
     def _lanes(self) -> set[tuple[int, int]]:
         """Brokers to fetch from, and over which of the connections to each."""
@@ -145,7 +149,7 @@ class Fetcher:
         }
 
     def _lane_of(self, owned: OwnedPartition) -> int:
-        """A partition keeps to one connection: two fetches of it at once would bring it twice."""
+        """A partition keeps to one lane: two long polls for it would bring its records twice."""
         return owned.tp.partition % self._options.num_consumer_fetchers
 
     def _source_of(self, owned: OwnedPartition) -> int:
@@ -194,68 +198,8 @@ class Fetcher:
         nodes = self._cluster.metadata.nodes
         return all(self._leader_of(tp) in nodes for tp in self._delivery.owned)
 
-    async def _fetch_from(self, node_id: int, lane: int) -> None:
-        pauses, early = Pauses(self._cluster.options), Pauses(self._cluster.options)
-        session = FetchSession()
-        base = wait = self._options.fetch_max_wait
-        while True:
-            self._ask_leaders_again(node_id)
-            wake = self._wake
-            now = self._clock()
-            led = self._led(node_id, lane)
-            sound = self._sound(led)
-            if len(sound) < len(led):
-                self._look_up()
-            room = self._room.share(
-                buffered=self._delivery.buffered_bytes,
-                unread=self._delivery.unread_bytes,
-                lanes=len(self._running),
-            )
-            ready = self._ready(sound, room)
-            node = self._cluster.metadata.nodes.get(node_id)
-            if node is None or not ready:
-                retries = [o.retry_at for o in led if o.retry_at > now]
-                await wake.wait(min(retries, default=math.inf))
-                continue
-            wait = self._patience(wait, led, ready)
-            self._overtaken.discard((node_id, lane))
-            try:
-                stale, empty = await self._fetch(node, lane, ready, session, room, wait)
-                if stale:
-                    await self._cluster.refresh()
-                pauses.reset()
-                if empty and self._clock() - now < base / 2:
-                    # The broker does not wait for records, so we do.
-                    await early.wait()
-                else:
-                    early.reset()
-                wait = 2 * wait if empty else base
-            except (TransportError, RemoteProtocolError) as error:
-                session.reset()  # nobody knows what the broker has heard
-                wait = base
-                if (node_id, lane) in self._overtaken:
-                    continue
-                for owned in ready:
-                    self._forget_replica(owned, node_id)
-                logger.info("fetching from broker %d: %s", node_id, error)
-                await pauses.wait()
-                await self._try_refresh()
-
-    def _patience(
-        self, wait: float, led: list[OwnedPartition], ready: list[OwnedPartition]
-    ) -> float:
-        """How much of `wait`, in seconds, a broker may keep the question; `fetch_max_wait` where
-        there may be something that it does not answer at once."""
-        base = self._options.fetch_max_wait
-        # Of what is not in the question nobody tells when it is to be asked for again; and not all
-        # followers answer what they have kept when something comes.
-        asked_for_all = len(ready) == len(led) and all(o.replica < 0 for o in led)
-        if asked_for_all and self._options.fetch_min_bytes <= 1 and base >= _IMPATIENCE:
-            return min(wait, max(base, _PATIENCE))
-        return base
-
     def _led(self, node_id: int, lane: int) -> list[OwnedPartition]:
-        """What is fetched from a broker over one of the connections to it."""
+        """What is fetched from a broker over one of the lanes."""
         return [
             o
             for o in self._delivery.owned.values()
@@ -275,28 +219,71 @@ class Fetcher:
             records_per_partition=self._options.queued_max_records,
         )
 
-    def _ask_leaders_again(self, node_id: int) -> None:
+    def _return_to_leaders(self, node_id: int) -> None:
         """Give back to their leaders what was read from this replica for long enough."""
         now = self._clock()
         for owned in self._delivery.owned.values():
             if owned.replica_until <= now:
-                self._forget_replica(owned, node_id)
+                self._responses.forget_replica(owned, node_id)
 
-    def _forget_replica(self, owned: OwnedPartition, node_id: int) -> bool:
-        """Read from the leader again; answer whether it was this replica that was read from."""
-        if owned.replica != node_id:
-            return False
-        owned.replica = -1
-        self.wake()  # the task of the leader may not expect it
-        return True
+    # ------------------------------------------------------------ long polls
 
-    async def _try_refresh(self) -> None:
-        try:
-            await self._cluster.refresh()
-        except (TransportError, RemoteProtocolError) as error:
-            logger.info("metadata: %s", error)
+    async def _fetch_by_long_polls(self, node_id: int, lane: int) -> None:
+        pauses, early = Pauses(self._cluster.options), Pauses(self._cluster.options)
+        session = FetchSession()
+        base = wait = self._options.fetch_max_wait
+        while True:
+            self._return_to_leaders(node_id)
+            wake = self._wake
+            now = self._clock()
+            led = self._led(node_id, lane)
+            sound = self._sound(led)
+            if len(sound) < len(led):
+                self._look_up()
+            room = self._room.share(
+                buffered=self._delivery.buffered_bytes,
+                unread=self._delivery.unread_bytes,
+                lanes=len(self._running),
+            )
+            ready = self._ready(sound, room)
+            node = self._cluster.metadata.nodes.get(node_id)
+            if node is None or not ready:
+                await wake.wait(_next_retry(led, now))
+                continue
+            if len(ready) < sum(map(is_fetchable, sound)):
+                # They may be ready before the broker answers: backed off, or full of records.
+                self._fetch_now(node_id)
+            wait = self._max_wait(wait, led, ready)
+            try:
+                stale, empty = await self._long_poll(node, lane, ready, session, room, wait)
+                if stale:
+                    await self._cluster.refresh()
+                pauses.reset()
+                if empty and self._clock() - now < base / 2:
+                    # The broker does not wait for records, so we do.
+                    await early.wait()
+                else:
+                    early.reset()
+                wait = 2 * wait if empty and not self._used_since(node_id, now) else base
+            except (TransportError, RemoteProtocolError) as error:
+                session.reset()  # the broker may have processed the request, or not
+                wait = base
+                await self._recover(error, node_id, ready, pauses)
 
-    async def _fetch(
+    def _max_wait(
+        self, wait: float, led: list[OwnedPartition], ready: list[OwnedPartition]
+    ) -> float:
+        """Return for how much of `wait`, in seconds, a broker may hold a long poll;
+        `fetch_max_wait` where there may be something that it does not answer at once."""
+        base = self._options.fetch_max_wait
+        # What is left out is asked for again only after the long poll; and not all followers
+        # answer the long polls that they hold when something comes.
+        asked_for_all = len(ready) == len(led) and all(o.replica < 0 for o in led)
+        if asked_for_all and self._options.fetch_min_bytes <= 1 and base >= _LEAST_TO_EXTEND:
+            return min(wait, max(base, _LONGEST_WAIT))
+        return base
+
+    async def _long_poll(
         self,
         node: Node,
         lane: int,
@@ -305,61 +292,102 @@ class Fetcher:
         room: int,
         wait: float,
     ) -> tuple[bool, bool]:
-        """One fetch of up to `room` bytes, for which the broker waits up to `wait` seconds; answer
-        whether metadata has turned out to be stale, and whether nothing came at all, no error
-        either."""
+        """Fetch up to `room` bytes, for which the broker waits up to `wait` seconds; return whether
+        metadata has turned out to be stale, and whether nothing came at all, no error either."""
         part = session.request(*self._entries(ready))
-        asked = {o.tp: (o, o.fetch_offset, o.checked_epoch) for o in ready}
-        broker = self._cluster.broker(node)
-        coming = min(room, len(ready) * self._options.max_partition_fetch_bytes)
-        self._room.asked(coming)
-        if wait > self._options.fetch_max_wait:
-            self._parked[node.node_id, lane] = {o: o.fetch_offset for o in ready}
+        fetch = self._long_polls[node.node_id, lane] = self._in_flight(ready)
         try:
-            answer = await broker.request(
-                self._request(part, room, wait),
-                connection_id=_connection(lane),
-                timeout=self._cluster.options.request_timeout + wait,
-                highest=None if part.by_id else _BY_NAME,
-            )
+            response = await self._send(node, _connection(lane), ready, part, room, wait)
         finally:
-            self._parked.pop((node.node_id, lane), None)
-            self._room.answered(coming)
-            if len(self._running) > 1:
-                self.made_room()  # another lane may have waited for it
-        session.answered(answer.session_id, answer.error_code)
-        if FetchSession.is_session_error(answer.error_code) and not part.full:
+            del self._long_polls[node.node_id, lane]
+        session.answered(response.session_id, response.error_code)
+        if FetchSession.is_session_error(response.error_code) and not part.full:
             return False, False
-        if answer.error_code:
-            raise TransportError(f"{broker}: {BrokerError(answer.error_code)}")
-        stale, empty, came = False, True, False
-        unread, since = self._delivery.unread_bytes, self._clock()
-        for tp, data in self._answers(answer):
-            if self._clock() - since > _BUDGET:
-                # Checked for damage in one go, 50 MB would keep the loop for more than 10 ms.
-                await anyio.sleep(0)  # noqa: ASYNC115 - anyio.lowlevel takes an import of its own
-                since = self._clock()
-            empty &= not (data.records or data.error_code)
-            if not data.error_code:
-                committed_only = self._options.isolation_level
-                end = data.last_stable_offset if committed_only else data.high_watermark
-                session.ends[tp] = end
-            owned, *at = asked.get(tp, (None, 0, 0))
-            # Not what it was when the request left: revoked, or the application has sought. Or
-            # there is a leader whose log agrees up to here, but need not have what this brings.
-            if owned is None or owned.revoked or [owned.fetch_offset, owned.checked_epoch] != at:
+        return await self._take(fetch, response, ready, session.ends, node)
+
+    # ------------------------------------------------------------ immediate fetches
+
+    def _fetch_now(self, node_id: int) -> None:
+        """Fetch from a broker, over its second connection, what its long polls leave out."""
+        immediate = self._immediate.get(node_id)
+        if immediate is None:
+            immediate = self._immediate[node_id] = _Immediate(
+                Chore(self._spawn, partial(self._fetch_left_out, node_id), "immediate fetches"),
+                Chore(self._spawn, partial(self._close_unused, node_id), "unused connection"),
+            )
+        immediate.fetching.ask()
+
+    def _left_out(self) -> list[OwnedPartition]:
+        """What is to be fetched, and is not in the long poll in flight of its lane."""
+        return [
+            o
+            for o in self._delivery.owned.values()
+            if is_fetchable(o)
+            and (poll := self._long_polls.get((self._source_of(o), self._lane_of(o)))) is not None
+            and not poll.covers(o)
+        ]
+
+    async def _fetch_left_out(self, node_id: int) -> None:
+        """Fetch what the long polls in flight leave out, until none of them does."""
+        immediate = self._immediate[node_id]
+        pauses, schedule = Pauses(self._cluster.options), PollSchedule()
+        while True:
+            wake, now = self._wake, self._clock()
+            led = [o for o in self._left_out() if self._source_of(o) == node_id]
+            node = self._cluster.metadata.nodes.get(node_id)
+            if node is None or not led:
+                return
+            room = self._room.immediate_share(buffered=self._delivery.buffered_bytes)
+            # What has records waiting can wait for the next long poll: fetched here, the second
+            # connection would be busy when the application seeks again.
+            ready = [o for o in self._ready(self._sound(led), room) if not o.buffered]
+            if not ready or not schedule.is_due(ready, now):
+                due_at = schedule.due_at if ready else math.inf
+                await wake.wait(min(due_at, _next_retry(led, now)))
                 continue
-            # KIP-951: an error that names the new leader needs no look at the metadata.
-            if not (data.error_code and self._cluster.take_leader(tp, data.current_leader, answer)):
-                stale |= self._take(owned, data, node.node_id)
-                came |= bool(data.records)
-        for owned in ready:
-            owned.end = session.ends.get(owned.tp, owned.end)
-        if came:
-            self._room.arrived(unread)
-        if not empty:
-            self._arrived()
-        return stale, empty
+            broker = self._cluster.broker(node)
+            try:
+                if not broker.is_connected(_IMMEDIATE):
+                    # The long poll may end before, and take everything over.
+                    await broker.ready(_IMMEDIATE)
+                    self._note_use(immediate)
+                    continue
+                self._note_use(immediate)
+                part = sessionless(*self._entries(ready))
+                fetch = self._in_flight(ready)
+                response = await self._send(node, _IMMEDIATE, ready, part, room, 0.0)
+                stale, empty = await self._take(fetch, response, ready, {}, node)
+                schedule.on_response(fetch, ready, self._clock(), empty=empty)
+                if stale:
+                    await self._cluster.refresh()
+                pauses.reset()
+            except (TransportError, RemoteProtocolError) as error:
+                await self._recover(error, node_id, ready, pauses)
+
+    def _note_use(self, immediate: _Immediate) -> None:
+        immediate.used_at = self._clock()
+        immediate.closing.ask()
+
+    def _used_since(self, node_id: int, time: float) -> bool:
+        """Whether immediate fetches were sent to a broker since."""
+        immediate = self._immediate.get(node_id)
+        return immediate is not None and immediate.used_at >= time
+
+    async def _close_unused(self, node_id: int) -> None:
+        """Close the second connection to a broker once it was not used for a while."""
+        immediate = self._immediate[node_id]
+        until = immediate.used_at + _UNUSED
+        while self._clock() < until:
+            await anyio.sleep_until(until)
+            until = immediate.used_at + _UNUSED
+        if (node := self._cluster.metadata.nodes.get(node_id)) is not None:
+            await self._cluster.broker(node).disconnect(_IMMEDIATE)
+
+    # ------------------------------------------------------------ one fetch
+
+    def _in_flight(self, partitions: list[OwnedPartition]) -> FetchInFlight:
+        self._last_fetch_id += 1
+        return FetchInFlight(self._last_fetch_id, partitions)
 
     def _entries(
         self, ready: list[OwnedPartition]
@@ -382,140 +410,94 @@ class Fetcher:
             owned.checked_epoch = leader_epoch
         return entries, ids
 
-    def _request(self, part: SessionRequest, room: int, wait: float) -> FetchRequest:
-        options = self._options
-        return FetchRequest(
-            max_wait_ms=round(wait * 1000),
-            min_bytes=options.fetch_min_bytes,
-            max_bytes=room,
-            isolation_level=options.isolation_level,
-            session_id=part.session_id,
-            session_epoch=part.epoch,
-            topics=tuple(
-                FetchTopic(
-                    topic=topic,
-                    topic_id=part.topic_ids[topic],
-                    partitions=tuple(part.partitions[tp] for tp in partitions),
-                )
-                for topic, partitions in _by_topic(part.partitions).items()
-            ),
-            forgotten_topics_data=tuple(
-                ForgottenTopic(
-                    topic=topic,
-                    topic_id=part.topic_ids[topic],
-                    partitions=tuple(tp.partition for tp in partitions),
-                )
-                for topic, partitions in _by_topic(part.forgotten).items()
-            ),
-            rack_id=options.client_rack or "",
-        )
-
-    def _answers(self, answer: FetchResponse) -> Iterator[tuple[TopicPartition, PartitionData]]:
-        names = {t.topic_id: name for name, t in self._cluster.metadata.topics.items()}
-        for topic in answer.responses:
-            name = topic.topic or names.get(topic.topic_id, "")
-            for data in topic.partitions:
-                yield TopicPartition(name, data.partition_index), data
-
-    def _take(self, owned: OwnedPartition, data: PartitionData, node_id: int) -> bool:
-        """Buffer what came for one partition, or see to its error."""
-        if data.error_code:
-            if self._forget_replica(owned, node_id):
-                # The leader knows better; a follower may lag behind or be one no longer.
-                self._back_off(owned)
-                return False
-            return self._see_to(owned, data.error_code)
-        if data.preferred_read_replica >= 0:
-            # KIP-392: nothing came; it is to be had nearer. No success yet: between a leader and a
-            # follower that send us to each other and fro there would be no back-off.
-            owned.replica = data.preferred_read_replica
-            owned.replica_until = self._clock() + self._options.metadata_max_age
-            self.wake()
-            return False
-        owned.attempts = 0
-        if (troubles := self._cluster.troubles).open:
-            troubles.succeeded(("fetch", owned.tp), self._clock())
-        batches: list[RecordBatch] = []
+    async def _send(
+        self,
+        node: Node,
+        connection_id: str,
+        ready: list[OwnedPartition],
+        part: SessionRequest,
+        room: int,
+        wait: float,
+    ) -> FetchResponse:
+        """Send a fetch of up to `room` bytes; return the response."""
+        coming = min(room, len(ready) * self._options.max_partition_fetch_bytes)
+        self._room.asked(coming)
         try:
-            for batch in read_batches(
-                memoryview(data.records or b""),
-                topic=owned.tp.topic,
-                partition=owned.tp.partition,
-                check_crcs=self._options.check_crcs,
-                max_batch_bytes=self._options.max_batch_bytes,
-            ):
-                batches.append(batch)  # noqa: PERF402 - what came before a damaged batch counts
-        except DecodeError as error:
-            if not batches:
-                self._failed(owned, error)
-        if self._options.isolation_level:
-            mark_aborted(batches, data.aborted_transactions or ())
-        if data.records and not owned.failed and (reason := _no_progress(owned, data, batches)):
-            tp = owned.tp
-            self._failed(
-                owned,
-                CorruptRecordError(
-                    reason, topic=tp.topic, partition=tp.partition, offset=owned.fetch_offset
-                ),
+            return await self._cluster.broker(node).request(
+                fetch_request(part, self._options, max_bytes=room, wait=wait),
+                connection_id=connection_id,
+                timeout=self._cluster.options.request_timeout + wait,
+                highest=None if part.by_id else HIGHEST_BY_NAME,
             )
-        self._delivery.add(owned, batches)
-        return False
+        finally:
+            self._room.answered(coming)
+            self.made_room()  # another connection may have waited for it
 
-    def _see_to(self, owned: OwnedPartition, code: int) -> bool:
-        action = remedy(code)
-        error = broker_error(
-            code,
-            f"fetching {owned.tp} at {owned.fetch_offset}",
-            operation="READ",
-            topic=owned.tp.topic,
-        )
-        logger.log(logging.WARNING if action is Remedy.RESET else logging.INFO, "%s", error)
-        if action is Remedy.RAISE:
-            self._failed(owned, error)
-            return False
-        problem = Problem(
-            subject=f"fetching topic {owned.tp.topic}",
-            cause=str(BrokerError(code)),
-            advice="check that the topic exists, and that the brokers agree on who leads it",
-        )
-        self._cluster.troubles.failed(("fetch", owned.tp), self._clock(), problem)
-        if action is Remedy.RESET and owned.position == owned.fetch_offset:
-            # Only once all that was fetched is handed out: that is still good.
-            owned.reset = True
-            self._look_up()
-        self._back_off(owned)
-        return action is Remedy.REFRESH
+    async def _take(
+        self,
+        fetch: FetchInFlight,
+        response: FetchResponse,
+        ready: list[OwnedPartition],
+        ends: dict[TopicPartition, int],
+        node: Node,
+    ) -> tuple[bool, bool]:
+        """Take a response, and note in `ends` where the logs end; return whether metadata has
+        turned out to be stale, and whether nothing came at all, no error either."""
+        if response.error_code:
+            broker = self._cluster.broker(node)
+            raise TransportError(f"{broker}: {BrokerError(response.error_code)}")
+        stale, empty, came = False, True, False
+        unread, since = self._delivery.unread_bytes, self._clock()
+        names = {t.topic_id: name for name, t in self._cluster.metadata.topics.items()}
+        for tp, data in partitions_of(response, names):
+            if self._clock() - since > _BUDGET:
+                # Checked for damage in one go, 50 MB would keep the loop for more than 10 ms.
+                await anyio.sleep(0)  # noqa: ASYNC115 - anyio.lowlevel takes an import of its own
+                since = self._clock()
+            empty &= not (data.records or data.error_code)
+            if not data.error_code:
+                committed_only = self._options.isolation_level
+                ends[tp] = data.last_stable_offset if committed_only else data.high_watermark
+            if (owned := fetch.find(tp)) is None:
+                continue
+            # KIP-951: an error that names the new leader needs no look at the metadata.
+            if not (
+                data.error_code and self._cluster.take_leader(tp, data.current_leader, response)
+            ):
+                stale |= self._responses.take(owned, data, node.node_id)
+                came |= bool(data.records)
+        for owned in ready:
+            owned.end = ends.get(owned.tp, owned.end)
+        if came:
+            self._room.arrived(unread)
+        if not empty:
+            self._arrived()
+        return stale, empty
 
-    def _back_off(self, owned: OwnedPartition) -> None:
-        owned.attempts += 1
-        options = self._options
-        pause = backoff(
-            owned.attempts, options.retry_backoff, options.retry_backoff_max, random.random()
-        )
-        # To full ticks: a hundred partitions that fail are asked for together, not one by one.
-        tick = 2 * options.retry_backoff
-        owned.retry_at = math.ceil((self._clock() + pause) / tick) * tick
+    # ------------------------------------------------------------ failures
+
+    async def _recover(
+        self, error: Exception, node_id: int, ready: list[OwnedPartition], pauses: Pauses
+    ) -> None:
+        """Pause after a request that failed, and look for other leaders."""
+        for owned in ready:
+            self._responses.forget_replica(owned, node_id)
+        logger.info("fetching from broker %d: %s", node_id, error)
+        await pauses.wait()
+        await self._try_refresh()
+
+    async def _try_refresh(self) -> None:
+        try:
+            await self._cluster.refresh()
+        except (TransportError, RemoteProtocolError) as error:
+            logger.info("metadata: %s", error)
 
 
 def _connection(lane: int) -> str:
-    """The id of a lane's connection to a broker."""
+    """The id of the connection of a lane's long polls."""
     return "fetch" if lane == 0 else f"fetch-{lane}"
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    by_topic: dict[str, list[TopicPartition]] = {}
-    for tp in partitions:
-        by_topic.setdefault(tp.topic, []).append(tp)
-    return by_topic
-
-
-def _no_progress(owned: OwnedPartition, data: PartitionData, batches: list[RecordBatch]) -> str:
-    """Why what came brings nothing, so that asking again would bring the same for ever."""
-    if not batches:
-        return (
-            f"the next batch is larger than the {len(data.records or b'')} bytes that came;"
-            " raise max_partition_fetch_bytes"
-        )
-    if batches[-1].next_offset <= owned.fetch_offset:
-        return f"the batches that came end at {batches[-1].last_offset}, below it"
-    return ""
+def _next_retry(partitions: list[OwnedPartition], now: float) -> float:
+    """When the first of those that back off may be fetched again."""
+    return min((o.retry_at for o in partitions if o.retry_at > now), default=math.inf)

@@ -29,7 +29,7 @@ from kafkagroup.errors import (
     OffsetOutOfRangeError,
     broker_error,
 )
-from kafkagroup.net import fetcher
+from kafkagroup.net import fetch_response, fetcher
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.arrow import schema
@@ -594,7 +594,7 @@ async def test_a_large_answer_leaves_the_loop_to_others_between_partitions(
     """Each look at this clock takes 2 ms, as checking a few MB for damage does."""
     seen: list[int | str] = []
     late = itertools.count(0, 0.002)
-    read_batches = fetcher.read_batches
+    read_batches = fetch_response.read_batches
 
     def noted(*args: Any, partition: int, **options: Any) -> Any:
         seen.append(partition)
@@ -605,7 +605,7 @@ async def test_a_large_answer_leaves_the_loop_to_others_between_partitions(
             await anyio.lowlevel.checkpoint()
             seen.append("turn")
 
-    monkeypatch.setattr(fetcher, "read_batches", noted)
+    monkeypatch.setattr(fetch_response, "read_batches", noted)
     monkeypatch.setattr(fetcher, "loop_clock", lambda: lambda: anyio.current_time() + next(late))
     async with reading(records=3) as (kafka, consumer), consumer() as c:
         kafka.produce("t", ["a", "b"], partition=1)

@@ -1,0 +1,84 @@
+"""A fetch request in flight: which positions its response may advance. Pure.
+
+A partition may be in two requests in flight, a long poll and an immediate fetch. Only the response
+to the later one is taken, and only while the position is the one that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.types import TopicPartition
+
+__all__ = ["FetchInFlight", "PollSchedule"]
+
+_FIRST_PAUSE = 0.005
+_LONGEST_PAUSE = 0.1
+"""Seconds between immediate fetches of partitions that have nothing new."""
+
+
+class FetchInFlight:
+    """One request, from before it is sent until its response is taken."""
+
+    __slots__ = ("_asked", "_id")
+
+    def __init__(self, fetch_id: int, partitions: Collection[OwnedPartition]) -> None:
+        """`fetch_id`: higher than that of every earlier request."""
+        self._id = fetch_id
+        self._asked = {o.tp: (o, o.fetch_offset, o.checked_epoch) for o in partitions}
+        for owned in partitions:
+            owned.fetch_id = fetch_id
+
+    def find(self, tp: TopicPartition) -> OwnedPartition | None:
+        """Return the partition if the response counts for it: not if it was revoked, the
+        application sought, another leader's log was checked, or a later request asks for it."""
+        owned = self._asked.get(tp, (None,))[0]
+        return owned if owned is not None and self.covers(owned) else None
+
+    def covers(self, owned: OwnedPartition) -> bool:
+        """Whether the response brings what `owned` needs next."""
+        asked = self._asked.get(owned.tp)
+        return (
+            owned.fetch_id == self._id
+            and not owned.revoked
+            and asked == (owned, owned.fetch_offset, owned.checked_epoch)
+        )
+
+
+class PollSchedule:
+    """When to ask again, by immediate fetches, for partitions that had nothing new.
+
+    A broker answers an immediate fetch at once, so the pauses that a long poll would make at the
+    broker are made here.
+    """
+
+    def __init__(self) -> None:
+        self._empty: set[OwnedPartition] = set()
+        self._fetch: FetchInFlight | None = None
+        self._pause = _FIRST_PAUSE
+        self.due_at = 0.0
+        """When those that had nothing new are due."""
+
+    def is_due(self, partitions: Collection[OwnedPartition], now: float) -> bool:
+        """Whether to ask for them now: one is new to this schedule, has a new position, or the
+        pause is over."""
+        return now >= self.due_at or not all(
+            o in self._empty and self._fetch is not None and self._fetch.covers(o)
+            for o in partitions
+        )
+
+    def on_response(
+        self,
+        fetch: FetchInFlight,
+        partitions: Collection[OwnedPartition],
+        now: float,
+        *,
+        empty: bool,
+    ) -> None:
+        """Note the partitions that the response to `fetch` brought nothing for; `empty` if it
+        brought nothing at all."""
+        self._fetch = fetch
+        self._empty = {o for o in partitions if fetch.covers(o)}
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE) if empty else _FIRST_PAUSE
+        self.due_at = now + self._pause

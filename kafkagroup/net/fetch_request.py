@@ -1,0 +1,70 @@
+"""The bytes of a fetch: requests made of what a session says, and responses by topic name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from uuid import UUID
+
+from kafkagroup.consume.fetch_session import SessionRequest
+from kafkagroup.options import ConsumerOptions
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+
+__all__ = ["HIGHEST_BY_NAME", "fetch_request", "partitions_of"]
+
+HIGHEST_BY_NAME = 12
+"""Highest version of Fetch that names topics; later ones go by topic id."""
+
+
+def fetch_request(
+    part: SessionRequest, options: ConsumerOptions, *, max_bytes: int, wait: float
+) -> FetchRequest:
+    """Return a request for what `part` says, that the broker may hold for `wait` seconds."""
+    return FetchRequest(
+        max_wait_ms=round(wait * 1000),
+        min_bytes=options.fetch_min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=options.isolation_level,
+        session_id=part.session_id,
+        session_epoch=part.epoch,
+        topics=tuple(
+            FetchTopic(
+                topic=topic,
+                topic_id=part.topic_ids[topic],
+                partitions=tuple(part.partitions[tp] for tp in partitions),
+            )
+            for topic, partitions in _by_topic(part.partitions).items()
+        ),
+        forgotten_topics_data=tuple(
+            ForgottenTopic(
+                topic=topic,
+                topic_id=part.topic_ids[topic],
+                partitions=tuple(tp.partition for tp in partitions),
+            )
+            for topic, partitions in _by_topic(part.forgotten).items()
+        ),
+        rack_id=options.client_rack or "",
+    )
+
+
+def partitions_of(
+    response: FetchResponse, names: Mapping[UUID, str]
+) -> Iterator[tuple[TopicPartition, PartitionData]]:
+    """Go over a response; `names` are those of the topic ids."""
+    for topic in response.responses:
+        name = topic.topic or names.get(topic.topic_id, "")
+        for data in topic.partitions:
+            yield TopicPartition(name, data.partition_index), data
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in partitions:
+        by_topic.setdefault(tp.topic, []).append(tp)
+    return by_topic

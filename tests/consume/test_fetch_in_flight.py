@@ -1,0 +1,94 @@
+"""Which responses count, and when partitions that had nothing are asked for again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from kafkagroup.consume.fetch_in_flight import FetchInFlight, PollSchedule
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.types import TopicPartition
+
+
+def owned(partition: int = 0, offset: int = 5) -> OwnedPartition:
+    made = OwnedPartition(TopicPartition("t", partition))
+    made.start_at(offset)
+    made.checked_epoch = 1
+    return made
+
+
+def test_a_response_counts_for_what_was_asked_for() -> None:
+    one, other = owned(0), owned(1)
+    fetch = FetchInFlight(1, [one])
+    assert (fetch.find(one.tp), fetch.find(other.tp)) == (one, None)
+    assert (fetch.covers(one), fetch.covers(other)) == (True, False)
+
+
+def test_only_the_later_of_two_requests_counts() -> None:
+    one = owned()
+    long_poll, immediate = FetchInFlight(1, [one]), FetchInFlight(2, [one])
+    assert (long_poll.find(one.tp), immediate.find(one.tp)) == (None, one)
+
+
+def _sought(one: OwnedPartition) -> None:
+    one.start_at(9)
+
+
+def _sought_and_back(one: OwnedPartition) -> None:
+    one.start_at(9)
+    one.start_at(5)
+    one.checked_epoch = 1
+
+
+def _checked(one: OwnedPartition) -> None:
+    one.checked_epoch = 2
+
+
+def _revoked(one: OwnedPartition) -> None:
+    one.revoked = True
+
+
+@pytest.mark.parametrize("change", [_sought, _sought_and_back, _checked, _revoked])
+def test_no_response_counts_for_another_position(
+    change: Callable[[OwnedPartition], None],
+) -> None:
+    one = owned()
+    fetch = FetchInFlight(1, [one])
+    change(one)
+    assert fetch.find(one.tp) is None
+
+
+def test_an_assignment_that_came_back_is_another() -> None:
+    fetch = FetchInFlight(1, [owned()])
+    assert not fetch.covers(owned())
+
+
+def test_what_had_nothing_is_asked_for_after_longer_and_longer_pauses() -> None:
+    one, schedule, now, asked = owned(), PollSchedule(), 0.0, []
+    for fetch_id in range(1, 8):
+        assert schedule.is_due([one], now)
+        asked.append(now)
+        schedule.on_response(FetchInFlight(fetch_id, [one]), [one], now, empty=True)
+        assert not schedule.is_due([one], now)
+        now = schedule.due_at
+    pauses = [after - before for before, after in pairwise(asked)]
+    assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.1, 0.1])
+
+
+def test_a_new_position_is_due_at_once() -> None:
+    one, other, schedule = owned(0), owned(1), PollSchedule()
+    schedule.on_response(FetchInFlight(1, [one]), [one], 0.0, empty=True)
+    assert schedule.is_due([one, other], 0.0)
+    one.start_at(5)
+    assert schedule.is_due([one], 0.0)
+
+
+def test_what_brought_records_is_due_at_once_and_the_rest_after_a_pause() -> None:
+    one, other, schedule = owned(0), owned(1), PollSchedule()
+    fetch = FetchInFlight(1, [one, other])
+    one.fetch_offset = 7
+    schedule.on_response(fetch, [one, other], 0.0, empty=False)
+    assert (schedule.is_due([one], 0.0), schedule.is_due([other], 0.0)) == (True, False)
+    assert schedule.due_at == 0.005
