@@ -427,12 +427,15 @@ class ConsumerOptions(_MembershipOptions):
         Milliseconds(0),
         500,
         "how long a broker may wait for `fetch_min_bytes`; if that is one byte, and this 500 or"
-        " more: longer and longer while nothing comes, up to 5,000",
+        " more: longer and longer while nothing comes, up to 5,000. A seek, a resume or a new"
+        " partition does not wait for it",
     )
     num_consumer_fetchers: int = option(
         Whole(1),
         1,
-        "connections to each broker that fetch; the partitions are spread over them",
+        "connections to each broker that fetch; the partitions are spread over them. One more is"
+        " opened when a seek, a resume or a new partition needs it, and closed after a minute"
+        " without use",
     )
     queued_max_records: int = option(
         Whole(1),
