@@ -255,7 +255,7 @@ def test_a_close_timeout_is_finite(value: float) -> None:
         ),
         (
             {"on_deserialization_error": None},
-            "on_deserialization_error=None is not a value; expected 'raise', 'skip' or a function",
+            "on_deserialization_error=None; expected 'raise', 'skip' or a function",
         ),
         ({"assignors": []}, "assignors are []; expected one or more, each once"),
         (
