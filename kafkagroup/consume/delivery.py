@@ -153,7 +153,8 @@ class Delivery:
         self._kept: tuple[OwnedPartition, Exception] | None = None
         """An error that came behind records which had to be handed out first, and whose it is."""
         self.heavy: RecordReader | None = None
-        """Reads that batch too, which was better inflated by a thread first; else it is here."""
+        """Reads that batch too, where a thread is to prepare it first: it inflates to much, or the
+        position lies far inside."""
         self._hand: tuple[OwnedPartition, ...] = ()
 
     # ------------------------------------------------------------ ownership
@@ -476,7 +477,8 @@ class Delivery:
         # Control batches are the broker's markers of transactions: passed over, offsets and all.
         passed_over = batch.is_control or batch.hidden
         self._records = None if passed_over else batch.records(owned.position, views=self._views)
-        self.heavy = self._records if batch.is_heavy else None
+        ready = self._records is None or self._records.prepare_at_once()
+        self.heavy = None if ready else self._records
         return owned
 
     def _close_batch(self, owned: OwnedPartition) -> None:

@@ -7,21 +7,37 @@ import math
 import random
 from collections.abc import Callable
 
+import anyio
+
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.plan import Remedy, remedy
-from kafkagroup.consume.transactions import mark_aborted
+from kafkagroup.consume.transactions import AbortedTransactions
 from kafkagroup.errors import BrokerError, CorruptRecordError, DecodeError, broker_error
 from kafkagroup.member.backoff import backoff
 from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.trouble import Problem, Troubles
 from kafkagroup.options import ConsumerOptions
+from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import PartitionData
 from kafkagroup.wire.records import RecordBatch, read_batches
 
-__all__ = ["ResponseHandler"]
+__all__ = ["Found", "ResponseHandler"]
 
 logger = logging.getLogger(__name__)
+
+_MOST_BATCHES = 20_000
+"""Batches of one partition that are taken from one response; the rest is fetched again. As objects
+small batches take three times their bytes, and the application is far from reading that many."""
+
+_SLICE = 500
+"""Batches that are looked through in one go: where they are small, some milliseconds' work."""
+
+_BUDGET = 0.001
+"""Seconds that looking through the batches of one partition may keep the loop."""
+
+Found = tuple[list[RecordBatch], DecodeError | None]
+"""The batches of one partition, and what is wrong behind them."""
 
 
 class ResponseHandler:
@@ -54,9 +70,36 @@ class ResponseHandler:
         self._on_source_changed()  # the task of the leader may not expect it
         return True
 
-    def take(self, owned: OwnedPartition, data: PartitionData, node_id: int) -> bool:
-        """Buffer what came for one partition, or act on its error; return whether metadata has
-        turned out to be stale."""
+    async def read(self, tp: TopicPartition, data: PartitionData) -> Found:
+        """Return the batches that came for one partition, and let others run in between."""
+        aborted = data.aborted_transactions if self._options.isolation_level else None
+        transactions = AbortedTransactions(aborted or ())
+        batches: list[RecordBatch] = []
+        since = self._clock()
+        try:
+            for batch in read_batches(
+                memoryview(data.records or b""),
+                topic=tp.topic,
+                partition=tp.partition,
+                check_crcs=self._options.check_crcs,
+                max_batch_bytes=self._options.max_batch_bytes,
+            ):
+                if self._options.isolation_level:
+                    transactions.mark(batch)
+                batches.append(batch)
+                if len(batches) == _MOST_BATCHES:
+                    break
+                if len(batches) % _SLICE == 0 or self._clock() - since > _BUDGET:
+                    # One response has room for a million of them.
+                    await anyio.sleep(0)  # noqa: ASYNC115 - anyio.lowlevel takes an import
+                    since = self._clock()
+        except DecodeError as error:
+            return batches, error
+        return batches, None
+
+    def take(self, owned: OwnedPartition, data: PartitionData, found: Found, node_id: int) -> bool:
+        """Buffer what `read` found for one partition, or act on its error; return whether metadata
+        has turned out to be stale."""
         if data.error_code:
             if self.forget_replica(owned, node_id):
                 # The leader knows better; a follower may lag behind or be one no longer.
@@ -73,21 +116,9 @@ class ResponseHandler:
         owned.attempts = 0
         if self._troubles.open:
             self._troubles.succeeded(("fetch", owned.tp), self._clock())
-        batches: list[RecordBatch] = []
-        try:
-            for batch in read_batches(
-                memoryview(data.records or b""),
-                topic=owned.tp.topic,
-                partition=owned.tp.partition,
-                check_crcs=self._options.check_crcs,
-                max_batch_bytes=self._options.max_batch_bytes,
-            ):
-                batches.append(batch)  # noqa: PERF402 - what came before a damaged batch counts
-        except DecodeError as error:
-            if not batches:
-                self._failed(owned, error)
-        if self._options.isolation_level:
-            mark_aborted(batches, data.aborted_transactions or ())
+        batches, damage = found
+        if damage is not None and not batches:
+            self._failed(owned, damage)
         if data.records and not owned.failed and (reason := _no_progress(owned, data, batches)):
             tp = owned.tp
             self._failed(

@@ -461,10 +461,12 @@ class Fetcher:
             if (owned := fetch.find(tp)) is None:
                 continue
             # KIP-951: an error that names the new leader needs no look at the metadata.
-            if not (
-                data.error_code and self._cluster.take_leader(tp, data.current_leader, response)
-            ):
-                stale |= self._responses.take(owned, data, node.node_id)
+            if data.error_code and self._cluster.take_leader(tp, data.current_leader, response):
+                continue
+            found = await self._responses.read(tp, data)
+            # Others ran meanwhile: the position may have moved.
+            if fetch.find(tp) is owned:
+                stale |= self._responses.take(owned, data, found, node.node_id)
                 came |= bool(data.records)
         for owned in ready:
             owned.end = ends.get(owned.tp, owned.end)

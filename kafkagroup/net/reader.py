@@ -20,6 +20,7 @@ from kafkagroup.errors import ConsumerClosedError
 from kafkagroup.net.busy import ConsumerBusyError
 from kafkagroup.net.session import Session
 from kafkagroup.types import Record
+from kafkagroup.wire.records import RecordReader
 
 __all__ = ["NothingArrived", "Reader", "Records"]
 
@@ -134,7 +135,7 @@ class Reader:
         assert heavy is not None
         # To its end: who comes with hardly any time would never be given what is in it.
         with anyio.CancelScope(shield=True):
-            now = await self._step_aside(partial(anyio.to_thread.run_sync, heavy.inflate))
+            now = await self._step_aside(partial(self._prepare, heavy))
         if self._delivery.heavy is heavy:
             self._delivery.heavy = None
         return now
@@ -162,6 +163,12 @@ class Reader:
             self._reading = False
         self.task = anyio.get_current_task().id
         return anyio.current_time()
+
+    async def _prepare(self, heavy: RecordReader) -> None:
+        # In slices: a thread that runs compiled code keeps all others from running.
+        while self._delivery.heavy is heavy:
+            if await anyio.to_thread.run_sync(heavy.prepare):
+                return
 
     async def _step_aside(self, meanwhile: Callable[[], Awaitable[object]]) -> float:
         """Let others run until this is done; answers the time then."""

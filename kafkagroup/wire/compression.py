@@ -29,6 +29,12 @@ _XERIAL_BLOCK = 32 * 1024
 # Snappy's densest element copies 64 bytes for 3.
 _SNAPPY_MAX_RATIO = 22
 
+_LEAST_BLOCK = 256
+"""Bytes per block that xerial's blocks have on average, beyond the first few: 200,000 empty ones
+would take long and inflate to nothing. Producers write blocks of 1 KiB or more."""
+
+_FEW_BLOCKS = 256
+
 _SCRATCH = 1024 * 1024
 """Bytes that nearly every batch inflates to less than: these are inflated once, whatever their
 ratio, into memory that is touched already."""
@@ -118,7 +124,7 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
         if not fed:
             fed = data[pos : pos + _GUNZIP_FROM]
             pos += len(fed)
-        piece = member.decompress(fed, _GUNZIP_TO)
+        piece = member.decompress(fed, min(_GUNZIP_TO, limit + 1))
         if out.tell() + len(piece) > limit:
             raise _over(limit)
         out.write(piece)
@@ -214,10 +220,11 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes:
     # The claims are added up first, then met in one buffer. The blocks are walked twice rather than
     # kept: 100 MiB of five-byte blocks would be gigabytes of views.
     total = 0
-    for block in _snappy_blocks(data):
+    most_blocks = _FEW_BLOCKS + limit // _LEAST_BLOCK
+    for number, block in enumerate(_snappy_blocks(data)):
         claim = cramjam.snappy.decompress_raw_len(block)
         total += claim
-        if total > limit:
+        if total > limit or number >= most_blocks:
             raise _over(limit)
         # Without this a few bytes make us allocate up to the limit.
         if claim > _SNAPPY_MAX_RATIO * len(block):

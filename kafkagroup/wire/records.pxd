@@ -48,7 +48,18 @@ cdef class RecordReader:
         offset="long long",
     )
     cpdef Py_ssize_t skip(self, Py_ssize_t most) except -1
-    cpdef inflate(self)
+    cpdef bint prepare_at_once(self) except -1
+    cpdef bint prepare(self) except -1
+    cdef bint _inflate_small(self) except -1
+    cdef void _inflate(self) except *
+    cdef void _take(self, data) except *
+    @cython.locals(
+        left="long long",
+        previous="long long",
+        pos=Py_ssize_t,
+        offset="long long",
+    )
+    cdef bint _pass_by(self, Py_ssize_t most) except -1
     cpdef RecordReader fork(self)
     cpdef void stop_after(self, Py_ssize_t most) noexcept
     cdef void _open(self) except *

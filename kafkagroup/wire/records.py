@@ -82,14 +82,24 @@ _CONTROL = 0x20
 
 _CODECS = tuple(Codec)
 
-_HEAVY = {
-    Codec.GZIP: 128 * 1024,
-    Codec.ZSTD: 256 * 1024,
-    Codec.LZ4: 1024 * 1024,
-    Codec.SNAPPY: 1024 * 1024,
+_SMALL = {
+    Codec.GZIP: (128 * 1024, 256 * 1024),
+    Codec.ZSTD: (256 * 1024, 1024 * 1024),
+    Codec.LZ4: (1024 * 1024, 1024 * 1024),
+    Codec.SNAPPY: (1024 * 1024, 1024 * 1024),
 }
-"""Bytes from which on a batch takes a millisecond or more to inflate: ten times what it takes to
-have a thread do that."""
+"""Bytes, compressed and inflated, of batches that take a millisecond or two to inflate: ten times
+what it takes to have a thread do that. The former alone say little: 8 KB may be gigabytes."""
+
+_PASSED_AT_ONCE = 2_000
+"""Records below the position that are gone past without a thread, which takes 2 ms uncompiled."""
+
+_PASSED_IN_A_SLICE = 200_000
+"""As many as a thread goes past in one call: compiled, it keeps all others from running."""
+
+_MAX_CONTROL_BYTES = 1024
+"""Inflated bytes of a control batch, which has one small record; it is looked at in the loop."""
+
 _NO_HEADERS: Headers = ()
 
 
@@ -165,7 +175,6 @@ class RecordBatch:
         self.topic = topic
         self.partition = partition
         self.hidden = False
-        self._max_batch_bytes = max_batch_bytes
         (
             self.base_offset,
             _length,
@@ -181,6 +190,9 @@ class RecordBatch:
             self.base_sequence,
             self.count,
         ) = _HEADER.unpack_from(raw)
+        self._max_batch_bytes = (
+            min(max_batch_bytes, _MAX_CONTROL_BYTES) if self.is_control else max_batch_bytes
+        )
         self.last_offset = self.base_offset + last_offset_delta
         if self.base_offset < 0 or last_offset_delta < 0 or self.last_offset >= _MAX_OFFSET:
             raise self._corrupt(f"last offset delta {last_offset_delta} leads nowhere")
@@ -238,11 +250,6 @@ class RecordBatch:
             return ControlType(kind) if kind in (0, 1) else None
         return None
 
-    @property
-    def is_heavy(self) -> bool:
-        """Whether inflating it keeps an event loop for so long that a thread is worth it."""
-        return len(self.raw) >= _HEAVY.get(self.codec, _MAX_OFFSET)
-
     def records(self, start_offset: int = 0, *, views: bool = False) -> RecordReader:
         """Decode the records from `start_offset` on; what lies below is skipped in silence.
 
@@ -256,13 +263,14 @@ class RecordBatch:
         """
         return RecordReader(self, start_offset, views)
 
-    def _inflate(self) -> Buffer:
-        """The records; of a batch without compression a view of what came, where views are fast."""
+    def _inflate(self, most: int = _MAX_OFFSET) -> Buffer:
+        """The records, of at most `most` bytes; of a batch without compression a view of what came,
+        where views are fast."""
         data = self.raw[_HEADER_SIZE:]
         try:
             if COMPILED and self.codec is Codec.NONE:
                 return data
-            return decompress(self.codec, data, self._max_batch_bytes)
+            return decompress(self.codec, data, min(most, self._max_batch_bytes))
         except LimitExceededError as error:
             raise LimitExceededError(
                 f"{self.topic}/{self.partition} at offset {self.base_offset}: {error}"
@@ -383,17 +391,69 @@ class RecordReader:
             skipped += 1
         return skipped
 
-    def inflate(self) -> None:
-        """What the first record would have to do; another thread may. It is that which raises."""
+    def prepare_at_once(self) -> bool:
+        """Do what the first record needs, where that takes a millisecond or two; answer whether it
+        is done. What remains is for `prepare`."""
+        if not self._left:
+            return True
+        if self._data is None and not self._inflate_small():
+            return False
+        return self._pass_by(_PASSED_AT_ONCE)
+
+    def prepare(self) -> bool:
+        """Do a part of what the first record needs, in any thread; answer whether that was all.
+        What is wrong is left for the first record to raise."""
+        if self._data is None and self._trouble is None:
+            self._inflate()
+        return self._pass_by(_PASSED_IN_A_SLICE)
+
+    def _inflate_small(self) -> bool:
+        codec = self._batch.codec
+        if codec is not Codec.NONE:
+            most_compressed, most = _SMALL[codec]
+            if self._batch.size > most_compressed:
+                return False
+            try:
+                self._take(self._batch._inflate(most))
+            except LimitExceededError:
+                return False
+            except DecodeError as error:
+                self._trouble = error
+            return True
+        self._inflate()
+        return True
+
+    def _inflate(self) -> None:
         try:
-            data = self._batch._inflate()
-            self._batch._check_count(len(data))
+            self._take(self._batch._inflate())
         except DecodeError as error:
             self._trouble = error
-            return
+
+    def _take(self, data: Buffer) -> None:
+        self._batch._check_count(len(data))
         self._buf = data
         self._end = len(data)
         self._data = data
+
+    def _pass_by(self, most: int) -> bool:
+        """Go past up to `most` records below the start; answer whether there are no more. What is
+        damaged is left for `next` to raise."""
+        if self._data is None:
+            return True
+        for _ in range(most):
+            if not self._left:
+                return True
+            left, previous, pos, offset = self._left, self._previous, self._pos, self._offset
+            self._left -= 1
+            try:
+                self._find(self._buf)
+                if self._offset < self._start_offset:
+                    continue
+            except (IndexError, DecodeError):
+                pass
+            self._left, self._previous, self._pos, self._offset = left, previous, pos, offset
+            return True
+        return False
 
     def fork(self) -> RecordReader:
         """Another reader of the same records, at the same place."""
@@ -414,7 +474,7 @@ class RecordReader:
 
     def _open(self) -> None:
         if self._trouble is None:
-            self.inflate()
+            self._inflate()
         if self._trouble is not None:
             self._left = 0
             raise self._trouble

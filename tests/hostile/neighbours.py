@@ -97,5 +97,7 @@ ATTACKS = (
         "LimitExceededError: t/0 at offset 0: batch inflates beyond 134217728"
         " bytes (max_batch_bytes)",
         mebibytes=200,
+        # The other node is fetched from all the time that a thread inflates.
+        requests=100_000,
     ),
 )

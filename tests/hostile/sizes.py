@@ -212,14 +212,14 @@ def _answered(name: str, request: type[Request[Any]], makes: Callable[[], object
 # ---------------------------------------------------------------- large batches
 
 
-def _value(mebibytes: int) -> bytes:
-    """The records of a batch: one, of so many zeros."""
-    whole = encode_batch([NewRecord(None, bytes(mebibytes * MEBIBYTE))])
-    return whole[61:]
+@cache
+def _values() -> bytes:
+    """The records of a batch: 90 of 1 MiB of zeros."""
+    return encode_batch([NewRecord(None, bytes(MEBIBYTE))] * 90)[61:]
 
 
 def _dense(codec: Codec) -> Conversation:
-    data = batch(compress(codec, _value(90)), codec=codec)
+    data = batch(compress(codec, _values()), codec=codec, count=90, delta=89)
     return serving({fetch.FetchRequest: lambda _, __: fetched(data)})
 
 

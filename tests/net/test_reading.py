@@ -1040,10 +1040,10 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What is given to threads, which are none here: virtual time would not wait for them."""
     work: list[object] = []
 
-    async def run_sync(do: Callable[[], object]) -> None:
+    async def run_sync(do: Callable[[], object]) -> object:
         work.append(do)
         await anyio.sleep(0.01)
-        do()
+        return do()
 
     monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
     return work
@@ -1069,6 +1069,106 @@ async def test_a_thread_inflates_what_would_keep_the_loop(
         await c.assign([TP])
         assert await read_all(c) == [0, 1, 2, 3, 4]
         assert len(threads) == 1
+
+
+async def test_a_thread_inflates_what_is_small_and_inflates_to_much(
+    reading: Any, threads: list[object]
+) -> None:
+    async with reading(records=0) as (kafka, consumer), consumer() as c:
+        kafka.append("t", 0, encode_batch([NewRecord(None, bytes(10**7))], codec=Codec.ZSTD))
+        await c.assign([TP])
+        assert (await c.getone()).value == bytes(10**7)
+        assert len(threads) == 1
+
+
+async def test_a_thread_goes_past_what_lies_below_the_position_until_it_is_left(
+    reading: Any, threads: list[object]
+) -> None:
+    many = encode_batch([NewRecord(None, b"", 1_000)] * 450_000)
+    async with reading(records=0) as (kafka, consumer), consumer() as c:
+        kafka.append("t", 0, many)
+        await c.assign([TP])
+        c.seek(TP, 449_999)
+        assert (await c.getone()).offset == 449_999
+        assert len(threads) == 3
+        threads.clear()
+        c.seek(TP, 449_998)
+        async with anyio.create_task_group() as tasks:
+
+            async def seek() -> None:
+                while not threads:
+                    await anyio.sleep(0.001)
+                c.seek(TP, 3)
+
+            tasks.start_soon(seek)
+            assert (await c.getone()).offset == 3
+        assert len(threads) == 1
+
+
+# ---------------------------------------------------------------- an answer of many batches
+
+
+class Pauses:
+    """How often others are let run without a delay, and what they do then."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.at: dict[int, Callable[[], None]] = {}
+
+    def note(self) -> None:
+        self.count += 1
+        self.at.pop(self.count, lambda: None)()
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
+    noted, sleep = Pauses(), anyio.sleep
+
+    async def noting(delay: float) -> None:
+        if delay == 0:
+            noted.note()
+        await sleep(delay)
+
+    monkeypatch.setattr(anyio, "sleep", noting)
+    return noted
+
+
+SMALL = encode_batch([NewRecord(None, b"", 1_000)])
+
+
+async def test_others_run_while_an_answer_of_many_batches_is_looked_through(
+    reading: Any, pauses: Pauses
+) -> None:
+    """40 MiB of tiny batches once held the loop for two seconds."""
+    async with reading(records=0) as (kafka, consumer), consumer() as c:
+        for _ in range(2_400):
+            kafka.append("t", 0, SMALL)
+        await c.assign([TP])
+        assert await offsets_of(c, 2_400) == [*range(2_400)]
+        assert pauses.count >= 4
+
+
+async def test_a_seek_while_an_answer_is_looked_through_drops_it(
+    reading: Any, pauses: Pauses
+) -> None:
+    async with reading(records=0) as (kafka, consumer), consumer() as c:
+        for _ in range(1_200):
+            kafka.append("t", 0, SMALL)
+        await c.assign([TP])
+        c.seek(TP, 0)
+        pauses.at[2] = lambda: c.seek(TP, 700)
+        assert await offsets_of(c, 500) == [*range(700, 1_200)]
+
+
+async def test_of_many_batches_the_rest_is_asked_for_again(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_response, "_MOST_BATCHES", 100)
+    async with reading(records=0) as (kafka, consumer), consumer() as c:
+        for _ in range(250):
+            kafka.append("t", 0, SMALL)
+        await c.assign([TP])
+        assert await offsets_of(c, 250) == [*range(250)]
 
 
 async def test_what_was_let_go_of_while_a_thread_inflated_it_is_not_handed_out(

@@ -370,3 +370,12 @@ def test_damaged_data_inflates_or_raises_one_error(codec: Codec, data: st.DataOb
         assert len(decompress(codec, packed, 10_000)) <= 10_000
     except DecodeError:
         pass
+
+
+def test_many_empty_blocks_of_xerial_are_refused() -> None:
+    """They inflate to nothing, and 200,000 of them took 0.2 s."""
+    empty = xerial(*[uvarint(0)] * 256)
+    assert decompress(Codec.SNAPPY, empty, 100) == b""
+    with pytest.raises(LimitExceededError):
+        decompress(Codec.SNAPPY, xerial(*[uvarint(0)] * 257), 100)
+    assert decompress(Codec.SNAPPY, xerial(*[uvarint(0)] * 260), 1024) == b""

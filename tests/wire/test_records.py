@@ -176,7 +176,6 @@ def test_java_batch_field_by_field() -> None:
         "producer_epoch": 3,
         "base_sequence": 5,
         "is_transactional": True,
-        "is_heavy": False,
         "is_control": False,
         "count": 3,
         "hidden": False,
@@ -749,3 +748,99 @@ def test_damage_under_a_right_crc(codec: Codec) -> None:
                 (0, 1, 127, 128, 255, rng.randrange(256))
             )
         drain(seal(data), check_crcs=True)
+
+
+# ---------------------------------------------------------------- what a thread prepares
+
+
+def one_batch(data: bytes) -> RecordBatch:
+    (batch,) = read_batches(data, topic="t", partition=0)
+    return batch
+
+
+def values_of(count: int, size: int, *, dense: bool = True) -> list[NewRecord]:
+    fill = (lambda size: b"v" * size) if dense else random.Random(1).randbytes
+    return [NewRecord(None, fill(size), 1_000) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("codec", "size", "dense", "at_once"),
+    [
+        (Codec.GZIP, 250_000, True, True),
+        (Codec.GZIP, 270_000, True, False),
+        (Codec.GZIP, 140_000, False, False),
+        (Codec.ZSTD, 1_000_000, True, True),
+        (Codec.ZSTD, 1_100_000, True, False),
+        (Codec.ZSTD, 300_000, False, False),
+        (Codec.LZ4, 1_000_000, True, True),
+        (Codec.LZ4, 1_100_000, True, False),
+        (Codec.SNAPPY, 1_000_000, True, True),
+        (Codec.SNAPPY, 1_100_000, True, False),
+        (Codec.NONE, 1_100_000, True, True),
+    ],
+)
+def test_what_inflates_to_much_is_left_to_a_thread(
+    codec: Codec, size: int, dense: bool, at_once: bool
+) -> None:
+    """By its output: 8 KB of zstd held the loop for the time that 128 MiB take to inflate."""
+    records = values_of(4, size // 4, dense=dense)
+    reader = one_batch(encode_batch(records, codec=codec)).records()
+    assert reader.prepare_at_once() is at_once
+    assert reader.prepare()
+    assert [record.value for record in reader] == [record.value for record in records]
+
+
+@pytest.mark.parametrize(("passed", "at_once"), [(1_999, True), (2_001, False)])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_position_far_inside_a_batch_is_left_to_a_thread(
+    codec: Codec, passed: int, at_once: bool
+) -> None:
+    """Three million records below the position once held the loop for seconds, uncompiled."""
+    records = values_of(3_000, 1)
+    reader = one_batch(encode_batch(records, codec=codec)).records(passed)
+    assert reader.prepare_at_once() is at_once
+    assert reader.offset == (passed - 1 if at_once else 1_999)
+    assert reader.prepare()
+    assert [record.offset for record in reader] == [*range(passed, 3_000)]
+
+
+def test_a_thread_goes_past_records_in_slices() -> None:
+    records = values_of(450_000, 0)
+    reader = one_batch(encode_batch(records)).records(449_000)
+    assert [reader.prepare_at_once(), *(reader.prepare() for _ in range(3))] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+    assert next(reader).offset == 449_000
+
+
+def test_what_is_damaged_below_the_position_is_raised_by_the_first_record() -> None:
+    data = bytearray(encode_batch(values_of(3_000, 1)))
+    # The length of record 2,500, each of which has two offset bytes from the 64th on.
+    data[61 + 64 * 8 + 2_436 * 9] = 1
+    pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    reader = one_batch(bytes(data)).records(2_900)
+    assert not reader.prepare_at_once()
+    assert reader.prepare()
+    with pytest.raises(CorruptRecordError, match="a record's length is beyond the batch"):
+        next(reader)
+    assert [*reader] == []
+
+
+def test_what_a_thread_cannot_inflate_is_raised_by_the_first_record() -> None:
+    data = encode_batch(values_of(4, 300_000), codec=Codec.GZIP)
+    (batch,) = read_batches(data, topic="t", partition=0, max_batch_bytes=500_000)
+    reader = batch.records()
+    assert not reader.prepare_at_once()
+    assert reader.prepare()
+    with pytest.raises(LimitExceededError, match="batch inflates beyond 500000 bytes"):
+        next(reader)
+
+
+def test_a_control_batch_inflates_to_little() -> None:
+    """It is looked at in the loop; five bombs held that for a second."""
+    bomb = encode_batch(values_of(1, 1_100), codec=Codec.GZIP, control=True, transactional=True)
+    with pytest.raises(LimitExceededError, match="beyond 1024 bytes"):
+        one_batch(bomb).control_type()
