@@ -12,7 +12,7 @@ from gate import Gate
 from kafkagroup import Consumer, TopicPartition
 from kafkagroup.assign import naive_allocator as the_main_apis
 from kafkagroup.compat.kiel import GroupedConsumer, NoOffsetsError, naive_allocator
-from kafkagroup.errors import BrokerError, CommitFailedError, ErrorCode
+from kafkagroup.errors import BrokerError, CommitFailedError, ConfigurationError, ErrorCode
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.types import OffsetAndMetadata
 from kafkagroup.wire.messages.fetch import FetchRequest
@@ -57,6 +57,12 @@ async def test_values_are_json_unless_told_otherwise(bootstrap, name, fill):
         assert await consumed(consumer, name, 2) == [{"a": 1}, [2]]
     async with grouped(bootstrap, f"{name}-2", topics=[name], deserializer=len) as consumer:
         assert await consumed(consumer, name, 2) == [8, 3]
+
+
+@pytest.mark.parametrize("option", ["max_wait_time", "min_bytes", "max_bytes", "autocommit"])
+def test_errors_about_options_have_kiels_names(option):
+    with pytest.raises(ConfigurationError, match=f"{option}=-1"):
+        grouped("localhost:9092", "t", **{option: -1})
 
 
 async def test_what_is_handed_out_is_committed_when_the_application_comes_back(

@@ -126,5 +126,5 @@ async def test_where_zookeeper_is_may_be_said_in_other_ways(
 def test_what_there_is_not():
     with pytest.raises(ConfigurationError, match="librdkafka"):
         BalancedConsumer("t", "localhost:9092", b"g", use_rdkafka=True)
-    with pytest.raises(ConfigurationError, match="session_timeout_ms=0"):
+    with pytest.raises(ConfigurationError, match="zookeeper_connection_timeout_ms=0"):
         BalancedConsumer("t", "localhost:9092", b"g", zookeeper_connection_timeout_ms=0)

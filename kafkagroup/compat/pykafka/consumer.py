@@ -438,7 +438,8 @@ def _membership(zookeeper: Any, connect: str, session_ms: int) -> ZooKeeperMembe
     if zookeeper is not None:
         addresses = ",".join(f"{host}:{port}" for host, port in zookeeper.hosts)
         connect = f"{addresses}{zookeeper.chroot}"
-    return ZooKeeperMembership(connect, session_timeout_ms=session_ms, root="/pykafka")
+    with renamed({"session_timeout_ms": "zookeeper_connection_timeout_ms"}):
+        return ZooKeeperMembership(connect, session_timeout_ms=session_ms, root="/pykafka")
 
 
 def _ms(time: datetime) -> int:
