@@ -11,6 +11,7 @@ from kafkagroup import Admin
 from kafkagroup.compat.kafka_python import BaseCoordinator, KafkaClient, Metrics
 from kafkagroup.errors import BrokerError, ConfigurationError, ErrorCode
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
 
@@ -107,6 +108,24 @@ async def test_members_share_and_take_over(bootstrap, name):
         await until(one.need_rejoin)
         await active(one)
         assert one.jobs == b"abc"
+
+
+async def test_a_generation_that_is_not_taken_up_yet_is_not_its_own():
+    """A member whose application stays away joins by itself, and computes as leader."""
+    settings = BrokerSettings(group_min_session_timeout=0.1)
+    with EmbeddedKafka(settings=settings) as near:
+        options = {"session_timeout_ms": 1_000}
+        one = workers(near.bootstrap_servers, "g", **options)
+        other = workers(near.bootstrap_servers, "g", **options)
+        async with one, other:
+            await active(one)
+            first = one.generation
+            await active(other)
+            await until(lambda: len([told for told in one.story if told[0] == "perform"]) == 2)
+            assert one.performed_as == (first + 1, one.member_id)
+            assert one.generation == first
+            await active(one)
+            assert one.generation > first
 
 
 async def test_the_preferred_protocol_that_all_offer_is_used(bootstrap, name):

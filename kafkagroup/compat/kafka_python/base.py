@@ -232,10 +232,16 @@ class BaseCoordinator(Guest):
 
     def _protocol(self, name: str, metadata: bytes) -> GroupProtocol:
         def assign(members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+            # Those of the join, for the call alone: a member whose application stays away past the
+            # rebalance timeout joins by itself, and has not taken that generation up yet.
+            before = self.generation, self.member_id
             if self._member is not None:
                 self.generation = self._member.generation_id
                 self.member_id = self._member.member_id
-            given = self._perform_assignment(self.member_id, name, list(members.items()))
+            try:
+                given = self._perform_assignment(self.member_id, name, list(members.items()))
+            finally:
+                self.generation, self.member_id = before
             return {member: _encoded(assignment) for member, assignment in given.items()}
 
         return GroupProtocol(self.protocol_type(), name, metadata, assign)
