@@ -185,7 +185,8 @@ class Consumer(Service):
 
         Raises: OffsetOutOfRangeError, NoOffsetError, CorruptRecordError, DeserializationError,
         BrokerError, FencedError, what a callback raised; ConsumerBusyError (also anyio's
-        BusyResourceError) when another task is waiting here. Ends after `stop`.
+        BusyResourceError) when another task is waiting here; ConfigurationError when nothing is
+        subscribed to and nothing assigned. Ends after `stop`.
         """
         try:
             return await self.getone()
@@ -250,6 +251,7 @@ class Consumer(Service):
     async def _next(self, take: Callable[[], T | None], until: float = math.inf) -> T:
         # Not asked here whether it is closing: coming back counts the record in hand as processed.
         self._raise_if_not_started()
+        self._raise_if_nothing_to_consume()
         return await self._reader.next(take, until)
 
     def _made_room(self) -> None:
@@ -259,6 +261,17 @@ class Consumer(Service):
     def _raise_if_not_started(self) -> None:
         if not self._running:
             raise ConsumerClosedError("the consumer is not started; use `async with` or start()")
+
+    def _raise_if_nothing_to_consume(self) -> None:
+        """Who waits would wait for ever. Not at the start: what comes after it may subscribe."""
+        session = self._session
+        if self._subscription or self._pattern is not None or self._delivery.owned:
+            return
+        if not (session.closing or session.fatal is not None or session.errors):
+            raise ConfigurationError(
+                "nothing is subscribed to and nothing is assigned: name topics or a pattern in"
+                " Consumer(...), or call subscribe() or assign() first"
+            )
 
     def _raise_if_closed(self) -> None:
         """While it closes its callbacks may still commit."""
@@ -371,12 +384,13 @@ class Consumer(Service):
         """Wait until the group has given this consumer its share, be it nothing; answers it.
 
         Without membership it is known at once. Raises: the error that ended the membership;
-        ConsumerClosedError.
+        ConsumerClosedError; ConfigurationError when nothing is subscribed to.
         """
         while True:
             self._raise_if_closed()
             if self._session.settled or self._options.group_id is None or self._manual:
                 return self.assignment()
+            self._raise_if_nothing_to_consume()
             await self._session.changed.wait()
 
     # ------------------------------------------------------------ positions and commits
@@ -604,7 +618,7 @@ class Consumer(Service):
         """The first offset that each log still has. Any partitions; waits for their leaders, at
         most `request_timeout_ms`.
 
-        Raises: BrokerError, RequestTimeoutError.
+        Raises: BrokerError, which names a partition that does not exist; RequestTimeoutError.
         """
         found = await self._log_offsets(dict.fromkeys(partitions_of(partitions), EARLIEST))
         return {tp: at.offset for tp, at in found.items()}

@@ -33,12 +33,14 @@ from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Driver
 from kafkagroup.net.fetcher import Fetcher
 from kafkagroup.net.group_events import RebalanceCause
+from kafkagroup.net.latch import Latch
 from kafkagroup.net.log_offsets import LogOffsets
 from kafkagroup.net.membership import Membership, Running
 from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets
 from kafkagroup.net.positions import Positions
 from kafkagroup.net.session import Session
 from kafkagroup.net.subscriber import Callbacks, Subscriber
+from kafkagroup.net.unusable_topics import topic_problem
 from kafkagroup.options import ConsumerProtocol
 from kafkagroup.types import TopicPartition
 
@@ -51,6 +53,13 @@ logger = logging.getLogger(__name__)
 
 _UNKNOWN_TOPIC_PAUSE = 1.0
 """Seconds between looks for a topic that is subscribed to and does not exist yet."""
+
+_UNUSABLE_TOPIC_PATIENCE = 1.5
+"""Seconds that a topic may be missing, or denied, before that is worth a warning: with a look each
+second it comes within three."""
+
+_UNUSABLE_TOPIC_INTERVAL = 300.0
+"""Seconds between two of these warnings."""
 
 _SHARE = 0.5
 """How much of the close timeout the record in hand gets, and then the last commit."""
@@ -116,6 +125,10 @@ class Engine:
         )
         self._following = Chore(spawn, self._follow_metadata, "metadata watch")
         self._metadata_is_new = False
+        self._topics_changed = Latch()
+        """Set when other topics are asked for, or metadata tells more of them."""
+        self._unusable: set[str] = set()
+        """Topics that are asked for and cannot be consumed."""
         session.assigned_to = (
             membership is None
             and self._options.group_id is not None
@@ -124,7 +137,7 @@ class Engine:
         self._member_id = str(uuid4())
         """Of a member that makes its own, for as long as this consumer lives (KIP-1082)."""
         session.rejoin = self.join
-        session.clock = loop_clock()
+        session.clock = self._clock = loop_clock()
 
     def start(self) -> None:
         """Start the background tasks."""
@@ -379,14 +392,46 @@ class Engine:
 
     async def _keep_metadata(self) -> None:
         most = self._options.metadata_max_age
+        asked_at = anyio.current_time()
         while True:
+            self._report_topics()
             topics = self._cluster.topics
             unknown = topics - set(self._cluster.metadata.partition_counts(topics))
-            await anyio.sleep(min(_UNKNOWN_TOPIC_PAUSE, most) if unknown else most)
+            pause = min(_UNKNOWN_TOPIC_PAUSE, most) if unknown else most
+            if await self._topics_changed.wait(asked_at + pause):
+                self._topics_changed = Latch()
+                continue
+            asked_at = anyio.current_time()
             try:
                 await self._cluster.refresh()
             except (TransportError, RemoteProtocolError) as error:
-                logger.warning("metadata: %s", error)
+                logger.info("metadata: %s", error)
+
+    def _report_topics(self) -> None:
+        """Report the topics that are asked for and cannot be consumed."""
+        troubles, metadata, now = self._cluster.troubles, self._cluster.metadata, self._clock()
+        asked = self._asked_topics()
+        for name in self._unusable - asked:
+            troubles.forget(("topic", name))
+        self._unusable &= asked
+        for name in sorted(asked):
+            problem = topic_problem(metadata, name)
+            if problem is not None:
+                self._unusable.add(name)
+                troubles.failed(
+                    ("topic", name),
+                    now,
+                    problem,
+                    patience=_UNUSABLE_TOPIC_PATIENCE,
+                    pause=_UNUSABLE_TOPIC_INTERVAL,
+                )
+            elif name in self._unusable and name in metadata.topics:
+                self._unusable.remove(name)
+                troubles.succeeded(("topic", name), now)
+
+    def _asked_topics(self) -> frozenset[str]:
+        """The topics that the application has named."""
+        return self._subscription | {tp.topic for tp in self._delivery.owned}
 
     def _metadata_changed(self) -> None:
         self._metadata_is_new = True
@@ -407,11 +452,12 @@ class Engine:
         else would ever come of them."""
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         topics = self._cluster.metadata.topics
-        asked = self._subscription | {tp.topic for tp in self._delivery.owned}
+        asked = self._asked_topics()
         denied = frozenset(t for t in asked if t in topics and topics[t].error_code == code)
         for topic in sorted(denied - self._denied):
             self._session.tell(broker_error(code, operation="DESCRIBE", topic=topic))
         self._denied = denied
+        self._topics_changed.set()
 
     async def _auto_commit(self) -> None:
         while True:

@@ -149,8 +149,8 @@ class GroupLeft(GroupEvent):
 
 @frozen(kw_only=True)
 class TroubleReported(GroupEvent):
-    """Something that is tried again and again has made no progress for a while: 10 s, or 2 s where
-    a topic cannot be consumed. A warning is logged at the same time."""
+    """Something that is tried again and again has made no progress for 10 s, or for 2 s
+    where a topic cannot be consumed. A warning is logged at the same time."""
 
     at: float
     subject: str
