@@ -17,6 +17,7 @@ from kafkagroup import (
     GroupMember,
     GroupProtocol,
     TopicPartition,
+    encode_assignment,
 )
 from kafkagroup.compat.pykafka import (
     BalancedConsumer,
@@ -427,34 +428,40 @@ FROM_PYKAFKA = bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000001")
 """What a leader of pykafka 2.8.0 sends: `MemberAssignment([(b"t", [0, 1])]).get_bytes()`."""
 
 
-async def test_a_member_beside_a_leader_of_pykafkas():
+def written_by_pykafka(*partitions):
+    """The same for other topics: all but the field of user data, which is four bytes of null."""
+    return encode_assignment(partitions, version=1)[:-4]
+
+
+async def test_a_member_beside_a_leader_of_pykafkas(bootstrap, name, fill):
     """Its assignments end without user data; a group that moved from pykafka stood still."""
-    name, metadata = RangeProtocol.protocol_name.decode(), metadata_of(RangeProtocol, "t")
+    assert written_by_pykafka(("t", 0), ("t", 1)) == FROM_PYKAFKA
+    await fill(2, 1)
+    protocol, metadata = RangeProtocol.protocol_name.decode(), metadata_of(RangeProtocol, name)
+    both = written_by_pykafka((name, 0), (name, 1))
 
     def all_to_the_newcomer(members):
-        return {member: FROM_PYKAFKA for member in members if member != leader.member_id}
+        return {member: both for member in members if member != leader.member_id}
 
-    with EmbeddedKafka({"t": 2}) as near:
-        near.produce("t", ["a"])
-        leader = GroupMember(
-            "t",
-            GroupProtocol("consumer", name, metadata, all_to_the_newcomer),
-            bootstrap_servers=near.bootstrap_servers,
-            heartbeat_interval_ms=50,
-        )
-        async with leader, anyio.create_task_group() as tasks:
+    leader = GroupMember(
+        name,
+        GroupProtocol("consumer", protocol, metadata, all_to_the_newcomer),
+        bootstrap_servers=bootstrap,
+        heartbeat_interval_ms=50,
+    )
+    async with leader, anyio.create_task_group() as tasks:
 
-            async def lead():
-                async for _ in leader:
-                    pass
+        async def lead():
+            async for _ in leader:
+                pass
 
-            tasks.start_soon(lead)
-            await until(lambda: leader.generation)
-            async with consumer_of(near.bootstrap_servers, "t") as consumer:
-                assert [m.value for m in await take(consumer, 1)] == [b"a"]
-                assert [*consumer.partitions] == [0, 1]
-                assert leader.generation.is_leader
-            tasks.cancel_scope.cancel()
+        tasks.start_soon(lead)
+        await until(lambda: leader.generation)
+        async with consumer_of(bootstrap, name) as consumer:
+            assert {m.value for m in await take(consumer, 2)} == {b"0/0", b"1/0"}
+            assert [*consumer.partitions] == [0, 1]
+            assert leader.generation.is_leader
+        tasks.cancel_scope.cancel()
 
 
 def test_a_managed_consumer_is_a_balanced_one():
