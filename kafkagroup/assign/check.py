@@ -3,8 +3,10 @@
 This judges assignors, so it shares no code with them. Which rules hold depends on the assignor and
 is for the caller to say; `RULES` knows those of this library by their names on the wire.
 
-A claim is what a member says it owns, of topics that it subscribes to and partitions that exist.
-Those of the highest generation to one partition stand; its owner is who alone has a standing one.
+A claim is a partition that exists and that a member reports as owned, whether or not the member
+still subscribes to its topic: until it has revoked the partition it may be working on it. Of the
+claims to one partition those of the highest generation stand. A partition has an owner if one
+claim alone stands.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ class Kind(Enum):
     """A partition is given away twice. Entries of the three kinds above do not count here."""
     INCOMPLETE = "incomplete"
     """A partition that somebody subscribes to is given to nobody who may have it. Where
-    HANDED_OVER is a rule too, partitions that have to wait are left out: those to which somebody
-    has a claim that stands in the way of somebody else."""
+    HANDED_OVER is a rule too, partitions that have to wait are left out: those that a subscriber
+    may not be given because of another member's claim."""
     HANDED_OVER = "handed-over"
-    """A partition is given to a member while a claim of another stands: both would be at work on
-    it (KIP-429; equal claims stand in each other's way)."""
+    """A partition is given to a member while a claim of another member stands, whatever that one
+    subscribes to: both would be working on it (KIP-429; equal claims exclude each other)."""
     UNBALANCED = "unbalanced"
     """The counts could be more even: one partition each can be moved along a chain of members,
     from one to another that has at least two fewer. Without such a chain, counts are as even as
@@ -198,9 +200,17 @@ class _Judge:
                     yield Violation(Kind.HANDED_OVER, (taker, *others), (tp,), text)
 
     def _must_wait(self, tp: TopicPartition) -> bool:
-        """Whether a standing claim keeps a partition from some subscriber: not, if the only
-        subscriber is the owner."""
-        return tp in self._standing and self._subscribers[tp.topic] > 1
+        """Whether a claim keeps a partition from some subscriber: from all but its owner."""
+        if tp not in self._standing:
+            return False
+        return self._subscribers[tp.topic] > (self._owner(tp) is not None)
+
+    def _owner(self, tp: TopicPartition) -> str | None:
+        """The owner of a partition, if it may keep it."""
+        claimants = self._standing.get(tp, ())
+        if len(claimants) != 1 or tp.topic not in self._spec.members[claimants[0]].topics:
+            return None
+        return claimants[0]
 
     # ------------------------------------------------------------ of whole assignments
 
@@ -256,7 +266,7 @@ class _Judge:
         yield Violation(Kind.UNBALANCED, tuple(chain), tuple(moves), text)
 
     def moved_without_need(self) -> Iterator[Violation]:
-        owner = {tp: ms[0] for tp, ms in self._standing.items() if len(ms) == 1}
+        owner = {tp: member for tp in self._standing if (member := self._owner(tp)) is not None}
         # Member -> topic -> the first of its partitions there that is not its own.
         guests: dict[str, dict[str, TopicPartition]] = {}
         for member, held in self._held.items():
@@ -281,13 +291,13 @@ class _Judge:
 
 
 def standing_claims(spec: GroupSpec) -> dict[TopicPartition, list[str]]:
-    """Partition -> those who claim it with the highest generation, in `order`. O(claims)."""
+    """Partition -> the members that claim it with the highest generation, in `order`. O(claims)."""
     newest: dict[TopicPartition, int] = {}
     standing: dict[TopicPartition, list[str]] = {}
     for member in spec.order():
         of = spec.members[member]
         for tp in set(of.owned):
-            if tp.topic not in of.topics or not _exists(spec, tp):
+            if not _exists(spec, tp):
                 continue
             before = newest.get(tp)
             if before is None or of.generation > before:

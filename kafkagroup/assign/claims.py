@@ -1,8 +1,11 @@
-"""Whose claim stands: what members say they own, sorted out.
+"""Which member owns each partition, by what the members report.
 
-A claim counts if the topic exists, its member still subscribes to it, and it has that partition.
-Of several claims to one partition that of the highest generation stands; equal ones fell each
-other. Numbers stand for names here: members in `GroupSpec.order`, partitions in the order of
+A claim counts if the topic exists, some member subscribes to it, and it has that partition. Of
+several claims to one partition that of the highest generation stands; equal ones invalidate each
+other. A claim whose member no longer subscribes to the topic stands like any other: the member
+cannot keep the partition, and may still be working on it until it has revoked it.
+
+Members and partitions are numbers here: members in `GroupSpec.order`, partitions in the order of
 `TopicPartition`, both from 0.
 """
 
@@ -16,13 +19,14 @@ from kafkagroup._values import frozen
 from kafkagroup.assign.spec import GroupSpec
 from kafkagroup.types import TopicPartition
 
-__all__ = ["DISPUTED", "UNCLAIMED", "Claims", "read_claims"]
+__all__ = ["UNCLAIMED", "WITHHELD", "Claims", "read_claims"]
 
 UNCLAIMED = -1
-"""Owner of a partition that nobody claims."""
+"""Owner of a partition that no member claims."""
 
-DISPUTED = -2
-"""Owner of a partition whose newest claims are equal: somebody may be at work on it."""
+WITHHELD = -2
+"""Owner of a partition that no member can keep and some member may still be working on: its newest
+claims are equal, or the newest one is of a member that no longer subscribes to the topic."""
 
 
 @frozen
@@ -36,11 +40,14 @@ class Claims:
     partitions: list[TopicPartition]
     """By number, so sorted."""
     owner: list[int]
-    """Partition -> the member whose claim stands, or UNCLAIMED, or DISPUTED."""
+    """Partition -> the member whose claim stands, or UNCLAIMED, or WITHHELD."""
     standing: list[Sequence[TopicPartition]]
     """Member -> the partitions that it owns, sorted."""
     unclaimed: set[str]
-    """The topics that nobody claims any partition of: most of the work there can be spared."""
+    """The topics that no member claims any partition of: most of the work there can be spared."""
+    former: dict[TopicPartition, int]
+    """Partition -> the member with the newest of the claims that do not stand, where there is one.
+    It owned the partition before its present owner did."""
 
 
 def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
@@ -59,12 +66,18 @@ def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
         numbers[topic] = range(start, start + size)
         partitions += _partitions_of(topic, size)
     claimed: list[Sequence[int]] = [()] * len(members)
+    unsubscribed: list[tuple[int, int]] = []
     for subscription, group in alike.items():
         known = {topic: numbers[topic] for topic in subscription if topic in numbers}
         for number in group:
             if owned := members[number].owned:
-                claimed[number] = _known(owned, known)
-    owner, agreed = _sort_out(claimed, [m.generation for m in members], len(partitions))
+                claimed[number], lost = _known(owned, known, numbers)
+                unsubscribed += [(number, p) for p in lost]
+    owner, older, agreed = _sort_out(claimed, [m.generation for m in members], len(partitions))
+    for number, p in unsubscribed:
+        if owner[p] == number:
+            owner[p] = WITHHELD
+    agreed &= not unsubscribed
     standing: list[Sequence[TopicPartition]] = [()] * len(members)
     for number, own in enumerate(claimed):
         if not own:
@@ -72,17 +85,18 @@ def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
         if not agreed:
             own = [p for p in dict.fromkeys(own) if owner[p] == number]
         ascending = sorted(own)
-        # Most often that is what the member said, to a letter: naming it anew would cost more
+        # Most often that is exactly what the member reported: naming it again would cost more
         # than all the rest.
-        said = members[number].owned
-        as_said = ascending == own and len(own) == len(said)
-        standing[number] = said if as_said else [partitions[p] for p in ascending]
+        reported = members[number].owned
+        as_reported = ascending == own and len(own) == len(reported)
+        standing[number] = reported if as_reported else [partitions[p] for p in ascending]
     unclaimed = {
         topic
         for topic, these in numbers.items()
         if owner[these.start : these.stop].count(UNCLAIMED) == len(these)
     }
-    return Claims(alike, numbers, partitions, owner, standing, unclaimed)
+    former = {partitions[p]: number for p, number in older.items()}
+    return Claims(alike, numbers, partitions, owner, standing, unclaimed, former)
 
 
 @lru_cache(maxsize=1024)
@@ -96,25 +110,32 @@ def _partitions_of(topic: str, count: int) -> tuple[TopicPartition, ...]:
     return tuple(map(tuple.__new__, repeat(TopicPartition), values))
 
 
-def _known(owned: Sequence[TopicPartition], known: Mapping[str, range]) -> list[int]:
-    """The numbers of those of the partitions that there are."""
+def _known(
+    owned: Sequence[TopicPartition],
+    subscribed: Mapping[str, range],
+    topics: Mapping[str, range],
+) -> tuple[list[int], list[int]]:
+    """The numbers of those of the partitions that exist; and of these, those of topics that the
+    member does not subscribe to."""
     try:
         # There is nothing wrong with most claims, and looking first takes twice as long.
-        return [known[topic][partition] for topic, partition in owned if partition >= 0]
+        return [subscribed[topic][partition] for topic, partition in owned if partition >= 0], []
     except (KeyError, IndexError):
-        return [
-            known[topic][partition]
-            for topic, partition in owned
-            if topic in known and 0 <= partition < len(known[topic])
-        ]
+        known = [tp for tp in owned if 0 <= tp[1] < len(topics.get(tp[0], ()))]
+        return (
+            [topics[topic][partition] for topic, partition in known],
+            [topics[topic][partition] for topic, partition in known if topic not in subscribed],
+        )
 
 
 def _sort_out(
     claimed: Sequence[Sequence[int]], generations: list[int], partitions: int
-) -> tuple[list[int], bool]:
-    """Each partition's owner; and whether no two claims were to the same one."""
+) -> tuple[list[int], dict[int, int], bool]:
+    """Each partition's owner; the former owner of those that several members claim in different
+    generations; and whether no partition was claimed twice."""
     owner = [UNCLAIMED] * partitions
-    disputed: dict[int, int] = {}  # partition -> the generation of its equal claims
+    equal: dict[int, int] = {}  # partition -> the generation of its equal claims
+    former: dict[int, int] = {}
     agreed = True
     for number, claims in enumerate(claimed):
         for at in claims:
@@ -124,10 +145,14 @@ def _sort_out(
                 continue
             agreed = False
             if other != number:
-                newest = disputed[at] if other == DISPUTED else generations[other]
+                newest = equal[at] if other == WITHHELD else generations[other]
                 if generations[number] > newest:
                     owner[at] = number
+                    if other != WITHHELD:
+                        former[at] = other
                 elif generations[number] == newest:
-                    owner[at] = DISPUTED
-                    disputed[at] = newest
-    return owner, agreed
+                    owner[at] = WITHHELD
+                    equal[at] = newest
+                elif at not in former or generations[number] > generations[former[at]]:
+                    former[at] = number
+    return owner, former, agreed

@@ -289,10 +289,10 @@ def with_newcomers(spec: GroupSpec, count: int) -> GroupSpec:
 
 
 class _Claims:
-    """Who owned what, by what members say of themselves.
+    """Which member owned each partition, by what the members report.
 
-    Claims of members that subscribe to the topic come first, as assignors hear no others; among
-    those the highest generation stands, if one member alone has it (behaviours, line 25).
+    The claim of the highest generation stands, if one member alone has it (KIP-792), whether or not
+    that member still subscribes to the topic.
     """
 
     def __init__(self, spec: GroupSpec) -> None:
@@ -311,11 +311,6 @@ class _Claims:
         if not _exists(spec, tp):
             self._void(claimants, tp, Reason.GONE, _gone(spec, tp))
             return
-        if subscribers := [m for m in claimants if tp.topic in spec.members[m].topics]:
-            others = [m for m in claimants if m not in subscribers]
-            text = f"does not subscribe to {tp.topic}"
-            self._void(others, tp, Reason.OWNER_UNSUBSCRIBED, text)
-            claimants = subscribers
         newest = max(spec.members[m].generation for m in claimants)
         standing = [m for m in claimants if spec.members[m].generation == newest]
         names = " and ".join(_label(spec, m) for m in standing)
@@ -348,8 +343,7 @@ def _rounds(
         let_go = {m: owned[m] - held.get(m, frozenset()) for m in owned}
         taken_up = {m: held.get(m, frozenset()) - owned[m] for m in owned}
         rounds.append(Round(let_go=_sorted(let_go), taken_up=_sorted(taken_up)))
-        # What it does not subscribe to a member has let go of before it joined: no new round.
-        rejoins = any(tp.topic in spec.members[m].topics for m, tps in let_go.items() for tp in tps)
+        rejoins = any(let_go.values())
         if not rejoins or len(rounds) == MAX_ROUNDS:
             return tuple(rounds), owner, not rejoins
         owned = {m: frozenset(held.get(m, ())) for m in owned}

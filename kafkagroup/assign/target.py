@@ -1,18 +1,19 @@
-"""What a sticky assignment aims at, before anybody asks what can be handed over now.
+"""What a sticky assignment aims at, whether or not it can be handed over in this round.
 
-Balance comes first, then that partitions stay, then racks: among the partitions that have to find
-a new member, those with a replica in its rack go to it where that costs nothing else.
+Balance comes first, then that partitions stay. A partition that has to leave its owner goes back to
+the member that owned it before, if that member is due any. Racks come last: of the partitions that
+remain, those with a replica in a member's rack go to it where that costs nothing else.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from kafkagroup._values import define
 from kafkagroup.assign.balance import Pool, even_out
-from kafkagroup.assign.claims import DISPUTED, UNCLAIMED, Claims, read_claims
+from kafkagroup.assign.claims import UNCLAIMED, WITHHELD, Claims, read_claims
 from kafkagroup.assign.dealing import deal, deal_near
 from kafkagroup.assign.spec import GroupSpec
 from kafkagroup.types import TopicPartition
@@ -61,19 +62,42 @@ def find_target(spec: GroupSpec) -> dict[str, Held]:
     pools, topics = _pools(claims)
     even_out(pools, len(order))
     near = _Near(spec, order)
-    loose = _released(pools, topics, held, near)
+    loose = _released(pools, topics, held, claims.former, near)
     for pool, names, released in zip(pools, topics, loose, strict=True):
         if not pool.gained:
             continue
-        free, disputed = _free(claims, names)
-        claimed = {*released, *disputed}
+        free, withheld = _free(claims, names)
+        claimed = {*released, *withheld}
         due = sorted([*released, *free]) if released else free
-        for member, dealt in near.deal(due, pool.gained).items():
+        for member, dealt in _dealt(due, pool.gained, claims.former, near).items():
             if claimed:
                 held[member].moving += ([tp for tp in dealt if tp in claimed],)
                 dealt = [tp for tp in dealt if tp not in claimed]
             held[member].given += (dealt,)
     return dict(zip(order, held, strict=True))
+
+
+def _dealt(
+    partitions: list[TopicPartition],
+    due: dict[int, int],
+    former: Mapping[TopicPartition, int],
+    near: _Near,
+) -> dict[int, list[TopicPartition]]:
+    """Give each member as many partitions as it is due: first those that it owned before."""
+    if not former:
+        return near.deal(partitions, due)
+    dealt: dict[int, list[TopicPartition]] = {member: [] for member in due}
+    others: list[TopicPartition] = []
+    for tp in partitions:
+        member = former.get(tp)
+        if member in due and len(dealt[member]) < due[member]:
+            dealt[member].append(tp)
+        else:
+            others.append(tp)
+    left = {m: units - len(dealt[m]) for m, units in due.items() if units > len(dealt[m])}
+    for member, more in near.deal(others, left).items():
+        dealt[member] = sorted(dealt[member] + more)
+    return dealt
 
 
 def _pools(claims: Claims) -> tuple[list[Pool], list[list[str]]]:
@@ -97,16 +121,16 @@ def _pools(claims: Claims) -> tuple[list[Pool], list[list[str]]]:
                 free += len(numbers)
             else:
                 owned.update(claims.owner[numbers.start : numbers.stop])
-        free += owned.pop(UNCLAIMED, 0) + owned.pop(DISPUTED, 0)
+        free += owned.pop(UNCLAIMED, 0) + owned.pop(WITHHELD, 0)
         members = sorted(member for group in key for member in groups[group])
         pools.append(Pool(members, free, dict(owned)))
     return pools, list(alike.values())
 
 
 def _free(claims: Claims, topics: list[str]) -> tuple[list[TopicPartition], list[TopicPartition]]:
-    """The partitions that nobody owns, in order; and those of them that are disputed."""
+    """The partitions that no member owns, in order; and those of them that are withheld."""
     free: list[TopicPartition] = []
-    disputed: list[TopicPartition] = []
+    withheld: list[TopicPartition] = []
     for topic in topics:
         numbers = claims.numbers[topic]
         partitions = claims.partitions[numbers.start : numbers.stop]
@@ -115,16 +139,21 @@ def _free(claims: Claims, topics: list[str]) -> tuple[list[TopicPartition], list
             continue
         owners = claims.owner[numbers.start : numbers.stop]
         free += [tp for tp, owner in zip(partitions, owners, strict=True) if owner < 0]
-        if DISPUTED in owners:
+        if WITHHELD in owners:
             pairs = zip(partitions, owners, strict=True)
-            disputed += [tp for tp, owner in pairs if owner == DISPUTED]
-    return free, disputed
+            withheld += [tp for tp, owner in pairs if owner == WITHHELD]
+    return free, withheld
 
 
 def _released(
-    pools: list[Pool], topics: list[list[str]], held: list[Held], near: _Near
+    pools: list[Pool],
+    topics: list[list[str]],
+    held: list[Held],
+    former: Mapping[TopicPartition, int],
+    near: _Near,
 ) -> list[list[TopicPartition]]:
-    """Take from what is kept what has to go; by pool."""
+    """Take from what is kept what has to go; by pool. What can go back to the member that owned it
+    before goes first."""
     released: list[list[TopicPartition]] = [[] for _ in pools]
     home = {topic: number for number, names in enumerate(topics) for topic in names}
     losing: dict[int, list[int]] = {}  # member -> the pools in which it loses
@@ -140,9 +169,13 @@ def _released(
                 own[number].append(tp)
         gone: set[TopicPartition] = set()
         for number in numbers:
-            going = near.least_worth(own[number], member, pools[number].lost[member])
-            released[number] += going
-            gone.update(going)
+            pool = pools[number]
+            order = near.worth(own[number], member)
+            if former:
+                order.sort(key=lambda tp: former.get(tp) in pool.gained)
+            revoked = order[len(order) - pool.lost[member] :]
+            released[number] += revoked
+            gone.update(revoked)
         held[member].kept = [tp for tp in held[member].kept if tp not in gone]
     return released
 
@@ -157,15 +190,13 @@ class _Near:
             racks = (spec.members[member].rack for member in order)
             self._rack = {number: rack for number, rack in enumerate(racks) if rack}
 
-    def least_worth(
-        self, own: list[TopicPartition], member: int, units: int
-    ) -> list[TopicPartition]:
-        """Those of a member's own that it can best do without: far ones, then high numbers."""
+    def worth(self, own: list[TopicPartition], member: int) -> list[TopicPartition]:
+        """A member's own partitions, those first that it should keep: near ones, low numbers."""
         own = sorted(own, key=lambda tp: tp.partition)
         rack = self._rack.get(member)
         if rack is not None:
             own.sort(key=lambda tp: rack not in self._racks(tp))
-        return own[len(own) - units :]
+        return own
 
     def deal(
         self, partitions: list[TopicPartition], due: dict[int, int]

@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heapreplace
 from itertools import repeat
 
 from kafkagroup._values import define, frozen
-from kafkagroup.assign.claims import DISPUTED, Claims, read_claims
+from kafkagroup.assign.claims import WITHHELD, Claims, read_claims
 from kafkagroup.assign.spec import Assignor, GroupSpec, Told, named
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import Assignment, TopicPartition
@@ -121,7 +121,7 @@ def _assign(spec: GroupSpec, max_moves: int | None, hysteresis: float) -> Assign
     for p in owned:
         state.give(p, claims.owner[p])
     state.place([p for p, owner in enumerate(claims.owner) if owner < 0])
-    waiting = [p for p, owner in enumerate(claims.owner) if owner == DISPUTED]
+    waiting = [p for p, owner in enumerate(claims.owner) if owner == WITHHELD]
     for p in (*waiting, *_taken(state, owned, waiting, bound, hysteresis)):
         state.take(p)
     held: list[list[TopicPartition]] = [[] for _ in order]

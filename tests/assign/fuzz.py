@@ -223,17 +223,17 @@ def _rounds(assignor: Assignor, spec: GroupSpec) -> Iterator[tuple[GroupSpec, As
 
 
 def _let_go(spec: GroupSpec, assignment: Assignment) -> bool:
-    """Whether anybody lets go of anything that it subscribes to."""
-    return any(
-        tp.topic in of.topics
-        for m, of in spec.members.items()
-        for tp in set(of.owned).difference(assignment[m])
-    )
+    """Whether any member has to revoke anything."""
+    return any(set(of.owned).difference(assignment[m]) for m, of in spec.members.items())
 
 
 def _taken(spec: GroupSpec, assignment: Assignment) -> int:
     """How many partitions their owners do not get."""
-    owners = {tp: ms[0] for tp, ms in standing_claims(spec).items() if len(ms) == 1}
+    owners = {
+        tp: members[0]
+        for tp, members in standing_claims(spec).items()
+        if len(members) == 1 and tp.topic in spec.members[members[0]].topics
+    }
     stay = sum(owners.get(tp) == m for m, held in assignment.items() for tp in held)
     return len(owners) - stay
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -159,11 +158,26 @@ def test_a_stale_claim_stands_in_nobodys_way_and_hides_no_handover() -> None:
     )
 
 
-@pytest.mark.parametrize("owner", [member("b", "a0"), member("a", "a5")], ids=["topic", "number"])
-def test_claims_on_what_is_not_subscribed_to_or_gone_are_none(owner: MemberSpec) -> None:
-    group = spec({"a": 1, "b": 1}, x=owner, y=member("ab"))
+def test_a_claim_to_a_partition_that_is_gone_is_none() -> None:
+    group = spec({"a": 1, "b": 1}, x=member("a", "a5"), y=member("ab"))
     left_out = Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is given to nobody")
     assert violations(group, assigned(y="b0"), COOPERATIVE) == (left_out,)
+
+
+def test_a_claim_stands_whatever_its_member_subscribes_to() -> None:
+    """KIP-429: x has to revoke a/0 before y may have it, although y alone subscribes to it."""
+    group = spec({"a": 1, "b": 1}, x=member("b", "a0"), y=member("ab"))
+    assert violations(group, assigned(x="b0"), COOPERATIVE) == ()
+    assert violations(group, assigned(x="b0", y="a0"), COOPERATIVE) == (
+        Violation(
+            Kind.HANDED_OVER, ("y", "x"), tps("a0"), "y gets a/0 while x may be at work on it"
+        ),
+    )
+
+
+def test_nothing_is_moved_from_an_owner_that_no_longer_subscribes() -> None:
+    group = spec({"a": 1, "b": 1}, x=member("b", "a0"), y=member("ab"))
+    assert violations(group, assigned(x="b0", y="a0"), STICKY) == ()
 
 
 def test_counts_that_one_move_would_even_out() -> None:
@@ -287,6 +301,7 @@ def test_the_claims_that_stand() -> None:
         TopicPartition("a", 0): ["x"],
         TopicPartition("a", 1): ["x", "y"],
         TopicPartition("a", 2): ["x", "y"],
+        TopicPartition("b", 0): ["x"],
     }
 
 
@@ -331,9 +346,10 @@ def unevenness(assignment: Assignment) -> int:
 
 def owner_of(group: GroupSpec, tp: TopicPartition) -> str | None:
     claims = {m: of.generation for m, of in group.members.items() if tp in of.owned}
-    claims = {m: g for m, g in claims.items() if tp.topic in group.members[m].topics}
     newest = [m for m, g in claims.items() if g == max(claims.values())]
-    return newest[0] if len(newest) == 1 else None
+    if len(newest) != 1 or tp.topic not in group.members[newest[0]].topics:
+        return None
+    return newest[0]
 
 
 def kept(group: GroupSpec, assignment: Assignment) -> int:
@@ -436,9 +452,7 @@ def test_what_members_keep_is_never_handed_over(case: tuple[GroupSpec, Assignmen
     for m, held in assignment.items():
         for tp in held:
             claims = [
-                (of.generation, other)
-                for other, of in group.members.items()
-                if tp in of.owned and tp.topic in of.topics
+                (of.generation, other) for other, of in group.members.items() if tp in of.owned
             ]
             newest = max(claims, default=(0, ""))[0]
             if any(g == newest and other != m for g, other in claims):

@@ -205,6 +205,28 @@ def test_a_claim_of_an_older_generation_stands_if_it_is_the_only_one() -> None:
     assert assigned({"a": 2}, y=x, x=y) == {"y": "a0", "x": "a1"}
 
 
+def test_a_partition_goes_back_to_the_member_that_owned_it_before() -> None:
+    """Kafka's testAssignmentWithMultipleGenerations2: y was alone for one generation."""
+    x, y, z = member("a", "a0 a3", 1), member("a", "a0 a1 a2 a3 a4 a5", 2), member("a", "a2 a5", 1)
+    assert assigned({"a": 6}, x=x, y=y, z=z) == {"x": "a0 a3", "y": "a1 a4", "z": "a2 a5"}
+
+
+def test_of_several_former_owners_the_latest_gets_a_partition_back() -> None:
+    x, y, z = member("a", "a1", 5), member("a", "a0 a1 a2", 7), member("a", "a1", 6)
+    assert assigned({"a": 3}, x=x, y=y, z=z) == {"x": "a2", "y": "a0", "z": "a1"}
+
+
+def test_a_former_owner_gets_back_no_more_than_its_share() -> None:
+    x, y = member("a", "a0 a1 a2", 1), member("a", "a0 a1 a2 a3", 2)
+    assert assigned({"a": 4}, x=x, y=y) == {"x": "a1 a2", "y": "a0 a3"}
+
+
+def test_the_former_owner_comes_before_the_rack() -> None:
+    x, y, z = member("a", "a0", 1, "p"), member("a", "a0 a1 a2", 2), member("a", "a2", 1, "q")
+    found = assigned({"a": 3}, {"a": "q q p"}, x=x, y=y, z=z)
+    assert found == {"x": "a0", "y": "a1", "z": "a2"}
+
+
 def test_claims_to_what_is_gone_or_not_subscribed_count_for_nothing() -> None:
     x, y = member("a", "a0 a9 b0 c0"), member("ab", "a1 a1 a1")
     assert assigned({"a": 2, "b": 1}, x=x, y=y) == {"x": "a0", "y": "a1 b0"}
@@ -257,17 +279,18 @@ def test_no_rack_is_not_a_rack() -> None:
 
 
 def owners(spec: GroupSpec) -> dict[TopicPartition, str]:
-    """Partition -> the member whose claim stands."""
+    """Partition -> the member whose claim stands and that may keep it."""
     claims: dict[TopicPartition, list[tuple[int, str]]] = {}
     for name, of in spec.members.items():
         for tp in set(of.owned):
-            if tp.topic in of.topics and 0 <= tp.partition < spec.partitions.get(tp.topic, 0):
+            if 0 <= tp.partition < spec.partitions.get(tp.topic, 0):
                 claims.setdefault(tp, []).append((of.generation, name))
     found = {}
     for tp, made in claims.items():
-        newest = max(made)
-        if [generation for generation, _ in made].count(newest[0]) == 1:
-            found[tp] = newest[1]
+        generation, name = max(made)
+        alone = [other for other, _ in made].count(generation) == 1
+        if alone and tp.topic in spec.members[name].topics:
+            found[tp] = name
     return found
 
 
