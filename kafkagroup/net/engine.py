@@ -202,24 +202,29 @@ class Engine:
             return
         self._cluster.all_topics = True
         await self._cluster.refresh()
-        await self._match()
+        # Also when nothing matches: the member joins, so that it is there when a topic appears.
+        await self._subscribe(self._matching(pattern))
 
     @property
     def _server_pattern(self) -> str | None:
         return None if self._pattern is None else server_pattern(self._pattern)
 
     async def _match(self) -> None:
+        """Follow the topics that match now, where it is the member that matches."""
         if self._pattern is None or self._session.assigned_to:
             return
-        matching = frozenset(
+        matching = self._matching(self._pattern)
+        if matching != self._subscription:
+            await self._subscribe(matching)
+
+    def _matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
+        return frozenset(
             name
             for name, topic in self._cluster.metadata.topics.items()
-            if self._pattern.fullmatch(name)
+            if pattern.fullmatch(name)
             and topic.partitions
             and not (topic.internal and self._exclude_internal)
         )
-        if matching != self._subscription:
-            await self._subscribe(matching)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Own exactly these, without membership."""

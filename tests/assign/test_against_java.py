@@ -116,17 +116,18 @@ def settled(assignor: Assignor, spec: GroupSpec) -> Assignment:
 
 
 def owners(spec: GroupSpec) -> dict[TopicPartition, str]:
-    """Partition -> whose it is: the one subscriber that claims it in the highest generation."""
+    """Partition -> the one member that claims it in the highest generation, if it may keep it."""
     claims: dict[TopicPartition, list[tuple[int, str]]] = {}
     for member, of in spec.members.items():
         for tp in of.owned:
-            if tp.topic in of.topics and tp.partition < spec.partitions.get(tp.topic, 0):
+            if tp.partition < spec.partitions.get(tp.topic, 0):
                 claims.setdefault(tp, []).append((of.generation, member))
     standing = {tp: sorted(made, reverse=True)[:2] for tp, made in claims.items()}
     return {
         tp: made[0][1]
         for tp, made in standing.items()
-        if len(made) == 1 or made[0][0] != made[1][0]
+        if (len(made) == 1 or made[0][0] != made[1][0])
+        and tp.topic in spec.members[made[0][1]].topics
     }
 
 

@@ -2,10 +2,11 @@
 
 import anyio
 import pytest
-from brokers import Worker, until
+from brokers import FAST, Worker, until
 
-from kafkagroup import FencedError
+from kafkagroup import Admin, FencedError, GroupMember, GroupProtocol, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
+from kafkagroup.wire.group_log import Subscription, encode_subscription
 
 pytestmark = pytest.mark.anyio
 
@@ -58,6 +59,47 @@ async def test_what_stays_is_not_interrupted(bootstrap, name, fill):
     (moved,) = [partitions for what, partitions in first.story[:-1] if what == "revoked"]
     assert len(moved) == 1
     assert len(set(first.seen)) == len(first.seen)
+
+
+async def test_s20_what_a_member_reports_as_owned_is_withheld_whatever_it_subscribes_to(
+    bootstrap, name, fill
+):
+    """KIP-429: a client that unsubscribes from a topic, and rejoins before it has revoked the
+    partitions, works on them until it has its new assignment. Our leader gave them away at once."""
+    wanted, other = f"{name}-wanted", f"{name}-other"
+    await fill(1)
+    await fill(2, topic=wanted)
+    await fill(1, topic=other)
+    owned = (TopicPartition(wanted, 0), TopicPartition(wanted, 1))
+
+    def follower(topics, owned=()):
+        subscription = Subscription(topics=topics, owned=owned, generation=1_000)
+        metadata = encode_subscription(subscription)
+        return GroupProtocol("consumer", "cooperative-sticky", metadata, dict)
+
+    async def assigned_when(subscriptions):
+        """What our consumer owns once the group is stable with these topics and claims."""
+        with anyio.fail_after(20):
+            while True:
+                group = await admin.describe_group(name)
+                found = [m.subscription for m in group.members if m.subscription is not None]
+                if sorted((s.topics, bool(s.owned)) for s in found) == sorted(subscriptions):
+                    await worker.consumer.wait_assignment()
+                    return worker.consumer.assignment()
+                await anyio.sleep(0.01)
+
+    worker = Worker(bootstrap, name, **COOPERATIVE)
+    async with worker.consumer, Admin(bootstrap_servers=bootstrap) as admin:
+        await until(lambda: worker.owns == [0])  # it joined first, so it leads
+        async with GroupMember(
+            name, follower((wanted, other), owned), bootstrap_servers=bootstrap, **FAST
+        ) as member:
+            await worker.consumer.subscribe(name, wanted)
+            member.update(follower((other,), owned))
+            ours = ((name, wanted), True)
+            assert await assigned_when([ours, ((other,), True)]) == {TopicPartition(name, 0)}
+            member.update(follower((other,)))  # it has revoked them
+            await until(lambda: worker.consumer.assignment() == {TopicPartition(name, 0), *owned})
 
 
 async def test_unsubscribing_lets_go_of_everything(bootstrap, name, fill):

@@ -7,6 +7,7 @@ import pytest
 from brokers import FAST, Worker, numbered, until
 
 from kafkagroup import (
+    Admin,
     ConfigurationError,
     Consumer,
     GroupMetadata,
@@ -120,6 +121,29 @@ async def test_a_pattern_finds_topics_of_today_and_tomorrow(bootstrap, name, fil
         await fill(1, 3, topic=f"{name}-late-and-longer")
         assert {r.topic for r in await take(consumer, 6)} == {f"{name}-late"}
         assert {tp.topic for tp in consumer.assignment()} == {name, f"{name}-late"}
+
+
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+async def test_a_pattern_that_matches_nothing_joins_the_group(
+    bootstrap, name, fill, group_protocol
+):
+    """The member is there, owns nothing, and gets the topic once there is one; it used to wait
+    outside of the group, and wait_assignment() with it."""
+    options = {"group_protocol": group_protocol, "metadata_max_age_ms": 100}
+    if group_protocol == "classic":
+        options = {**FAST, **options}
+    async with (
+        Consumer(
+            bootstrap_servers=bootstrap, group_id=name, pattern=f"{name}-.*", **options
+        ) as consumer,
+        Admin(bootstrap_servers=bootstrap) as admin,
+    ):
+        with anyio.fail_after(20):
+            assert await consumer.wait_assignment() == frozenset()
+            assert len((await admin.describe_group(name)).members) == 1
+        await fill(1, 1, topic=f"{name}-late")
+        with anyio.fail_after(60):  # Kafka looks for new topics of a pattern every 10 s
+            assert (await consumer.getone()).topic == f"{name}-late"
 
 
 async def test_internal_topics_are_left_out_of_a_pattern(bootstrap, name, fill):
