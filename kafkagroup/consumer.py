@@ -38,6 +38,7 @@ from kafkagroup.errors import (
     ConsumerClosedError,
     IllegalStateError,
     NotAssignedError,
+    NotStartedError,
     RequestTimeoutError,
 )
 from kafkagroup.net.batches import ArrowBatches, Batches
@@ -156,7 +157,9 @@ class Consumer(Service):
         """
         # All arguments, by name: a test holds the signature to the declarations.
         options = ConsumerOptions.checked(locals())
-        super().__init__(options.close_timeout)
+        super().__init__(
+            options.close_timeout, f"group_id={options.group_id!r}, client_id={options.client_id!r}"
+        )
         self._options = options
         self._client_options = client_options(options, options.max_frame_bytes)
         self._servers = parse_servers(options.bootstrap_servers)
@@ -190,6 +193,8 @@ class Consumer(Service):
         """
         try:
             return await self.getone()
+        except NotStartedError:
+            raise
         except ConsumerClosedError:
             raise StopAsyncIteration from None
 
@@ -260,7 +265,7 @@ class Consumer(Service):
 
     def _raise_if_not_started(self) -> None:
         if not self._running:
-            raise ConsumerClosedError("the consumer is not started; use `async with` or start()")
+            raise NotStartedError("the consumer is not started; use `async with` or start()")
 
     def _raise_if_nothing_to_consume(self) -> None:
         """Who waits would wait for ever. Not at the start: what comes after it may subscribe."""
@@ -353,7 +358,7 @@ class Consumer(Service):
         """
         self._raise_if_over()
         if self._engine is None:
-            raise ConsumerClosedError("the consumer is not started; use `async with` or start()")
+            raise NotStartedError("the consumer is not started; use `async with` or start()")
         if self._session.driver is None:
             raise IllegalStateError(
                 "in no group: there is no group_id, or nothing is subscribed to"
@@ -519,7 +524,7 @@ class Consumer(Service):
         """
         session, engine = self._session, self._engine
         if engine is None:
-            raise ConsumerClosedError("the consumer is not started; use `async with` or start()")
+            raise NotStartedError("the consumer is not started; use `async with` or start()")
         conversion = self._delivery.conversion
         owned = tuple(self._delivery.owned.values())  # which the loop may change meanwhile
         return evolve(
@@ -667,7 +672,7 @@ class Consumer(Service):
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         self._raise_if_closed()
         if self._engine is None:
-            raise ConsumerClosedError("the consumer is not started; use `async with` or start()")
+            raise NotStartedError("the consumer is not started; use `async with` or start()")
         timeout = self._options.request_timeout
         try:
             with anyio.fail_after(timeout):

@@ -5,6 +5,7 @@ KafkaGroupError
 ├── ConfigurationError (also ValueError)    you passed something that cannot work
 ├── IllegalStateError                       a call that does not fit the moment
 │   ├── ConsumerClosedError                 the consumer or member was closed
+│   │   └── NotStartedError                 it was never started
 │   └── NotAssignedError                    the partition is not (or no longer) this member's
 ├── LocalProtocolError                      we were about to break the protocol; nothing was sent
 ├── RemoteProtocolError                     the broker broke the protocol
@@ -61,6 +62,7 @@ __all__ = [
     "NoBrokersAvailableError",
     "NoOffsetError",
     "NotAssignedError",
+    "NotStartedError",
     "NotWrittenError",
     "OffsetOutOfRangeError",
     "RecordRefusedError",
@@ -86,6 +88,10 @@ class IllegalStateError(KafkaGroupError):
 
 class ConsumerClosedError(IllegalStateError):
     """The consumer or group member was closed, or never started."""
+
+
+class NotStartedError(ConsumerClosedError):
+    """The client was never started. Iterating it raises this, where a closed one ends the loop."""
 
 
 class NotAssignedError(IllegalStateError):

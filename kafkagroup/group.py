@@ -14,7 +14,7 @@ import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._values import evolve, frozen
-from kafkagroup.errors import ConfigurationError, ConsumerClosedError, broker_error
+from kafkagroup.errors import ConfigurationError, ConsumerClosedError, NotStartedError, broker_error
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.clock import loop_clock
@@ -294,7 +294,9 @@ class GroupMember(Service):
         Raises: ConfigurationError.
         """
         options = GroupMemberOptions.checked(locals())
-        super().__init__(options.close_timeout)
+        super().__init__(
+            options.close_timeout, f"group_id={options.group_id!r}, client_id={options.client_id!r}"
+        )
         offered = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
         _check(offered)
         self._servers = parse_servers(options.bootstrap_servers)
@@ -339,8 +341,11 @@ class GroupMember(Service):
     async def __anext__(self) -> Generation:
         """Give back the generation in hand, and wait for the next one.
 
-        Raises: the error that ended the membership, if one did. Iteration ends after `stop`.
+        Raises: NotStartedError; the error that ended the membership, if one did. Iteration ends
+        after `stop`.
         """
+        if not self._running:
+            raise _not_started()
         desk = self._desk
         desk.release()
         await anyio.lowlevel.checkpoint()
@@ -364,7 +369,7 @@ class GroupMember(Service):
 
     async def wait_generation(self, after: Generation | None = None) -> Generation:
         """Wait until a generation other than `after` stands, without taking it. For those who only
-        watch: only whoever iterates answers for the work.
+        watch, also before the start: only whoever iterates answers for the work.
 
         Raises: the error that ended the membership; ConsumerClosedError after `stop`.
         """
@@ -384,7 +389,7 @@ class GroupMember(Service):
         Raises: BrokerError; TransportError.
         """
         if self._cluster is None:
-            raise _not_running()
+            raise _not_started()
         group_id = self._member.config.group_id
         coordinator = self._cluster.broker(await self._cluster.find_coordinator(group_id))
         answer = await coordinator.request(DescribeGroupsRequest(groups=(group_id,)))
@@ -489,7 +494,7 @@ class GroupMember(Service):
 
     def _running_driver(self) -> Running:
         if self._driver is None:
-            raise _not_running()
+            raise _not_started()
         return self._driver
 
     async def stop(self, *, leave_group: bool | None = None) -> None:
@@ -582,8 +587,8 @@ class GroupMember(Service):
         self._desk.failed(error)
 
 
-def _not_running() -> ConsumerClosedError:
-    return ConsumerClosedError("the member is not running; use `async with` or start()")
+def _not_started() -> NotStartedError:
+    return NotStartedError("the member is not started; use `async with` or start()")
 
 
 def _offer(protocols: Sequence[GroupProtocol]) -> tuple[tuple[str, bytes], ...]:

@@ -36,6 +36,7 @@ _REMEDIES = {
     "KafkaGroupError": "Catch it where any trouble with Kafka is the same to you.",
     "ConfigurationError": "Mend the option or argument that the message names.",
     "IllegalStateError": "A bug in the caller: the call came too early or too late.",
+    "NotStartedError": "Use `async with`, or call `start()` before anything else.",
     "ConsumerClosedError": "End; or start it before it is used. Iteration ends without it.",
     "NotAssignedError": "The group has rebalanced since: look at `assignment()` first, or use the"
     " callbacks.",

@@ -104,7 +104,7 @@ class AskingService(Service):
 
     def __init__(self, options: CommonOptions, call_timeout: float) -> None:
         """`call_timeout` bounds each call with all its retries, in seconds."""
-        super().__init__(options.close_timeout)
+        super().__init__(options.close_timeout, f"client_id={options.client_id!r}")
         self._servers = parse_servers(options.bootstrap_servers)
         self._asking = Asking(client_options(options), call_timeout)
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from kafkagroup.consume.delivery import Batch
-from kafkagroup.errors import ConsumerClosedError
+from kafkagroup.errors import ConsumerClosedError, NotStartedError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -26,6 +26,8 @@ class Batches:
     async def __anext__(self) -> Batch:
         try:
             return await self._wait()
+        except NotStartedError:
+            raise
         except ConsumerClosedError:
             raise StopAsyncIteration from None
 

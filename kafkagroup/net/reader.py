@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import anyio
 
-from kafkagroup.errors import ConsumerClosedError
+from kafkagroup.errors import ConsumerClosedError, NotStartedError
 from kafkagroup.net.busy import ConsumerBusyError
 from kafkagroup.net.session import Session
 from kafkagroup.types import Record
@@ -216,5 +216,7 @@ class Records:
             return record
         try:
             return await self._wait()
+        except NotStartedError:
+            raise
         except ConsumerClosedError:
             raise StopAsyncIteration from None

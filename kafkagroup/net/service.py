@@ -8,11 +8,16 @@ than entered it. The user's exceptions leave bare, never inside an ExceptionGrou
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
+import sys
+import traceback as tracebacks
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
+from weakref import WeakSet
 
 import anyio
 
@@ -25,6 +30,18 @@ if TYPE_CHECKING:
 __all__ = ["Service"]
 
 logger = logging.getLogger(__name__)
+
+
+_hosted: WeakSet[Service] = WeakSet()
+"""What `start()` runs, until it ends. Nothing else can be left open: the caller's tasks run it."""
+
+
+@atexit.register
+def _warn_of_all_left_open() -> None:
+    """Where a loop was closed with its tasks pending. They are never collected, so that `__del__`
+    would be of no use: anyio keeps each task that waits in one of its scopes."""
+    for service in tuple(_hosted):
+        service._warn_left_open()
 
 
 class _Started:
@@ -40,9 +57,15 @@ class _Started:
 class Service(ABC):
     """Base of what is opened once and closed once. Subclasses fill `_open` and `_close`."""
 
-    def __init__(self, close_timeout: float) -> None:
+    def __init__(self, close_timeout: float, description: str = "") -> None:
+        """`description`: what tells this one from others of its class."""
         self._close_timeout = close_timeout
+        self._description = description
         self._running = False
+        self._start_stack = ""
+        """The stack of `start()`, where asyncio is in debug mode."""
+        self._left_open = False
+        """Whether `run` was cancelled before anybody called `stop`."""
         self._failure: Exception | None = None
         self._opening: anyio.CancelScope | None = None
         self._opened = Latch()
@@ -62,6 +85,14 @@ class Service(ABC):
     @abstractmethod
     def _crashed(self, error: Exception) -> None:
         """Take the error of a background task: every later call raises it."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._description})"
+
+    def _warn_left_open(self) -> None:
+        message = f"{self!r} was never stopped; use `async with`, or await stop()"
+        logger.warning("%s%s", message, self._start_stack)
+        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
     def _request_stop(self) -> None:
         self._stop_requested.set()
@@ -84,6 +115,9 @@ class Service(ABC):
                     if self._failure is None and task_status is not None:
                         task_status.started()
                     await self._stop_requested.wait()
+                except BaseException:
+                    self._left_open = not self._stop_requested.is_set()
+                    raise
                 finally:
                     self._request_stop()
         finally:
@@ -165,14 +199,18 @@ class Service(ABC):
             raise IllegalStateError(
                 "start() is for asyncio; on trio use `async with` or `nursery.start(x.run)`"
             ) from None
+        if asyncio.get_running_loop().get_debug():
+            stack = "".join(tracebacks.format_stack(sys._getframe(1), limit=3))
+            self._start_stack = f"; it was started here:\n{stack}"
         status = _Started()
-        task = self._host_task = asyncio.create_task(self.run(task_status=status))
+        task = self._host_task = asyncio.create_task(self._run_hosted(status))
         started = asyncio.create_task(status.event.wait())
         try:
             await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)
             if not started.done():
                 await task
         except BaseException:
+            self._request_stop()
             task.cancel()
             # Shielded: a cancel scope of anyio cancels again and again, and would leave the task.
             with anyio.CancelScope(shield=True):
@@ -180,6 +218,16 @@ class Service(ABC):
             raise
         finally:
             started.cancel()
+
+    async def _run_hosted(self, status: _Started) -> None:
+        _hosted.add(self)
+        try:
+            await self.run(task_status=status)
+        finally:
+            _hosted.discard(self)
+            # Once it has started, only the end of the loop cancels this task.
+            if self._left_open:
+                self._warn_left_open()
 
     async def stop(self) -> None:
         """Close in good order, within the close timeout. Stopping twice does nothing more."""
