@@ -650,7 +650,7 @@ class Consumer(Service):
         """
         assigned = self.assignment()
         ends = await self.end_offsets(assigned)
-        positions = {tp: await self.position(tp) for tp in assigned & self.assignment()}
+        positions = {tp: await self.position(tp) for tp in sorted(assigned & self.assignment())}
         return {tp: behind(position, ends[tp]) for tp, position in positions.items()}
 
     async def seek_to_beginning(self, *partitions: Partitions) -> None:
