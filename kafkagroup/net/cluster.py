@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
@@ -34,6 +35,7 @@ from kafkagroup.wire.messages.metadata import (
     FindCoordinatorResponse,
     MetadataRequest,
     MetadataRequestTopic,
+    MetadataResponse,
 )
 from kafkagroup.wire.schema import NO_ID, Request
 
@@ -45,6 +47,9 @@ __all__ = ["Cluster", "coordinator_in"]
 R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
+
+_MERGED_AT_ONCE = 2_000
+"""Partitions in an answer that is merged without a thread: a few milliseconds' work."""
 
 _MOST_TOLD = 5
 """Most reasons in one error: there may be as many brokers as an answer has room for."""
@@ -101,10 +106,22 @@ class Cluster:
         request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
         answer = await self.request_any(request)
         self._answered = self._asked
-        metadata = merge(self.metadata, answer, complete=complete)
+        metadata = await self._merge(answer, complete=complete)
         if not metadata.nodes:
             return  # a broker that is still starting
         await self.take(metadata)
+
+    async def _merge(self, answer: MetadataResponse, *, complete: bool) -> ClusterMetadata:
+        """Return what is known after an answer."""
+        if sum(len(topic.partitions) for topic in answer.topics) <= _MERGED_AT_ONCE:
+            return merge(self.metadata, answer, complete=complete)
+        while True:
+            known = self.metadata
+            work = partial(merge, known, answer, complete=complete)
+            merged = await self.options.run_in_thread(work)
+            if known is self.metadata:
+                return merged
+            # A fetch response has named a new leader meanwhile, which would be forgotten.
 
     async def take(self, metadata: ClusterMetadata) -> None:
         """Take metadata that is newer."""

@@ -115,9 +115,12 @@ def merge(
     """What is known after an answer: all its brokers, and its topics over the known ones; nothing
     but its topics when it is `complete`."""
     topics = {} if complete else dict(known.topics)
+    # Most partitions have the leader, epoch and replicas of many others: one value serves them all,
+    # and the collector has a hundred objects to look through instead of 200,000.
+    equal: dict[PartitionMetadata, PartitionMetadata] = {}
     for topic in answer.topics:
         if topic.name is not None and is_legal_name(topic.name):
-            topics[topic.name] = _topic(known.topics.get(topic.name), topic)
+            topics[topic.name] = _topic(known.topics.get(topic.name), topic, equal)
     return ClusterMetadata(
         cluster_id=answer.cluster_id,
         nodes={b.node_id: _node(b) for b in answer.brokers},
@@ -130,7 +133,11 @@ def _node(broker: MetadataResponseBroker) -> Node:
     return Node(broker.node_id, broker.host, broker.port, broker.rack or None)
 
 
-def _topic(known: TopicMetadata | None, answer: MetadataResponseTopic) -> TopicMetadata:
+def _topic(
+    known: TopicMetadata | None,
+    answer: MetadataResponseTopic,
+    equal: dict[PartitionMetadata, PartitionMetadata],
+) -> TopicMetadata:
     if known is not None and answer.error_code == ErrorCode.LEADER_NOT_AVAILABLE:
         # An election is on: that is no reason to forget the partitions.
         return evolve(known, error_code=answer.error_code)
@@ -140,7 +147,7 @@ def _topic(known: TopicMetadata | None, answer: MetadataResponseTopic) -> TopicM
     return TopicMetadata(
         topic_id=answer.topic_id,
         partitions={
-            p.partition_index: _partition(before.get(p.partition_index), p)
+            p.partition_index: _partition(before.get(p.partition_index), p, equal)
             for p in sorted(answer.partitions, key=lambda p: p.partition_index)
         },
         error_code=answer.error_code,
@@ -149,12 +156,21 @@ def _topic(known: TopicMetadata | None, answer: MetadataResponseTopic) -> TopicM
 
 
 def _partition(
-    known: PartitionMetadata | None, answer: MetadataResponsePartition
+    known: PartitionMetadata | None,
+    answer: MetadataResponsePartition,
+    equal: dict[PartitionMetadata, PartitionMetadata],
 ) -> PartitionMetadata:
     # KIP-320: a broker that lags behind must not send us back to an older leader.
     if known is not None and 0 <= answer.leader_epoch < known.leader_epoch:
         return known
-    return PartitionMetadata(answer.leader_id, answer.leader_epoch, answer.replica_nodes)
+    if known is not None and (known.leader, known.leader_epoch, known.replicas) == (
+        answer.leader_id,
+        answer.leader_epoch,
+        answer.replica_nodes,
+    ):
+        return known
+    made = PartitionMetadata(answer.leader_id, answer.leader_epoch, answer.replica_nodes)
+    return equal.setdefault(made, made)
 
 
 def with_leader(

@@ -10,11 +10,22 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 import anyio
 
 from kafkagroup._values import frozen
-from kafkagroup.assign import Assignor, GroupSpec, MemberSpec, protocol_name
+from kafkagroup.assign import (
+    Assignor,
+    GroupSpec,
+    MemberSpec,
+    cooperative_sticky_assignor,
+    protocol_name,
+    range_assignor,
+    roundrobin_assignor,
+    sticky_assignor,
+)
 from kafkagroup.assign.check import standing_claims
 from kafkagroup.assign.spec import is_cooperative, told, user_data
 from kafkagroup.consume.basis import basis_in, encode_basis
@@ -44,6 +55,8 @@ from kafkagroup.wire.group_log import (
 
 __all__ = ["AssignedCallback", "Callbacks", "PartitionsCallback", "Subscriber"]
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 PartitionsCallback = Callable[[Sequence[TopicPartition]], Awaitable[object] | object]
@@ -61,6 +74,23 @@ _LOADS_PATIENCE = 10.0
 
 _COMMIT_SHARE = 0.5
 """How much of the time left before a deadline the last commit may take; callbacks need some too."""
+
+
+_LARGE_GROUP = 64 * 1024
+"""Bytes of the members' subscriptions beyond which a thread does the leader's work: some
+milliseconds where nothing is compiled. 900 members once held the loop for two seconds."""
+
+_PARTITION_BYTES = 32
+"""Bytes of subscriptions that take as long as one partition that is assigned."""
+
+_THREAD_SAFE = (
+    range_assignor,
+    roundrobin_assignor,
+    sticky_assignor,
+    cooperative_sticky_assignor,
+)
+"""The assignors that may run in a thread: an application's own is called where its other functions
+are, in the loop."""
 
 
 @frozen
@@ -321,27 +351,31 @@ class Subscriber:
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
         """As leader: assign the partitions of every topic that any member subscribes to."""
-        subscriptions = _subscriptions(work.members)
         assignor = self._assignors[work.protocol_name]
+        size = sum(len(metadata) for metadata in work.members.values())
+        subscriptions = await self._run(partial(_subscriptions, work.members), size)
         await self._watch(subscriptions)
-        spec = GroupSpec(
-            members={
-                member: _member(assignor, s, work.instance_ids.get(member))
-                for member, s in subscriptions.items()
-            },
-            partitions=self._counts,
-            racks=self._racks,
-            loads=await self._loads(),
+        size += _PARTITION_BYTES * sum(self._counts.values())
+        loads = await self._loads()
+        if not any(assignor is known for known in _THREAD_SAFE):
+            size = 0
+        spec = await self._run(
+            partial(_spec, assignor, subscriptions, work, self._counts, self._racks, loads), size
         )
-        assignment = assignor(spec)
-        if is_cooperative(assignor):
-            _check_handover(work.protocol_name, spec, assignment)
+        assignment = await self._run(partial(assignor, spec), size)
+        left = {m: self._left_to(work.instance_ids.get(m)) for m in work.members}
+        encoded = await self._run(
+            partial(_encoded, work.protocol_name, assignor, spec, assignment, left), size
+        )
         if self._session.driver is not None:
             self._computed = self._session.driver.generation_id
-        return {
-            m: encode_assignment(assignment.get(m, ()), self._left_to(work.instance_ids.get(m)))
-            for m in work.members
-        }
+        return encoded
+
+    async def _run(self, job: Callable[[], T], size: int) -> T:
+        """Do a part of the leader's work; in a thread where the group is large."""
+        if size <= _LARGE_GROUP:
+            return job()
+        return await self._cluster.options.run_in_thread(job)
 
     def _left_to(self, instance_id: str | None) -> bytes | None:
         """As leader: what a member is to know of the computing when it comes back."""
@@ -475,6 +509,39 @@ def _member(assignor: Assignor, subscription: Subscription, instance_id: str | N
         capacity=said.capacity,
         user_data=subscription.user_data,
     )
+
+
+def _spec(
+    assignor: Assignor,
+    subscriptions: Mapping[str, Subscription],
+    work: Compute,
+    counts: Mapping[str, int],
+    racks: Racks,
+    loads: Mapping[TopicPartition, float],
+) -> GroupSpec:
+    """What an assignor is told of the group."""
+    return GroupSpec(
+        members={
+            member: _member(assignor, s, work.instance_ids.get(member))
+            for member, s in subscriptions.items()
+        },
+        partitions=counts,
+        racks=racks,
+        loads=loads,
+    )
+
+
+def _encoded(
+    name: str,
+    assignor: Assignor,
+    spec: GroupSpec,
+    assignment: Assignment,
+    left: Mapping[str, bytes | None],
+) -> dict[str, bytes]:
+    """What an assignor computed, checked and encoded. `left`: each member's user data."""
+    if is_cooperative(assignor):
+        _check_handover(name, spec, assignment)
+    return {m: encode_assignment(assignment.get(m, ()), data) for m, data in left.items()}
 
 
 def _check_handover(name: str, spec: GroupSpec, assignment: Assignment) -> None:

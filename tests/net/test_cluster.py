@@ -13,10 +13,12 @@ import pytest
 
 from kafkagroup.errors import BrokerError, NoBrokersAvailableError
 from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.metadata import ClusterMetadata, Node
+from kafkagroup.net.metadata import ClusterMetadata, Node, PartitionMetadata
 from kafkagroup.net.options import Address, ClientOptions
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Throttle
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
 from kafkagroup.wire.messages.metadata import (
     Coordinator,
     FindCoordinatorRequest,
@@ -24,6 +26,7 @@ from kafkagroup.wire.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
+    MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from kafkagroup.wire.schema import Versions
@@ -269,6 +272,51 @@ async def test_whoever_watches_is_told_of_changes_only(network: Any) -> None:
         cluster.topics.add("t")
         await cluster.refresh()
         assert len(told) == 2
+
+
+def large(leader: int = 1, epoch: int = 0) -> MetadataResponse:
+    """One topic of more partitions than the loop has time to merge."""
+    partitions = tuple(
+        MetadataResponsePartition(
+            error_code=0,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=epoch,
+            replica_nodes=(1, 2),
+            isr_nodes=(1, 2),
+        )
+        for index in range(2_001)
+    )
+    topic = MetadataResponseTopic(error_code=0, name="t", partitions=partitions)
+    return attrs.evolve(knows(n1=A, n2=B)(MetadataRequest(topics=())), topics=(topic,))
+
+
+async def test_a_large_answer_is_merged_in_a_thread(network: Any) -> None:
+    """What a fetch response says of a leader meanwhile is not forgotten."""
+    work: list[object] = []
+    tp = TopicPartition("t", 7)
+
+    async def run_in_thread(job: Callable[[], Any]) -> Any:
+        done = job()
+        work.append(job)
+        if isinstance(done, ClusterMetadata) and len(work) == 4:
+            named = LeaderIdAndEpoch(leader_id=2, leader_epoch=9)
+            assert cluster.take_leader(tp, named, FetchResponse(responses=()))
+        return done
+
+    network.handlers |= {A: serving(lambda _: large()), B: serving(lambda _: large())}
+    options = attrs.evolve(OPTIONS, run_in_thread=run_in_thread)
+    async with network, anyio.create_task_group() as tasks:
+        cluster = Cluster((A,), options, tasks)
+        await cluster.refresh()
+        # Decoded and merged.
+        assert len(work) == 2
+        assert cluster.metadata.partition_counts(["t"]) == {"t": 2_001}
+        await cluster.refresh()
+        # Decoded, merged, and merged again: to what a fetch response said meanwhile.
+        assert len(work) == 5
+        assert cluster.metadata.leader(tp) == PartitionMetadata(2, 9, (1, 2))
+        await cluster.aclose()
 
 
 # ---------------------------------------------------------------- brokers that move

@@ -145,3 +145,19 @@ def test_an_answer_that_names_no_coordinator() -> None:
     with pytest.raises(BrokerError, match="the answer names no coordinator") as caught:
         coordinator_in(FindCoordinatorResponse())
     assert caught.value.retriable
+
+
+def test_partitions_that_are_equal_are_one_value() -> None:
+    """A cluster of 200,000 of them would give the collector as many objects to look through."""
+    found = merge(ClusterMetadata(), answer(*(partition(i, 1, 5) for i in range(3))))
+    partitions = found.topics["t"].partitions
+    assert partitions[0] == PartitionMetadata(1, 5, (1, 2))
+    assert partitions[0] is partitions[1] is partitions[2]
+
+
+def test_a_partition_that_stays_as_it_was_is_the_same_value() -> None:
+    """Comparing two states of the cluster then stops at the identity."""
+    before = merge(ClusterMetadata(), answer(partition(0, 1, 5), partition(1, 2, 5)))
+    after = merge(before, answer(partition(0, 1, 5), partition(1, 2, 6)))
+    assert after.topics["t"].partitions[0] is before.topics["t"].partitions[0]
+    assert after == known(led((1, 5), (2, 6)))

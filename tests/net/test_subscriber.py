@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from kafkagroup import Consumer
-from kafkagroup.assign import cooperative_sticky_assignor
+from kafkagroup.assign import GroupSpec, cooperative_sticky_assignor, range_assignor
 from kafkagroup.errors import ErrorCode
+from kafkagroup.net import subscriber
 from kafkagroup.testing.embedded import EmbeddedKafka, Swallow
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
@@ -283,3 +285,40 @@ async def test_line_15_a_static_member_that_comes_back_for_other_topics_gets_tho
                     while not after.assignment():
                         await anyio.sleep(0.1)
                     assert {tp.topic for tp in after.assignment()} == {"u"}
+
+
+def own_assignor(spec: GroupSpec) -> Any:
+    """An assignor of the application's own."""
+    return range_assignor(spec)
+
+
+@pytest.mark.parametrize(
+    ("assignor", "in_thread"),
+    [
+        (range_assignor, ["_subscriptions", "_spec", "range_assignor", "_encoded"]),
+        (own_assignor, ["_subscriptions"]),
+    ],
+    ids=["range", "own"],
+)
+@pytest.mark.parametrize("size", ["large", "small"])
+async def test_a_thread_does_the_work_of_a_large_groups_leader(
+    network: Any, monkeypatch: pytest.MonkeyPatch, assignor: Any, in_thread: list[str], size: str
+) -> None:
+    """900 members once held the leader's loop for two seconds; an application's own assignor is
+    not called in a thread."""
+    done: list[str] = []
+
+    async def run_sync(work: Any, **_: object) -> object:
+        done.append(work.func.__name__)
+        return work()
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    if size == "large":
+        monkeypatch.setattr(subscriber, "_LARGE_GROUP", 0)
+    async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with Consumer(
+            "t", bootstrap_servers="kafka-1", group_id="g", assignors=[assignor]
+        ) as consumer:
+            assert len(await consumer.wait_assignment()) == 2
+    assert done == (in_thread if size == "large" else [])
