@@ -122,6 +122,18 @@ async def test_a_pattern(bootstrap, name, fill):
         assert [r.topic for r in await take(one, 2)] == [name, name]
 
 
+async def test_a_pattern_that_nothing_matches(bootstrap, name):
+    """The group is joined, with nothing to consume, and the application goes on."""
+    one = coordinator_of(bootstrap, name)
+    one._subscription.subscribe(pattern=f"{name}-none")
+    async with one:
+        with anyio.fail_after(20):
+            await one.ensure_active_group()
+        assert not one.need_rejoin()
+        assert one.generation > 0
+        assert one._subscription.assigned_partitions() == set()
+
+
 @pytest.mark.parametrize(
     ("pattern", "matches"),
     [
