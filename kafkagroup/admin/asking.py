@@ -28,6 +28,7 @@ from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.options import ClientOptions, client_options, parse_servers
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.service import Service
+from kafkagroup.net.trouble import Problem
 from kafkagroup.options import CommonOptions
 
 __all__ = ["Asking", "AskingService", "named"]
@@ -60,20 +61,28 @@ class Asking:
         retriable BrokerError, when the time is up."""
         cluster = self.opened()
         pauses = Pauses(self.options)
+        troubles, key = cluster.troubles, object()
         last: Exception | None = None
-        with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + self.timeout)):
-            while True:
-                try:
-                    return await ask(cluster)
-                except BrokerError as error:
-                    if not error.retriable:
-                        raise
-                    last = error
-                except DecodeError:
-                    raise  # what a member once sent stays damaged
-                except (TransportError, RemoteProtocolError) as error:
-                    last = error
-                await pauses.wait()
+        try:
+            with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + self.timeout)):
+                while True:
+                    try:
+                        answer = await ask(cluster)
+                        if troubles.open:
+                            troubles.succeeded(key, anyio.current_time())
+                        return answer
+                    except BrokerError as error:
+                        if not error.retriable:
+                            raise
+                        last = error
+                        troubles.failed(key, anyio.current_time(), _refused(error))
+                    except DecodeError:
+                        raise  # what a member once sent stays damaged
+                    except (TransportError, RemoteProtocolError) as error:
+                        last = error
+                    await pauses.wait()
+        finally:
+            troubles.forget(key)
         raise last or RequestTimeoutError(f"no answer within {self.timeout:g} s")
 
     async def each(
@@ -97,6 +106,16 @@ class Asking:
             for key in wanted:
                 tasks.start_soon(answer, key)
         return {key: answers[key] for key in wanted}
+
+
+def _refused(error: BrokerError) -> Problem:
+    """What is tried again until its call times out. A broker that does not answer is reported where
+    the connection is."""
+    return Problem(
+        subject="a request of the client",
+        cause=str(error),
+        advice="it is tried again until its call times out; check the brokers",
+    )
 
 
 class AskingService(Service):

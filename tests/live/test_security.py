@@ -14,6 +14,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import attrs
@@ -33,7 +34,7 @@ from confluent_kafka.admin import (
 )
 
 import kafkagroup
-from kafkagroup import Consumer
+from kafkagroup import Consumer, HealthProblem, TopicPartition
 from kafkagroup.admin import Admin
 from kafkagroup.errors import AuthenticationError, AuthorizationError, KafkaGroupError, TlsError
 from kafkagroup.net.sasl.oauthbearer import Token
@@ -622,6 +623,32 @@ async def test_a_topic_that_is_hidden(real: RealBrokers, topic: str) -> None:
     await run_sync(real.allow, "ann", ResourceType.TOPIC, topic, AclOperation.ALL)
     error = await denied(real, topic)
     assert (error.resource, error.operation) == (f"topic {topic!r}", "DESCRIBE")
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_topic_that_is_hidden_is_warned_of(
+    real: RealBrokers, topic: str, protocol: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who catches the error, and goes on, would wait for ever."""
+    await filled(real, "SASL", topic)
+    await run_sync(real.allow, "ann", ResourceType.TOPIC, topic, AclOperation.ALL)
+    bob = security("SCRAM-SHA-256", sasl_username="bob", sasl_password=USERS["bob"])
+    consumer = Consumer(
+        topic,
+        bootstrap_servers=real.servers("SASL"),
+        security=bob,
+        group_id=topic,
+        group_protocol=protocol,
+        **FAST,
+    )
+    said = f"topic '{topic}': it may not be described: TOPIC_AUTHORIZATION_FAILED (29); this client"
+    async with consumer:
+        with anyio.fail_after(5.0):
+            while not any(said in record.getMessage() for record in caplog.records):
+                await anyio.sleep(0.05)
+        assert HealthProblem.TOPIC in [f.problem for f in consumer.health().findings]
+        with pytest.raises(AuthorizationError, match="DESCRIBE on topic"):
+            await consumer.end_offsets([TopicPartition(topic, 0)])
 
 
 async def test_a_topic_that_may_be_seen_and_not_read(real: RealBrokers, topic: str) -> None:

@@ -12,16 +12,22 @@ import anyio
 import pytest
 
 from kafkagroup import (
+    Admin,
+    BrokerError,
     Consumer,
     GroupMember,
     GroupProtocol,
     HealthProblem,
+    NewRecord,
+    NotWrittenError,
     TopicPartition,
     TroubleEnded,
     TroubleReported,
 )
 from kafkagroup.errors import ErrorCode
+from kafkagroup.net.threaded import _TroublesBeside
 from kafkagroup.net.trouble import Problem, Troubles
+from kafkagroup.producer import Producer
 from kafkagroup.testing.embedded import Close, EmbeddedKafka, Swallow
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.fetch import FetchRequest
@@ -148,6 +154,19 @@ def test_it_keeps_no_more_than_a_thousand() -> None:
     for key in range(3_000):
         troubles.failed(key, 0.0, problem())
     assert len(troubles.open) == 1_000
+
+
+def test_what_happens_in_the_heartbeat_thread_is_kept_in_the_applications_loop() -> None:
+    calls: list[Callable[[], object]] = []
+    ours = Troubles()
+    threads = _TroublesBeside(ours, calls.append)
+    threads.failed("key", 20.0, problem(), since=0.0)
+    assert ours.open == {}
+    calls.pop()()
+    assert (ours.lasting(20.0), threads.open) == ([(problem(), 20.0)], ours.open)
+    threads.succeeded("key", 21.0)
+    calls.pop()()
+    assert threads.open == {}
 
 
 # ---------------------------------------------------------------- a consumer's and a member's
@@ -439,6 +458,32 @@ async def test_answers_to_other_questions(watched: Any, network: Any) -> None:
         await watch.lasts("to a request that was never sent", "no proxy changes what it sends")
         network.handlers[leader] = serve
         await watch.ends()
+
+
+async def test_an_admin_that_is_refused_for_long(network: Any, lines: Any) -> None:
+    """A call is tried again for a minute: its caller is told before that is over."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.fail(FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=None)
+        async with Admin(bootstrap_servers="kafka-1") as admin:
+            with pytest.raises(BrokerError):
+                await admin.describe_group("g")
+    (line,) = lines()
+    assert "a request of the client: COORDINATOR_NOT_AVAILABLE (15)" in line
+
+
+async def test_a_producer_whose_broker_is_away(network: Any, lines: Any) -> None:
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with Producer(bootstrap_servers="kafka-1") as producer:
+            await producer.write("t", [NewRecord(None, b"0")])
+            network.handlers.clear()
+            for stream in network.streams:
+                await stream.aclose()
+            with pytest.raises(NotWrittenError):
+                await producer.write("t", [NewRecord(None, b"1")])
+    told = [line.partition(";")[0] for line in lines()]
+    assert [line.endswith("kafka-1:9092: refused") for line in told] == [True, True]
 
 
 @CLIENTS
