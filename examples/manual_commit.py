@@ -1,8 +1,9 @@
 """Process batches, and commit each one when it is done: `manual_commit.py BROKER TOPIC GROUP`.
 
 A batch is committed only after all of it was stored. Killed in between, the next member of the
-group gets the batch again: what is stored should therefore bear being stored twice. Ctrl-C or
-SIGTERM finishes the batch in hand, commits it, and leaves the group.
+group gets the batch again, and so it does where storing took too long and the group has given the
+partition away: what is stored should therefore bear being stored twice. Ctrl-C or SIGTERM finishes
+the batch in hand, commits it, and leaves the group.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ async def main(bootstrap: str, topic: str, group: str, batch_size: int) -> None:
                 try:
                     await consumer.commit()
                 except CommitFailedError as error:
-                    # The group has rebalanced: whoever owns the partition now gets the batch again.
+                    # The partition was lost meanwhile: its new owner gets the batch again. Each
+                    # loss is raised once; if it is often, batches take too long to store.
                     print(f"not committed: {error}", flush=True)
         tasks.cancel_scope.cancel()
 

@@ -454,15 +454,21 @@ class Consumer(Service):
         The note is kept beside offsets that come without metadata of their own, for whoever looks
         at the group. One that the broker finds too long is left out: the offsets matter more.
 
-        Raises: CommitFailedError when the partitions are no longer this consumer's, FencedError,
-        BrokerError, TransportError after trying for `request_timeout_ms`, or as often as
-        `offsets_commit_max_retries` says.
+        Without arguments, what was delivered of a partition that was lost before it was committed
+        is reported by a CommitFailedError: once, with `partitions`, when the rest is committed and
+        your callback has been called. Lost are those that a rebalance or the end of the session
+        took, not those that you unsubscribe from. With `enable_auto_commit` only the record or
+        batch in hand is reported, as the others are left to the auto-commit.
+
+        Raises: CommitFailedError also when offsets are given of partitions that are not this
+        consumer's; FencedError, BrokerError, TransportError after trying for `request_timeout_ms`,
+        or as often as `offsets_commit_max_retries` says.
         """
         self._raise_if_closed()
         timeout = self._options.request_timeout
         if offsets is None:
             self._session.count_processed()
-            await self._session.commit_processed(timeout, note)
+            await self._session.commit_delivered(timeout, note)
             return
         if given := offsets_of(offsets):
             await self._session.commit(given, timeout, note)

@@ -483,8 +483,18 @@ class JoinFailedError(KafkaGroupError):
 class CommitFailedError(KafkaGroupError):
     """Offsets were not committed: the member no longer owns those partitions in this generation.
 
-    Their new owner starts at the last commit that succeeded, so nothing is lost. Going on is fine.
+    Their new owner starts at the last commit that succeeded, so no record is lost: what was
+    delivered of them is delivered again. Going on is fine.
     """
+
+    def __init__(self, message: str, partitions: tuple[TopicPartition, ...] = ()) -> None:
+        super().__init__(message)
+        self.partitions = partitions
+        """Those that this member does not own, sorted; empty where the commit was refused as a
+        whole."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.partitions)
 
 
 class OffsetOutOfRangeError(KafkaGroupError):

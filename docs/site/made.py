@@ -63,8 +63,8 @@ _REMEDIES = {
     "FencedError": "Two processes have the same `group_instance_id`: give each its own. Final.",
     "JoinFailedError": "The message has the last failure; start again, or leave out"
     " `rebalance_max_retries`.",
-    "CommitFailedError": "Go on: the new owner begins at the last commit. If it is often, records"
-    " take longer than the rebalance timeout.",
+    "CommitFailedError": "Go on: the new owner of `partitions` begins at the last commit. If it is"
+    " often, records take longer than `max_poll_interval_ms` or the rebalance timeout.",
     "OffsetOutOfRangeError": "Retention has overtaken the group. Decide where to go on, and `seek`;"
     " or set `auto_offset_reset`. Every call raises it until then.",
     "NoOffsetError": "`seek` in each of its `partitions`; or commit a start with `Admin`, or set"

@@ -10,7 +10,7 @@ from functools import partial
 import anyio
 import click
 
-from kafkagroup import Admin, Consumer, Record, TopicPartition
+from kafkagroup import Admin, CommitFailedError, Consumer, Record, TopicPartition
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
 from kafkagroup.cli._pipes import write_stdout
@@ -164,7 +164,14 @@ class _Printer:
                     # Who reads has enough, as `head` has.
                     return
                 if self._commits and not self._in_hand:
-                    await consumer.commit()
+                    await self._commit(consumer)
+
+    async def _commit(self, consumer: Consumer) -> None:
+        try:
+            await consumer.commit()
+        except CommitFailedError as error:
+            # It is printed, and the new owner prints it again: no reason to have failed.
+            click.echo(f"kafkagroup: warning: {error}", err=True)
 
     async def _signalled(self, signals: AsyncIterator[signal.Signals]) -> None:
         await anext(signals)

@@ -204,7 +204,11 @@ class Delivery:
         owned = self.owned[tp]
         self._leave(owned)
         self._hand = tuple(o for o in self._hand if o is not owned)
+        covered = owned.covered
         owned.start_at(offset)
+        if covered != UNKNOWN:
+            # A commit would be of this offset. Before there was a position it is only a start.
+            owned.covered = covered
         self._took()
 
     def relocate(self, tp: TopicPartition, offset: int) -> None:
@@ -485,6 +489,8 @@ class Delivery:
         """Step past the batch, and past what compaction or markers left empty at its end: without
         that, lag would stay above zero for ever."""
         if self._batch is not None and self._batch.next_offset > owned.position:
+            if not owned.is_uncommitted:
+                owned.covered = self._batch.next_offset  # nothing of that is the application's
             owned.position = self._batch.next_offset
             # Its own, too: in the epoch before, the log ends below this position (KIP-320).
             owned.leader_epoch = self._batch.leader_epoch

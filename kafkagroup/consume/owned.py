@@ -27,6 +27,9 @@ class OwnedPartition(Progress):
     tp: TopicPartition
     committed: int = UNKNOWN
     """The last offset that the coordinator acknowledged or reported; UNKNOWN for none."""
+    covered: int = UNKNOWN
+    """The position at which nothing that the application did waits for a commit: where delivery
+    started, or what the coordinator acknowledged."""
     end: int = UNKNOWN
     """The offset that the next record gets, as of the last fetch; under read_committed the last
     stable offset."""
@@ -64,6 +67,8 @@ class OwnedPartition(Progress):
 
     def start_at(self, offset: int, *, leader_epoch: int = -1) -> None:
         """Read from `offset` on: a committed offset, a reset, or the application's seek."""
+        if not self.is_uncommitted:
+            self.covered = offset
         self.position = self.processed = self.fetch_offset = offset
         self.leader_epoch = leader_epoch
         self.checked_epoch = -1
@@ -124,6 +129,16 @@ class OwnedPartition(Progress):
         """Whether only the application can say where to read: there is no offset in the log to go
         on from, and no reset policy. Not of a failed look-up, which finds the offset next time."""
         return isinstance(self.failure, NoOffsetError | OffsetOutOfRangeError)
+
+    @property
+    def is_uncommitted(self) -> bool:
+        """Whether a commit would be of something that the application did: of records that were
+        handed out, processed or not, or of a seek. The start that a reset found is none of it."""
+        return self.position not in (UNKNOWN, self.covered)
+
+    def acknowledge(self, offset: int) -> None:
+        """The coordinator has taken a commit of this offset."""
+        self.committed = self.covered = offset
 
     @property
     def lag(self) -> int | None:

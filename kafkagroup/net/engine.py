@@ -177,6 +177,7 @@ class Engine:
 
     async def _subscribe(self, topics: frozenset[str]) -> None:
         self._subscription = self._subscriber.topics = topics
+        self._subscriber.pattern = self._pattern
         self._cluster.topics |= topics
         self._tell_denied()
         await self._left()
@@ -245,7 +246,7 @@ class Engine:
         """Own nothing any more: finish, commit, leave the group."""
         # Without topics a cooperative member, too, lets go of all that it has.
         self._subscription = self._subscriber.topics = frozenset()
-        self._pattern = None
+        self._pattern = self._subscriber.pattern = None
         self._cluster.all_topics = False
         session = self._session
         driver = session.driver

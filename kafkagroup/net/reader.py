@@ -71,7 +71,7 @@ class Reader:
         """
         session = self._session
         self._refuse_two()
-        session.count_processed()
+        session.came_back()
         now = session.clock()
         if now - self._checkpointed > _BUDGET:
             now = await self._checkpoint()

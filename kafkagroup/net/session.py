@@ -12,6 +12,7 @@ import anyio
 from kafkagroup._values import evolve
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.lease import Lease
+from kafkagroup.consume.losses import Losses
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import (
     BrokerError,
@@ -69,6 +70,12 @@ class Session:
         self.settled = False
         """Whether a generation stands and has been taken up."""
         self.closing = False
+        self.losses = Losses()
+        """What was delivered of partitions that were lost before it was committed."""
+        self.losing = False
+        """Partitions are lost, and the application's callback has not returned yet."""
+        self.commits_asked = 0
+        """How many commits of all that was delivered the application waits for."""
         self.draining = False
         """Somebody waits for the record in hand to be processed."""
         self.give_up_at = float("inf")
@@ -177,7 +184,25 @@ class Session:
         if self.draining:
             self.notify()
 
+    def came_back(self) -> None:
+        """The application comes for more: what it has in hand is processed."""
+        self.count_processed()
+        if self.options.enable_auto_commit and not self.commits_asked:
+            # It leaves what it has passed over to the auto-commit.
+            self.losses.forget()
+
     # ------------------------------------------------------------ ownership
+
+    def lose(self, partitions: Iterable[TopicPartition], reason: str) -> None:
+        """Note what is being released against the application's will, before it is."""
+        # What it has passed over with an auto-commit it does not commit itself.
+        all_counts = self.commits_asked > 0 or not self.options.enable_auto_commit
+        for tp in partitions:
+            owned = self.delivery.owned.get(tp)
+            if owned is not None and (all_counts or self.delivery.in_hand((tp,))):
+                self.losses.add(owned, reason)
+        # The next record is the application's coming back.
+        self.lease.end()
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Go on at `offset`. Raises: ConfigurationError, NotAssignedError."""
@@ -221,12 +246,84 @@ class Session:
             return None
         return evolve(self.identity, generation_id=self.generation_id)
 
-    async def commit_processed(self, timeout: float, note: str = "") -> None:
-        """Commit what is processed and not yet committed. As `commit`."""
+    async def commit_processed(
+        self,
+        timeout: float,
+        note: str = "",
+        among: Mapping[TopicPartition, OwnedPartition] | None = None,
+    ) -> None:
+        """Commit what is processed and not yet committed, of all that is owned or of what still is
+        among these. As `commit`."""
         async with self._turn(timeout) as left:
             # Read now: the commit before this one may have been that of a revocation.
-            if offsets := self.delivery.to_commit():
+            offsets = self.delivery.to_commit()
+            if among is not None:
+                offsets = {tp: offsets[tp] for tp in self._still_owned(among) if tp in offsets}
+            if offsets:
                 await self._commit_noted(offsets, left, note)
+
+    async def commit_delivered(self, timeout: float, note: str = "") -> None:
+        """Commit all that was delivered, then raise what of it was lost before, once.
+
+        Raises: CommitFailedError that names the partitions which were lost since the last time:
+        when what is still owned is committed, and the application's callback has been called. A
+        callback itself is not told: who asked for the commits of the application is. What `commit`
+        raises.
+        """
+        if anyio.get_current_task().id == self.callback_task:
+            return await self.commit_processed(timeout, note)
+        deadline = anyio.current_time() + timeout
+        self.commits_asked += 1
+        try:
+            await self._commit_what_is_owned(deadline, note)
+            while self.losing and anyio.current_time() < deadline:
+                await self.changed.wait(deadline)
+        finally:
+            self.commits_asked -= 1
+        if (error := self.losses.take(self.delivery.owned)) is not None:
+            raise error
+        return None
+
+    async def _commit_what_is_owned(self, deadline: float, note: str) -> None:
+        # Not of what comes back meanwhile: nothing of that was delivered when this was asked for.
+        owned: Mapping[TopicPartition, OwnedPartition] = dict(self.delivery.owned)
+        while True:
+            owned, identity = self._still_owned(owned), self.identity
+            try:
+                left = max(deadline - anyio.current_time(), 0.0)
+                return await self.commit_processed(left, note, owned)
+            except CommitFailedError:
+                if not await self._were_lost(owned, identity, deadline):
+                    raise
+
+    def _still_owned(
+        self, before: Mapping[TopicPartition, OwnedPartition]
+    ) -> dict[TopicPartition, OwnedPartition]:
+        """Those of the same assignment still: what came back since is not among them."""
+        owned = self.delivery.owned
+        return {tp: one for tp, one in before.items() if owned.get(tp) is one}
+
+    async def _were_lost(
+        self,
+        before: Mapping[TopicPartition, OwnedPartition],
+        identity: Identity,
+        deadline: float,
+    ) -> bool:
+        """After a commit failed: wait until it is known whether some of the partitions were lost,
+        and answer that."""
+        driver, interval = self.driver, self.options.heartbeat_interval
+        heard_by = anyio.current_time() + 2 * interval
+        while driver is not None and (now := anyio.current_time()) < deadline:
+            if len(self._still_owned(before)) < len(before):
+                return True
+            # The coordinator, which refused it, may know of the loss first: then the next heartbeat
+            # of a member that seems to be one brings it.
+            is_refused = self.may_commit and self.identity is identity
+            if now < driver.owning_until and (not is_refused or now >= heard_by):
+                return False
+            until = heard_by if now < heard_by else now + interval
+            await self.changed.wait(min(until, deadline))
+        return False
 
     async def commit(
         self,
@@ -289,10 +386,12 @@ class Session:
         if self.offsets is None:
             raise ConfigurationError("a consumer without group_id has nowhere to commit to")
         owned = {tp: self.delivery.owned.get(tp) for tp in offsets}
-        foreign = sorted(str(tp) for tp, owner in owned.items() if owner is None)
+        foreign = sorted(tp for tp, owner in owned.items() if owner is None)
         if foreign:
             raise CommitFailedError(
-                f"not assigned to this consumer: {', '.join(foreign)}; their owner commits them"
+                f"not assigned to this consumer: {', '.join(map(str, foreign))}; their owner"
+                " commits them",
+                tuple(foreign),
             )
         if not self.may_commit:
             raise CommitFailedError(
@@ -329,7 +428,7 @@ class Session:
                     raise
         for tp, offset in offsets.items():
             if (owner := owned[tp]) is not None:
-                owner.committed = offset.offset
+                owner.acknowledge(offset.offset)
 
 
 def _no_position(partitions: Iterable[OwnedPartition]) -> KafkaGroupError:

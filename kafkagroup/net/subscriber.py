@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -116,6 +117,8 @@ class Subscriber:
     ) -> None:
         self.topics: frozenset[str] = frozenset()
         """What is subscribed to."""
+        self.pattern: re.Pattern[str] | None = None
+        """What is subscribed to by a regular expression, which the coordinator may match."""
         self._session = session
         self._cluster = cluster
         self._callbacks = callbacks
@@ -205,7 +208,7 @@ class Subscriber:
     def ending(self, *, lost: bool) -> None:
         """Stop handing out what goes at once, even while a callback runs."""
         self._session.settled = False
-        self._lost = lost
+        self._session.losing = self._lost = lost
         if lost and self._parting is not None:
             self._parting.cancel()
         self._session.delivery.revoke(self._going(lost=lost))
@@ -255,9 +258,11 @@ class Subscriber:
         """Let go without a commit: it would be refused, or overwrite the new owner's."""
         partitions = self._going(lost=True)
         logger.warning("lost %d partitions: %s", len(partitions), reason)
-        self._session.delivery.release(partitions)
+        self._release(partitions, reason)
         self._lost, self._misassigned_in = False, -1
         await self._call(self._callbacks.lost, partitions)
+        self._session.losing = False
+        self._session.notify()
         return self.protocols()
 
     async def assign(self, generation: GenerationInfo) -> None:
@@ -438,7 +443,17 @@ class Subscriber:
             with anyio.CancelScope() as self._parting:
                 # Its own, asked for meanwhile: once the next generation begins it would be refused.
                 await session.commits_answered(self._commit_time(deadline))
-        session.delivery.release(going)
+        self._release(going, "a rebalance revoked it")
+
+    def _release(self, partitions: Sequence[TopicPartition], reason: str) -> None:
+        """Own them no more. What was not committed by then is lost, unless the application itself
+        unsubscribed from the topic."""
+        self._session.lose([tp for tp in partitions if self._subscribes(tp.topic)], reason)
+        self._session.delivery.release(partitions)
+
+    def _subscribes(self, topic: str) -> bool:
+        pattern = self.pattern
+        return topic in self.topics or (pattern is not None and bool(pattern.fullmatch(topic)))
 
     def _commit_time(self, deadline: float) -> float:
         """Seconds that a commit may take before the deadline, or before the end when closing: the

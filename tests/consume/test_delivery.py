@@ -421,6 +421,70 @@ def test_seek_clears_what_had_gone_wrong() -> None:
     ) == (7, 7, 7, False, False, 0, 0.0, 5)
 
 
+# ---------------------------------------------------------------- what a commit would be of
+
+
+def test_what_is_delivered_waits_for_a_commit_in_hand_or_processed() -> None:
+    delivery = owning(T0)
+    owned = delivery.owned[T0]
+    delivery.add(owned, [batch(0, "a", "b")])
+    assert not owned.is_uncommitted
+    ask(delivery)
+    assert owned.is_uncommitted
+    owned.acknowledge(0)
+    assert owned.is_uncommitted
+    owned.acknowledge(1)
+    assert not owned.is_uncommitted
+    ask(delivery)
+    delivery.count_processed()
+    assert owned.is_uncommitted
+
+
+def test_a_start_waits_for_no_commit_and_a_seek_does() -> None:
+    delivery = Delivery()
+    (owned,) = delivery.own([T0])
+    assert not owned.is_uncommitted
+    delivery.seek(T0, 3)
+    assert not owned.is_uncommitted
+    delivery.relocate(T0, 5)
+    assert not owned.is_uncommitted
+    delivery.seek(T0, 7)
+    assert owned.is_uncommitted
+    delivery.relocate(T0, 9)
+    assert owned.is_uncommitted
+    delivery.seek(T0, 5)
+    assert not owned.is_uncommitted
+
+
+def test_a_seek_past_a_bad_record_leaves_what_was_delivered_before_it_uncommitted() -> None:
+    delivery = owning(T0)
+    owned = delivery.owned[T0]
+    delivery.add(owned, [batch(0, "a", "b")])
+    ask(delivery)
+    delivery.seek(T0, 2)
+    assert owned.is_uncommitted
+    owned.acknowledge(2)
+    assert not owned.is_uncommitted
+
+
+def test_markers_and_compaction_wait_for_no_commit_of_the_application() -> None:
+    """Lost behind a commit of all that was delivered they would be reported, for nothing."""
+    delivery = owning(T0)
+    owned = delivery.owned[T0]
+    delivery.add(owned, [batch(0, "a"), marker(1), compacted(2, 5), batch(6, "b"), marker(7)])
+    ask(delivery)
+    delivery.count_processed()
+    owned.acknowledge(1)
+    assert not owned.is_uncommitted
+    assert ask(delivery) == record(6, "b")
+    assert ask(delivery) is None
+    assert (owned.position, owned.is_uncommitted) == (8, True)
+    owned.acknowledge(8)
+    delivery.add(owned, [marker(8)])
+    assert ask(delivery) is None
+    assert (owned.position, owned.is_uncommitted) == (9, False)
+
+
 # ---------------------------------------------------------------- errors
 
 

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 from zookeeper.kindly import SESSION, Kindly, kindly
 
-from kafkagroup import CommitFailedError, Consumer, ZooKeeperMembership
+from kafkagroup import CommitFailedError, Consumer, TopicPartition, ZooKeeperMembership
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded import EmbeddedKafka
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
@@ -22,13 +22,14 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Kindly]:
     return kindly(monkeypatch)
 
 
-def consumer() -> Consumer:
+def consumer(**options: Any) -> Consumer:
     return Consumer(
         "t",
         bootstrap_servers="kafka-1",
         group_id="g",
         membership=ZooKeeperMembership("zk:2181"),
         auto_commit_interval_ms=60_000,
+        **options,
     )
 
 
@@ -105,6 +106,32 @@ async def test_a_commit_is_not_repeated_once_its_partition_is_another_tenures(
                     await ours.getone()
                     refused.stop()
                 assert kafka.committed("g", "t") == {}
+
+
+async def test_a_batch_in_hand_when_the_session_ends_is_lost(
+    network: Any, sessions: list[Kindly]
+) -> None:
+    """Told once, when the callback was called; and what comes again is committed."""
+    lost: list[Any] = []
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0"], partition=0)
+        with anyio.fail_after(90):
+            async with consumer(on_partitions_lost=lost.append) as ours:
+                await begin(sessions)
+                await ours.getone()
+                sessions[-1].expire()
+                with pytest.raises(CommitFailedError, match="ZooKeeper has ended") as caught:
+                    await ours.commit()
+                tps = (TopicPartition("t", 0),)
+                assert (caught.value.partitions, lost) == (tps, [tps])
+                await ours.commit()
+                while len(sessions) == 1:
+                    await anyio.sleep(0.1)
+                sessions[-1].begin()
+                await ours.getone()
+                await ours.commit()
+                assert kafka.committed("g", "t") == {0: 1}
 
 
 async def fails_to_commit(ours: Consumer) -> None:

@@ -86,8 +86,9 @@ async def test_nothing_is_ready_once_ownership_is_no_longer_sure() -> None:
         lambda session: session.tell(ConfigurationError("told")),
         lambda session: session.fail(ConfigurationError("failed")),
         lambda session: session.notify(),
+        lambda session: session.lose([TP], "the generation is over"),
     ],
-    ids=["tell", "fail", "notify"],
+    ids=["tell", "fail", "notify", "lose"],
 )
 async def test_what_changes_is_looked_at_before_the_next_record(change: Any) -> None:
     reading = Reading()

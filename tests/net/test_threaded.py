@@ -18,6 +18,7 @@ import pytest
 
 from kafkagroup import (
     BrokerError,
+    CommitFailedError,
     Consumer,
     CoordinatorFound,
     GroupLeft,
@@ -25,6 +26,7 @@ from kafkagroup import (
     GroupProtocol,
     Rebalanced,
     RebalanceStarted,
+    TopicPartition,
 )
 from kafkagroup.assign import GroupSpec
 from kafkagroup.assign.spec import named
@@ -38,6 +40,7 @@ from kafkagroup.net.options import ClientOptions
 from kafkagroup.net.threaded import ThreadedDriver
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
 from kafkagroup.types import Assignment
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -45,6 +48,7 @@ from kafkagroup.wire.messages.group import (
     SyncGroupRequest,
 )
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +64,11 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
-    settings = BrokerSettings(group_min_session_timeout=0.1)
+    settings = BrokerSettings(
+        group_min_session_timeout=0.1,
+        group_consumer_session_timeout=SESSION,
+        group_consumer_heartbeat_interval=0.05,
+    )
     with EmbeddedKafka({"t": 2}, settings=settings) as broker:
         for partition in range(2):
             broker.produce("t", [f"{n}" for n in range(100)], partition=partition)
@@ -216,6 +224,40 @@ def consumer_owns(consumer: Consumer) -> bool:
     """Whether it would hand out a record, were its loop to run."""
     driver = consumer._session.driver
     return driver is not None and driver.owning_until > 0
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("how", ["away", "unknown"])
+@pytest.mark.parametrize("threaded", [True, False])
+async def test_a_commit_right_after_the_loop_was_blocked_reports_what_was_lost(
+    kafka: EmbeddedKafka, protocol: str, how: str, threaded: bool
+) -> None:
+    """The thread knows of the loss, the application's loop has not run since; without a thread
+    nobody knows but the coordinator."""
+    options: dict[str, Any] = {"heartbeat_thread": threaded, "group_protocol": protocol}
+    if how == "away" and threaded:
+        options["max_poll_interval_ms"] = 300
+    told = Told(kafka, **options)
+    async with told.consumer as consumer:
+        record = await consumer.getone()
+        if how == "unknown":
+            kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+            kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+            if threaded:
+                until_blocking(lambda: not consumer_owns(consumer))
+            else:
+                kafka.fail(OffsetCommitRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+        else:
+            until_blocking(lambda: kafka.group_state("g") == "Empty")
+        assert told.story == ["assigned"]
+        with anyio.fail_after(20), pytest.raises(CommitFailedError) as caught:
+            await consumer.commit()
+        assert told.story[:2] == ["assigned", "lost"]
+        assert caught.value.partitions == (TopicPartition("t", record.partition),)
+        with anyio.fail_after(20):
+            await consumer.getone()
+            await consumer.commit()
+        assert 1 in kafka.committed("g", "t").values()
 
 
 async def test_a_callback_that_blocks_the_loop_while_closing_costs_nothing(

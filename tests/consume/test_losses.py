@@ -1,0 +1,97 @@
+"""What is lost of partitions that are no longer owned, and how it is reported."""
+
+from __future__ import annotations
+
+import pickle
+
+from kafkagroup.consume.losses import Losses
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.types import TopicPartition
+
+T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
+
+
+def delivered(tp: TopicPartition, position: int, start: int = 0) -> OwnedPartition:
+    owned = OwnedPartition(tp)
+    owned.start_at(start)
+    owned.position = position
+    return owned
+
+
+def test_nothing_is_lost() -> None:
+    losses = Losses()
+    assert losses.take({}) is None
+    losses.add(OwnedPartition(T0), "the generation is over")
+    losses.add(delivered(T1, 5, start=5), "the generation is over")
+    assert losses.take({}) is None
+
+
+def test_it_is_reported_once_with_the_reason() -> None:
+    losses = Losses()
+    losses.add(delivered(T1, 5), "the generation is over")
+    losses.add(delivered(T0, 5), "the generation is over")
+    error = losses.take({})
+    assert error is not None
+    assert error.partitions == (T0, T1)
+    assert str(error) == (
+        "commit of t/0, t/1 failed: lost before what was delivered was committed (the generation is"
+        " over); the new owner continues from the last committed offset"
+    )
+    back = pickle.loads(pickle.dumps(error))
+    assert (str(back), back.partitions) == (str(error), error.partitions)
+    assert losses.take({}) is None
+
+
+def test_each_reason_has_its_partitions() -> None:
+    losses = Losses()
+    losses.add(delivered(T2, 5), "a rebalance revoked it")
+    losses.add(delivered(T0, 5), "the application stopped polling")
+    losses.add(delivered(T1, 5), "a rebalance revoked it")
+    assert "(t/0: the application stopped polling; t/1, t/2: a rebalance revoked it)" in str(
+        losses.take({})
+    )
+
+
+def test_a_thousand_partitions_are_counted() -> None:
+    losses = Losses()
+    for n in range(1_000):
+        losses.add(delivered(TopicPartition("t", n), 5), "the generation is over")
+    error = losses.take({})
+    assert error is not None
+    assert len(error.partitions) == 1_000
+    assert str(error).startswith("commit of t/0, t/1, ")
+    assert "t/19 and 980 more failed" in str(error)
+
+
+def test_an_answer_that_comes_late_counts() -> None:
+    losses, owned = Losses(), delivered(T0, 5)
+    losses.add(owned, "the generation is over")
+    owned.acknowledge(5)
+    assert losses.take({}) is None
+
+
+def test_a_late_answer_for_one_tenure_says_nothing_of_the_one_before() -> None:
+    losses, first, second = Losses(), delivered(T0, 5), delivered(T0, 7)
+    losses.add(first, "first")
+    losses.add(second, "second")
+    second.acknowledge(7)
+    assert "(first)" in str(losses.take({}))
+    losses.add(first, "first")
+    first.acknowledge(5)
+    losses.add(delivered(T0, 7), "second")
+    assert "(second)" in str(losses.take({}))
+
+
+def test_what_was_committed_since_it_came_back_is_not_lost() -> None:
+    losses, again = Losses(), delivered(T0, 9)
+    for acknowledged, lost in ((4, True), (5, False), (9, False)):
+        losses.add(delivered(T0, 5), "the generation is over")
+        again.acknowledge(acknowledged)
+        assert (losses.take({T0: again}) is not None) == lost
+
+
+def test_what_is_passed_over_is_forgotten() -> None:
+    losses = Losses()
+    losses.add(delivered(T0, 5), "the generation is over")
+    losses.forget()
+    assert losses.take({}) is None

@@ -1,0 +1,496 @@
+"""`commit()` when what it is asked for was lost: on an embedded broker, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from kafkagroup import Batch, CommitFailedError, Consumer, TopicPartition
+from kafkagroup.assign import cooperative_sticky_assignor
+from kafkagroup.errors import ErrorCode, TransportError
+from kafkagroup.testing.embedded import Delay, EmbeddedKafka, Swallow
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.group import HeartbeatRequest
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest
+
+pytestmark = pytest.mark.anyio
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "eager": {},
+    "cooperative": {"assignors": [cooperative_sticky_assignor]},
+    "consumer": {"group_protocol": "consumer"},
+}
+each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+class Member:
+    """A consumer, and what its callbacks were told."""
+
+    def __init__(self, protocol: str, *topics: str, **options: Any) -> None:
+        self.story: list[tuple[str, tuple[TopicPartition, ...]]] = []
+        self.consumer = Consumer(
+            *(topics or ("t",)),
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            on_partitions_assigned=lambda tps: self.story.append(("assigned", tps)),
+            on_partitions_revoked=lambda tps: self.story.append(("revoked", tps)),
+            **{
+                "on_partitions_lost": lambda tps: self.story.append(("lost", tps)),
+                "enable_auto_commit": False,
+                "heartbeat_interval_ms": 500,
+                **PROTOCOLS[protocol],
+                **options,
+            },
+        )
+
+    def told(self, what: str) -> list[tuple[TopicPartition, ...]]:
+        return [tps for name, tps in self.story if name == what and tps]
+
+    async def take_all(self) -> list[TopicPartition]:
+        """Have records of both partitions in hand."""
+        held: dict[TopicPartition, object] = {}
+        while len(held) < 2:
+            held = await self.consumer.getmany(timeout=1)
+        return sorted(held)
+
+
+@asynccontextmanager
+async def cluster(network: Any, records: int = 9) -> AsyncIterator[EmbeddedKafka]:
+    async with network, EmbeddedKafka({"t": 2, "u": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        for partition in range(2):
+            kafka.produce("t", [str(n) for n in range(records)], partition=partition)
+        with anyio.fail_after(500):
+            yield kafka
+
+
+def expel(kafka: EmbeddedKafka) -> None:
+    """Have the coordinator answer the next heartbeat that it does not know the member."""
+    kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+    kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await anyio.sleep(0.01)
+
+
+async def fails(consumer: Consumer) -> CommitFailedError:
+    with pytest.raises(CommitFailedError) as caught:
+        await consumer.commit()
+    return caught.value
+
+
+# ---------------------------------------------------------------- what is lost
+
+Take = Callable[[Consumer], Awaitable[object]]
+
+TAKES: dict[str, Take] = {
+    "getone": lambda c: c.getone(),
+    "iteration": lambda c: anext(aiter(c)),
+    "batches": lambda c: anext(c.batches()),
+    "arrow": lambda c: anext(c.batches(arrow=True)),
+    "getmany": lambda c: c.getmany(timeout=9),
+}
+
+
+@each_protocol
+@pytest.mark.parametrize("take", TAKES)
+@pytest.mark.parametrize("auto_commit", [True, False], ids=["auto-commit", "own-commit"])
+async def test_an_application_that_was_away_is_told_once(
+    network: Any, protocol: str, take: str, auto_commit: bool
+) -> None:
+    """A job that took longer than `max_poll_interval_ms` each time believed for ever that all it
+    did was committed; nothing was, and each record came again."""
+    if take == "arrow":
+        pytest.importorskip("pyarrow")
+    async with cluster(network) as kafka:
+        member = Member(protocol, max_poll_interval_ms=3_000, enable_auto_commit=auto_commit)
+        async with member.consumer as consumer:
+            taken = await TAKES[take](consumer)
+            assert taken
+            lost = await member_partitions(taken)
+            await anyio.sleep(10)
+            assert member.told("lost") == [(T0, T1)]
+            error = await fails(consumer)
+            assert set(error.partitions) == lost
+            assert str(error) == (
+                f"commit of {', '.join(map(str, sorted(lost)))} failed: lost before what was"
+                " delivered was committed (the application stopped polling); the new owner"
+                " continues from the last committed offset"
+            )
+            await consumer.commit()
+            assert kafka.committed("g", "t") == {}
+            await consumer.getone()
+            await consumer.commit()
+            assert 1 in kafka.committed("g", "t").values()
+
+
+async def member_partitions(taken: Any) -> set[TopicPartition]:
+    """Of what one of the `TAKES` answered."""
+    if isinstance(taken, dict):
+        return set(taken)
+    if isinstance(taken, Batch) or hasattr(taken, "partition"):
+        return {TopicPartition(taken.topic, taken.partition)}
+    about = taken.schema.metadata
+    return {TopicPartition(about[b"topic"].decode(), int(about[b"partition"]))}
+
+
+@each_protocol
+async def test_callbacks_come_before_the_error(network: Any, protocol: str) -> None:
+    """A commit that is asked for while the loss is still being told waits for the callback."""
+
+    async def slow(partitions: object) -> None:
+        await anyio.sleep(5)
+        member.story.append(("lost", (T0, T1)))
+
+    async with cluster(network) as kafka:
+        member = Member(protocol, on_partitions_lost=slow)
+        async with member.consumer as consumer:
+            await member.take_all()
+            expel(kafka)
+            await until(lambda: not consumer.assignment())
+            assert member.told("lost") == []
+            error = await fails(consumer)
+            assert member.told("lost") == [(T0, T1)]
+            assert error.partitions == (T0, T1)
+            await consumer.commit()
+
+
+@each_protocol
+async def test_the_coordinator_may_know_of_the_loss_first(network: Any, protocol: str) -> None:
+    """Its refusal was raised before the callbacks, and the loss was raised again later."""
+    async with cluster(network) as kafka:
+        member = Member(protocol)
+        async with member.consumer as consumer:
+            await member.take_all()
+            kafka.fail(OffsetCommitRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+            expel(kafka)
+            error = await fails(consumer)
+            assert (error.partitions, member.told("lost")) == ((T0, T1), [(T0, T1)])
+            await consumer.commit()
+
+
+async def test_a_refusal_without_a_loss_is_raised_as_it_is(network: Any) -> None:
+    async with cluster(network) as kafka:
+        member = Member("eager")
+        async with member.consumer as consumer:
+            await member.take_all()
+            kafka.fail(OffsetCommitRequest, ErrorCode.ILLEGAL_GENERATION)
+            before = anyio.current_time()
+            error = await fails(consumer)
+            assert "ILLEGAL_GENERATION" in str(error)
+            assert error.partitions == ()
+            assert 0.9 < anyio.current_time() - before < 1.1  # two heartbeats
+            await consumer.commit()
+            assert kafka.committed("g", "t") == {0: 9, 1: 9}
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "consumer"])
+async def test_what_is_still_owned_is_committed_before_the_error(
+    network: Any, protocol: str
+) -> None:
+    """A rebalance took one of two partitions, as the application did not come back in time."""
+    options = {"rebalance_timeout_ms": 4_000, "session_timeout_ms": 6_000}
+    async with cluster(network) as kafka:
+        first, second = Member(protocol, **options), Member(protocol, **options)
+        async with first.consumer as consumer:
+            await first.take_all()
+            async with second.consumer as other:
+                await until(lambda: other.assignment())
+                (lost,) = other.assignment()
+                (kept,) = {T0, T1} - {lost}
+                await until(lambda: consumer.assignment() == {kept})
+                assert first.told("revoked") == [(lost,)]
+                error = await fails(consumer)
+                assert error.partitions == (lost,)
+                assert str(error) == (
+                    f"commit of {lost} failed: lost before what was delivered was committed"
+                    " (a rebalance revoked it); the new owner continues from the last committed"
+                    " offset"
+                )
+                assert kafka.committed("g", "t") == {kept.partition: 9}
+                await consumer.commit()
+
+
+async def test_an_eager_rebalance_that_did_not_wait(network: Any) -> None:
+    """The partition comes back to the same member: what was in hand of it is lost all the same."""
+    async with cluster(network) as kafka:
+        member = Member("eager", rebalance_timeout_ms=4_000, session_timeout_ms=6_000)
+        async with member.consumer as consumer:
+            await member.take_all()
+            kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
+            await until(lambda: member.told("revoked"))
+            await until(consumer.assignment)
+            error = await fails(consumer)
+            assert error.partitions == (T0, T1)
+            await consumer.commit()
+            # It comes again, and is committed then.
+            assert await member.take_all() == [T0, T1]
+            await consumer.commit()
+            assert kafka.committed("g", "t") == {0: 9, 1: 9}
+
+
+async def test_what_was_passed_over_and_not_committed_is_lost_too(network: Any) -> None:
+    """Commits every few records: the caller believes that they cover all records so far."""
+    async with cluster(network) as kafka:
+        member = Member("consumer")
+        async with member.consumer as consumer:
+            for _ in range(18):  # all records there are; the last one is in hand
+                last = await consumer.getone()
+            kafka.produce("t", ["more"], partition=last.partition)
+            expel(kafka)
+            await until(lambda: member.told("lost"))
+            error = await fails(consumer)
+            assert error.partitions == (T0, T1)
+
+
+@pytest.mark.parametrize("waiting", [False, True], ids=["in hand", "passed over"])
+async def test_what_was_passed_over_is_left_to_the_auto_commit(network: Any, waiting: bool) -> None:
+    """Asked for one more commit an hour later, an application is told of nothing that it had left
+    to the auto-commit."""
+    async with cluster(network) as kafka:
+        member = Member("consumer", enable_auto_commit=True, auto_commit_interval_ms=10**6)
+        async with member.consumer as consumer:
+            for _ in range(18):
+                await consumer.getone()
+            if waiting:
+                with anyio.move_on_after(1):
+                    await consumer.getone()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(consumer.getone)
+                    await anyio.sleep(1)
+                    expel(kafka)
+            else:
+                expel(kafka)
+                await until(lambda: member.told("lost"))
+                await consumer.getone()
+            assert member.told("lost") == [(T0, T1)]
+            await consumer.commit()
+            assert sorted(kafka.committed("g", "t").values()) in ([1], [0, 1])
+
+
+async def test_with_an_auto_commit_only_what_is_in_hand_is_reported(network: Any) -> None:
+    async with cluster(network) as kafka:
+        member = Member("consumer", enable_auto_commit=True, auto_commit_interval_ms=10**6)
+        async with member.consumer as consumer:
+            for _ in range(18):
+                last = await consumer.getone()
+            expel(kafka)
+            await until(lambda: member.told("lost"))
+            assert (await fails(consumer)).partitions == (TopicPartition("t", last.partition),)
+
+
+async def test_what_came_again_and_was_committed_is_not_lost(network: Any) -> None:
+    async with cluster(network, records=1) as kafka:
+        member = Member("consumer")
+        async with member.consumer as consumer:
+            await member.take_all()
+            expel(kafka)
+            await until(lambda: member.told("lost"))
+            await member.take_all()
+            await consumer.commit()
+            assert kafka.committed("g", "t") == {0: 1, 1: 1}
+
+
+async def test_a_loss_waits_for_a_commit_that_succeeds(network: Any) -> None:
+    """Raised after what is still owned is committed: not where that has failed."""
+    options = {"rebalance_timeout_ms": 4_000, "session_timeout_ms": 6_000}
+    async with cluster(network) as kafka:
+        first, second = (Member("cooperative", request_timeout_ms=3_000, **options) for _ in "12")
+        async with first.consumer as consumer:
+            await first.take_all()
+            async with second.consumer as other:
+                await until(lambda: other.assignment())
+                await until(lambda: len(consumer.assignment()) == 1)
+                dead = kafka.fail(OffsetCommitRequest, Swallow(), times=None)
+                with pytest.raises(TransportError):
+                    await consumer.commit()
+                dead.stop()
+                assert (await fails(consumer)).partitions == tuple(other.assignment())
+                await consumer.commit()
+
+
+async def test_a_seek_that_was_to_be_committed_is_lost_like_a_record(network: Any) -> None:
+    async with cluster(network) as kafka:
+        member = Member("consumer")
+        async with member.consumer as consumer:
+            await consumer.wait_assignment()
+            for tp in (T0, T1):
+                assert await consumer.position(tp) == 0
+            consumer.seek(T1, 7)
+            expel(kafka)
+            await until(lambda: member.told("lost"))
+            assert (await fails(consumer)).partitions == (T1,)
+
+
+# ---------------------------------------------------------------- what is not lost
+
+
+@each_protocol
+async def test_what_is_committed_before_it_goes_is_not_lost(network: Any, protocol: str) -> None:
+    """Drained: processed and committed while the group waits, by the loop or by the callback."""
+    async with cluster(network) as kafka:
+        first, second = Member(protocol), Member(protocol)
+        async with first.consumer as consumer:
+            await first.take_all()
+            async with second.consumer as other, anyio.create_task_group() as tasks:
+                tasks.start_soon(other.wait_assignment)
+                await anyio.sleep(5)
+                await consumer.commit()
+                await until(lambda: len(consumer.assignment()) == len(other.assignment()) == 1)
+                await consumer.commit()
+                tasks.cancel_scope.cancel()
+            assert kafka.committed("g", "t") == {0: 9, 1: 9}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["revoked", "lost"])
+async def test_nothing_is_lost_of_what_was_only_started(network: Any, late: bool) -> None:
+    """The start that the reset policy found would be committed, but nobody did anything there."""
+    async with cluster(network) as kafka:
+        member = Member("eager")
+        async with member.consumer as consumer:
+            await consumer.wait_assignment()
+            assert await consumer.position(T0) == 0
+            if late:
+                expel(kafka)
+                await until(lambda: member.told("lost"))
+            else:
+                kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
+                await until(lambda: member.told("revoked"))
+            await until(consumer.assignment)
+            await consumer.commit()
+
+
+async def unsubscribes(consumer: Consumer) -> None:
+    await consumer.unsubscribe()
+
+
+async def assigns(consumer: Consumer) -> None:
+    await consumer.unsubscribe()
+    await consumer.assign([TopicPartition("u", 0)])
+
+
+async def subscribes(consumer: Consumer) -> None:
+    await consumer.subscribe("u")
+    while consumer.assignment() != {TopicPartition("u", 0)}:
+        await anyio.sleep(0.1)
+
+
+@each_protocol
+@pytest.mark.parametrize("change", [unsubscribes, assigns, subscribes])
+async def test_what_the_application_gives_back_itself_is_not_lost(
+    network: Any, protocol: str, change: Callable[[Consumer], Awaitable[None]]
+) -> None:
+    async with cluster(network):
+        member = Member(protocol, rebalance_timeout_ms=4_000, session_timeout_ms=6_000)
+        async with member.consumer as consumer:
+            await member.take_all()
+            await change(consumer)
+            await consumer.commit()
+            assert member.told("lost") == []
+
+
+async def test_what_is_assigned_by_hand_is_never_lost(network: Any) -> None:
+    async with cluster(network):
+        member = Member("eager", "t")
+        async with member.consumer as consumer:
+            await consumer.unsubscribe()
+            await consumer.assign([T0, T1])
+            await member.take_all()
+            await consumer.assign([T1])
+            await consumer.commit()
+
+
+async def test_a_pattern_that_the_coordinator_matches(network: Any) -> None:
+    """The client knows no list of topics then, and still did not unsubscribe."""
+    async with cluster(network) as kafka:
+        member = Member("consumer")
+        member.consumer._subscription = frozenset()
+        async with member.consumer as consumer:
+            await consumer.subscribe(pattern="t.*")
+            await member.take_all()
+            expel(kafka)
+            await until(lambda: member.told("lost"))
+            assert (await fails(consumer)).partitions == (T0, T1)
+            await member.take_all()
+            await consumer.unsubscribe()
+            await consumer.commit()
+
+
+async def test_a_commit_on_its_way_when_the_partition_went_may_have_been_in_time(
+    network: Any,
+) -> None:
+    """The coordinator takes it, and answers after the member has let go."""
+    async with cluster(network) as kafka:
+        member = Member("cooperative", rebalance_timeout_ms=4_000, session_timeout_ms=6_000)
+        async with member.consumer as consumer:
+            await member.take_all()
+            kafka.fail(OffsetCommitRequest, Delay(10))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(consumer.commit)
+                await anyio.sleep(0.1)
+                expel(kafka)
+                await until(lambda: member.told("lost"))
+            assert kafka.committed("g", "t") == {0: 9, 1: 9}
+            await consumer.commit()
+
+
+async def test_neither_the_auto_commit_nor_the_close_tells_of_it(network: Any) -> None:
+    async with cluster(network) as kafka:
+        member = Member(
+            "consumer",
+            enable_auto_commit=True,
+            auto_commit_interval_ms=1_000,
+            max_poll_interval_ms=3_000,
+        )
+        async with member.consumer as consumer:
+            await consumer.getone()
+            await anyio.sleep(10)
+            assert member.told("lost") == [(T0, T1)]
+            await consumer.getone()
+            await anyio.sleep(2)
+            expel(kafka)
+            await anyio.sleep(2)
+        assert len(member.told("lost")) == 2
+
+
+async def test_a_callback_commits_what_is_owned_and_leaves_the_error_to_the_others(
+    network: Any,
+) -> None:
+    """It is told of the loss as it is; who waits for the batch in hand is not."""
+    outcomes: list[str] = []
+
+    async def lost(partitions: object) -> None:
+        await member.consumer.commit()
+        outcomes.append("returned")
+
+    async with cluster(network) as kafka:
+        member = Member("consumer", on_partitions_lost=lost)
+        async with member.consumer as consumer:
+            await member.take_all()
+            expel(kafka)
+            await until(lambda: outcomes)
+            assert (await fails(consumer)).partitions == (T0, T1)
+            await consumer.commit()
+
+
+async def test_given_offsets_are_refused_as_before(network: Any) -> None:
+    async with cluster(network) as kafka:
+        member = Member("consumer", max_poll_interval_ms=3_000)
+        async with member.consumer as consumer:
+            await member.take_all()
+            await anyio.sleep(10)
+            with pytest.raises(
+                CommitFailedError, match="not assigned to this consumer: t/0, t/1"
+            ) as caught:
+                await consumer.commit({T1: 1, T0: 1})
+            assert caught.value.partitions == (T0, T1)
+            assert (await fails(consumer)).partitions == (T0, T1)
+            assert kafka.committed("g", "t") == {}
