@@ -159,6 +159,7 @@ async def test_a_seek_does_not_wait_for_fetch_min_bytes(reading: Any) -> None:
     async with reading() as (_, consumer), consumer(fetch_min_bytes=100_000) as c:
         await c.assign([T0])
         await offsets_of(c, 10)
+        await anyio.sleep(0.1)  # the long poll is at the broker
         async with at_once():
             c.seek(T0, 3)
             assert await offsets_of(c, 7) == [*range(3, 10)]
@@ -290,6 +291,7 @@ async def test_immediate_fetches_have_no_session(reading: Any) -> None:
         await c.assign([T0])
         sent = immediate_fetches(kafka)
         await offsets_of(c, 10)
+        await anyio.sleep(0.1)
         c.seek(T0, 5)
         await offsets_of(c, 5)
         sessions = {(r.session_id, r.session_epoch, r.forgotten_topics_data) for r in sent}
