@@ -5,7 +5,18 @@ python -m tests.bench [--preset small|large] [--only NAME ...] [--bootstrap HOST
 Small takes some minutes, large about an hour; both want a machine with nothing else to do.
 """
 
-from . import assigning, consuming, deploying, gap, idle, punctual, rebalancing, resting, startup
+from . import (
+    assigning,
+    consuming,
+    deploying,
+    gap,
+    idle,
+    latency,
+    punctual,
+    rebalancing,
+    resting,
+    startup,
+)
 from .command import main
 
 main(
@@ -16,6 +27,7 @@ main(
         "rebalancing": rebalancing.measure,
         "deploying": deploying.measure,
         "gap": gap.measure,
+        "latency": latency.measure,
         "idle": idle.measure,
         "startup": startup.measure,
         "resting": resting.measure,

@@ -22,14 +22,15 @@ class Settings:
     records: int
     """consuming: how many are read at a time, rounded down to thousands."""
     rounds: int
-    """consuming: how often each client reads them; startup: a quarter of how often each starts."""
+    """consuming: how often each client reads them; startup: a quarter of how often each starts;
+    latency: half of how many turns each has at each rate."""
     repeats: int
     """rebalancing: how often each client's members all join, one joins, one leaves; deploying: how
     often they are all restarted."""
     changes: int
     """gap: how often a member joins or leaves in each round."""
     seconds: int
-    """idle, resting, punctual: how long it is looked at."""
+    """idle, resting, punctual: how long it is looked at; latency: four turns."""
     heartbeat_ms: int | None = None
     """rebalancing, gap: the same heartbeat interval for all; None for each client's default."""
 

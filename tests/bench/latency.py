@@ -1,0 +1,263 @@
+"""Milliseconds from `produce()` to the application's hands, at 10, 200 and 2,000 records a second.
+
+python -m tests.bench.latency [--bootstrap HOST:PORT] [--rounds N] [--seconds N] [--json FILE]
+
+Each client has a process and a topic of 4 partitions of its own, and default settings. One
+producer, librdkafka's in a process of its own, writes at one rate to one topic after the other, a
+few seconds each, round by round: all clients meet the same broker and the same noise of the machine
+in turns. What was waited for is in the record's value: the time of `produce()` on the clock that
+all processes share. A value is the median, or the 99th percentile, of one turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from . import broker
+from . import trial as trials
+from .command import Settings, main
+from .figures import Figure, Target, percentile
+
+__all__ = ["measure", "trial"]
+
+PARTITIONS = 4
+RATES = (10, 200, 2_000)
+"""Records a second."""
+
+LEAST = 100
+"""Records of a turn, so that its 99th percentile is not the largest value."""
+
+CLIENTS: Mapping[str, str] = {
+    "kafkagroup async for": "kafkagroup",
+    "aiokafka async for": "aiokafka",
+    "confluent poll": "confluent",
+}
+"""Client -> its reader."""
+
+PERCENTS = (50, 99)
+
+PAIR = ("kafkagroup async for", "aiokafka async for")
+"""Ours, and the peer that it promises to be no later than: the other one that lives in an event
+loop. librdkafka decodes in threads of C, and its application blocks in `poll`."""
+
+NO_LATER = Target(50, 1.0)
+"""Of the peer's in the same round."""
+
+_MOST_TURN = 10.0
+"""Seconds of a turn, at most."""
+_GAP = 0.2
+"""Seconds between two turns: what is late in one must not be in the way of the next."""
+_PATIENCE = 60.0
+"""Seconds until all clients have read a first record."""
+_VALUE = struct.Struct(">qi")
+"""When it was produced, in nanoseconds, and in which round."""
+_WARM, _END = -1, -2
+"""Instead of a round: what comes before the first, and behind the last."""
+
+
+def measure(bootstrap: str, settings: Settings) -> list[Figure]:
+    """The figures of all clients, milliseconds."""
+    figures = []
+    for rate in RATES:
+        found = _run(bootstrap, rate, settings)
+        for percent in PERCENTS:
+            of_client = {
+                client: tuple(percentile(turn, percent) for turn in turns)
+                for client, turns in found.items()
+            }
+            name = "median" if percent == 50 else f"p{percent}"
+            what = f"{rate:,} records/s: ms from produce() to the application, {name}"
+            figures += [
+                Figure(what=what, client=client, values=values)
+                for client, values in of_client.items()
+            ]
+            ours, peer = (of_client[client] for client in PAIR)
+            figures.append(
+                Figure(
+                    what=f"{rate:,} records/s: times {PAIR[1]}'s {name}",
+                    client=PAIR[0],
+                    values=tuple(one / other for one, other in zip(ours, peer, strict=True)),
+                    target=NO_LATER,
+                )
+            )
+    return figures
+
+
+def _run(bootstrap: str, rate: int, settings: Settings) -> dict[str, list[list[float]]]:
+    """Client -> the milliseconds of each turn."""
+    seconds = min(max(LEAST / rate, settings.seconds / 4), _MOST_TURN)
+    with ExitStack() as stack:
+        ready = stack.enter_context(TemporaryDirectory())
+        topics = {
+            reader: stack.enter_context(broker.topic(bootstrap, PARTITIONS))
+            for reader in CLIENTS.values()
+        }
+        pool = stack.enter_context(ThreadPoolExecutor(len(topics) + 1))
+        reading = {
+            client: pool.submit(
+                trials.run,
+                "latency",
+                role=reader,
+                bootstrap=bootstrap,
+                topics=[topics[reader]],
+                ready=ready,
+            )
+            for client, reader in CLIENTS.items()
+        }
+        trials.run(
+            "latency",
+            role="producer",
+            bootstrap=bootstrap,
+            topics=list(topics.values()),
+            ready=ready,
+            rate=rate,
+            seconds=seconds,
+            rounds=2 * settings.rounds,
+        )
+        turns = {client: future.result() for client, future in reading.items()}
+    return {
+        client: [[ns / 1e6 for ns in found[str(n)]] for n in range(2 * settings.rounds)]
+        for client, found in turns.items()
+    }
+
+
+# ---------------------------------------------------------------- in the process of a trial
+
+
+def trial(
+    *,
+    role: str,
+    bootstrap: str,
+    topics: list[str],
+    ready: str,
+    rate: int = 0,
+    seconds: float = 0.0,
+    rounds: int = 0,
+) -> dict[int, list[int]]:
+    """Of a reader: round -> nanoseconds that each record took. It makes a file in `ready` when it
+    has read its first record; the producer waits for one of each topic."""
+    if role == "producer":
+        _produce(bootstrap, topics, Path(ready), rate, seconds, rounds)
+        return {}
+    turns: dict[int, list[int]] = {}
+    began = False
+
+    def take(value: bytes) -> bool:
+        """Take a record's value; return whether another is to come."""
+        nonlocal began
+        now = time.monotonic_ns()
+        produced, number = _VALUE.unpack(value)
+        if number >= 0:
+            turns.setdefault(number, []).append(now - produced)
+        elif not began:
+            began = True
+            Path(ready, topics[0]).touch()
+        return bool(number != _END)
+
+    _READERS[role](bootstrap, topics[0], f"bench-{uuid.uuid4().hex[:8]}", take)
+    return turns
+
+
+def _produce(
+    bootstrap: str, topics: list[str], ready: Path, rate: int, seconds: float, rounds: int
+) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 0, "socket.nagle.disable": True}
+    )
+
+    def send(topic: str, number: int, round_: int) -> None:
+        value = _VALUE.pack(time.monotonic_ns(), round_)
+        producer.produce(topic, value, partition=number % PARTITIONS)
+        producer.poll(0)
+
+    deadline = time.monotonic() + _PATIENCE
+    while not all((ready / topic).exists() for topic in topics):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not every client has read a record within {_PATIENCE:g} s")
+        for topic in topics:
+            send(topic, 0, _WARM)
+        time.sleep(0.1)
+    for topic in topics:
+        for number in _paced(2 * rate, rate):
+            send(topic, number, _WARM)
+    for round_ in range(rounds):
+        # Who comes first in one round comes last in the next but one.
+        start = round_ % len(topics)
+        for topic in topics[start:] + topics[:start]:
+            time.sleep(_GAP)
+            for number in _paced(round(rate * seconds), rate):
+                send(topic, number, round_)
+    time.sleep(_GAP)
+    for topic in topics:
+        send(topic, 0, _END)
+    producer.flush()
+
+
+def _paced(count: int, rate: int) -> Iterator[int]:
+    """Numbers at a rate; what is late is made up for."""
+    began = time.monotonic()
+    for number in range(count):
+        time.sleep(max(0.0, began + number / rate - time.monotonic()))
+        yield number
+
+
+Take = Callable[[bytes], bool]
+
+
+def _kafkagroup(bootstrap: str, topic: str, group: str, take: Take) -> None:
+    from kafkagroup import Consumer
+
+    asyncio.run(_iterate(Consumer(topic, bootstrap_servers=bootstrap, group_id=group), take))
+
+
+def _aiokafka(bootstrap: str, topic: str, group: str, take: Take) -> None:
+    from aiokafka import AIOKafkaConsumer
+
+    async def read() -> None:
+        consumer = AIOKafkaConsumer(
+            topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest"
+        )
+        await _iterate(consumer, take)
+
+    asyncio.run(read())
+
+
+async def _iterate(consumer: Any, take: Take) -> None:
+    async with consumer:
+        async for record in consumer:
+            if not take(record.value):
+                break
+
+
+def _confluent(bootstrap: str, topic: str, group: str, take: Take) -> None:
+    from confluent_kafka import Consumer
+
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    with closing(consumer):
+        while (record := consumer.poll(_PATIENCE)) is not None and take(record.value()):
+            pass
+
+
+_READERS: Mapping[str, Callable[[str, str, str, Take], None]] = {
+    "kafkagroup": _kafkagroup,
+    "aiokafka": _aiokafka,
+    "confluent": _confluent,
+}
+
+
+if __name__ == "__main__":
+    main(__doc__, {"latency": measure})
