@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast, overload
 import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
-from kafkagroup._generic import K_co, Keyed, V_co
 from kafkagroup._values import evolve
 from kafkagroup.assign import Assignor
 from kafkagroup.consume.conversion import Conversion
@@ -82,7 +81,7 @@ __all__ = ["Consumer"]
 T = TypeVar("T")
 
 
-class Consumer(Service, Keyed[K_co, V_co]):
+class Consumer(Service):
     """Consumes topics, alone or as a member of a group.
 
     ```python
@@ -147,8 +146,8 @@ class Consumer(Service, Keyed[K_co, V_co]):
         on_partitions_revoked: PartitionsCallback | None = None,
         on_partitions_lost: PartitionsCallback | None = None,
         views: bool = False,
-        key_deserializer: Deserializer[K_co] | None = None,
-        value_deserializer: Deserializer[V_co] | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
         on_deserialization_error: DeserializationErrorPolicy = "raise",
     ) -> None:
         """See the README's table of options. The defaults lose nothing: a group without a committed
@@ -181,10 +180,10 @@ class Consumer(Service, Keyed[K_co, V_co]):
 
     # ------------------------------------------------------------ iteration
 
-    def __aiter__(self) -> AsyncIterator[Record[K_co, V_co]]:
+    def __aiter__(self) -> AsyncIterator[Record]:
         return Records(self._reader, self.getone)
 
-    async def __anext__(self) -> Record[K_co, V_co]:
+    async def __anext__(self) -> Record:
         """The next record. The one before it counts as processed from here on.
 
         Raises: OffsetOutOfRangeError, NoOffsetError, CorruptRecordError, DeserializationError,
@@ -200,16 +199,12 @@ class Consumer(Service, Keyed[K_co, V_co]):
             raise StopAsyncIteration from None
 
     @overload
-    def batches(
-        self, max_records: int = 1_000, *, arrow: Literal[False] = False
-    ) -> Batches[K_co, V_co]: ...
+    def batches(self, max_records: int = 1_000, *, arrow: Literal[False] = False) -> Batches: ...
 
     @overload
     def batches(self, max_records: int = 1_000, *, arrow: Literal[True]) -> ArrowBatches: ...
 
-    def batches(
-        self, max_records: int = 1_000, *, arrow: bool = False
-    ) -> Batches[K_co, V_co] | ArrowBatches:
+    def batches(self, max_records: int = 1_000, *, arrow: bool = False) -> Batches | ArrowBatches:
         """Iterate over batches: records of one partition, processed when the next is asked for.
 
         With `arrow` they are pyarrow.RecordBatches, made without an object for each record; the
@@ -229,16 +224,15 @@ class Consumer(Service, Keyed[K_co, V_co]):
             lambda: self._next(lambda: delivery.next_batch(max_records, unread=True))
         )
 
-    async def getone(self) -> Record[K_co, V_co]:
+    async def getone(self) -> Record:
         """The next record; as iteration, but raises ConsumerClosedError after `stop`."""
-        record: Record[K_co, V_co] | None = self._reader.ready()
-        if record is not None:
+        if (record := self._reader.ready()) is not None:
             return record
         return await self._next(self._delivery.next_record)
 
     async def getmany(
         self, max_records: int = 500, timeout: float = 0.0
-    ) -> dict[TopicPartition, list[Record[K_co, V_co]]]:
+    ) -> dict[TopicPartition, list[Record]]:
         """Up to `max_records` records of what has arrived, by partition.
 
         Waits at most `timeout` seconds for the first one. What the last call answered counts as
@@ -246,7 +240,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         """
         if max_records < 1:
             raise ConfigurationError(f"max_records={max_records}; expected at least 1")
-        found: dict[TopicPartition, list[Record[K_co, V_co]]] = {}
+        found: dict[TopicPartition, list[Record]] = {}
         try:
             batches = await self._next(
                 lambda: self._delivery.next_batches(max_records) or None,

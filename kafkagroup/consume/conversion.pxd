@@ -1,7 +1,7 @@
 # The types of `conversion` where it is compiled.
 
 cimport cython
-from kafkagroup._record cimport Record
+from kafkagroup.types cimport Record
 
 
 @cython.final

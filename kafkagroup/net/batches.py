@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from kafkagroup._generic import K_co, Keyed, V_co
 from kafkagroup.consume.delivery import Batch
 from kafkagroup.errors import ConsumerClosedError, NotStartedError
 
@@ -15,16 +14,16 @@ if TYPE_CHECKING:
 __all__ = ["ArrowBatches", "Batches"]
 
 
-class Batches(Keyed[K_co, V_co]):
+class Batches:
     """The async iterator of `Consumer.batches`."""
 
-    def __init__(self, wait: Callable[[], Awaitable[Batch[K_co, V_co]]]) -> None:
+    def __init__(self, wait: Callable[[], Awaitable[Batch]]) -> None:
         self._wait = wait
 
-    def __aiter__(self) -> Batches[K_co, V_co]:
+    def __aiter__(self) -> Batches:
         return self
 
-    async def __anext__(self) -> Batch[K_co, V_co]:
+    async def __anext__(self) -> Batch:
         try:
             return await self._wait()
         except NotStartedError:

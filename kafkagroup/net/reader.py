@@ -12,7 +12,7 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 
@@ -47,9 +47,8 @@ class Reader:
         self._reading = False
         self._checkpointed = float("-inf")
 
-    def ready(self) -> Any:
-        """The next record, of the types that the consumer's deserializers make, while the lease
-        lasts; None when one must come by `next`.
+    def ready(self) -> Record | None:
+        """The next record, while the lease lasts; None when one must come by `next`.
 
         Raises: what taking a record raises.
         """
@@ -203,16 +202,16 @@ class Records:
     """What `async for` goes over a consumer by: a coroutine for each record, which is compiled and
     asks for nothing while the lease lasts."""
 
-    def __init__(self, reader: Reader, wait: Callable[[], Awaitable[Record[Any, Any]]]) -> None:
+    def __init__(self, reader: Reader, wait: Callable[[], Awaitable[Record]]) -> None:
         self._reader = reader
         self._wait = wait
 
     def __aiter__(self) -> Records:
         return self
 
-    async def __anext__(self) -> Record[Any, Any]:
+    async def __anext__(self) -> Record:
         """As `Consumer.__anext__`."""
-        record: Record[Any, Any] | None = self._reader.ready()
+        record = self._reader.ready()
         if record is not None:
             return record
         try:

@@ -795,8 +795,8 @@ def loses_a_record_to_a_cancellation(stack: ExitStack) -> None:
     """A call can be cancelled after it has taken its record."""
 
     def make(following: Any) -> Any:
-        async def late(self: Any, take: Any) -> Any:
-            taken = await following(self, take)
+        async def late(self: Any, *arguments: Any) -> Any:
+            taken = await following(self, *arguments)
             await anyio.sleep(0.02)
             return taken
 
@@ -951,10 +951,10 @@ def swallows_a_cancellation(stack: ExitStack) -> None:
     """A call that is cancelled waits on, shielded."""
 
     def make(wait: Any) -> Any:
-        async def deaf(self: Any) -> float:
+        async def deaf(self: Any, *arguments: Any) -> float:
             with anyio.CancelScope(shield=True), anyio.move_on_after(0.5):
-                return await wait(self)
-            return await wait(self)
+                return await wait(self, *arguments)
+            return await wait(self, *arguments)
 
         return deaf
 
@@ -1077,3 +1077,415 @@ def hands_out_nothing_after_a_loss(stack: ExitStack) -> None:
 
     _replace(stack, groups._Desk, "lose", lose)
     _around(stack, groups._Desk, "assign", make)
+
+
+# ------------------------------------------------------------------ paused partitions
+
+
+@_bug("S15")
+def delivers_what_was_buffered_when_paused(stack: ExitStack) -> None:
+    """A pause keeps the batch that is open, and those that wait for their turn."""
+
+    def pause(self: Any, tp: Any) -> None:
+        self.owned[tp].paused = True
+        self._took()
+
+    _replace(stack, Delivery, "pause", pause)
+
+
+@_bug("S15", "S16")
+def delivers_what_arrives_after_a_pause(stack: ExitStack) -> None:
+    """The answer to a fetch that was in flight when its partition was paused is delivered."""
+
+    def queue(self: Any, owned: Any) -> None:
+        if owned.buffered and owned is not self._current and owned not in self._turn:
+            self._turn.append(owned)
+
+    _replace(stack, Delivery, "_queue", queue)
+
+
+@_bug("S15")
+def resumes_what_is_sought(stack: ExitStack) -> None:
+    """A seek ends the pause of its partition."""
+
+    def make(seek: Any) -> Any:
+        def seeking(self: Any, tp: Any, offset: int) -> None:
+            seek(self, tp, offset)
+            self.owned[tp].paused = False
+
+        return seeking
+
+    _around(stack, Delivery, "seek", make)
+
+
+@_bug("S15", "S16")
+def resumes_when_the_leader_moves(stack: ExitStack) -> None:
+    """A pause ends when the partition's leader moves."""
+
+    def make(source: Any) -> Any:
+        leaders: dict[Any, int] = {}
+
+        def following(self: Any, tp: Any) -> int:
+            leader: int = source(self, tp)
+            owned = self._delivery.owned.get(tp)
+            if owned is not None and leader not in (-1, leaders.setdefault(owned, leader)):
+                leaders[owned] = leader
+                owned.paused = False
+            return leader
+
+        return following
+
+    _around(stack, fetchers.Fetcher, "_leader_of", make)
+
+
+def _on_assign(stack: ExitStack, spoil: Callable[[Any, Any], None]) -> None:
+    """Do something to the owned partitions whenever the member is assigned some."""
+
+    def make(assign: Any) -> Any:
+        async def assigned(self: Any, generation: Any) -> None:
+            await assign(self, generation)
+            for owned in self._session.delivery.owned.values():
+                spoil(self._session.delivery, owned)
+
+        return assigned
+
+    _around(stack, subscribers.Subscriber, "assign", make)
+
+
+def _unpause(delivery: Any, owned: Any) -> None:
+    if owned.paused:
+        delivery.resume(owned.tp)
+
+
+@_bug("S16")
+def forgets_pauses_in_a_rebalance(stack: ExitStack) -> None:
+    """A partition that stays comes out of a rebalance unpaused."""
+    _on_assign(stack, _unpause)
+
+
+@_bug("S16")
+def resumes_when_it_rejoins(stack: ExitStack) -> None:
+    """Sending a JoinGroup ends the pauses of what stays."""
+
+    def make(protocols: Any) -> Any:
+        def resuming(self: Any) -> Any:
+            for owned in self._session.delivery.owned.values():
+                _unpause(self._session.delivery, owned)
+            return protocols(self)
+
+        return resuming
+
+    _around(stack, subscribers.Subscriber, "protocols", make)
+
+
+@_bug("S16")
+def resumes_when_others_are_revoked(stack: ExitStack) -> None:
+    """Releasing some partitions ends the pauses of the rest."""
+
+    def make(release: Any) -> Any:
+        def releasing(self: Any, partitions: Any) -> None:
+            release(self, partitions)
+            for owned in self.owned.values():
+                _unpause(self, owned)
+
+        return releasing
+
+    _around(stack, Delivery, "release", make)
+
+
+# ------------------------------------------------------------------ the course of a revocation
+
+
+@_bug("S17")
+def does_not_wait_for_the_record_in_flight(stack: ExitStack) -> None:
+    """A revocation commits and calls back while a record is being processed."""
+    _replace(stack, sessions.Session, "drain", _nothing)
+
+
+@_bug("S17")
+def waits_too_little_for_the_record_in_flight(stack: ExitStack) -> None:
+    """The deadline of a revocation counts for a tenth of what it is."""
+
+    def make(drain: Any) -> Any:
+        async def hasty(self: Any, partitions: Any, deadline: float) -> None:
+            now = anyio.current_time()
+            await drain(self, partitions, now + (deadline - now) / 10)
+
+        return hasty
+
+    _around(stack, sessions.Session, "drain", make)
+
+
+@_bug("S17")
+def waits_for_the_first_record_in_flight_only(stack: ExitStack) -> None:
+    """Of several partitions with a record in flight a revocation waits for the first."""
+
+    def make(drain: Any) -> Any:
+        async def partial(self: Any, partitions: Any, deadline: float) -> None:
+            await drain(self, sorted(partitions)[:1], deadline)
+
+        return partial
+
+    _around(stack, sessions.Session, "drain", make)
+
+
+@_bug("S18", "L2")
+def waits_for_ever_for_the_record_in_flight(stack: ExitStack) -> None:
+    """A revocation has no deadline."""
+
+    def make(drain: Any) -> Any:
+        async def patient(self: Any, partitions: Any, deadline: float) -> None:
+            await drain(self, partitions, float("inf"))
+
+        return patient
+
+    _around(stack, sessions.Session, "drain", make)
+
+
+@_bug("S18")
+def begins_the_deadline_again_with_each_record(stack: ExitStack) -> None:
+    """What is revoked is waited for three times as long as the group waits."""
+
+    def make(drain: Any) -> Any:
+        async def patient(self: Any, partitions: Any, deadline: float) -> None:
+            now = anyio.current_time()
+            await drain(self, partitions, now + 3 * (deadline - now))
+
+        return patient
+
+    _around(stack, sessions.Session, "drain", make)
+
+
+@_bug("S18")
+def waits_for_the_application_to_poll(stack: ExitStack) -> None:
+    """A revocation is not carried out before the application comes back to the client."""
+
+    def make(let_go: Any) -> Any:
+        async def polled(self: Any, going: Any, deadline: float, *, tell: bool) -> None:
+            while going and not (self._session.waiting or self._session.closing or self._lost):
+                await anyio.sleep(0.05)
+            await let_go(self, going, deadline, tell=tell)
+
+        return polled
+
+    _around(stack, subscribers.Subscriber, "_let_go", make)
+
+
+@_bug("S21", "S13", "S3")
+def reports_revoked_for_lost(stack: ExitStack) -> None:
+    """A membership that is over is reported by the callback of those that last."""
+
+    def make(call: Any) -> Any:
+        async def called(self: Any, callback: Any, partitions: Any) -> None:
+            if callback is self._callbacks.lost:
+                callback = self._callbacks.revoked
+            await call(self, callback, partitions)
+
+        return called
+
+    _around(stack, subscribers.Subscriber, "_call", make)
+
+
+@_bug("S21")
+def takes_the_end_of_a_generation_for_a_rebalance(stack: ExitStack) -> None:
+    """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID on a heartbeat revoke, as a rebalance does."""
+
+    def make(lose: Any) -> Any:
+        def gentle(self: Any, reason: str) -> None:
+            if self.member.phase is Phase.STABLE:
+                self._set(generation_id=-1)
+                self._revoke(reason)
+            else:
+                lose(self, reason)
+
+        return gentle
+
+    _around(stack, _Step, "_lose", make)
+
+
+@_bug("S21", "S10")
+def revokes_what_it_lost_midway(stack: ExitStack) -> None:
+    """A membership that ends while the record in flight is waited for ends in `revoked`."""
+
+    def make(ending: Any) -> Any:
+        def unaware(self: Any, *, lost: bool) -> None:
+            if not (lost and self._parting is not None):
+                ending(self, lost=lost)
+
+        return unaware
+
+    async def lose(self: Any, reason: str) -> Any:
+        await self._call(self._callbacks.revoked, self._going(lost=True))
+        self._session.delivery.release(self._going(lost=True))
+        self._lost = False
+        return self.protocols()
+
+    _around(stack, subscribers.Subscriber, "ending", make)
+    _replace(stack, subscribers.Subscriber, "lose", lose)
+
+
+# ------------------------------------------------------------------ recreated topics
+
+
+@_bug("S19", "S6")
+def commits_by_name_to_a_recreated_topic(stack: ExitStack) -> None:
+    """A commit names topics, not the ids of those that were read."""
+    _replace(stack, group_offsets.GroupOffsets, "_topic_ids", lambda *_: {})
+
+
+@_bug("S19", "S6")
+def commits_to_the_topic_that_metadata_has(stack: ExitStack) -> None:
+    """The id of a commit is looked up in each try, not when it was asked for."""
+    _replace(stack, sessions, "_topic_ids", lambda owned: {})
+
+    def make(once: Any) -> Any:
+        async def renewed(self: Any, identity: Any, offsets: Any, _: Any, *rest: Any) -> None:
+            ids = self._cluster.topic_ids({tp.topic for tp in offsets})
+            await once(self, identity, offsets, ids, *rest)
+
+        return renewed
+
+    _around(stack, group_offsets.GroupOffsets, "_commit_once", make)
+
+
+@_bug("S19", "S8", "L2", "S6")
+def reads_on_in_a_recreated_topic(stack: ExitStack) -> None:
+    """A position is kept though the topic is another: its first records are skipped."""
+    _replace(stack, OwnedPartition, "is_made_anew", lambda self, topic_id: False)
+
+
+# ------------------------------------------------------------------ what a leader does
+
+
+def _pausing(stack: ExitStack, seconds: float) -> None:
+    """Have a member that is assigned what it does not subscribe to pause for so long."""
+
+    class Pauses(retry.Pauses):
+        def next(self) -> float:
+            return seconds
+
+    _replace(stack, subscribers, "Pauses", Pauses)
+
+
+@_bug("L7")
+def rejoins_at_once_after_each_misassignment(stack: ExitStack) -> None:
+    """A member that is assigned topics it does not subscribe to rejoins without a pause."""
+    _pausing(stack, 0.0)
+
+
+@_bug("L7")
+def forgets_that_it_was_misassigned(stack: ExitStack) -> None:
+    """Each bad assignment counts as the first one."""
+
+    class Forgetful:
+        def __get__(self, subscriber: Any, _: Any) -> int:
+            return -1
+
+        def __set__(self, subscriber: Any, generation: int) -> None:
+            pass
+
+    stack.enter_context(
+        mock.patch.object(subscribers.Subscriber, "_misassigned_in", Forgetful(), create=True)
+    )
+
+
+@_bug("L7")
+def pauses_as_shortly_after_each_misassignment(stack: ExitStack) -> None:
+    """The pause before that rejoin does not grow."""
+    _pausing(stack, 0.02)
+
+
+def _handing_over(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any]) -> None:
+    """Spoil what the cooperative assignor answers."""
+    whole = process._ASSIGNORS["cooperative_sticky"]
+
+    def assignor(spec: Any) -> Any:
+        return spoil(spec, dict(whole(spec)))
+
+    vars(assignor).update(vars(whole))
+    _replace(stack, subscribers, "_check_handover", lambda *_: None)
+    spoilt = {"cooperative_sticky": assignor}
+    stack.enter_context(mock.patch.dict(process._ASSIGNORS, spoilt))
+
+
+@_bug("S20")
+def hands_over_what_another_reports(stack: ExitStack) -> None:
+    """The cooperative assignor looks at nobody's claims."""
+
+    def spoil(spec: Any, _: Any) -> Any:
+        members = {m: attrs.evolve(of, owned=()) for m, of in spec.members.items()}
+        return assignors.sticky_assignor(attrs.evolve(spec, members=members))
+
+    _handing_over(stack, spoil)
+
+
+@_bug("S20")
+def hands_over_in_the_same_round(stack: ExitStack) -> None:
+    """The cooperative assignor does not leave out what moves."""
+    _handing_over(stack, lambda spec, _: assignors.sticky_assignor(spec))
+
+
+@_bug("S20")
+def overlooks_the_claims_of_one_member(stack: ExitStack) -> None:
+    """What one of the members reports as owned counts as free."""
+
+    def spoil(spec: Any, _: Any) -> Any:
+        first = min(spec.members)
+        members = {**spec.members, first: attrs.evolve(spec.members[first], owned=())}
+        return assignors.cooperative_sticky_assignor(attrs.evolve(spec, members=members))
+
+    _handing_over(stack, spoil)
+
+
+# ------------------------------------------------------------------ the poll timer, and pauses
+
+
+@_bug("L9")
+def leaves_though_it_owns_nothing(stack: ExitStack) -> None:
+    """A member that owns no partition is to be polled all the same."""
+
+    def due(self: Any, ran: float) -> float:
+        since = ran if self._session.waiting else self._session.last_poll
+        return float(since + self._session.options.max_poll_interval)
+
+    _replace(stack, subscribers.Subscriber, "poll_due", due)
+
+
+@_bug("S10", "L9")
+def leaves_before_its_time(stack: ExitStack) -> None:
+    """The poll timer runs out after a third of the interval."""
+
+    def make(due: Any) -> Any:
+        def early(self: Any, ran: float) -> float:
+            found = due(self, ran)
+            return float(found - self._session.options.max_poll_interval * 2 / 3)
+
+        return early
+
+    _around(stack, subscribers.Subscriber, "poll_due", make)
+
+
+@_bug("L6")
+def rejoins_at_once_when_it_is_refused(stack: ExitStack) -> None:
+    """A join that was refused is followed by the next without a pause."""
+
+    def make(refused: Any) -> Any:
+        def hasty(self: Any, code: int, what: str) -> None:
+            refused(self, code, what)
+            if what == "JoinGroup":
+                self._set(retry_at=self.now)
+
+        return hasty
+
+    _around(stack, _Step, "_refused", make)
+
+
+@_bug("L6")
+def pauses_in_lockstep_before_it_rejoins(stack: ExitStack) -> None:
+    """The pause before a join that is repeated has no jitter."""
+    _around(
+        stack,
+        coordinated,
+        "backoff",
+        lambda backoff: lambda attempt, first, most, _: backoff(attempt, first, most, 0.5),
+    )

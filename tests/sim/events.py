@@ -8,8 +8,8 @@ Who writes what:
 - a member (its observer, outside the product): from `Opening` to `Ended`;
 - the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`.
   All or nothing: once a member has a request in a history, all of its requests are there;
-- the broker: `Appended`, `Truncated`, `Stored`, `Formed`;
-- the world: `Faulted`, `Killed`, `Frozen`, `Thawed`, `Healed`, `Finished`.
+- the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Stored`, `Formed`;
+- the world: `Faulted`, `Misassigning`, `Killed`, `Frozen`, `Thawed`, `Healed`, `Finished`.
 """
 
 from __future__ import annotations
@@ -158,8 +158,20 @@ class Away(OfMember):
 
 
 @attrs.frozen(kw_only=True)
+class Absent(OfMember):
+    """The application stopped polling: it does something else, with no record in flight."""
+
+
+@attrs.frozen(kw_only=True)
+class Polling(OfMember):
+    """The application waits in the client for records, until the member's next `Delivered`,
+    `Cancelling`, `Absent` or `Closing`."""
+
+
+@attrs.frozen(kw_only=True)
 class Paused(OfMember):
-    """The application has paused or resumed: from here on these are paused, of what it has."""
+    """The application has paused or resumed: from here on these are paused, of what it has.
+    Recorded from what the application asked for, not from what the client reports."""
 
     partitions: Partitions
 
@@ -265,6 +277,20 @@ class Truncated(Event):
 
 
 @attrs.frozen(kw_only=True)
+class Deleted(Event):
+    """The topic was deleted. Its partitions' logs and committed offsets are gone."""
+
+    topic: str
+
+
+@attrs.frozen(kw_only=True)
+class Recreated(Event):
+    """A topic was created under the name of a deleted one: an empty log for each partition."""
+
+    topic: str
+
+
+@attrs.frozen(kw_only=True)
 class Stored(Event):
     """The broker took a commit of this partition."""
 
@@ -290,6 +316,8 @@ class Formed(Event):
     """Member id -> the generation that it said it had that from."""
     partitions: Mapping[str, int] = attrs.field(factory=dict)
     """Topic -> how many partitions it has; none of a topic: not known."""
+    leader: str = ""
+    """Member id of the member that computed it; "" where the coordinator did."""
 
 
 # ------------------------------------------------------------------ what the world does
@@ -300,6 +328,13 @@ class Faulted(Event):
     """A fault began. For the reader of the transcript; the judge takes nothing from its text."""
 
     text: str
+
+
+@attrs.frozen(kw_only=True)
+class Misassigning(OfMember):
+    """From here on this member, as leader, computes bad assignments; or no more."""
+
+    active: bool
 
 
 @attrs.frozen(kw_only=True)

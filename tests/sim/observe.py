@@ -34,6 +34,7 @@ from kafkagroup.wire.messages.group import (
 from kafkagroup.wire.messages.metadata import (
     ApiVersionsResponse,
     FindCoordinatorResponse,
+    MetadataRequest,
     MetadataResponse,
 )
 from kafkagroup.wire.messages.offsets import (
@@ -313,6 +314,8 @@ class BrokerWatch:
         self._cluster = cluster
         self._group_id = group_id
         self._formed = 0
+        self._counts: dict[str, int] = {}
+        """Topic -> how many partitions it has, or had when it was deleted."""
         self._target: dict[str, Partitions] = {}
         self._shards = shards
 
@@ -336,7 +339,9 @@ class BrokerWatch:
                     heard(answer)
 
             handle(cluster, node_id, incoming, now, host, reply)
-            if isinstance(request, SyncGroupRequest) and request.assignments:
+            if isinstance(request, MetadataRequest):
+                self._partition_counts()  # a leader may assign what it was told, if that is gone
+            elif isinstance(request, SyncGroupRequest) and request.assignments:
                 self._look(request)
             elif isinstance(request, ConsumerGroupHeartbeatRequest):
                 self._look_at_target()
@@ -363,6 +368,10 @@ class BrokerWatch:
                         generation=request.generation_id_or_member_epoch,
                     )
 
+    def _partition_counts(self) -> dict[str, int]:
+        self._counts |= {t.name: len(t.partitions) for t in self._cluster.topics.values()}
+        return dict(self._counts)
+
     def _look_at_target(self) -> None:
         """KIP-848: each target that the coordinator computes, held against the one before."""
         group = self._cluster.consumer_groups.groups.get(self._group_id)
@@ -377,7 +386,7 @@ class BrokerWatch:
             subscriptions={m: tuple(sorted(x.subscribed)) for m, x in group.members.items()},
             claims={m: before.get(m, ()) for m in self._target},
             claimed_at=dict.fromkeys(self._target, self._formed),
-            partitions={t.name: len(t.partitions) for t in self._cluster.topics.values()},
+            partitions=self._partition_counts(),
         )
         self._formed = group.target_epoch
 
@@ -423,5 +432,6 @@ class BrokerWatch:
             subscriptions={m: subscription.topics for m, subscription in said.items()},
             claims=claims,
             claimed_at=claimed_at,
-            partitions={t.name: len(t.partitions) for t in self._cluster.topics.values()},
+            partitions=self._partition_counts(),
+            leader=group.leader or "",
         )

@@ -7,6 +7,7 @@ how long bytes travel, the jitter of back-offs.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
@@ -304,6 +305,12 @@ def _wall(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
     return {"seconds": random.choice((3600.0, -3600.0))}
 
 
+def _misassign(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+    seconds = round(random.uniform(8, 14), 2)
+    how = random.choice(("foreign", "foreign", "foreign", "handover"))
+    return {"code": how, "member": random.choice(members), "seconds": seconds}
+
+
 FAULTS: dict[str, tuple[int, Any]] = {
     "error": (14, _code),
     "answer_lost": (4, _lost_answer),
@@ -332,6 +339,8 @@ FAULTS: dict[str, tuple[int, Any]] = {
     "wall_jump": (1, _wall),
     "throttled": (0, _throttled),
     "cut_log": (0, _cut),
+    "recreate_topic": (0, lambda random, _: {"seconds": random.choice((0.0, 0.5, 2.0, 6.0))}),
+    "misassign": (0, _misassign),
 }
 """Name -> how often, relative to the others, 0 for those that have histories of their own; and
 what makes one."""
@@ -343,6 +352,10 @@ DEEDS: dict[str, tuple[int, Any]] = {
     "dawdle": (1, _process((16, 20), (3, 5))),
     "commit_position": (2, _process((0, 0))),
     "skip": (0, _process((0, 0))),
+    "hold": (0, _process((0.5, 4), (0.5, 4), (9, 14))),
+    "be_absent": (0, _process((5, 14), (16, 20))),
+    "wait_idle": (0, _process((8, 14))),
+    "request_rejoin": (0, _process((0, 0))),
     "add_partitions": (1, lambda random, _: {"count": random.randint(1, 2)}),
 }
 """What applications and administrators do besides."""
@@ -352,6 +365,24 @@ _KINDS: dict[str, tuple[float, int]] = {
     "skip": (0.3, 4),
 }
 """What only some histories have: how many of them, and how often at most."""
+
+_ADDED = 0.4
+"""How many histories have actions of `_ADDITIONS`."""
+
+_ADDITIONS: dict[str, tuple[float, tuple[float, float], tuple[int, int]]] = {
+    "pause": (0.6, (2.0, 12.0), (4, 10)),
+    "hold": (0.6, (0.0, 0.0), (4, 10)),
+    "be_absent": (0.4, (0.0, 0.0), (1, 3)),
+    "wait_idle": (0.3, (0.0, 0.0), (1, 1)),
+    "request_rejoin": (0.4, (0.0, 0.0), (2, 8)),
+    "recreate_topic": (0.35, (0.0, 0.0), (1, 3)),
+    "misassign": (0.35, (0.0, 0.0), (1, 1)),
+}
+"""Name -> the share of those histories that have it, its duration in seconds where that differs
+from the other histories', and how many times at least and at most."""
+
+_SHORT_POLL = 6.0
+"""The poll interval of members whose applications wait for long."""
 
 _DYING_LATE = 0.1
 """How many histories have a death when all is well."""
@@ -412,7 +443,48 @@ def make_plan(seed: int, *, backend: str | None = None, protocol: str = "classic
     elif seed % _SHARDS_EVERY == _SHARDS_EVERY - 1:
         return _sharing(plan)
     random = Random(f"cut {seed}")
-    return _cutting(plan, random) if random.random() < _CUTTING else plan
+    plan = _cutting(plan, random) if random.random() < _CUTTING else plan
+    random = Random(f"additions {seed}")
+    return _adding(plan, random) if random.random() < _ADDED else plan
+
+
+def _adding(plan: Plan, random: Random) -> Plan:
+    """Add actions. They have a random stream of their own, so that plans without them are the same
+    as before there were any."""
+    names = tuple(member.name for member in plan.members)
+    excluded = set()
+    if plan.assigns_every is not None:
+        excluded |= {"misassign"}  # no member leads
+    if any(deed.what == "cut_log" for deed in plan.deeds):
+        excluded |= {"recreate_topic"}
+    added: list[Deed] = []
+    for what, (share, (low, high), (least, most)) in _ADDITIONS.items():
+        if random.random() >= share or what in excluded:
+            continue
+        for _ in range(random.randint(least, most)):
+            fields = (FAULTS | DEEDS)[what][1](random, names)
+            if high:
+                fields["seconds"] = round(random.uniform(low, high), 2)
+            added.append(Deed(at=round(random.uniform(3, plan.heal), 3), what=what, **fields))
+    deeds, members = [*plan.deeds, *added], plan.members
+    if any(deed.what == "wait_idle" for deed in added):
+        # Few wait undisturbed for longer than the poll interval of the other histories.
+        members = tuple(attrs.evolve(member, max_poll=_SHORT_POLL) for member in members)
+    if any(deed.what == "recreate_topic" for deed in added):
+        deeds, members = _unnamed(deeds, members)
+    deeds.sort(key=lambda deed: deed.at)
+    return attrs.evolve(plan, deeds=tuple(deeds), members=members)
+
+
+def _unnamed(
+    deeds: Iterable[Deed], members: Iterable[MemberPlan]
+) -> tuple[list[Deed], tuple[MemberPlan, ...]]:
+    """Without applications that name offsets: an offset does not tell of which log it is."""
+    quiet = {"commit": "quick", "seek": "quick"}
+    return (
+        [deed for deed in deeds if deed.what not in _NAMING],
+        tuple(attrs.evolve(m, callback=quiet.get(m.callback, m.callback)) for m in members),
+    )
 
 
 def _assigned_to(plan: Plan) -> Plan:
@@ -454,13 +526,10 @@ def _cutting(plan: Plan, random: Random) -> Plan:
         Deed(at=round(random.uniform(3, plan.heal), 3), what="cut_log", **_cut(random, ()))
         for _ in range(random.randint(1, 4))
     ]
-    deeds = [*(deed for deed in plan.deeds if deed.what not in _NAMING), *cuts]
-    quiet = {"commit": "quick", "seek": "quick"}
+    named, members = _unnamed(plan.deeds, plan.members)
+    deeds = [*named, *cuts]
     resets = random.random() >= _STRICT
-    members = tuple(
-        attrs.evolve(m, callback=quiet.get(m.callback, m.callback), resets=resets)
-        for m in plan.members
-    )
+    members = tuple(attrs.evolve(m, resets=resets) for m in members)
     return attrs.evolve(plan, members=members, deeds=tuple(sorted(deeds, key=lambda deed: deed.at)))
 
 

@@ -17,14 +17,17 @@ import anyio
 
 from kafkagroup import Consumer, Record, TopicPartition
 from kafkagroup.assign import (
+    GroupSpec,
     cooperative_sticky_assignor,
     range_assignor,
     roundrobin_assignor,
     sticky_assignor,
 )
 from kafkagroup.errors import FencedError, KafkaGroupError, NoOffsetError, OffsetOutOfRangeError
+from kafkagroup.types import Assignment
 
 from .events import (
+    Absent,
     Assigned,
     Away,
     Cancelled,
@@ -37,8 +40,10 @@ from .events import (
     Event,
     Joined,
     Lost,
+    Misassigning,
     Opening,
     Paused,
+    Polling,
     Processed,
     Raised,
     Revoked,
@@ -46,6 +51,7 @@ from .events import (
     Sought,
 )
 from .loop import PROCESS
+from .misassign import MISASSIGNMENTS
 from .plan import GROUP, Deed, MemberPlan
 
 __all__ = ["CLOSE_TIMEOUT", "Process"]
@@ -100,11 +106,20 @@ class Process:
         self._commits = 0
         self._uncommitted = 0
         self._dawdle = 0.0
+        self._paused: set[TopicPartition] = set()
+        """What the application has paused, whatever the client makes of it."""
+        self._absent = False
+        self._idle = 0.0
+        """How long the next call for records waits, where it is to wait for long."""
+        self._misassigns = ""
+        """What is wrong with what this member assigns as leader; "" for nothing."""
         self._client = self._make_client(servers)
 
     def _make_client(self, servers: str) -> AbstractAsyncContextManager[object]:
         plan = self.plan
-        theirs: dict[str, Any] = {"assignors": [_ASSIGNORS[a] for a in plan.assignors]}
+        theirs: dict[str, Any] = {
+            "assignors": [self._spoilt(_ASSIGNORS[a]) for a in plan.assignors]
+        }
         if plan.protocol != "classic":
             theirs = {
                 "group_protocol": plan.protocol,
@@ -134,6 +149,23 @@ class Process:
             **theirs,
         )
         return self.consumer
+
+    def _spoilt(self, assignor: Any) -> Any:
+        """The assignor, but for the time in which this member misassigns."""
+
+        def assign(spec: GroupSpec) -> Assignment:
+            assignment = assignor(spec)
+            spoil = MISASSIGNMENTS.get(self._misassigns)
+            return assignment if spoil is None else spoil(spec, assignment)
+
+        vars(assign).update(vars(assignor))
+        return assign
+
+    def misassign(self, how: str) -> None:
+        """Spoil what this member computes as leader; no more, if `how` is empty."""
+        if how != self._misassigns:
+            self._misassigns = how
+            self._tell(Misassigning, active=bool(how))
 
     # ------------------------------------------------------------ what the world asks of it
 
@@ -213,7 +245,12 @@ class Process:
                 await self._obey(self._orders.pop(0))
                 continue
             try:
-                records = await self._within(take[self.plan.style], _IDLE)
+                if self._idle or self._absent:
+                    self._absent = False
+                    if self._idle and (more := self.consumer.assignment() - self._paused):
+                        self._pause(*sorted(more))  # given by a rebalance since
+                    self._tell(Polling)
+                records = await self._within(take[self.plan.style], self._idle or _IDLE)
             except NoOffsetError as error:
                 self._start_over(error, error.partitions)
                 continue
@@ -343,12 +380,37 @@ class Process:
     async def _do_pause(self, deed: Deed) -> None:
         assigned = sorted(self.consumer.assignment())
         if assigned:
-            self.consumer.pause(self._random.choice(assigned))
-            self._tell(Paused, partitions=tuple(sorted(self.consumer.paused())))
+            self._pause(self._random.choice(assigned))
+
+    def _pause(self, *partitions: TopicPartition) -> None:
+        self.consumer.pause(*partitions)
+        self._paused.update(partitions)
+        self._tell(Paused, partitions=tuple(sorted(self._paused)))
 
     async def _do_resume(self, deed: Deed) -> None:
-        self.consumer.resume(*self.consumer.paused())
+        self.consumer.resume(*sorted(self._paused & self.consumer.assignment()))
+        self._paused.clear()
+        self._idle = 0.0
         self._tell(Paused, partitions=())
+
+    async def _do_hold(self, deed: Deed) -> None:
+        """Take so long for the next record."""
+        self._dawdle = deed.seconds
+
+    async def _do_be_absent(self, deed: Deed) -> None:
+        """Do something else than consume."""
+        if not self._absent:
+            self._absent = True
+            self._tell(Absent)
+        await anyio.sleep(deed.seconds)
+
+    async def _do_wait_idle(self, deed: Deed) -> None:
+        """Wait in the client, for records of which none comes: all is paused."""
+        self._pause(*sorted(self.consumer.assignment()))
+        self._idle = deed.seconds
+
+    async def _do_request_rejoin(self, deed: Deed) -> None:
+        self.consumer.rejoin()
 
     async def _do_dawdle(self, deed: Deed) -> None:
         """Take so long for the next record."""
@@ -406,6 +468,7 @@ class Process:
             self._last.pop(tp, None)
             self._done.pop(tp, None)
             self._sought.pop(tp, None)
+            self._paused.discard(tp)
 
     async def _dwell(self) -> None:
         if self.plan.callback == "slow":

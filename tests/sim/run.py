@@ -31,12 +31,14 @@ from kafkagroup.wire.records import NewRecord, encode_batch
 
 from .events import (
     Appended,
+    Deleted,
     Event,
     Faulted,
     Finished,
     Frozen,
     Healed,
     Killed,
+    Recreated,
     Thawed,
     Truncated,
 )
@@ -164,6 +166,8 @@ class _World:
         self.produced = 0.0
         self.records: dict[TopicPartition, list[int]] = {}
         """Partition -> the offsets of what a reader sees in it."""
+        self.topic_names: dict[UUID, str] = {}
+        """Topic id -> name, of topics that were deleted too."""
         self.closing = False
         self._kind = Worker if plan.shards else Process
 
@@ -175,16 +179,19 @@ class _World:
         """The id that a member makes for itself (KIP-1082)."""
         return UUID(int=self.ids.getrandbits(128), version=4)
 
+    def _topic_name(self, topic_id: UUID) -> str:
+        self.topic_names |= {topic.topic_id: name for name, topic in self.cluster.topics.items()}
+        return self.topic_names.get(topic_id, "")
+
     # ------------------------------------------------------------ the whole of it
 
     async def run(self, standstill: Standstill) -> None:
         self.standstill = standstill
         self.agenda = Agenda()
-        names = lambda topic_id: getattr(self.cluster.topic_by_id(topic_id), "name", "")  # noqa: E731
         self.network = Network(
             self.agenda,
             Random(f"network {self.plan.seed}"),
-            WireTap(self.log, names, shards=self.plan.shards),
+            WireTap(self.log, self._topic_name, shards=self.plan.shards),
             self.kafka.handle_stream,
             lambda node: self.cluster.nodes[node].alive,
         )
@@ -248,6 +255,8 @@ class _World:
         ]
 
     def _all_done(self) -> bool:
+        if len(self.cluster.topics) < len(self.plan.topics):
+            return False  # one that was deleted is about to be created again
         processes = (life.process for life in self.lives.values())
         visible = {tp: at[-1] + 1 for tp, at in self.records.items() if at}
         if any(process is not None and process.is_behind(visible) for process in processes):
@@ -325,7 +334,7 @@ class _World:
             self._append(tp, 1)
         while anyio.current_time() < self.plan.heal:
             self.produced += self.plan.rate * _TICK * random.random() * 2
-            while self.produced >= 1:
+            while self.produced >= 1 and self.cluster.topics:
                 count = min(int(self.produced), random.randint(1, 5))
                 self.produced -= count
                 self._append(random.choice(self._partitions()), count)
@@ -366,6 +375,8 @@ class _World:
                 self.kafka.restart(node.node_id)
         for life in self.lives.values():
             self._thaw(life, life.frozen)
+            if life.process is not None:
+                life.process.misassign("")
             if life.process is not None and not life.left:
                 life.process.order(Deed(at=0, what="subscribe", code=",".join(life.plan.topics)))
                 life.process.order(Deed(at=0, what="resume"))
@@ -470,13 +481,44 @@ class _World:
 
     def _cut_log(self, deed: Deed) -> None:
         """A log loses its end, and another leads from there on, perhaps."""
-        tp = self.random.choice(self._partitions())
+        tp = self.random.choice(self._partitions())  # no topic is deleted where logs are cut
         self.kafka.truncate(*tp, max(0, self.kafka.log_end(*tp) - deed.count))
         if deed.node in self.cluster.live:
             self.kafka.move_leader(*tp, deed.node)
         end = self.kafka.log_end(*tp)
         self.records[tp] = [offset for offset in self.records.get(tp, ()) if offset < end]
         self.log.tell(Truncated, partition=tp, offset=end)
+
+    def _recreate_topic(self, deed: Deed) -> None:
+        """Delete a topic, and create another under its name after a while."""
+        if len(self.cluster.topics) < len(self.plan.topics):
+            return  # one at a time
+        topic = self.random.choice(sorted(self.cluster.topics))
+        count = self.kafka.partitions(topic)
+        self.topic_names[self.cluster.topics[topic].topic_id] = topic
+        self.kafka.delete_topic(topic)
+        self.records = {tp: offsets for tp, offsets in self.records.items() if tp.topic != topic}
+        self.log.tell(Deleted, topic=topic)
+        self._later(deed.seconds, self._create_topic, topic, count)
+
+    def _create_topic(self, topic: str, count: int) -> None:
+        self.kafka.create_topic(topic, count)
+        self.log.tell(Recreated, topic=topic)
+        for partition in range(count):
+            self._append(TopicPartition(topic, partition), 1)
+
+    def _misassign(self, deed: Deed) -> None:
+        """Have whoever leads the group compute bad assignments, from now on."""
+        for life in self.lives.values():
+            if life.process is not None:
+                life.process.misassign(deed.code)
+        self._order(attrs.evolve(deed, what="request_rejoin"))
+        self._later(deed.seconds, self._end_misassignment)
+
+    def _end_misassignment(self) -> None:
+        for life in self.lives.values():
+            if life.process is not None:
+                life.process.misassign("")
 
     # processes
 
@@ -530,8 +572,13 @@ class _World:
             process.order(deed)
 
     _seek = _skip = _dawdle = _commit_position = _order
+    _hold = _be_absent = _request_rejoin = _order
 
     def _pause(self, deed: Deed) -> None:
+        self._order(deed)
+        self._later(deed.seconds, self._order, attrs.evolve(deed, what="resume"))
+
+    def _wait_idle(self, deed: Deed) -> None:
         self._order(deed)
         self._later(deed.seconds, self._order, attrs.evolve(deed, what="resume"))
 
@@ -544,5 +591,7 @@ class _World:
 
     def _add_partitions(self, deed: Deed) -> None:
         topic = self.random.choice(list(self.plan.topics))
+        if topic not in self.cluster.topics:
+            return  # deleted, and not created again yet
         before = self.kafka.partitions(topic)
         self.kafka.add_partitions(topic, before + deed.count)

@@ -123,6 +123,7 @@ class Life:
     name: str
     told: Opening
     opened: bool = False
+    """It has told how it was configured, and tells when it closes."""
     held: dict[TopicPartition, Tenure] = attrs.field(factory=dict)
     """The tenures that last."""
     tenures: dict[TopicPartition, Tenure] = attrs.field(factory=dict)
@@ -157,6 +158,8 @@ class Life:
     """The last event that shows that the application came back to the client."""
     joined_by: int = -1
     """When it was assigned something last, if nothing: the event."""
+    misassigned_until: float = -math.inf
+    """Until when, as a leader, it may compute bad assignments."""
 
     def has_waited(self, now: float) -> bool:
         """Whether what it sends may have been on its way out for long: it waited for a connection,
@@ -196,6 +199,8 @@ class Log:
     """Offset -> the sequences of what was lost there."""
     gone_deliveries: int = 0
     """How often something was delivered that was lost then, or since."""
+    recreated: bool = False
+    """Its topic has the name of one that was deleted."""
     checked: int = 0
     """Everything below it is known to be processed, or was complained about."""
 
@@ -236,6 +241,11 @@ class Log:
         self.cuts.append(end)
         self.floor, self.checked = min(self.floor, end), min(self.checked, end)
         self.reached = min(self.reached, end)
+
+    def delete(self) -> None:
+        """Its topic is gone, with what groups have committed for it."""
+        self.cut(0)
+        self.stored, self.stored_by, self.recreated = None, -1, True
 
 
 DELIVERED, PROCESSED, HIDDEN, PASSED = 1, 2, 4, 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -14,6 +15,7 @@ from ..events import (
     Frozen,
     Healed,
     Killed,
+    Misassigning,
     Opening,
     Sent,
     Thawed,
@@ -22,11 +24,16 @@ from .book import BEATS, Book, Violation
 from .epochs import Epochs
 from .figures import Counting, Figures
 from .gaps import Gaps
+from .leading import Leading
 from .liveness import Liveness
 from .membership import Membership
 from .offsets import Offsets
 from .ownership import Ownership
 from .pace import Pace
+from .pauses import Pauses
+from .polls import PollTimer
+from .revocations import Revocations
+from .topics import Topics
 
 _TIMED = frozenset(("L1", "L2", "L3"))
 """Asserted in virtual time only: on a real machine others may have taken the processor."""
@@ -37,6 +44,9 @@ _GREETING = frozenset(("ApiVersions", "SaslHandshake", "SaslAuthenticate"))
 _QUIETLY = ("NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED")
 """Answers of a coordinator in good health to a member in good health."""
 
+
+_LATE_ASSIGNMENT = 10.0
+"""Seconds for which the SyncGroup of a leader may be on its way."""
 
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
 """Requests whose answers say that a member is in its group."""
@@ -72,8 +82,13 @@ def examine(history: Iterable[Event], *, virtual: bool = True) -> Verdict:
     families = (
         _Course(book),
         gaps,  # before the event changes what is held and how far it was delivered
+        Revocations(book),  # before the event ends what is held
         Ownership(book),
+        Pauses(book),
         Offsets(book),
+        Topics(book),
+        Leading(book),
+        PollTimer(book),
         Membership(book),
         Epochs(book),
         pace,
@@ -103,12 +118,14 @@ class _Course:
             Frozen: self._frozen,
             Thawed: self._thawed,
             Healed: self._healed,
+            Misassigning: self._misassigning,
             Sent: self._sent,
             Answered: self._answered,
         }
 
     def _opening(self, number: int, event: Opening) -> None:
-        self._book.life(event.member).told = event
+        life = self._book.life(event.member)
+        life.told, life.opened = event, True
 
     def _closing(self, number: int, event: Closing) -> None:
         life = self._book.life(event.member)
@@ -121,6 +138,11 @@ class _Course:
     def _thawed(self, number: int, event: Thawed) -> None:
         life = self._book.life(event.member)
         life.frozen, life.thawed_at = False, event.time
+
+    def _misassigning(self, number: int, event: Misassigning) -> None:
+        # What it has computed by then the coordinator may still get.
+        until = math.inf if event.active else event.time + _LATE_ASSIGNMENT
+        self._book.life(event.member).misassigned_until = until
 
     def _healed(self, number: int, event: Healed) -> None:
         self._book.healed = event.time

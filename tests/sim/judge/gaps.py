@@ -19,6 +19,7 @@ from ..events import (
     Away,
     Committed,
     Committing,
+    Deleted,
     Delivered,
     Lost,
     OfMember,
@@ -79,6 +80,7 @@ class Gaps:
             Paused: self._paused,
             Sought: self._sought,
             Truncated: self._truncated,
+            Deleted: self._deleted,
             Away: self._away,
             Committing: self._committing,
             Committed: self._back,
@@ -162,9 +164,17 @@ class Gaps:
         window.sought[event.partition] = number
 
     def _truncated(self, number: int, event: Truncated) -> None:
+        self._forget(number, event.partition)
+
+    def _deleted(self, number: int, event: Deleted) -> None:
+        for tp in self._book.logs:
+            if tp.topic == event.topic:
+                self._forget(number, tp)
+
+    def _forget(self, number: int, tp: TopicPartition) -> None:
         for window in self._windows.values():
-            window.reach.pop(event.partition, None)  # what came may be gone by now
-            window.sought[event.partition] = number
+            window.reach.pop(tp, None)  # what came may be gone by now
+            window.sought[tp] = number
 
     def _committing(self, number: int, event: Committing) -> None:
         _, window = self._of(event.member)

@@ -15,6 +15,7 @@ import attrs
 from kafkagroup import TopicPartition
 
 from ..events import (
+    Absent,
     Answered,
     Assigned,
     Away,
@@ -23,12 +24,14 @@ from ..events import (
     Closing,
     Committed,
     Committing,
+    Deleted,
     Delivered,
     Ended,
     Event,
     Finished,
     Killed,
     Lost,
+    Polling,
     Processed,
     Revoked,
     Revoking,
@@ -123,6 +126,9 @@ class Liveness:
             Committing: self._committing,
             Committed: self._committed,
             Away: self._went_away,
+            Absent: self._absent,
+            Polling: self._polling,
+            Deleted: self._deleted,
             Cancelling: self._cancelling,
             Cancelled: self._cancelled,
             Closing: self._closing,
@@ -318,6 +324,18 @@ class Liveness:
         if pulse.away_since is None:
             # What it does may well be a call of the client, which is as good as a poll.
             pulse.told_at = None
+
+    def _absent(self, number: int, event: Absent) -> None:
+        pulse = self._pulse(self._book.life(event.member))
+        pulse.away_since, pulse.away_by = event.time, number
+
+    def _polling(self, number: int, event: Polling) -> None:
+        pulse = self._pulse(self._book.life(event.member))
+        pulse.away_since, pulse.back_at = None, event.time
+
+    def _deleted(self, number: int, event: Deleted) -> None:
+        for tp in [tp for tp in self._orphans if tp.topic == event.topic]:
+            del self._orphans[tp]
 
     def _cancelling(self, number: int, event: Cancelling) -> None:
         pulse = self._pulse(self._book.life(event.member))

@@ -16,19 +16,24 @@ from kafkagroup.assign import GroupSpec, MemberSpec
 from kafkagroup.assign.check import RULES, VALID, Violation, violations
 
 from ..events import (
+    Absent,
     Answered,
     Appended,
     Assigned,
     Away,
+    Cancelling,
     Committed,
     Committing,
+    Deleted,
     Delivered,
     Event,
     Formed,
     Lost,
     Partitions,
+    Polling,
     Processed,
     Raised,
+    Recreated,
     Revoked,
     Revoking,
     Sent,
@@ -93,6 +98,8 @@ class Standing:
     """And the time before that."""
     given: float = 0.0
     """When it was last given something."""
+    waiting: bool = False
+    """The application waits in the client: no time passes that it could be away for."""
     committing: int | None = None
     """Its own call of `commit` that lasts."""
     expired: bool = False
@@ -126,6 +133,11 @@ class Membership:
             Committing: self._committing,
             Committed: self._committed,
             Away: self._busied,
+            Absent: self._left_client,
+            Cancelling: self._left_client,
+            Polling: self._polling,
+            Deleted: self._moved_topic,
+            Recreated: self._moved_topic,
             Raised: self._raised,
             Formed: self._formed,
         }
@@ -293,6 +305,7 @@ class Membership:
         self._note_away(event, life, standing)
         closing = life.closing is not None
         caused = standing.excused > life.joined_by or closing or standing.expired
+        caused |= event.time < life.misassigned_until  # the client refused what it has computed
         if life.wired and event.partitions and not caused:
             text = f"{life.name} loses its partitions, and nothing has ended its generation"
             self._book.report("S10", event, text, life.joined_by, number)
@@ -303,6 +316,8 @@ class Membership:
     def _note_away(self, event: Event, life: Life, standing: Standing) -> None:
         """Whether the application has been away for too long. It has left, then, if its coordinator
         could be told, and if not will be somebody new."""
+        if standing.waiting:
+            return
         # Of one instant: it may have come back just too late.
         at_once = standing.polled == event.time
         since = standing.polled_before if at_once else standing.polled
@@ -331,15 +346,31 @@ class Membership:
         if event.token == standing.committing:
             standing.polled, standing.committing = event.time, None
 
+    def _polling(self, number: int, event: Polling) -> None:
+        life, standing = self._standing(event.member)
+        if life.held:
+            self._note_away(event, life, standing)
+        standing.polled, standing.waiting = event.time, True
+
+    def _left_client(self, number: int, event: Absent | Cancelling) -> None:
+        _, standing = self._standing(event.member)
+        if standing.waiting:
+            standing.polled, standing.waiting = event.time, False
+
+    def _moved_topic(self, number: int, event: Deleted | Recreated) -> None:
+        self._misled_at = event.time
+
     def _busied(self, number: int, event: Committing | Away) -> None:
         """It did something else before it came for more: to the client that counts as nothing."""
         _, standing = self._standing(event.member)
+        standing.waiting = False
         if standing.polled == event.time:
             standing.polled = standing.given
 
     def _delivered(self, number: int, event: Delivered) -> None:
         life, standing = self._standing(event.member)
         standing.polled = standing.given = event.time
+        standing.waiting = False
         if standing.fenced is not None:
             self._goes_on(number, event, life, standing, f"delivers {event.partition}")
 
@@ -359,7 +390,9 @@ class Membership:
             self._partitions[tp.topic] = count
 
     def _formed(self, number: int, event: Formed) -> None:
-        if not event.partitions:
+        leader = self._book.speakers.get(event.leader)
+        misassigned = leader is not None and event.time < leader.misassigned_until
+        if misassigned or not event.partitions:
             return
         members = {
             member: MemberSpec(

@@ -28,6 +28,7 @@ from ..events import (
     Assigned,
     Committed,
     Committing,
+    Deleted,
     Delivered,
     Ended,
     Finished,
@@ -64,6 +65,7 @@ _TRIED_AGAIN = frozenset(
         "NOT_COORDINATOR",
         "REQUEST_TIMED_OUT",
         "STALE_MEMBER_EPOCH",
+        "UNKNOWN_TOPIC_ID",
         "UNKNOWN_TOPIC_OR_PARTITION",
         "UNSTABLE_OFFSET_COMMIT",
     )
@@ -86,6 +88,7 @@ class Offsets:
         self.handlers: Handlers = {
             Appended: self._appended,
             Truncated: self._truncated,
+            Deleted: self._deleted,
             Assigned: self._assigned,
             Delivered: self._delivered,
             Processed: self._processed,
@@ -111,12 +114,21 @@ class Offsets:
         log.appended_at = event.time
 
     def _truncated(self, number: int, event: Truncated) -> None:
-        log = self._book.log(event.partition)
-        log.cut(event.offset)
+        self._book.log(event.partition).cut(event.offset)
+        self._disturb(event.partition, event.offset)
+
+    def _deleted(self, number: int, event: Deleted) -> None:
+        for tp, log in self._book.logs.items():
+            if tp.topic == event.topic:
+                log.delete()
+                self._disturb(tp, 0)
+
+    def _disturb(self, tp: TopicPartition, end: int) -> None:
+        """What was read from `end` on is no longer in the log."""
         for life in self._book.lives.values():
-            if (tenure := life.tenures.get(event.partition)) is not None:
-                tenure.cuts.add(event.offset)
-                tenure.gone.update(range(event.offset, tenure.position or 0))
+            if (tenure := life.tenures.get(tp)) is not None:
+                tenure.cuts.add(end)
+                tenure.gone.update(range(end, tenure.position or 0))
                 tenure.loose = True
 
     # ------------------------------------------------------------ delivery
@@ -181,7 +193,9 @@ class Offsets:
             how = "goes back" if offset < expected else "skips"
             since = f", and the log was cut at {min(cuts)}" if cuts else ""
             text = f"{event.member} {how}: {tenure.tp}@{offset} after {expected - 1}{since}"
-            self._book.report("S8", event, text, tenure.delivered_by, number)
+            self._book.report(
+                "S19" if cuts and log.recreated else "S8", event, text, tenure.delivered_by, number
+            )
 
     def _misread(self, number: int, event: Delivered, log: Log) -> None:
         what = f"{event.member} delivers {event.partition}@{event.offset}"
@@ -441,8 +455,10 @@ class Offsets:
             log.reached = max(log.reached, log.stored or 0)
         log.stored, log.stored_by = offset, number
         log.floor, log.floor_by = offset, number
-        # Who has not heard of a cut yet commits what was there before it.
-        self._check_processed(number, event, tp, log, min((offset, *log.cuts)))
+        # Who has not heard of a cut yet commits what was there before it. To a topic that was
+        # recreated nobody may.
+        end = offset if log.recreated else min((offset, *log.cuts))
+        self._check_processed(number, event, tp, log, end)
 
     def _committer(self, event: Stored) -> Tenure | None:
         life = self._book.speakers.get(event.member_id)

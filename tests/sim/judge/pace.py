@@ -37,6 +37,10 @@ _RETRIED = frozenset(
 """Errors after which the same request is sent again after a back-off."""
 _PAUSED = frozenset((BEATS, "JoinGroup", "OffsetCommit", "OffsetFetch", "FindCoordinator"))
 """Requests that are retried after a pause of their own."""
+_REJOINED = frozenset(("JoinGroup", "SyncGroup"))
+"""Requests after whose refusal a member that holds nothing pauses before it joins again."""
+_AT_ONCE = frozenset(("MEMBER_ID_REQUIRED", "FENCED_INSTANCE_ID"))
+"""Refusals of a join that are answered at once, or by no other join."""
 _ALONE = frozenset((BEATS, "JoinGroup", "OffsetCommit"))
 """Of these one is sent at a time, so that the next is the retry."""
 
@@ -51,6 +55,8 @@ class _Steps:
     """The same of those that were refused, in a row."""
     hasty: int = 0
     """How often it has sent again at once what was refused."""
+    turned_away_at: float | None = None
+    """When its JoinGroup or SyncGroup was refused, if it has not joined again."""
     refused_at: dict[str, float] = attrs.field(factory=dict)
     """Kind of request -> when it was refused by what passes, and was not sent since."""
     silent: dict[int, tuple[float, float, int]] = attrs.field(factory=dict)
@@ -84,15 +90,27 @@ class Pace:
             times = steps.sent.setdefault(event.api, deque())
             self._count(number, event, life, times, "")
             self.requests_per_second = max(self.requests_per_second, len(times))
+        if event.api == "JoinGroup":
+            self._check_rejoin(number, event, life, steps)
         refused_at = steps.refused_at.pop(event.api, None)
         if refused_at is not None and not leaves(event):
             pause = event.time - refused_at
             self._paused(number, event, life, pause)
             if event.api in _ALONE and pause < _SHORT and life.thawed_at < refused_at:
-                steps.hasty += 1
-                if steps.hasty == _HASTY:
-                    text = f"{life.name} has sent at once {_HASTY} times what was just refused"
-                    self._book.report("L6", event, text, number)
+                self._hasten(number, event, life, steps)
+
+    def _check_rejoin(self, number: int, event: Sent, life: Life, steps: _Steps) -> None:
+        """Whatever a join or its sync was refused with, the next join comes after a pause."""
+        at, steps.turned_away_at = steps.turned_away_at, None
+        counted = "JoinGroup" in steps.refused_at
+        if at is not None and not counted and life.thawed_at < at and event.time - at < _SHORT:
+            self._hasten(number, event, life, steps)
+
+    def _hasten(self, number: int, event: Sent, life: Life, steps: _Steps) -> None:
+        steps.hasty += 1
+        if steps.hasty == _HASTY:
+            text = f"{life.name} has sent at once {_HASTY} times what was just refused"
+            self._book.report("L6", event, text, number)
 
     def _check_silent(self, number: int, event: Sent, life: Life, steps: _Steps) -> None:
         at, until, by = steps.silent.get(event.node or -event.connection, (0.0, 0.0, -1))
@@ -113,6 +131,10 @@ class Pace:
         if event.error == "NONE":
             steps.refused.pop(event.api, None)
             return
+        refused = event.api == "JoinGroup" or event.error != "REBALANCE_IN_PROGRESS"
+        if event.api in _REJOINED and event.error not in _AT_ONCE and refused and not life.held:
+            # A sync that another rebalance overtook is repeated at once: the group waits for it.
+            steps.turned_away_at = event.time
         if event.error in _RETRIED and event.api in _PAUSED:
             steps.refused_at[event.api] = event.time
         times = steps.refused.setdefault(event.api, deque())

@@ -1,0 +1,73 @@
+"""What a leader does to its group: S20 and L7."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from kafkagroup import TopicPartition
+
+from ..events import Formed, Sent
+from .book import Book, Handlers, Life
+
+_COOPERATIVE = frozenset(("cooperative-sticky",))
+"""Protocols in which members keep what they own while they rejoin."""
+
+_WINDOW = 10.0
+"""Seconds."""
+
+_MOST = 20
+"""Joins in a window by a member that is assigned topics it does not subscribe to."""
+
+
+class Leading:
+    """The rules of assignments in a row."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._misassigned: frozenset[str] = frozenset()
+        """Members that the last assignment gave topics they do not subscribe to."""
+        self._joins: dict[Life, deque[tuple[float, int]]] = {}
+        """Member -> when it has joined because of that lately, and by which events."""
+        self.handlers: Handlers = {Formed: self._formed, Sent: self._sent}
+
+    def _formed(self, number: int, event: Formed) -> None:
+        if event.protocol in _COOPERATIVE:
+            self._check_handover(number, event)
+        self._misassigned = frozenset(
+            member
+            for member, share in event.assignment.items()
+            if any(tp.topic not in event.subscriptions.get(member, ()) for tp in share)
+        )
+
+    def _check_handover(self, number: int, event: Formed) -> None:
+        """S20, by what members report, whatever they subscribe to: of two claims the one of the
+        later generation stands."""
+        newest: dict[TopicPartition, int] = {}
+        for member, claimed in event.claims.items():
+            for tp in claimed:
+                at = event.claimed_at.get(member, -1)
+                newest[tp] = max(newest.get(tp, at), at)
+        owners: dict[TopicPartition, list[str]] = {}
+        for member, claimed in event.claims.items():
+            for tp in claimed:
+                if event.claimed_at.get(member, -1) == newest[tp]:
+                    owners.setdefault(tp, []).append(member)
+        for member, share in event.assignment.items():
+            for tp in share:
+                if others := [owner for owner in owners.get(tp, ()) if owner != member]:
+                    text = f"generation {event.generation} gives {member} {tp} of {others[0]}"
+                    self._book.report("S20", event, text, number)
+
+    def _sent(self, number: int, event: Sent) -> None:
+        """L7."""
+        if event.api != "JoinGroup" or event.member_id not in self._misassigned:
+            return
+        life = self._book.life(event.member)
+        times = self._joins.setdefault(life, deque())
+        times.append((event.time, number))
+        while times[0][0] <= event.time - _WINDOW:
+            times.popleft()
+        if len(times) > _MOST:
+            text = f"{life.name} joins {len(times)} times in {_WINDOW:g} s for a bad assignment"
+            self._book.report("L7", event, text, times[0][1], number)
+            times.clear()

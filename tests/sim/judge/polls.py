@@ -1,0 +1,90 @@
+"""When a member leaves because it is not polled: L9.
+
+That it does leave, and not too late, is L2; that nothing else ends its ownership, S10.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ..events import (
+    Absent,
+    Away,
+    Cancelling,
+    Committing,
+    Delivered,
+    Event,
+    Lost,
+    OfMember,
+    Polling,
+    Raised,
+    Revoked,
+    Sent,
+)
+from .book import Book, Handlers, Life, joins, leaves
+
+
+@attrs.define(eq=False)
+class _Polls:
+    polling: int | None = None
+    """The event since which the application waits in the client; None while it does not."""
+    joined_by: int = -1
+    gave_up_some: bool = False
+    """It has lost or revoked partitions since it joined."""
+    failed_by: int = -1
+    """The last event in which a call of the client raised."""
+
+
+class PollTimer:
+    """The rule of the poll timer."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._members: dict[Life, _Polls] = {}
+        self.handlers: Handlers = {
+            Polling: self._polling,
+            Absent: self._busy,
+            Away: self._busy,
+            Cancelling: self._busy,
+            Committing: self._busy,
+            Delivered: self._busy,
+            Raised: self._raised,
+            Lost: self._gave_up,
+            Revoked: self._gave_up,
+            Sent: self._sent,
+        }
+
+    def _of(self, event: OfMember) -> tuple[Life, _Polls]:
+        life = self._book.life(event.member)
+        return life, self._members.setdefault(life, _Polls())
+
+    def _polling(self, number: int, event: Polling) -> None:
+        self._of(event)[1].polling = number
+
+    def _busy(self, number: int, event: Event) -> None:
+        assert isinstance(event, OfMember)
+        self._of(event)[1].polling = None
+
+    def _raised(self, number: int, event: Raised) -> None:
+        polls = self._of(event)[1]
+        polls.polling, polls.failed_by = None, number
+
+    def _gave_up(self, number: int, event: Lost | Revoked) -> None:
+        polls = self._of(event)[1]
+        polls.gave_up_some = polls.gave_up_some or bool(event.partitions)
+
+    def _sent(self, number: int, event: Sent) -> None:
+        life, polls = self._of(event)
+        if joins(event):
+            polls.joined_by, polls.gave_up_some = number, False
+        if not leaves(event) or life.closing is not None or life.told.shards:
+            return
+        failed = max(life.troubled, polls.failed_by) > polls.joined_by
+        if failed or event.time < life.misassigned_until:
+            return  # the member failed, and its application hears of that next
+        if polls.polling is not None and life.thawed_at < event.time:
+            text = f"{life.name} leaves the group while its application polls"
+            self._book.report("L9", event, text, polls.polling, number)
+        elif not (life.held or polls.gave_up_some):
+            text = f"{life.name} leaves the group, and owned nothing to be polled for"
+            self._book.report("L9", event, text, polls.joined_by, number)

@@ -1,0 +1,184 @@
+"""How a revocation goes: S17, S18 and S21.
+
+A revocation begins when the member hears that partitions are to be revoked, and releases them at
+`Revoked`. In between the client waits for the record in flight, up to a deadline, commits, and
+calls the application. The record in flight is the last one delivered, until it is processed.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from kafkagroup import TopicPartition
+
+from ..events import (
+    Answered,
+    Assigned,
+    Closing,
+    Delivered,
+    Lost,
+    Processed,
+    Revoked,
+    Revoking,
+    Sent,
+    Sought,
+)
+from .book import BEATS, Book, Event, Handlers, Life, joins, leaves
+
+_DRAIN_SHARE = 0.75
+"""The share of the rebalance timeout for which a revocation waits for the record in flight."""
+
+_EARLY = 1e-6
+"""Seconds: clocks that are added to differ by less."""
+
+_GRACE = 1.0
+"""Seconds after that in which the last commit is answered or given up."""
+
+
+@attrs.define(eq=False)
+class _Member:
+    in_flight: dict[TopicPartition, tuple[int, float, int]] = attrs.field(factory=dict)
+    """Partition -> the event, time and offset of its last record, until that is processed."""
+    due: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
+    """What is to be revoked -> by which event, and when the member heard of it."""
+    calling: bool = False
+    """A callback of the application runs."""
+    called_at: float = 0.0
+    """When the last one ended."""
+    left_by: int = -1
+    """The event with which it left the group without closing; -1 while it has not."""
+
+
+class Revocations:
+    """The rules of revocations."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._members: dict[Life, _Member] = {}
+        self.handlers: Handlers = {
+            Delivered: self._delivered,
+            Processed: self._processed,
+            Sought: self._sought,
+            Answered: self._answered,
+            Sent: self._sent,
+            Assigned: self._assigned,
+            Revoking: self._revoking,
+            Revoked: self._revoked,
+            Lost: self._lost,
+            Closing: self._closing,
+        }
+
+    def _of(self, name: str) -> tuple[Life, _Member]:
+        life = self._book.life(name)
+        return life, self._members.setdefault(life, _Member())
+
+    # ------------------------------------------------------------ the record in flight
+
+    def _delivered(self, number: int, event: Delivered) -> None:
+        _, member = self._of(event.member)
+        member.in_flight[event.partition] = (number, event.time, event.offset)
+
+    def _processed(self, number: int, event: Processed) -> None:
+        _, member = self._of(event.member)
+        last = member.in_flight.get(event.partition)
+        if last is not None and event.offset >= last[2]:
+            del member.in_flight[event.partition]
+
+    def _sought(self, number: int, event: Sought) -> None:
+        # What is in flight then counts as not processed, and nothing waits for it.
+        self._of(event.member)[1].in_flight.pop(event.partition, None)
+
+    # ------------------------------------------------------------ what is to be revoked
+
+    def _answered(self, number: int, event: Answered) -> None:
+        life, member = self._of(event.member)
+        if life.closing is not None or not life.held:
+            return
+        if event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS":
+            if not life.told.cooperative:
+                self._expect(number, event, life, member, set(life.held))
+        elif event.api == "Heartbeat" and event.error == "NONE":
+            member.due.clear()
+        elif event.api in ("SyncGroup", BEATS) and event.assigned is not None:
+            kept = set(event.assigned)
+            for tp in kept & member.due.keys():
+                del member.due[tp]
+            self._expect(number, event, life, member, set(life.held) - kept)
+
+    def _expect(
+        self, number: int, event: Answered, life: Life, member: _Member, going: set[TopicPartition]
+    ) -> None:
+        for tp in sorted(going):
+            if life.held[tp].revoking is None:
+                member.due.setdefault(tp, (number, event.time))
+
+    def _sent(self, number: int, event: Sent) -> None:
+        life, member = self._of(event.member)
+        if joins(event):
+            member.left_by = -1
+        elif leaves(event) and life.closing is None:
+            member.left_by = number
+        self._check_due(number, event, life, member)
+
+    def _check_due(self, number: int, event: Event, life: Life, member: _Member) -> None:
+        """S18."""
+        if not member.due or member.calling or life.closing is not None:
+            return
+        for tp, (by, at) in sorted(member.due.items()):
+            late = event.time - max(at, member.called_at, life.hindered_until)
+            if late > life.told.rebalance_timeout * _DRAIN_SHARE + _GRACE:
+                text = f"{life.name} is to revoke {tp} and has not for {late:.1f} s"
+                self._book.report("S18", event, text, by, number)
+                del member.due[tp]
+
+    # ------------------------------------------------------------ what comes of it
+
+    def _revoking(self, number: int, event: Revoking) -> None:
+        life, member = self._of(event.member)
+        self._check_due(number, event, life, member)
+        member.calling = True
+        drain = life.told.rebalance_timeout * _DRAIN_SHARE - _EARLY
+        for tp in event.partitions:
+            member.due.pop(tp, None)
+            last = member.in_flight.pop(tp, None)
+            if last is None or not life.opened or life.closing is not None:
+                continue
+            by, at, offset = last
+            if event.time - at < drain and life.thawed_at < at:
+                text = f"{life.name} revokes {tp} with offset {offset} in flight"
+                self._book.report("S17", event, text, by, number)
+        if event.partitions and not life.told.shards:
+            self._check_member(number, event, life, member)
+
+    def _check_member(self, number: int, event: Revoking, life: Life, member: _Member) -> None:
+        """S21."""
+        if life.closing is not None:
+            return
+        ended, at = member.left_by, 0.0
+        if life.refused is not None:
+            ended, at = life.refused[0], life.refused[1]
+        began = min(
+            (life.held[tp].began for tp in event.partitions if tp in life.held), default=number
+        )
+        # In virtual time a member acts upon what reaches it at once, unless it stood still.
+        noticed = event.time > life.thawed_at and event.time >= at + self._book.race
+        if ended > began and noticed:
+            text = f"{life.name} is told that partitions are revoked; its membership is over"
+            self._book.report("S21", event, text, ended, number)
+
+    def _revoked(self, number: int, event: Revoked) -> None:
+        _, member = self._of(event.member)
+        member.calling, member.called_at = False, event.time
+
+    def _assigned(self, number: int, event: Assigned) -> None:
+        self._of(event.member)[1].called_at = event.time
+
+    def _lost(self, number: int, event: Lost) -> None:
+        life, member = self._of(event.member)
+        self._check_due(number, event, life, member)
+        member.due.clear()
+        member.in_flight.clear()
+        member.calling, member.called_at = False, event.time
+
+    def _closing(self, number: int, event: Closing) -> None:
+        self._of(event.member)[1].due.clear()

@@ -1,0 +1,59 @@
+"""Topics that are deleted, and others that are created under their names: S19.
+
+A record, a position or a commit is of one log. Once the topic is deleted what was read of it may
+still be delivered and processed, but a commit stored for the topic of that name lies within what
+was processed of the new log. Where a member continues is judged with the other positions.
+"""
+
+from __future__ import annotations
+
+from kafkagroup import TopicPartition
+
+from ..events import Deleted, Delivered, Processed, Stored
+from .book import Book, Handlers
+
+
+class Topics:
+    """The rule of recreated topics."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._deleted: dict[str, int] = {}
+        """Name -> the event that deleted a topic of this name last."""
+        self._read: dict[tuple[str, TopicPartition], set[int]] = {}
+        """Member and partition -> offsets that were delivered to it from the log that is there."""
+        self._reached: dict[TopicPartition, int] = {}
+        """Offset behind the last record of the log that is there that was processed."""
+        self.handlers: Handlers = {
+            Deleted: self._delete,
+            Delivered: self._delivered,
+            Processed: self._processed,
+            Stored: self._stored,
+        }
+
+    def _delete(self, number: int, event: Deleted) -> None:
+        self._deleted[event.topic] = number
+        self._read = {key: at for key, at in self._read.items() if key[1].topic != event.topic}
+        self._reached = {tp: at for tp, at in self._reached.items() if tp.topic != event.topic}
+
+    def _delivered(self, number: int, event: Delivered) -> None:
+        tp = event.partition
+        if tp.topic not in self._deleted:
+            return
+        sequences = self._book.log(tp).sequences
+        if event.offset < len(sequences) and sequences[event.offset] == event.sequence:
+            self._read.setdefault((event.member, tp), set()).add(event.offset)
+
+    def _processed(self, number: int, event: Processed) -> None:
+        tp = event.partition
+        if event.offset in self._read.get((event.member, tp), ()):
+            self._reached[tp] = max(self._reached.get(tp, 0), event.offset + 1)
+
+    def _stored(self, number: int, event: Stored) -> None:
+        tp = event.partition
+        if (deleted := self._deleted.get(tp.topic)) is None:
+            return
+        reached = self._reached.get(tp, 0)
+        if event.offset > self._book.log(tp).next_visible(reached):
+            text = f"{tp}@{event.offset} is committed to a recreated topic, processed to {reached}"
+            self._book.report("S19", event, text, deleted, number)

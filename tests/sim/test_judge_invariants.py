@@ -1,0 +1,318 @@
+"""The checker sees violations of S15 to S21, L7 and L9, and nothing else.
+
+Stories as in `test_judge`, and made of the same parts.
+"""
+
+import pytest
+
+from kafkagroup import TopicPartition
+from sim.events import (
+    Absent,
+    Away,
+    Closing,
+    Deleted,
+    Formed,
+    Frozen,
+    Lost,
+    Misassigning,
+    Paused,
+    Polling,
+    Recreated,
+    Revoked,
+    Revoking,
+    Sought,
+    Stored,
+    Thawed,
+)
+from sim.judge import INVARIANTS
+from sim.test_judge import (
+    T0,
+    T1,
+    assigned,
+    beats,
+    broken,
+    commits,
+    delivers,
+    is_new,
+    joins,
+    leaves,
+    of,
+    opening,
+    request,
+    revokes,
+    starts,
+    written,
+)
+
+
+def test_every_invariant_has_a_text():
+    assert all(text and not text.endswith(".") for text in INVARIANTS.values())
+    assert {f"S{n}" for n in range(1, 22)} < INVARIANTS.keys()
+
+
+# ------------------------------------------------------------------ S15, S16: paused partitions
+
+
+def paused(*partitions):
+    return of(Paused, partitions=partitions)
+
+
+def consuming(**options):
+    return [opening(**options), starts(1, {T0: 0, T1: 0})]
+
+
+def test_s15_nothing_is_delivered_between_pause_and_resume():
+    assert broken(consuming(), paused(T0), delivers(0, tp=T1)) == []
+    assert broken(consuming(), paused(T0), delivers(0)) == ["S15"]
+    assert broken(consuming(), paused(T0), paused(), delivers(0)) == []
+    assert broken(consuming(), paused(T0), paused(T0, T1), delivers(0)) == ["S15"]
+
+
+def test_s15_a_pause_ends_with_the_assignment():
+    again = [paused(T0), revokes(T0), assigned(2, T0)]
+    assert "S15" not in broken(consuming(), again, delivers(0))
+
+
+def test_s16_a_paused_partition_stays_paused_through_a_rebalance():
+    kept = [consuming(cooperative=True), paused(T0), joins(2, T0, T1, owned=(T0, T1)), assigned(2)]
+    assert broken(kept, delivers(0, tp=T1)) == []
+    assert broken(kept, delivers(0)) == ["S16"]
+    assert broken(kept, paused(), delivers(0)) == []
+
+
+# ------------------------------------------------------------------ S17, S18: a revocation's course
+
+
+def holding():
+    """A record of T0 is in flight when the group begins to rebalance."""
+    return [consuming(), delivers(0, processed=False), beats("REBALANCE_IN_PROGRESS")]
+
+
+def test_s17_the_record_in_flight_is_processed_before_the_callback():
+    done = of_processed(0)
+    assert broken(holding(), done, commits(1), revokes(T0, T1)) == []
+    assert broken(holding(), revokes(T0, T1)) == ["S17"]
+
+
+def of_processed(offset):
+    _, processed = delivers(offset)
+    return processed
+
+
+def test_s17_but_not_once_the_deadline_has_passed():
+    assert "S17" in broken(holding(), 5.9, revokes(T0, T1))
+    assert "S17" not in broken(holding(), 6.0, revokes(T0, T1))
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        of(Closing),
+        of(Sought, partition=T0, offset=0),
+        [of(Frozen), 0.1, of(Thawed)],
+        of(Lost, partitions=(T0, T1)),
+    ],
+)
+def test_s17_nor_when_nothing_waits_for_it(why):
+    assert "S17" not in broken(holding(), why, revokes(T0, T1))
+
+
+def test_s18_a_revocation_begins_to_call_back_by_its_deadline():
+    late = [holding(), 6.9]
+    assert "S18" not in broken(late, revokes(T0, T1))
+    assert "S18" in broken(late, 0.2, revokes(T0, T1))
+    assert "S18" in broken(late, 0.2, of(Lost, partitions=(T0, T1)))
+    assert "S18" not in broken(holding(), 2.0, revokes(T0, T1), 9.0, beats())
+
+
+def test_s18_a_cooperative_one_begins_with_the_assignment():
+    kept = [consuming(cooperative=True), delivers(0, processed=False)]
+    taken = [kept, joins(2, T1, owned=(T0, T1))]
+    assert "S18" in broken(taken, 7.2, revokes(T0))
+    assert "S18" not in broken(taken, 6.5, revokes(T0))
+    assert "S18" not in broken(kept, beats("REBALANCE_IN_PROGRESS"), 7.2, revokes(T0))
+
+
+def test_s18_time_in_which_the_process_stood_still_is_not_its_own():
+    assert "S18" not in broken(holding(), of(Frozen), 12.0, of(Thawed), 3.0, revokes(T0, T1))
+
+
+# ------------------------------------------------------------------ S21: revoked or lost
+
+
+def test_s21_partitions_are_revoked_only_while_the_membership_lasts():
+    over = [consuming(), beats("UNKNOWN_MEMBER_ID")]
+    assert "S21" in broken(over, revokes(T0, T1))
+    assert "S21" not in broken(over, of(Lost, partitions=(T0, T1)))
+    assert "S21" not in broken(over, of(Closing), revokes(T0, T1))
+    assert "S21" not in broken(consuming(), beats("REBALANCE_IN_PROGRESS"), revokes(T0, T1))
+
+
+def test_s21_a_callback_that_runs_already_is_not_taken_back():
+    going = of(Revoking, partitions=(T0, T1))
+    gone = of(Revoked, partitions=(T0, T1))
+    assert "S21" not in broken(consuming(), going, beats("UNKNOWN_MEMBER_ID"), gone)
+
+
+def test_s21_nor_of_a_membership_that_began_since():
+    again = [of(Lost, partitions=(T0, T1)), is_new(), joins(2, T0), assigned(2, T0)]
+    assert "S21" not in broken(consuming(), beats("UNKNOWN_MEMBER_ID"), again, revokes(T0))
+
+
+# ------------------------------------------------------------------ S19: recreated topics
+
+
+def deleted():
+    return Deleted(time=0.0, topic="t")
+
+
+def recreated(*sequences):
+    return [Recreated(time=0.0, topic="t"), written(*sequences)]
+
+
+def old_topic():
+    """Three records of a topic are processed, and the topic is deleted."""
+    return [opening(), written(0, 1, 2), starts(1, {T0: -1}), delivers(0, 1, 2), deleted()]
+
+
+def stored(offset):
+    return Stored(time=0.0, partition=T0, offset=offset, member_id="A", generation=1)
+
+
+def test_s19_what_was_read_of_a_topic_is_not_committed_to_the_next_of_its_name():
+    new = [old_topic(), recreated(10, 11, 12, 13)]
+    assert broken(new, delivers(0, 1, anew=10), commits(2)) == []
+    assert "S19" in broken(new, stored(3))
+    assert "S19" in broken(new, delivers(0, 1, anew=10), stored(3))
+    assert broken(old_topic(), commits(3, error="UNKNOWN_TOPIC_ID")) == []
+
+
+def test_s19_nor_continued_in_it():
+    new = [old_topic(), recreated(10, 11, 12, 13)]
+    assert broken(new, delivers(0, 1, anew=10)) == []
+    assert broken(new, delivers(3, anew=10)) == ["S19"]
+
+
+def test_s19_what_was_fetched_before_may_still_come():
+    fetched = [opening(), written(0, 1, 2), starts(1, {T0: -1}), delivers(0), deleted()]
+    assert broken(fetched, recreated(10), delivers(1, 2), delivers(0, anew=10)) == []
+
+
+def test_s6_records_of_the_new_topic_are_processed_too():
+    new = [old_topic(), recreated(10, 11), delivers(0, anew=10, processed=False)]
+    assert "S6" in broken(new, commits(1))
+
+
+# ------------------------------------------------------------------ S20, L7: what a leader does
+
+
+def formed(assignment, claims=(), *, protocol="cooperative-sticky", generation=2, leader=""):
+    """`claims`: member -> what it reports, and the generation that it has it from."""
+    reported = dict(claims)
+    return Formed(
+        time=0.0,
+        generation=generation,
+        protocol=protocol,
+        assignment=assignment,
+        subscriptions=dict.fromkeys(assignment, ("t",)),
+        claims={member: tps for member, (tps, _) in reported.items()},
+        claimed_at={member: at for member, (_, at) in reported.items()},
+        leader=leader,
+    )
+
+
+def test_s20_a_partition_that_a_member_reports_is_given_to_nobody_else():
+    assert broken(formed({"A": (T0,), "B": ()}, {"A": ((T0,), 1)})) == []
+    assert broken(formed({"A": (), "B": ()}, {"A": ((T0,), 1)})) == []
+    assert broken(formed({"A": (), "B": (T0,)}, {"A": ((T0,), 1)})) == ["S20"]
+    assert broken(formed({"A": (), "B": (T0,)}, {"A": ((T0,), 1)}, protocol="sticky")) == []
+
+
+def test_s20_whatever_its_owner_subscribes_to():
+    other = TopicPartition("u", 0)
+    assert broken(formed({"A": (), "B": (other,)}, {"A": ((other,), 1)})) == ["S20"]
+
+
+def test_s20_of_two_claims_the_later_stands():
+    claims = {"A": ((T0,), 1), "B": ((T0,), 2)}
+    assert broken(formed({"A": (), "B": (T0,)}, claims)) == []
+    assert broken(formed({"A": (T0,), "B": ()}, claims)) == ["S20"]
+
+
+def misassigned(pause, times):
+    """A member is given what it does not subscribe to, each time it joins."""
+    foreign = TopicPartition("u", 0)
+    bad = formed({"A": (foreign,)}, protocol="range", generation=1)
+    return [opening(), is_new(), joins(1, foreign), bad, [[joins(1), pause]] * times]
+
+
+def test_l7_a_bad_assignment_is_not_repeated_in_a_loop():
+    assert "L7" not in broken(misassigned(0.5, 60))
+    assert "L7" in broken(misassigned(0.3, 60))
+    good = formed({"A": (T0,)}, protocol="range", generation=2)
+    assert "L7" not in broken(misassigned(0.3, 10), good, [[joins(2, T0), 0.3]] * 25)
+
+
+def test_s14_the_assignment_of_a_leader_that_misassigns_is_not_the_products():
+    bad = Formed(
+        time=0.0,
+        generation=1,
+        protocol="range",
+        assignment={"A": ()},
+        subscriptions={"A": ("t",)},
+        partitions={"t": 1},
+        leader="A",
+    )
+    known = [opening(), starts(1, {T0: 0})]
+    assert broken(known, bad) == ["S14"]
+    assert broken(known, of(Misassigning, active=True), bad) == []
+    ended = [of(Misassigning, active=True), of(Misassigning, active=False)]
+    assert broken(known, ended, 9.0, bad) == []
+    assert broken(known, ended, 10.0, bad) == ["S14"]
+
+
+# ------------------------------------------------------------------ L9, L2, S10: the poll timer
+
+
+def test_l9_a_member_does_not_leave_while_its_application_polls():
+    waits = [consuming(max_poll_interval=5.0), of(Polling), 6.0]
+    lost = of(Lost, partitions=(T0, T1))
+    assert "L9" in broken(waits, lost, leaves())
+    assert "L9" not in broken(waits, of(Away), lost, leaves())
+    assert "L9" not in broken(waits, of(Closing), leaves())
+    assert "L9" not in broken(waits, request("Metadata", error="UNKNOWN_SERVER_ERROR"), leaves())
+
+
+def test_l9_a_member_that_owns_nothing_is_not_expected_to_poll():
+    idle = [opening(), is_new(), joins(1), assigned(1), of(Absent), 6.0]
+    assert "L9" in broken(idle, leaves())
+    assert "L9" not in broken(consuming(), of(Absent), 6.0, revokes(T0, T1), leaves())
+
+
+def test_s10_who_waits_in_the_client_is_not_away():
+    waits = [consuming(max_poll_interval=5.0), of(Polling), 6.0]
+    assert "S10" in broken(waits, of(Lost, partitions=(T0, T1)))
+
+
+def test_l2_an_application_that_is_absent_holds_nothing_for_long():
+    away = [consuming(max_poll_interval=5.0), of(Absent), 6.9]
+    assert "L2" not in broken(away, beats())
+    assert "L2" in broken(away, 0.2, beats())
+    assert "L2" not in broken(away, 0.2, of(Polling), beats())
+
+
+# ------------------------------------------------------------------ L6: joining again
+
+
+def refused(api="JoinGroup", error="UNKNOWN_SERVER_ERROR"):
+    return request(api, error=error, asked={"member_id": "A"}, told={"member_id": "A"})
+
+
+def test_l6_a_join_that_was_refused_is_repeated_after_a_pause():
+    assert "L6" not in broken(opening(), [[refused(), 0.1] for _ in range(5)])
+    assert "L6" in broken(opening(), [refused() for _ in range(5)])
+    assert "L6" not in broken(opening(), [refused("SyncGroup", "REBALANCE_IN_PROGRESS")] * 5)
+
+
+def test_l6_but_not_by_a_member_that_was_given_an_id():
+    assert "L6" not in broken(opening(), [is_new() for _ in range(5)])
