@@ -413,7 +413,8 @@ class BrokerConnection:
                 self._fail(self._broken(error))
                 return
             except RemoteProtocolError as error:
-                logger.warning("%s broke the protocol: %s", self._name, error)
+                # Not a warning: each retry would log one. What lasts is warned of by `Troubles`.
+                logger.info("%s broke the protocol: %s", self._name, error)
                 # Its traceback, and that of what it came from, would keep the whole answer alive.
                 error.__context__ = None
                 self._fail(error.with_traceback(None))

@@ -4,7 +4,7 @@ finding of `health()`, and an info line when it ends. Whatever the trouble is.""
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -438,8 +438,24 @@ async def test_commits_that_are_never_taken(watched: Any, protocol: Any) -> None
         await watch.ends()
 
 
-async def test_answers_to_other_questions(watched: Any, network: Any) -> None:
-    """Wrong correlation ids: each connection ends at its first answer, and the next begins."""
+@pytest.fixture
+def loggers() -> Iterator[list[str]]:
+    """The logger of each warning."""
+    names: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            names.append(record.name)
+
+    handler = Kept(logging.WARNING)
+    logging.getLogger("kafkagroup").addHandler(handler)
+    yield names
+    logging.getLogger("kafkagroup").removeHandler(handler)
+
+
+async def test_answers_to_other_questions(watched: Any, network: Any, loggers: list[str]) -> None:
+    """Wrong correlation ids: each connection ends at its first answer, and the next begins. Each of
+    them once made a warning of its own."""
     one = consumer(group_id=None)
     async with watched(one) as (kafka, watch, _):
         leader = f"kafka-{kafka.leader('t', 0)}", 9092
@@ -456,6 +472,7 @@ async def test_answers_to_other_questions(watched: Any, network: Any) -> None:
             await stream.aclose()
         await one.assign([T0])
         await watch.lasts("to a request that was never sent", "no proxy changes what it sends")
+        assert loggers == ["kafkagroup.net.trouble"] * 2
         network.handlers[leader] = serve
         await watch.ends()
 
