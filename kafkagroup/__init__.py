@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from kafkagroup.zookeeper.membership import ZooKeeperMembership
 
     __compiled__: bool
+    __version__: str
     """Whether the hot path runs compiled; slower, but the same, where not."""
 
 __all__ = [
@@ -271,6 +272,8 @@ else:
 def __getattr__(name: str) -> object:
     if name == "__compiled__":
         return import_module("kafkagroup.wire.records").COMPILED
+    if name == "__version__":
+        return import_module("importlib.metadata").version("kafkagroup")
     if name not in __all__:
         raise AttributeError(f"module 'kafkagroup' has no attribute {name!r}")
     module = import_module(f"kafkagroup.{_HOMES.get(name, 'errors')}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import subprocess
 import sys
@@ -30,6 +31,10 @@ NAMES = [
     "TimestampType",
     "TopicPartition",
 ]
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert kafkagroup.__version__ == importlib.metadata.version("kafkagroup")
 
 
 OPTIONS = [

@@ -1,4 +1,4 @@
-"""Administration of groups: `Admin`, and the values it answers with."""
+"""Administration of groups and topics: `Admin`, and the values it answers with."""
 
 from kafkagroup.admin.client import Admin
 from kafkagroup.admin.lag import PartitionLag
@@ -15,6 +15,9 @@ from kafkagroup.admin.values import (
     GroupState,
     GroupType,
     MemberDescription,
+    NewTopic,
+    PartitionDescription,
+    TopicDescription,
 )
 
 __all__ = [
@@ -25,9 +28,12 @@ __all__ = [
     "GroupState",
     "GroupType",
     "MemberDescription",
+    "NewTopic",
     "OffsetChange",
     "OffsetPlan",
+    "PartitionDescription",
     "PartitionLag",
+    "TopicDescription",
     "offsets_from_json",
     "offsets_to_json",
 ]

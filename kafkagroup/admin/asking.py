@@ -8,7 +8,7 @@ other; all share one deadline.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
 from typing import TypeVar
 
 import anyio
@@ -56,9 +56,15 @@ class Asking:
             raise ConsumerClosedError("the client is not running; use `async with` or start()")
         return self.cluster
 
-    async def once(self, ask: Callable[[Cluster], Awaitable[T]], deadline: float = math.inf) -> T:
-        """The answer to one question. Raises: what no retry mends; TransportError, or the last
-        retriable BrokerError, when the time is up."""
+    async def once(
+        self,
+        ask: Callable[[Cluster], Awaitable[T]],
+        deadline: float = math.inf,
+        *,
+        final: Collection[int] = (),
+    ) -> T:
+        """The answer to one question. Raises: what no retry mends, such as a BrokerError with a
+        code in `final`; TransportError, or the last retriable BrokerError, when the time is up."""
         cluster = self.opened()
         pauses = Pauses(self.options)
         troubles, key = cluster.troubles, object()
@@ -72,7 +78,7 @@ class Asking:
                             troubles.succeeded(key, anyio.current_time())
                         return answer
                     except BrokerError as error:
-                        if not error.retriable:
+                        if not error.retriable or error.code in final:
                             raise
                         last = error
                         troubles.failed(key, anyio.current_time(), _refused(error))
@@ -86,7 +92,11 @@ class Asking:
         raise last or RequestTimeoutError(f"no answer within {self.timeout:g} s")
 
     async def each(
-        self, keys: Iterable[K], ask: Callable[[Cluster, K], Awaitable[T]]
+        self,
+        keys: Iterable[K],
+        ask: Callable[[Cluster, K], Awaitable[T]],
+        *,
+        final: Collection[int] = (),
     ) -> dict[K, T | KafkaGroupError]:
         """Key -> its answer, or what `once` would raise; in the order of the keys."""
         self.opened()
@@ -98,7 +108,9 @@ class Asking:
         async def answer(key: K) -> None:
             async with room:
                 try:
-                    answers[key] = await self.once(lambda cluster: ask(cluster, key), deadline)
+                    answers[key] = await self.once(
+                        lambda cluster: ask(cluster, key), deadline, final=final
+                    )
                 except KafkaGroupError as error:
                     answers[key] = error
 

@@ -1,4 +1,4 @@
-"""`Admin`: one connection to a cluster, and what can be asked and done about its groups.
+"""`Admin`: one connection to a cluster, and what can be asked and done about its groups and topics.
 
 Only what users call is here; how each question is put is the business of the other modules. It
 joins no group.
@@ -6,14 +6,23 @@ joins no group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup.admin import describing, lag, offsets, removing, reset, spec
+from kafkagroup.admin import topics as topic_requests
 from kafkagroup.admin.asking import AskingService, named
 from kafkagroup.admin.lag import PartitionLag
 from kafkagroup.admin.reset import OffsetPlan, ResetTo
-from kafkagroup.admin.values import GroupDescription, GroupList, GroupListing, GroupState, GroupType
+from kafkagroup.admin.values import (
+    GroupDescription,
+    GroupList,
+    GroupListing,
+    GroupState,
+    GroupType,
+    NewTopic,
+    TopicDescription,
+)
 from kafkagroup.assign import GroupSpec
 from kafkagroup.consume.partitions import ByPartition, Partitions, offsets_of, partitions_of
 from kafkagroup.errors import BrokerError, ConfigurationError, IllegalStateError, KafkaGroupError
@@ -28,7 +37,7 @@ __all__ = ["Admin"]
 
 
 class Admin(AskingService):
-    """Asks about groups, and changes what is kept of them.
+    """Asks about groups and topics, and changes what is kept of them.
 
     ```python
     async with Admin(bootstrap_servers="localhost:9092") as admin:
@@ -136,10 +145,68 @@ class Admin(AskingService):
         Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION that names the topics which do not exist;
         AuthorizationError; TransportError.
         """
-        if isinstance(topics, str):
-            raise ConfigurationError(f"expected several topics, not {topics!r} alone")
-        wanted = sorted(set(topics))
-        return await offsets.partitions(self._asking, wanted)
+        return await offsets.partitions(self._asking, sorted(_topic_names(topics)))
+
+    # ------------------------------------------------------------ topics
+
+    async def list_topics(self) -> tuple[TopicDescription, ...]:
+        """Every topic that this user may describe, Kafka's own included, by name.
+
+        Raises: TransportError.
+        """
+        return tuple(await self._asking.once(topic_requests.list_all))
+
+    async def describe_topics(
+        self, topics: Iterable[str]
+    ) -> dict[str, TopicDescription | KafkaGroupError]:
+        """Topic -> its description, or why there is none: BrokerError UNKNOWN_TOPIC_OR_PARTITION,
+        INVALID_TOPIC_EXCEPTION; AuthorizationError."""
+        return await self._asking.each(
+            _topic_names(topics), topic_requests.describe, final=topic_requests.FINAL
+        )
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, KafkaGroupError | None]:
+        """Create topics; with `validate_only` the controller only checks whether it would. Answers
+        None for each, or why it was not created: BrokerError TOPIC_ALREADY_EXISTS, also where the
+        answer to a first attempt was lost; INVALID_REPLICATION_FACTOR, INVALID_CONFIG,
+        POLICY_VIOLATION and their kin, with the controller's reason; AuthorizationError.
+
+        Other clients may have to wait for a moment until every broker knows of a new topic.
+        """
+        wanted = {topic.name: topic for topic in topics}
+
+        async def create(cluster: Cluster, name: str) -> None:
+            await topic_requests.create(cluster, wanted[name], validate_only=validate_only)
+
+        return await self._asking.each(wanted, create)
+
+    async def delete_topics(self, topics: Iterable[str]) -> dict[str, KafkaGroupError | None]:
+        """Delete topics with all their records, and what groups have committed for them. Answers
+        None for each, or why it is kept: BrokerError UNKNOWN_TOPIC_OR_PARTITION,
+        TOPIC_DELETION_DISABLED; AuthorizationError."""
+        return await self._asking.each(
+            _topic_names(topics), topic_requests.delete, final=topic_requests.FINAL
+        )
+
+    async def add_partitions(
+        self, counts: Mapping[str, int], *, validate_only: bool = False
+    ) -> dict[str, KafkaGroupError | None]:
+        """Let topics have so many partitions in all; with `validate_only` the controller only
+        checks whether it would. Answers None for each, or why it has as many as before: BrokerError
+        INVALID_PARTITIONS where that would be no increase, UNKNOWN_TOPIC_OR_PARTITION;
+        AuthorizationError.
+
+        Producers then place keys elsewhere: records of one key before and after are in different
+        partitions.
+        """
+
+        async def add(cluster: Cluster, name: str) -> None:
+            count = counts[name]
+            await topic_requests.add_partitions(cluster, name, count, validate_only=validate_only)
+
+        return await self._asking.each(counts, add, final=topic_requests.FINAL)
 
     # ------------------------------------------------------------ committed offsets
 
@@ -264,6 +331,13 @@ class Admin(AskingService):
         """Delete groups without members, with their committed offsets; answers None for each, or
         why it is kept: BrokerError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
         return await self._asking.each(named(group_ids), removing.delete_group)
+
+
+def _topic_names(topics: Iterable[str]) -> list[str]:
+    """The names, each once. Raises: ConfigurationError for one string."""
+    if isinstance(topics, str):
+        raise ConfigurationError(f"expected several topics, not {topics!r} alone")
+    return list(dict.fromkeys(topics))
 
 
 def _names(values: Iterable[str], kind: type[GroupState] | type[GroupType]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What `Admin` tells of groups: frozen values.
+"""What `Admin` tells of groups and topics: frozen values.
 
 What a coordinator answers is passed on; what it keeps to itself is None here, never made up.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from uuid import UUID
 
 import attrs
 
@@ -22,6 +23,9 @@ __all__ = [
     "GroupState",
     "GroupType",
     "MemberDescription",
+    "NewTopic",
+    "PartitionDescription",
+    "TopicDescription",
 ]
 
 
@@ -143,3 +147,51 @@ class GroupDescription:
     """By member id."""
     coordinator: Node
     """The broker that answered."""
+
+
+@attrs.frozen(kw_only=True)
+class NewTopic:
+    """A topic to create."""
+
+    name: str
+    partitions: int | None = None
+    """How many; None: the cluster's `num.partitions`."""
+    replication_factor: int | None = None
+    """Replicas of each partition; None: the cluster's `default.replication.factor`."""
+    configs: Mapping[str, str] = attrs.field(factory=dict)
+    """Settings by Kafka's names, such as `{"cleanup.policy": "compact"}`."""
+
+
+@attrs.frozen(kw_only=True)
+class PartitionDescription:
+    """One partition of a topic."""
+
+    partition: int
+    leader: Node | None
+    """The broker that leads it; None while there is none."""
+    leader_epoch: int
+    """-1 from brokers before 2.1."""
+    replicas: tuple[int, ...]
+    """Node ids, the preferred leader first."""
+    in_sync_replicas: tuple[int, ...]
+    """Node ids of the replicas that have all that is committed."""
+    offline_replicas: tuple[int, ...]
+    """Node ids of the replicas whose broker or disk is down."""
+
+
+@attrs.frozen(kw_only=True)
+class TopicDescription:
+    """A topic and its partitions."""
+
+    name: str
+    topic_id: UUID
+    """All zeros from brokers before 2.8."""
+    internal: bool
+    """Whether it is one of Kafka's own, such as `__consumer_offsets`."""
+    partitions: tuple[PartitionDescription, ...]
+    """By number."""
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of the partition that has the most: a reassignment adds some for its time."""
+        return max((len(one.replicas) for one in self.partitions), default=0)

@@ -33,6 +33,7 @@ COMMANDS = (
     "produce",
     "remove-member",
     "reset-offsets",
+    "topics",
     "watch",
 )
 """Command -> the file of that name, with "_" for "-"."""
@@ -104,3 +105,4 @@ class _App(click.Group):
 
 
 app = _App("kafkagroup", help="Groups of Apache Kafka: what they do, and what they would do.")
+click.version_option(package_name="kafkagroup", message="%(package)s %(version)s")(app)

@@ -26,6 +26,7 @@ __all__ = ["command"]
     metavar="FILE",
     help="Where to; stdout without it.",
 )
+@click.option("--json", is_flag=True, expose_value=False, help="As it always is.")
 @connected
 def command(group: str, selection: Selection, out: TextIO, connection: Connection) -> None:
     """Write a group's committed offsets as JSON, with their metadata and leader epochs.

@@ -51,7 +51,8 @@ def command(
     """Show for each partition the offsets that a group is behind, and the seconds: the exact age of
     the first record that it has not processed.
 
-    A group of which this is not told is named on stderr, and the exit code is 1.
+    A group that does not exist, or whose lag cannot be told, is named on stderr, and the exit code
+    is 1.
     """
     wanted = named(groups, connection)
     if every is None:
@@ -74,13 +75,22 @@ def _once(sample: _Sample, as_json: bool) -> None:
 
 async def _measured(groups: list[str], connection: Connection) -> _Sample:
     async with Admin(**connection.options(Admin)) as admin:
-        return parted(await admin.lag(groups))
+        return await _lags(admin, groups)
+
+
+async def _lags(admin: Admin, groups: list[str]) -> _Sample:
+    """The lags of groups; a group that does not exist is an error, as a misspelt name would
+    otherwise look like a group that is not behind."""
+    lags, errors = parted(await admin.lag(groups))
+    uncommitted = [group for group, of in lags.items() if not of]
+    _, missing = parted(await admin.describe_groups(uncommitted))
+    return {group: of for group, of in lags.items() if group not in missing}, errors | missing
 
 
 async def _sampled(admin: Admin, groups: list[str]) -> _Sample:
     """Of a live view. A cluster that does not answer now may do so later."""
     try:
-        return parted(await admin.lag(groups))
+        return await _lags(admin, groups)
     except TransportError as error:
         return {}, dict.fromkeys(groups, str(error))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -47,6 +48,7 @@ def command() -> None:
     help="Write the group's loads where a LoadsFile of its members reads them.",
 )
 @click.option("--report/--no-report", default=True, help="Whether to make report.html.")
+@click.option("--json", "as_json", is_flag=True, help="Print where the report is as JSON.")
 @connected
 def run_command(
     out: str,
@@ -55,6 +57,7 @@ def run_command(
     every: float | None,
     loads: tuple[tuple[str, str], ...],
     report: bool,
+    as_json: bool,
     connection: Connection,
 ) -> None:
     """Read what groups have done since the last run, sample their lag, make the tables."""
@@ -79,7 +82,8 @@ def run_command(
                 click.echo(f"{file}: loads of {count} partitions of {group}", err=True)
             if report:
                 _progress("report")
-                click.echo(write_report(tables))
+                path = write_report(tables)
+                click.echo(json.dumps({"report": path}) if as_json else path)
             if every is None:
                 return
             time.sleep(max(0.0, started + every - time.monotonic()))

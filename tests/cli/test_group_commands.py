@@ -14,6 +14,7 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import anyio
@@ -21,7 +22,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from kafkagroup import Admin, TopicPartition
+from kafkagroup import Admin, Consumer, TopicPartition
 from kafkagroup.cli._app import app
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
@@ -114,6 +115,8 @@ def test_bad_input_is_one_line_that_helps(arguments: tuple[str, ...], line: str)
     "arguments",
     [
         ("groups",),
+        ("topics", "list"),
+        ("topics", "create", "t"),
         ("describe", "g"),
         ("lag", "g"),
         ("lag", "g", "--watch"),
@@ -181,6 +184,39 @@ def test_brokers_that_do_not_list_their_groups_are_named(kafka: EmbeddedKafka) -
     assert result.stderr.startswith(words)
     result = run("groups", "--json", "--bootstrap-servers", kafka.bootstrap_servers)
     assert json.loads(result.stdout)["errors"][0]["broker"]["node_id"] == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [("lag", "TYPO"), ("lag", "idle", "TYPO"), ("describe", "TYPO")]
+)
+def test_a_group_that_does_not_exist(kafka: EmbeddedKafka, arguments: tuple[str, ...]) -> None:
+    """A misspelt name looked like a group that is not behind."""
+    result = run(*arguments, "--bootstrap-servers", kafka.bootstrap_servers)
+    assert result.exit_code == 1
+    assert "TYPO" not in result.stdout
+    assert ("idle" in result.stdout) == ("idle" in arguments)
+    assert result.stderr.startswith("kafkagroup: group 'TYPO': GROUP_ID_NOT_FOUND")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_group_with_members_that_has_committed_nothing_has_a_lag(kafka: EmbeddedKafka) -> None:
+    async def look() -> Result:
+        async with Consumer(
+            "orders", bootstrap_servers=kafka.bootstrap_servers, group_id="new"
+        ) as consumer:
+            await consumer.wait_assignment()
+            return await anyio.to_thread.run_sync(
+                lambda: run("lag", "new", "--json", "--bootstrap-servers", kafka.bootstrap_servers)
+            )
+
+    result = anyio.run(look)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["groups"][0]["group_id"] == "new"
+
+
+def test_the_version() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"kafkagroup {version('kafkagroup')}\n")
 
 
 def test_a_description_without_offsets(kafka: EmbeddedKafka) -> None:

@@ -20,7 +20,11 @@ from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.wire.messages import consumer_describe
-from kafkagroup.wire.messages.admin import CreateTopicsRequest, DeleteTopicsRequest
+from kafkagroup.wire.messages.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.fetch import FetchRequest
@@ -332,6 +336,7 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     ApiVersionsRequest: _api_versions,
     ConsumerGroupDescribeRequest: _describe_consumer_groups,
     ConsumerGroupHeartbeatRequest: _consumer_heartbeat,
+    CreatePartitionsRequest: _now(lambda c, _, request, __: topics.add_partitions(c, request)),
     CreateTopicsRequest: _now(lambda c, _, request, __: topics.create(c, request)),
     DeleteGroupsRequest: _delete_groups,
     DeleteTopicsRequest: _now(lambda c, _, request, caller: topics.delete(c, request, caller)),

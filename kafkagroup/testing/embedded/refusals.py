@@ -274,6 +274,15 @@ def _delete_topics(request: admin.DeleteTopicsRequest, error: int, _: int) -> ob
     )
 
 
+def _create_partitions(request: admin.CreatePartitionsRequest, error: int, _: int) -> object:
+    return admin.CreatePartitionsResponse(
+        throttle_time_ms=0,
+        results=tuple(
+            admin.CreatePartitionsTopicResult(name=t.name, error_code=error) for t in request.topics
+        ),
+    )
+
+
 def _handshake(_: sasl.SaslHandshakeRequest, error: int, __: int) -> object:
     return sasl.SaslHandshakeResponse(error_code=error, mechanisms=())
 
@@ -286,6 +295,7 @@ _SESSION_ERRORS = (70, 71, 106)
 """Those of a fetch as a whole; every other belongs to its partitions."""
 
 _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
+    admin.CreatePartitionsRequest: _create_partitions,
     admin.CreateTopicsRequest: _create_topics,
     admin.DeleteTopicsRequest: _delete_topics,
     consumer_describe.ConsumerGroupDescribeRequest: _describe_consumer_groups,

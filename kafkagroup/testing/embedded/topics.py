@@ -10,6 +10,10 @@ from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeletableTopicResult,
@@ -30,7 +34,14 @@ from kafkagroup.wire.messages.metadata import (
 )
 from kafkagroup.wire.schema import NO_ID
 
-__all__ = ["CLUSTER_ID", "create", "delete", "find_coordinator", "metadata"]
+__all__ = [
+    "CLUSTER_ID",
+    "add_partitions",
+    "create",
+    "delete",
+    "find_coordinator",
+    "metadata",
+]
 
 CLUSTER_ID = "kafkagroup-embedded-01"
 """What Metadata calls the cluster."""
@@ -210,3 +221,29 @@ def delete(cluster: Cluster, request: DeleteTopicsRequest, caller: Caller) -> De
         )
 
     return DeleteTopicsResponse(responses=tuple(deleted(topic) for topic in asked))
+
+
+def add_partitions(cluster: Cluster, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    """Let topics have more partitions, or say why not."""
+
+    def grown(asked: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
+        topic = cluster.topics.get(asked.name)
+        has = 0 if topic is None else len(topic.partitions)
+        error, why = ErrorCode.NONE, None
+        if topic is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif asked.count == has:
+            error, why = ErrorCode.INVALID_PARTITIONS, f"Topic already has {has} partition(s)."
+        elif asked.count < has:
+            error = ErrorCode.INVALID_PARTITIONS
+            why = (
+                f"The topic {asked.name} currently has {has} partition(s); {asked.count} would not"
+                " be an increase."
+            )
+        elif not request.validate_only:
+            cluster.add_partitions(asked.name, asked.count)
+        return CreatePartitionsTopicResult(name=asked.name, error_code=error, error_message=why)
+
+    return CreatePartitionsResponse(
+        throttle_time_ms=0, results=tuple(grown(topic) for topic in request.topics)
+    )

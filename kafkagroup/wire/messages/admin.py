@@ -1,4 +1,4 @@
-"""Topics: create and delete.
+"""Topics: create, delete and add partitions.
 
 Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
 """
@@ -107,3 +107,39 @@ class DeleteTopicsRequest(Request[DeleteTopicsResponse]):
     topics: tuple[DeleteTopicState, ...] = field(array(DeleteTopicState), "6+", default=())
     topic_names: tuple[str, ...] = field(array(STRING), "0-5", default=(), ignorable=True)
     timeout_ms: int = field(INT32)
+
+
+@struct
+class CreatePartitionsTopicResult:
+    name: str = field(STRING)
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, default=None, nullable="0+")
+
+
+@message(37, "0-3", flexible="2+")
+class CreatePartitionsResponse:
+    throttle_time_ms: int = field(INT32)
+    results: tuple[CreatePartitionsTopicResult, ...] = field(array(CreatePartitionsTopicResult))
+
+
+@struct
+class CreatePartitionsAssignment:
+    broker_ids: tuple[int, ...] = field(array(INT32))
+
+
+@struct
+class CreatePartitionsTopic:
+    name: str = field(STRING)
+    count: int = field(INT32)
+    assignments: tuple[CreatePartitionsAssignment, ...] | None = field(
+        array(CreatePartitionsAssignment), nullable="0+"
+    )
+
+
+@message(37, "0-3", flexible="2+")
+class CreatePartitionsRequest(Request[CreatePartitionsResponse]):
+    response = CreatePartitionsResponse
+
+    topics: tuple[CreatePartitionsTopic, ...] = field(array(CreatePartitionsTopic))
+    timeout_ms: int = field(INT32)
+    validate_only: bool = field(BOOL)

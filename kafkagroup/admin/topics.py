@@ -1,0 +1,174 @@
+"""Topics: listed, described, created, deleted and given more partitions.
+
+Changes go to the controller, as brokers in ZooKeeper mode (before Kafka 4.0) forward none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafkagroup.admin.values import NewTopic, PartitionDescription, TopicDescription
+from kafkagroup.errors import (
+    BrokerError,
+    ErrorCode,
+    RemoteProtocolError,
+    broker_error,
+    escaped,
+)
+from kafkagroup.net.broker import Broker
+from kafkagroup.net.cluster import Cluster
+from kafkagroup.net.metadata import Node
+from kafkagroup.wire.messages.admin import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+from kafkagroup.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+__all__ = ["FINAL", "add_partitions", "create", "delete", "describe", "list_all"]
+
+FINAL = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
+"""Codes that are not retried: consumers wait for a topic to appear, whoever asks about one by name
+wants to know that there is none."""
+
+_DEFAULT = -1
+"""KIP-464: as many as the cluster's configuration says."""
+
+
+async def list_all(cluster: Cluster) -> list[TopicDescription]:
+    """Every topic that the user may describe, by name."""
+    answer = await _metadata(cluster, None)
+    nodes = _nodes(answer)
+    topics = [_description(topic, nodes) for topic in answer.topics if not topic.error_code]
+    return sorted(topics, key=lambda topic: topic.name)
+
+
+async def describe(cluster: Cluster, name: str) -> TopicDescription:
+    """Raises: BrokerError."""
+    answer = await _metadata(cluster, [name])
+    for topic in answer.topics:
+        if topic.name == name:
+            _raise(topic.error_code, None, f"describing topic {name!r}", "DESCRIBE", name)
+            return _description(topic, _nodes(answer))
+    raise RemoteProtocolError(f"the broker did not answer for topic {name!r}")
+
+
+async def create(cluster: Cluster, topic: NewTopic, *, validate_only: bool) -> None:
+    """Raises: BrokerError."""
+    request = CreateTopicsRequest(
+        topics=(
+            CreatableTopic(
+                name=topic.name,
+                num_partitions=_DEFAULT if topic.partitions is None else topic.partitions,
+                replication_factor=(
+                    _DEFAULT if topic.replication_factor is None else topic.replication_factor
+                ),
+                assignments=(),
+                configs=tuple(
+                    CreatableTopicConfig(name=name, value=value)
+                    for name, value in topic.configs.items()
+                ),
+            ),
+        ),
+        timeout_ms=_timeout_ms(cluster),
+        validate_only=validate_only,
+    )
+    answer = await (await _controller(cluster)).request(request)
+    for result in answer.topics:
+        if result.name == topic.name:
+            what = f"creating topic {topic.name!r}"
+            _raise(result.error_code, result.error_message, what, "CREATE", topic.name)
+            return
+    raise RemoteProtocolError(f"the controller did not answer for topic {topic.name!r}")
+
+
+async def delete(cluster: Cluster, name: str) -> None:
+    """Raises: BrokerError."""
+    request = DeleteTopicsRequest(
+        topics=(DeleteTopicState(name=name),),
+        topic_names=(name,),
+        timeout_ms=_timeout_ms(cluster),
+    )
+    answer = await (await _controller(cluster)).request(request)
+    for result in answer.responses:
+        if result.name == name:
+            what = f"deleting topic {name!r}"
+            _raise(result.error_code, result.error_message, what, "DELETE", name)
+            return
+    raise RemoteProtocolError(f"the controller did not answer for topic {name!r}")
+
+
+async def add_partitions(cluster: Cluster, name: str, count: int, *, validate_only: bool) -> None:
+    """Raises: BrokerError."""
+    request = CreatePartitionsRequest(
+        topics=(CreatePartitionsTopic(name=name, count=count, assignments=None),),
+        timeout_ms=_timeout_ms(cluster),
+        validate_only=validate_only,
+    )
+    answer = await (await _controller(cluster)).request(request)
+    for result in answer.results:
+        if result.name == name:
+            what = f"adding partitions to topic {name!r}"
+            _raise(result.error_code, result.error_message, what, "ALTER", name)
+            return
+    raise RemoteProtocolError(f"the controller did not answer for topic {name!r}")
+
+
+def _timeout_ms(cluster: Cluster) -> int:
+    """How long the controller may wait until every broker knows of the change."""
+    return round(cluster.options.request_timeout * 1000)
+
+
+async def _controller(cluster: Cluster) -> Broker:
+    """Asked for each time: after NOT_CONTROLLER another broker is the controller. Raises:
+    BrokerError while there is none."""
+    answer = await _metadata(cluster, [])
+    node = _nodes(answer).get(answer.controller_id)
+    if node is None:
+        raise BrokerError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at the moment")
+    return cluster.broker(node)
+
+
+async def _metadata(cluster: Cluster, names: Sequence[str] | None) -> MetadataResponse:
+    """Of these topics; None: of all."""
+    topics = None if names is None else tuple(MetadataRequestTopic(name=name) for name in names)
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    return await cluster.request_any(request)
+
+
+def _nodes(answer: MetadataResponse) -> dict[int, Node]:
+    return {b.node_id: Node(b.node_id, b.host, b.port, b.rack or None) for b in answer.brokers}
+
+
+def _description(topic: MetadataResponseTopic, nodes: dict[int, Node]) -> TopicDescription:
+    return TopicDescription(
+        name=topic.name or "",
+        topic_id=topic.topic_id,
+        internal=topic.is_internal,
+        partitions=tuple(
+            PartitionDescription(
+                partition=one.partition_index,
+                leader=nodes.get(one.leader_id),
+                leader_epoch=one.leader_epoch,
+                replicas=one.replica_nodes,
+                in_sync_replicas=one.isr_nodes,
+                offline_replicas=one.offline_replicas,
+            )
+            for one in sorted(topic.partitions, key=lambda one: one.partition_index)
+        ),
+    )
+
+
+def _raise(code: int, why: str | None, what: str, operation: str, topic: str) -> None:
+    if code:
+        message = f"{what}: {escaped(why)}" if why else what
+        raise broker_error(code, message, operation=operation, topic=topic)

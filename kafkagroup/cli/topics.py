@@ -1,0 +1,255 @@
+"""`kafkagroup topics`: list, describe, create and delete topics, and add partitions to them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import anyio
+import click
+
+from kafkagroup import KafkaGroupError
+from kafkagroup.admin import Admin, NewTopic, PartitionDescription, TopicDescription
+from kafkagroup.cli._asking import confirmed, yes_option
+from kafkagroup.cli._connection import Connection, connected
+from kafkagroup.cli._groups import parted
+from kafkagroup.cli._view import (
+    add_row,
+    broker,
+    broker_value,
+    console,
+    count,
+    end_with,
+    new_table,
+    print_json,
+    tell,
+)
+
+__all__ = ["command"]
+
+T = TypeVar("T")
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print the values.")
+_dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Let the controller check it, and change nothing."
+)
+_topics_argument = click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+
+
+class _Config(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE."""
+
+    name = "config"
+
+    def convert(
+        self,
+        value: str | tuple[str, str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, setting = value.partition("=")
+        if not (name and equals):
+            self.fail(f"{value!r}; expected NAME=VALUE, as retention.ms=3600000", param, ctx)
+        return name, setting
+
+
+@click.group("topics", short_help="List, describe, create and delete topics; add partitions.")
+def command() -> None:
+    """Topics: what there is, and changes to them.
+
+    A topic that cannot be described or changed is named on stderr, and the exit code is 1.
+    """
+
+
+@command.command("list", short_help="Which topics are there?")
+@click.option("--internal", is_flag=True, help="Also Kafka's own, such as __consumer_offsets.")
+@_json_option
+@connected
+def list_command(internal: bool, as_json: bool, connection: Connection) -> None:
+    """List the topics that this user may describe."""
+    found = [
+        topic
+        for topic in _with_admin(connection, lambda admin: admin.list_topics())
+        if internal or not topic.internal
+    ]
+    if as_json:
+        print_json({"topics": [_summary(topic) for topic in found]})
+        return
+    numbers = ("partitions", "replicas")
+    table = new_table(count(len(found), "topic"), "topic", *numbers, right=numbers)
+    for topic in found:
+        add_row(table, topic.name, len(topic.partitions), topic.replication_factor)
+    console().print(table)
+
+
+@command.command("describe", short_help="The partitions of topics: leaders and replicas.")
+@_topics_argument
+@_json_option
+@connected
+def describe_command(topics: tuple[str, ...], as_json: bool, connection: Connection) -> None:
+    """Show for each partition its leader, its replicas, and which of them are in sync."""
+    found, errors = parted(_with_admin(connection, lambda admin: admin.describe_topics(topics)))
+    if as_json:
+        values = [
+            {**_summary(topic), "partitions": [_partition(one) for one in topic.partitions]}
+            for topic in found.values()
+        ]
+        print_json({"topics": values, "errors": errors})
+    else:
+        for topic in found.values():
+            _show(topic)
+    end_with(f"topic {topic!r}: {error}" for topic, error in errors.items())
+
+
+@command.command("create", short_help="Create topics.")
+@_topics_argument
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many partitions each one has.  [default: the cluster's num.partitions]",
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Replicas of each partition.  [default: the cluster's default.replication.factor]",
+)
+@click.option(
+    "--topic-config",
+    "configs",
+    type=_Config(),
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A setting of the topics, as cleanup.policy=compact; several times for several.",
+)
+@_dry_run_option
+@_json_option
+@connected
+def create_command(
+    topics: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[tuple[str, str], ...],
+    dry_run: bool,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Create topics. One that exists already is an error, and stays as it is."""
+    wanted = [
+        NewTopic(
+            name=topic,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=dict(configs),
+        )
+        for topic in topics
+    ]
+    answers = _with_admin(
+        connection, lambda admin: admin.create_topics(wanted, validate_only=dry_run)
+    )
+    _end("created", answers, as_json, dry_run=dry_run)
+
+
+@command.command("delete", short_help="Delete topics, with all their records.")
+@_topics_argument
+@yes_option
+@_json_option
+@connected
+def delete_command(
+    topics: tuple[str, ...], yes: bool, as_json: bool, connection: Connection
+) -> None:
+    """Delete topics, with all their records and what groups have committed for them."""
+    names = ", ".join(map(repr, dict.fromkeys(topics)))
+    confirmed(f"Delete {names} with all records?", yes)
+    answers = _with_admin(connection, lambda admin: admin.delete_topics(topics))
+    _end("deleted", answers, as_json)
+
+
+@command.command("add-partitions", short_help="Let topics have more partitions.")
+@_topics_argument
+@click.option(
+    "--to", "total", type=click.IntRange(1), metavar="N", required=True, help="How many in all."
+)
+@_dry_run_option
+@_json_option
+@connected
+def add_partitions_command(
+    topics: tuple[str, ...], total: int, dry_run: bool, as_json: bool, connection: Connection
+) -> None:
+    """Let topics have N partitions in all.
+
+    Producers then place keys elsewhere: records of one key before and after are in different
+    partitions.
+    """
+    counts = dict.fromkeys(topics, total)
+    answers = _with_admin(
+        connection, lambda admin: admin.add_partitions(counts, validate_only=dry_run)
+    )
+    _end("changed", answers, as_json, dry_run=dry_run)
+
+
+def _with_admin(connection: Connection, ask: Callable[[Admin], Awaitable[T]]) -> T:
+    async def answer() -> T:
+        async with Admin(**connection.options(Admin)) as admin:
+            return await ask(admin)
+
+    return anyio.run(answer)
+
+
+def _end(
+    done: str,
+    answers: Mapping[str, KafkaGroupError | None],
+    as_json: bool,
+    *,
+    dry_run: bool = False,
+) -> None:
+    changed, errors = parted(answers)
+    if as_json:
+        print_json({done: list(changed), "dry_run": dry_run, "errors": errors})
+    else:
+        for topic in changed:
+            tell(f"{topic}: would be {done}" if dry_run else f"{topic}: {done}")
+    end_with(errors.values())
+
+
+def _show(topic: TopicDescription) -> None:
+    title = f"{topic.name}: {count(len(topic.partitions), 'partition')}"
+    table = new_table(title, "partition", "leader", "replicas", "in sync", "offline")
+    for one in topic.partitions:
+        add_row(
+            table,
+            one.partition,
+            None if one.leader is None else broker(one.leader),
+            _ids(one.replicas),
+            _ids(one.in_sync_replicas),
+            _ids(one.offline_replicas),
+        )
+    console().print(table)
+
+
+def _ids(nodes: tuple[int, ...]) -> str:
+    return " ".join(map(str, nodes))
+
+
+def _summary(topic: TopicDescription) -> dict[str, object]:
+    return {
+        "topic": topic.name,
+        "topic_id": str(topic.topic_id),
+        "internal": topic.internal,
+        "partition_count": len(topic.partitions),
+        "replication_factor": topic.replication_factor,
+    }
+
+
+def _partition(one: PartitionDescription) -> dict[str, object]:
+    return {
+        "partition": one.partition,
+        "leader": None if one.leader is None else broker_value(one.leader),
+        "leader_epoch": one.leader_epoch,
+        "replicas": list(one.replicas),
+        "in_sync_replicas": list(one.in_sync_replicas),
+        "offline_replicas": list(one.offline_replicas),
+    }

@@ -1,0 +1,142 @@
+"""Topics as an admin lists, describes, creates, grows and deletes them."""
+
+import anyio
+import pytest
+from brokers import until
+
+from kafkagroup import ConfigurationError, Consumer, TopicPartition
+from kafkagroup.admin import Admin, NewTopic, PartitionDescription, TopicDescription
+from kafkagroup.errors import BrokerError, ErrorCode
+
+pytestmark = pytest.mark.anyio
+
+
+def codes(answers):
+    return {name: None if error is None else error.code for name, error in answers.items()}
+
+
+async def described(admin, name, partitions):
+    """The topic once every broker knows of it, with so many partitions."""
+    found = None
+
+    async def look():
+        nonlocal found
+        found = (await admin.describe_topics([name]))[name]
+        return isinstance(found, TopicDescription) and len(found.partitions) == partitions
+
+    with anyio.fail_after(20):
+        while not await look():
+            await anyio.sleep(0.01)
+    return found
+
+
+async def test_a_topic_from_its_creation_to_its_deletion(bootstrap, name):
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        new = NewTopic(name=name, partitions=2, replication_factor=1)
+        assert codes(await admin.create_topics([new], validate_only=True)) == {name: None}
+        missing = (await admin.describe_topics([name]))[name]
+        assert missing.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert str(missing).startswith(f"UNKNOWN_TOPIC_OR_PARTITION (3): describing topic '{name}'")
+
+        assert codes(await admin.create_topics([new])) == {name: None}
+        topic = await described(admin, name, 2)
+        (node,) = {one.leader.node_id for one in topic.partitions}
+        assert topic == TopicDescription(
+            name=name,
+            topic_id=topic.topic_id,
+            internal=False,
+            partitions=tuple(
+                PartitionDescription(
+                    partition=number,
+                    leader=topic.partitions[number].leader,
+                    leader_epoch=topic.partitions[number].leader_epoch,
+                    replicas=(node,),
+                    in_sync_replicas=(node,),
+                    offline_replicas=(),
+                )
+                for number in range(2)
+            ),
+        )
+        assert topic.topic_id.int
+        assert topic.replication_factor == 1
+        assert topic in await admin.list_topics()
+
+        assert codes(await admin.add_partitions({name: 3}, validate_only=True)) == {name: None}
+        assert codes(await admin.add_partitions({name: 3})) == {name: None}
+        grown = await described(admin, name, 3)
+        assert (grown.topic_id, len(grown.partitions)) == (topic.topic_id, 3)
+
+        assert codes(await admin.delete_topics([name])) == {name: None}
+        with anyio.fail_after(20):
+            while any(one.name == name for one in await admin.list_topics()):
+                await anyio.sleep(0.01)
+
+
+async def test_what_cannot_be_done_is_told_of_each_topic(bootstrap, name):
+    """One refusal does not keep the others from being done."""
+    other = f"{name}-other"
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        one = NewTopic(name=name, partitions=2)
+        assert codes(await admin.create_topics([one])) == {name: None}
+        await described(admin, name, 2)
+        answers = await admin.create_topics(
+            [
+                one,
+                NewTopic(name=other),
+                NewTopic(name="a topic"),
+                NewTopic(name=f"{name}-3", replication_factor=30),
+            ]
+        )
+        assert codes(answers) == {
+            name: ErrorCode.TOPIC_ALREADY_EXISTS,
+            other: None,
+            "a topic": ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{name}-3": ErrorCode.INVALID_REPLICATION_FACTOR,
+        }
+        assert f"creating topic '{name}': Topic '{name}' already exists" in str(answers[name])
+        answers = await admin.add_partitions({name: 1, f"{name}-3": 4})
+        assert codes(answers) == {
+            name: ErrorCode.INVALID_PARTITIONS,
+            f"{name}-3": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        assert "1 would not be an increase" in str(answers[name])
+        answers = await admin.delete_topics([f"{name}-3", other])
+        assert codes(answers) == {f"{name}-3": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, other: None}
+
+
+async def test_settings_of_a_new_topic(kafka, name):
+    """Only a real broker looks at them."""
+    async with Admin(bootstrap_servers=kafka) as admin:
+        wrong = NewTopic(name=name, configs={"retention.ms": "an hour"})
+        (error,) = (await admin.create_topics([wrong])).values()
+        assert isinstance(error, BrokerError)
+        assert error.code == ErrorCode.INVALID_CONFIG
+        assert "retention.ms" in str(error)
+        compacted = NewTopic(name=name, configs={"cleanup.policy": "compact"})
+        assert codes(await admin.create_topics([compacted])) == {name: None}
+
+
+async def test_internal_topics_are_listed_as_such(bootstrap, name, fill):
+    await fill(1, 1)
+    options = {"bootstrap_servers": bootstrap, "group_id": name}
+    async with Consumer(name, **options) as consumer, Admin(bootstrap_servers=bootstrap) as admin:
+        await consumer.getone()
+        await consumer.commit()
+        topics = {topic.name: topic.internal for topic in await admin.list_topics()}
+    assert topics[name] is False
+    assert topics.get("__consumer_offsets", True) is True
+
+
+async def test_a_consumer_is_given_the_partitions_that_were_added(bootstrap, name, fill):
+    await fill(1)
+    options = {"bootstrap_servers": bootstrap, "group_id": name, "metadata_max_age_ms": 100}
+    async with Consumer(name, **options) as consumer, Admin(bootstrap_servers=bootstrap) as admin:
+        await consumer.wait_assignment()
+        assert codes(await admin.add_partitions({name: 2})) == {name: None}
+        await until(lambda: TopicPartition(name, 1) in consumer.assignment())
+
+
+async def test_one_name_is_no_collection_of_them(embedded):
+    async with Admin(bootstrap_servers=embedded) as admin:
+        with pytest.raises(ConfigurationError, match="expected several topics, not 'orders' alone"):
+            await admin.delete_topics("orders")
