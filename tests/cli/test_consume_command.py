@@ -16,7 +16,10 @@ from click.testing import CliRunner
 
 from kafkagroup import NewRecord
 from kafkagroup.cli._app import app
+from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.messages.group import HeartbeatRequest
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 
 
 @pytest.fixture
@@ -63,6 +66,17 @@ def test_so_many_records_and_no_more(kafka: EmbeddedKafka) -> None:
     assert kafka.group_state("g") == "Empty"
     assert consume(kafka, "--exit-at-end", "--group", "g").stdout == b"c\n"
     assert kafka.committed("g", "t").get(0) == 3
+
+
+def test_what_was_lost_before_it_was_committed_is_a_warning(kafka: EmbeddedKafka) -> None:
+    """It is printed; the partition's new owner prints it again."""
+    kafka.produce("t", ["a"], partition=0)
+    for request in (OffsetCommitRequest, HeartbeatRequest):
+        kafka.fail(request, ErrorCode.UNKNOWN_MEMBER_ID, times=None)
+    done = consume(kafka, "--from-beginning", "--max-records", "1", "--group", "g")
+    assert (done.returncode, done.stdout) == (0, b"a\n")
+    assert b"kafkagroup: warning: commit of t/0 failed: lost before" in done.stderr
+    assert kafka.committed("g", "t") == {}
 
 
 def test_without_from_beginning_what_comes_next(kafka: EmbeddedKafka) -> None:
