@@ -135,6 +135,8 @@ class _Module:
         self.names: dict[str, Any] = dict(_RUNTIME)
         self.lines: list[str] = []
         self.indent = 0
+        self.has_records = False
+        """Whether a part of the message is a view of the bytes that it is read from."""
 
     def __call__(self, line: str) -> None:
         self.lines.append("    " * self.indent + line)
@@ -254,8 +256,9 @@ def compile_decoder(cls: type, version: int) -> Decoder:
     out("def decode(buf, pos, most):")
     out("    try:")
     # One list for the whole message, as the arrays in its parts count too: the elements that are
-    # left of the limit, the limit, and short arrays of numbers.
-    out(f"        return {entry}(buf, pos, len(buf), [most, most, {{}}])")
+    # left of the limit, the limit, short arrays of numbers, and what records are views of.
+    view = "memoryview(buf).toreadonly()" if out.has_records else "None"
+    out(f"        return {entry}(buf, pos, len(buf), [most, most, {{}}, {view}])")
     out("    except ENDS_EARLY:")
     out(f"        raise DecodeError(f'{title}: {{ends_early(len(buf))}}') from None")
     out("    except DecodeError as error:")
@@ -377,7 +380,8 @@ def _read_value(
         if kind is STRING:
             out(f"{target} = buf[pos:stop].decode()")
         elif kind is RECORDS:
-            out(f"{target} = memoryview(buf)[pos:stop].toreadonly()")
+            out.has_records = True
+            out(f"{target} = left[3][pos:stop]")
         else:
             out(f"{target} = buf[pos:stop]")
         out("pos = stop")
