@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar, cast, overload
 
@@ -173,6 +174,8 @@ class Consumer(Service):
         self._delivery = Delivery(Conversion.of(options), self._made_room, views=options.views)
         self._session = Session(options, self._delivery)
         self._manual = False
+        self._is_changing = False
+        """Whether a call is under way that ends what was consumed before."""
         self._engine: Engine | None = None
         self._reader = Reader(self._session)
         self._checkup: Checkup | None = None
@@ -236,7 +239,8 @@ class Consumer(Service):
         """Up to `max_records` records of what has arrived, by partition.
 
         Waits at most `timeout` seconds for the first one. What the last call answered counts as
-        processed from here on.
+        processed from here on. With nothing subscribed to and nothing assigned the answer is empty;
+        calls that go on for 10 s without either are warned of.
         """
         if max_records < 1:
             raise ConfigurationError(f"max_records={max_records}; expected at least 1")
@@ -256,7 +260,10 @@ class Consumer(Service):
     async def _next(self, take: Callable[[], T | None], until: float = math.inf) -> T:
         # Not asked here whether it is closing: coming back counts the record in hand as processed.
         self._raise_if_not_started()
-        self._raise_if_nothing_to_consume()
+        if until == math.inf:
+            self._raise_if_nothing_to_consume()
+        elif self._has_nothing_to_consume and self._engine is not None:
+            self._engine.report_nothing_to_consume()
         return await self._reader.next(take, until)
 
     def _made_room(self) -> None:
@@ -267,10 +274,17 @@ class Consumer(Service):
         if not self._running:
             raise NotStartedError("the consumer is not started; use `async with` or start()")
 
+    @property
+    def _has_nothing_to_consume(self) -> bool:
+        if self._subscription or self._pattern is not None or self._delivery.owned:
+            return False
+        # While another task changes what is consumed, something may follow.
+        return not self._is_changing
+
     def _raise_if_nothing_to_consume(self) -> None:
         """Who waits would wait for ever. Not at the start: what comes after it may subscribe."""
         session = self._session
-        if self._subscription or self._pattern is not None or self._delivery.owned:
+        if not self._has_nothing_to_consume:
             return
         if not (session.closing or session.fatal is not None or session.errors):
             raise ConfigurationError(
@@ -325,7 +339,8 @@ class Consumer(Service):
         self._subscription, self._pattern = frozenset(), None
         self._manual = False
         if self._engine is not None:
-            await self._engine.let_go("the consumer unsubscribed")
+            with self._changing():
+                await self._engine.let_go("the consumer unsubscribed")
 
     async def assign(self, partitions: Partitions) -> None:
         """Consume exactly these partitions, without membership. With a `group_id`, offsets are
@@ -342,7 +357,16 @@ class Consumer(Service):
         if self._engine is None:
             self._delivery.own(sorted(wanted))
         else:
-            await self._engine.assign(wanted)
+            with self._changing():
+                await self._engine.assign(wanted)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        self._is_changing = True
+        try:
+            yield
+        finally:
+            self._is_changing = False
 
     def rejoin(self, reason: str = "the application asked for it") -> None:
         """Ask the group for a rebalance; Java's `enforceRebalance`. For operators, and for
@@ -391,11 +415,14 @@ class Consumer(Service):
         Without membership it is known at once. Raises: the error that ended the membership;
         ConsumerClosedError; ConfigurationError when nothing is subscribed to.
         """
+        is_waiting = False
         while True:
             self._raise_if_closed()
             if self._session.settled or self._options.group_id is None or self._manual:
                 return self.assignment()
-            self._raise_if_nothing_to_consume()
+            if not is_waiting:  # who waits already goes on with what is subscribed to next
+                self._raise_if_nothing_to_consume()
+            is_waiting = True
             await self._session.changed.wait()
 
     # ------------------------------------------------------------ positions and commits

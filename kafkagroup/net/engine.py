@@ -40,6 +40,7 @@ from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets
 from kafkagroup.net.positions import Positions
 from kafkagroup.net.session import Session
 from kafkagroup.net.subscriber import Callbacks, Subscriber
+from kafkagroup.net.trouble import Problem
 from kafkagroup.net.unusable_topics import topic_problem
 from kafkagroup.options import ConsumerProtocol
 from kafkagroup.types import TopicPartition
@@ -60,6 +61,12 @@ second it comes within three."""
 
 _UNUSABLE_TOPIC_INTERVAL = 300.0
 """Seconds between two of these warnings."""
+
+_NOTHING = Problem(
+    subject="waiting for records",
+    cause="nothing is subscribed to and nothing is assigned",
+    advice="name topics or a pattern in Consumer(...), or call subscribe() or assign()",
+)
 
 _SHARE = 0.5
 """How much of the close timeout the record in hand gets, and then the last commit."""
@@ -176,6 +183,7 @@ class Engine:
         await self._subscribe(topics)
 
     async def _subscribe(self, topics: frozenset[str]) -> None:
+        self._cluster.troubles.succeeded("nothing to consume", self._clock())
         self._subscription = self._subscriber.topics = topics
         self._subscriber.pattern = self._pattern
         self._cluster.topics |= topics
@@ -237,6 +245,7 @@ class Engine:
         )
         self._cluster.topics |= {tp.topic for tp in wanted}
         await self._cluster.refresh()
+        self._cluster.troubles.succeeded("nothing to consume", self._clock())
         # After the last await: a seek that follows comes before the look-up of a position.
         self._delivery.own(sorted(wanted))
         self._tell_denied()
@@ -434,6 +443,10 @@ class Engine:
             elif name in self._unusable and name in metadata.topics:
                 self._unusable.remove(name)
                 troubles.succeeded(("topic", name), now)
+
+    def report_nothing_to_consume(self) -> None:
+        """Report a wait, with a time limit, for records of nothing."""
+        self._cluster.troubles.failed("nothing to consume", self._clock(), _NOTHING)
 
     def _asked_topics(self) -> frozenset[str]:
         """The topics that the application has named."""

@@ -23,7 +23,10 @@ from kafkagroup import (
     TroubleReported,
 )
 from kafkagroup.errors import AuthorizationError, ErrorCode
-from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.testing.embedded import Delay, EmbeddedKafka
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.group import LeaveGroupRequest
+from kafkagroup.wire.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -209,7 +212,7 @@ async def test_who_waits_for_records_of_nothing_is_told(cluster: Any, options: A
     """Started without topics it may still be told some; waiting for a record it cannot be."""
     async with cluster() as kafka, consumer(**options) as one:
         kafka.produce("t", ["0"], partition=0)
-        for call in (one.getone, lambda: anext(one), one.getmany, lambda: anext(one.batches())):
+        for call in (one.getone, lambda: anext(one), lambda: anext(one.batches())):
             with pytest.raises(ConfigurationError, match=NOTHING):
                 await call()
         with pytest.raises(ConfigurationError, match=NOTHING):
@@ -223,6 +226,81 @@ async def test_who_waits_for_records_of_nothing_is_told(cluster: Any, options: A
         await one.assign([T0])
         one.seek(T0, 0)
         assert (await one.getone()).value == b"0"
+
+
+@WAYS
+async def test_waiting_with_a_limit_for_records_of_nothing_is_warned_of(
+    cluster: Any, warned: Any, options: Any
+) -> None:
+    """It does not wait for ever: another task may subscribe before the next call."""
+    async with cluster() as kafka, consumer(**options) as one:
+        for _ in range(9):
+            assert await one.getmany(timeout=1.0) == {}
+        assert (warned(), one.health().findings) == ([], ())
+        for _ in range(3):
+            assert await one.getmany(timeout=1.0) == {}
+        nothing = "waiting for records: nothing is subscribed to and nothing is assigned"
+        assert [line.split(";")[0] for line in warned()] == [nothing]
+        assert [f.detail.split(",")[0] for f in one.health().findings] == [nothing]
+        await one.subscribe("t")
+        kafka.produce("t", ["0"], partition=0)
+        assert (await one.getmany(timeout=30.0)).keys() == {T0}
+        assert [line.split(",")[0] for line in warned()] == ["waiting for records: works again"]
+        assert one.health()
+
+
+@WAYS
+async def test_who_waits_while_another_task_changes_what_is_consumed(
+    cluster: Any, options: Any
+) -> None:
+    """`unsubscribe` takes as long as the last commit and the group's answer, `assign` as long as
+    the metadata: who comes for a record meanwhile gets one of what follows."""
+    async with cluster() as kafka, consumer("t", **options) as one:
+        kafka.create_topic("u", 1)
+        kafka.produce("t", ["0"], partition=0)
+        values: list[bytes | None] = []
+        for api in (LeaveGroupRequest, ConsumerGroupHeartbeatRequest, MetadataRequest):
+            kafka.fail(api, Delay(1.0), times=None)
+
+        async def read(count: int) -> None:
+            while len(values) < count:
+                with anyio.move_on_after(0.2):
+                    values.append((await one.getone()).value)
+
+        await read(1)
+
+        async def change(wanted: str) -> None:
+            await one.unsubscribe()
+            if wanted == "u":
+                await one.subscribe("u")
+            else:
+                await one.assign([T0])
+                one.seek(T0, 0)
+
+        kafka.produce("u", ["1"], partition=0)
+        for wanted in ("u", "t"):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(change, wanted)
+                tasks.start_soon(read, len(values) + 1)
+        assert values == [b"0", b"1", b"0"]
+
+
+async def test_who_waits_for_an_assignment_goes_on_with_what_is_subscribed_to_next(
+    cluster: Any,
+) -> None:
+    async with cluster() as kafka, consumer("orders", group_id="g") as one:
+        kafka.create_topic("u", 1)
+        found = []
+
+        async def wait() -> None:
+            found.append(await one.wait_assignment())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.sleep(0.0)
+            await one.unsubscribe()
+            await one.subscribe("u")
+        assert found == [{("u", 0)}]
 
 
 async def test_who_waits_for_an_assignment_of_nothing_is_told(cluster: Any) -> None:
