@@ -18,7 +18,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 SOURCES = (
-    "kafkagroup/types.py",
+    "kafkagroup/_record.py",
     "kafkagroup/wire/records.py",
     "kafkagroup/wire/arrow.py",
     "kafkagroup/consume/lease.py",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast, overload
 import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
+from kafkagroup._generic import K_co, Keyed, V_co
 from kafkagroup._values import evolve
 from kafkagroup.assign import Assignor
 from kafkagroup.consume.conversion import Conversion
@@ -82,7 +83,7 @@ __all__ = ["Consumer"]
 T = TypeVar("T")
 
 
-class Consumer(Service):
+class Consumer(Service, Keyed[K_co, V_co]):
     """Consumes topics, alone or as a member of a group.
 
     ```python
@@ -147,8 +148,8 @@ class Consumer(Service):
         on_partitions_revoked: PartitionsCallback | None = None,
         on_partitions_lost: PartitionsCallback | None = None,
         views: bool = False,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer[K_co] | None = None,
+        value_deserializer: Deserializer[V_co] | None = None,
         on_deserialization_error: DeserializationErrorPolicy = "raise",
     ) -> None:
         """See the README's table of options. The defaults lose nothing: a group without a committed
@@ -183,10 +184,10 @@ class Consumer(Service):
 
     # ------------------------------------------------------------ iteration
 
-    def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> AsyncIterator[Record[K_co, V_co]]:
         return Records(self._reader, self.getone)
 
-    async def __anext__(self) -> Record:
+    async def __anext__(self) -> Record[K_co, V_co]:
         """The next record. The one before it counts as processed from here on.
 
         Raises: OffsetOutOfRangeError, NoOffsetError, CorruptRecordError, DeserializationError,
@@ -202,12 +203,16 @@ class Consumer(Service):
             raise StopAsyncIteration from None
 
     @overload
-    def batches(self, max_records: int = 1_000, *, arrow: Literal[False] = False) -> Batches: ...
+    def batches(
+        self, max_records: int = 1_000, *, arrow: Literal[False] = False
+    ) -> Batches[K_co, V_co]: ...
 
     @overload
     def batches(self, max_records: int = 1_000, *, arrow: Literal[True]) -> ArrowBatches: ...
 
-    def batches(self, max_records: int = 1_000, *, arrow: bool = False) -> Batches | ArrowBatches:
+    def batches(
+        self, max_records: int = 1_000, *, arrow: bool = False
+    ) -> Batches[K_co, V_co] | ArrowBatches:
         """Iterate over batches: records of one partition, processed when the next is asked for.
 
         With `arrow` they are pyarrow.RecordBatches, made without an object for each record; the
@@ -227,15 +232,16 @@ class Consumer(Service):
             lambda: self._next(lambda: delivery.next_batch(max_records, unread=True))
         )
 
-    async def getone(self) -> Record:
+    async def getone(self) -> Record[K_co, V_co]:
         """The next record; as iteration, but raises ConsumerClosedError after `stop`."""
-        if (record := self._reader.ready()) is not None:
+        record: Record[K_co, V_co] | None = self._reader.ready()
+        if record is not None:
             return record
         return await self._next(self._delivery.next_record)
 
     async def getmany(
         self, max_records: int = 500, timeout: float = 0.0
-    ) -> dict[TopicPartition, list[Record]]:
+    ) -> dict[TopicPartition, list[Record[K_co, V_co]]]:
         """Up to `max_records` records of what has arrived, by partition.
 
         Waits at most `timeout` seconds for the first one. What the last call answered counts as
@@ -244,7 +250,7 @@ class Consumer(Service):
         """
         if max_records < 1:
             raise ConfigurationError(f"max_records={max_records}; expected at least 1")
-        found: dict[TopicPartition, list[Record]] = {}
+        found: dict[TopicPartition, list[Record[K_co, V_co]]] = {}
         try:
             batches = await self._next(
                 lambda: self._delivery.next_batches(max_records) or None,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from kafkagroup._option_kinds import (
     MOST,
@@ -71,13 +71,21 @@ DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
 """Every other client offers one of these by default: Java range and cooperative-sticky, librdkafka
 range and roundrobin, aiokafka roundrobin. As range is among them, members rebalance eagerly."""
 
-Deserializer = Callable[[bytes], object]
+T = TypeVar("T")
+
+# Recursive, as mypy infers what a coroutine function returns from no other union; and it is true:
+# an awaitable of an awaitable is awaited twice.
+Converted: TypeAlias = "T | Awaitable[Converted[T]]"
+
+Deserializer: TypeAlias = "Callable[[bytes], Converted[T]]"
 """Called with the bytes of a key or value that is not null; with `views`, a memoryview of them. A
 plain function, or a coroutine function."""
 
+Replacement: TypeAlias = Record[Any, Any] | None
+
 DeserializationErrorPolicy: TypeAlias = (
-    'Literal["raise", "skip"]'
-    " | Callable[[Record, DeserializationError], Record | Awaitable[Record | None] | None]"
+    Literal["raise", "skip"]
+    | Callable[[Record, DeserializationError], Replacement | Awaitable[Replacement]]
 )
 """What becomes of a record whose deserializer fails. A function gets it as the broker sent it, and
 the error. It returns the record to deliver instead, or None to skip it; what it raises, the
@@ -489,14 +497,14 @@ class ConsumerOptions(_MembershipOptions):
         " copied, which pays from some KB a value on; a record then keeps its whole batch in"
         " memory, and is neither hashed nor pickled",
     )
-    key_deserializer: Deserializer | None = option(
-        Function("Deserializer"),
+    key_deserializer: Deserializer[Any] | None = option(
+        Function("Deserializer[K_co]"),
         None,
         "a function, or coroutine function, that is called with the bytes of each key that is not"
         " null; with `views`, a memoryview",
     )
-    value_deserializer: Deserializer | None = option(
-        Function("Deserializer"),
+    value_deserializer: Deserializer[Any] | None = option(
+        Function("Deserializer[V_co]"),
         None,
         "a function, or coroutine function, that is called with the bytes of each value that is not"
         " null; with `views`, a memoryview",

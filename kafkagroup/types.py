@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
+from kafkagroup import _record
+from kafkagroup._generic import K_co, V_co
 from kafkagroup._values import frozen
-
-try:
-    import cython
-except ImportError:  # as for users: it is there to compile, not to run
-    from kafkagroup import _uncompiled as cython
 
 __all__ = [
     "Assignment",
@@ -86,160 +83,37 @@ class GroupMetadata:
     group_instance_id: str | None
 
 
-class _Unread(Protocol):
-    """Headers that are still as they came."""
+if TYPE_CHECKING:
 
-    def read(self) -> Headers: ...
+    class Record(_record.Record, Generic[K_co, V_co]):
+        """One record as the application sees it: frozen, and compared by its values."""
 
+        def __init__(
+            self,
+            topic: str,
+            partition: int,
+            offset: int,
+            timestamp: int,
+            timestamp_type: TimestampType,
+            key: K_co,
+            value: V_co,
+            headers: Headers,
+            leader_epoch: int,
+        ) -> None: ...
 
-@cython.freelist(128)
-@cython.cclass
-class Record:
-    """One record as the application sees it: frozen, and compared by its values."""
+        @property
+        def key(self) -> K_co: ...
 
-    # Read through properties, so that it is frozen and still made by plain assignments, which
-    # `wire.records` does for each record. Compiled, these are fields of C.
-    __slots__ = (
-        "_headers",
-        "_key",
-        "_leader_epoch",
-        "_offset",
-        "_partition",
-        "_timestamp",
-        "_timestamp_type",
-        "_topic",
-        "_value",
-    )
-    __match_args__ = (
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        "timestamp_type",
-        "key",
-        "value",
-        "headers",
-        "leader_epoch",
-    )
-    _fields = __match_args__  # these three as a named tuple has them
+        @property
+        def value(self) -> V_co: ...
 
-    _topic: str
-    _partition: int
-    _offset: int
-    _timestamp: int
-    _timestamp_type: TimestampType
-    _key: object
-    _value: object
-    _headers: Headers | _Unread
-    _leader_epoch: int
+        def _replace(self, **changes: object) -> Record[Any, Any]: ...
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        timestamp: int,
-        timestamp_type: TimestampType,
-        key: object,
-        value: object,
-        headers: Headers,
-        leader_epoch: int,
-    ) -> None:
-        self._topic = topic
-        self._partition = partition
-        self._offset = offset
-        self._timestamp = timestamp
-        self._timestamp_type = timestamp_type
-        self._key = key
-        self._value = value
-        self._headers = headers
-        self._leader_epoch = leader_epoch
+        __replace__ = _replace
 
-    @property
-    def topic(self) -> str:
-        """The topic's name."""
-        return self._topic
-
-    @property
-    def partition(self) -> int:
-        """The partition's number."""
-        return self._partition
-
-    @property
-    def offset(self) -> int:
-        """Its place in the log of the partition."""
-        return self._offset
-
-    @property
-    def timestamp(self) -> int:
-        """Milliseconds since the epoch; -1 when the record has none."""
-        return self._timestamp
-
-    @property
-    def timestamp_type(self) -> TimestampType:
-        """Who stamped it."""
-        return self._timestamp_type
-
-    @property
-    def key(self) -> object:
-        """Bytes (with `views`, a memoryview) or None, or what `key_deserializer` made of them."""
-        return self._key
-
-    @property
-    def value(self) -> object:
-        """Bytes (with `views`, a memoryview) or None (a tombstone), or what `value_deserializer`
-        made of them."""
-        return self._value
-
-    @property
-    def headers(self) -> Headers:
-        """Names and values, in the order they were written; made when they are first read."""
-        headers = self._headers
-        if isinstance(headers, tuple):
-            return headers
-        made = self._headers = headers.read()
-        return made
-
-    @property
-    def leader_epoch(self) -> int:
-        """Epoch of the leader that wrote the batch; -1 when unknown."""
-        return self._leader_epoch
-
-    def _replace(self, **changes: object) -> Record:
-        """A copy in which some values are others."""
-        return type(self)(**self._asdict() | changes)
-
-    __replace__ = _replace
-
-    def _asdict(self) -> dict[str, Any]:
-        """Names and values."""
-        return dict(zip(self._fields, self._values(), strict=True))
-
-    def _values(self) -> tuple[Any, ...]:
-        return (
-            self._topic,
-            self._partition,
-            self._offset,
-            self._timestamp,
-            self._timestamp_type,
-            self._key,
-            self._value,
-            self.headers,
-            self._leader_epoch,
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Record) and self._values() == other._values()
-
-    def __hash__(self) -> int:
-        return hash(self._values())
-
-    def __repr__(self) -> str:
-        return f"Record({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
-
-    def __reduce__(self) -> tuple[type[Record], tuple[Any, ...]]:
-        # The same where it is compiled and where not: the two read each other's pickles.
-        return Record, self._values()
+else:
+    # A class of C cannot be generic: its types are for type checkers alone.
+    Record = _record.Record
 
 
 Assignment = Mapping[str, tuple[TopicPartition, ...]]

@@ -92,11 +92,11 @@ def test_a_module_compiled_from_another_source_is_refused(tree: Path) -> None:
     """An edit would be without effect, and without a word."""
     program = "import kafkagroup; print('fine')"
     listed = tree / "kafkagroup" / "_in_place.txt"
-    listed.write_text(f"{EXTENSION_SUFFIXES[0]} kafkagroup/types.py 1\n")
+    listed.write_text(f"{EXTENSION_SUFFIXES[0]} kafkagroup/_record.py 1\n")
     done = run(program, tree)
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: kafkagroup/types.py has changed since it was compiled; run `make compile`"
+        "ImportError: kafkagroup/_record.py has changed since it was compiled; run `make compile`"
     )
     assert run(program, tree, KAFKAGROUP_PURE="1").stdout == "fine\n"
-    listed.write_text(".another-python.so kafkagroup/types.py 1\n")
+    listed.write_text(".another-python.so kafkagroup/_record.py 1\n")
     assert run(program, tree).stdout == "fine\n"

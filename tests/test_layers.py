@@ -14,7 +14,7 @@ import kafkagroup
 
 PACKAGE = Path(kafkagroup.__file__).parent
 
-_CORE = {"_values", "types", "errors", "wire", "assign"}
+_CORE = {"_generic", "_record", "_values", "types", "errors", "wire", "assign"}
 _OPTIONS = {"options", "_option_kinds", "_foreign_options"}
 _ENGINE = _CORE | _OPTIONS | {"member", "consume", "net"}
 _PUBLIC = {"", "types", "errors", "options", "consumer", "group", "recipes", "admin", "producer"}
@@ -22,9 +22,11 @@ _PUBLIC = {"", "types", "errors", "options", "consumer", "group", "recipes", "ad
 MAY_IMPORT: dict[str, set[str]] = {
     "_uncompiled": set(),
     "_values": set(),
-    "types": {"_uncompiled", "_values"},
+    "_generic": set(),
+    "_record": {"_uncompiled"},
+    "types": {"_generic", "_record", "_values"},
     "errors": {"types"},
-    "wire": {"_uncompiled", "_values", "types", "errors"},
+    "wire": {"_record", "_uncompiled", "_values", "types", "errors"},
     "assign": {"_values", "types", "errors"},
     "_foreign_options": set(),
     "_option_kinds": {"_values", "errors"},

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
+from kafkagroup import Batch, Consumer
 from kafkagroup.types import Record, TimestampType
 from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
 
@@ -74,3 +77,47 @@ def test_a_record_can_be_matched() -> None:
 def test_headers_are_made_once() -> None:
     record = decoded()
     assert record.headers is record.headers
+
+
+# ---------------------------------------------------------------- types of keys and values
+
+
+@dataclass
+class Order:
+    total: int
+
+
+@pytest.mark.parametrize("generic", [Record, Batch, Consumer], ids=lambda cls: cls.__name__)
+def test_types_of_key_and_value_may_be_given_at_run_time(generic: Any) -> None:
+    """Frameworks evaluate annotations; one type is enough, as for type checkers."""
+    for given in (generic[str, Order], generic[str], generic[str, "Order"]):
+        assert get_origin(given) is generic
+    assert get_args(generic[str, Order]) == (str, Order)
+
+    def handle(one: generic[str, Order], other: generic | None = None) -> generic[str, Order]:
+        raise NotImplementedError
+
+    globals_ = {"generic": generic, "Order": Order}
+    hints = get_type_hints(handle, globals_)
+    assert hints == {"one": generic[str, Order], "other": generic | None, "return": hints["one"]}
+
+
+def test_a_consumer_may_be_made_and_derived_with_its_types() -> None:
+    class Orders(Consumer[str, Order]):
+        """Of one application."""
+
+    assert isinstance(Orders("orders"), Consumer)
+    assert type(Consumer[str, Order]("orders")) is Consumer
+    assert type(Record[bytes, bytes](*VALUES)) is Record
+
+
+def test_pydantic_takes_a_record() -> None:
+    pydantic = pytest.importorskip("pydantic", reason="NOT TESTED, pydantic: it is not installed")
+
+    class Handled(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+        record: Record[str, Order]
+
+    assert Handled(record=RECORD).record is RECORD  # the class is checked, its types are not
+    with pytest.raises(pydantic.ValidationError):
+        Handled(record=b"x")

@@ -1,7 +1,7 @@
 # The types of `conversion` where it is compiled.
 
 cimport cython
-from kafkagroup.types cimport Record
+from kafkagroup._record cimport Record
 
 
 @cython.final

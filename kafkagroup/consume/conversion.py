@@ -13,8 +13,8 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kafkagroup._record import Record
 from kafkagroup.errors import ConfigurationError, DeserializationError
-from kafkagroup.types import Record
 
 if TYPE_CHECKING:
     from kafkagroup.options import ConsumerOptions, DeserializationErrorPolicy, Deserializer
@@ -41,8 +41,8 @@ class Conversion:
 
     def __init__(
         self,
-        key_deserializer: Deserializer | None,
-        value_deserializer: Deserializer | None,
+        key_deserializer: Deserializer[Any] | None,
+        value_deserializer: Deserializer[Any] | None,
         on_error: DeserializationErrorPolicy = "raise",
     ) -> None:
         self.suspends = _is_coroutine_function(key_deserializer) or _is_coroutine_function(
@@ -107,12 +107,12 @@ class Conversion:
         try:
             if self._key_deserializer is not None and key is not None:
                 key = self._key_deserializer(key)
-                if inspect.isawaitable(key):
+                while inspect.isawaitable(key):
                     key = await key
             part = "value"
             if self._value_deserializer is not None and value is not None:
                 value = self._value_deserializer(value)
-                if inspect.isawaitable(value):
+                while inspect.isawaitable(value):
                     value = await value
         except Exception as error:
             failed = _error(record, part, error)

@@ -3,7 +3,7 @@
 cimport cython
 from kafkagroup.consume.conversion cimport Conversion
 from kafkagroup.consume.progress cimport Progress
-from kafkagroup.types cimport Record
+from kafkagroup._record cimport Record
 from kafkagroup.wire.records cimport RecordReader
 
 

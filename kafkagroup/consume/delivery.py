@@ -11,24 +11,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+from kafkagroup._generic import K_co, Keyed, V_co
+from kafkagroup._record import Record
 from kafkagroup.consume.conversion import Conversion, Outcome
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import DecodeError
-from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.arrow import columns, columns_of
 from kafkagroup.wire.records import COMPILED, RecordBatch, RecordReader
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from kafkagroup.types import Record as TypedRecord
+
 __all__ = ["Batch", "Delivery"]
 
 SUSPENDS = Outcome.SUSPENDS
 
 
-class Batch:
+class Batch(Keyed[K_co, V_co]):
     """Consecutive records of one partition, which are processed together: frozen, and compared by
     its records.
 
@@ -43,10 +47,12 @@ class Batch:
     __slots__ = ("_count", "_made", "_partition", "_topic", "_unread")
     __match_args__ = ("topic", "partition", "records")
 
-    def __init__(self, topic: str, partition: int, records: tuple[Record, ...]) -> None:
+    def __init__(
+        self, topic: str, partition: int, records: tuple[TypedRecord[K_co, V_co], ...]
+    ) -> None:
         self._topic = topic
         self._partition = partition
-        self._made: tuple[Record, ...] | None = records
+        self._made: tuple[TypedRecord[K_co, V_co], ...] | None = records
         self._unread: RecordReader | None = None
         self._count = len(records)
 
@@ -61,15 +67,15 @@ class Batch:
         return self._partition
 
     @property
-    def records(self) -> tuple[Record, ...]:
+    def records(self) -> tuple[TypedRecord[K_co, V_co], ...]:
         """At least one; offsets grow, with gaps where the log has them."""
         if self._made is None:
             self._made = tuple(self)
         return self._made
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[TypedRecord[K_co, V_co]]:
         if self._unread is not None and self._made is None:
-            return self._unread.fork()
+            return cast("Iterator[TypedRecord[K_co, V_co]]", self._unread.fork())
         return iter(self.records)
 
     def __len__(self) -> int:
@@ -101,13 +107,13 @@ class Batch:
     def __repr__(self) -> str:
         return f"Batch({self._topic!r}, {self._partition}, {self.records!r})"
 
-    def __reduce__(self) -> tuple[type[Batch], tuple[str, int, tuple[Record, ...]]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return Batch, (self._topic, self._partition, self.records)
 
 
-def _lazy_batch(owned: OwnedPartition, records: RecordReader, count: int) -> Batch:
+def _lazy_batch(owned: OwnedPartition, records: RecordReader, count: int) -> Batch[Any, Any]:
     """Of `count` records that were checked, and are not made yet."""
-    batch = Batch(owned.tp.topic, owned.tp.partition, ())
+    batch: Batch[Any, Any] = Batch(owned.tp.topic, owned.tp.partition, ())
     batch._made = None
     batch._unread = records
     batch._count = count
@@ -285,9 +291,9 @@ class Delivery:
         """The application does not come back for what it has in hand: it is not processed."""
         self._hand = ()
 
-    def next_record(self) -> Record | None:
-        """The next record, now in hand; None when nothing is buffered, it is in a `heavy` batch, or
-        it is `unconverted`.
+    def next_record(self) -> Any:
+        """The next record, now in hand, of the types that deserializers make; None when nothing is
+        buffered, it is in a `heavy` batch, or it is `unconverted`.
 
         Raises: CorruptRecordError, once, and DeserializationError, until the application seeks;
         the position stays before the record.
@@ -308,7 +314,9 @@ class Delivery:
                 return None
             self._close_batch(owned)
 
-    def next_batch(self, most: int, *, unread: bool = False, behind: bool = False) -> Batch | None:
+    def next_batch(
+        self, most: int, *, unread: bool = False, behind: bool = False
+    ) -> Batch[Any, Any] | None:
         """Up to `most` records of one partition, now in hand beside what is there already; with
         `unread`, and without deserializers, still as bytes. None as `next_record`.
 
@@ -343,9 +351,9 @@ class Delivery:
                 return None
             self._close_batch(owned)
 
-    def next_batches(self, most: int) -> list[Batch]:
+    def next_batches(self, most: int) -> list[Batch[Any, Any]]:
         """Up to `most` records of all partitions, in hand as by `next_batch`."""
-        batches: list[Batch] = []
+        batches: list[Batch[Any, Any]] = []
         while most > 0 and (batch := self.next_batch(most, behind=bool(batches))) is not None:
             batches.append(batch)
             most -= len(batch)
@@ -435,9 +443,9 @@ class Delivery:
         self.unconverted = raw
         return True
 
-    def _read_many(self, owned: OwnedPartition, most: int) -> Batch | None:
+    def _read_many(self, owned: OwnedPartition, most: int) -> Batch[Any, Any] | None:
         """Up to `most` records of the open batch, as `_read` makes them one by one."""
-        records: list[Record] = []
+        records: list[Any] = []
         try:
             while len(records) < most and (record := self._read(owned)) is not None:
                 records.append(record)
@@ -447,7 +455,7 @@ class Delivery:
             self._kept = (owned, error)
         return Batch(owned.tp.topic, owned.tp.partition, tuple(records)) if records else None
 
-    def _skip(self, owned: OwnedPartition, most: int) -> Batch | None:
+    def _skip(self, owned: OwnedPartition, most: int) -> Batch[Any, Any] | None:
         """As many, checked and not made."""
         records, raw = self._records, self._batch
         if records is None or raw is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from kafkagroup._generic import K_co, Keyed, V_co
 from kafkagroup.consume.delivery import Batch
 from kafkagroup.errors import ConsumerClosedError, NotStartedError
 
@@ -14,16 +15,16 @@ if TYPE_CHECKING:
 __all__ = ["ArrowBatches", "Batches"]
 
 
-class Batches:
+class Batches(Keyed[K_co, V_co]):
     """The async iterator of `Consumer.batches`."""
 
-    def __init__(self, wait: Callable[[], Awaitable[Batch]]) -> None:
+    def __init__(self, wait: Callable[[], Awaitable[Batch[K_co, V_co]]]) -> None:
         self._wait = wait
 
-    def __aiter__(self) -> Batches:
+    def __aiter__(self) -> Batches[K_co, V_co]:
         return self
 
-    async def __anext__(self) -> Batch:
+    async def __anext__(self) -> Batch[K_co, V_co]:
         try:
             return await self._wait()
         except NotStartedError:

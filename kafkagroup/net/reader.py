@@ -12,7 +12,7 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -47,8 +47,9 @@ class Reader:
         self._reading = False
         self._checkpointed = float("-inf")
 
-    def ready(self) -> Record | None:
-        """The next record, while the lease lasts; None when one must come by `next`.
+    def ready(self) -> Any:
+        """The next record, of the types that the consumer's deserializers make, while the lease
+        lasts; None when one must come by `next`.
 
         Raises: what taking a record raises.
         """
@@ -202,16 +203,16 @@ class Records:
     """What `async for` goes over a consumer by: a coroutine for each record, which is compiled and
     asks for nothing while the lease lasts."""
 
-    def __init__(self, reader: Reader, wait: Callable[[], Awaitable[Record]]) -> None:
+    def __init__(self, reader: Reader, wait: Callable[[], Awaitable[Record[Any, Any]]]) -> None:
         self._reader = reader
         self._wait = wait
 
     def __aiter__(self) -> Records:
         return self
 
-    async def __anext__(self) -> Record:
+    async def __anext__(self) -> Record[Any, Any]:
         """As `Consumer.__anext__`."""
-        record = self._reader.ready()
+        record: Record[Any, Any] | None = self._reader.ready()
         if record is not None:
             return record
         try:

@@ -60,8 +60,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-PartitionsCallback = Callable[[Sequence[TopicPartition]], Awaitable[object] | object]
-"""Called with partitions, sorted; a plain function or a coroutine function."""
+PartitionsCallback = Callable[[list[TopicPartition]], Awaitable[object] | object]
+"""Called with partitions, sorted: a list of its own. A plain function or a coroutine function."""
 
 AssignedCallback = PartitionsCallback
 """The same; where it answers with a mapping of partitions to offsets, each starts there (None: as
@@ -477,7 +477,7 @@ class Subscriber:
         session = self._session
         session.callback_task = anyio.get_current_task().id
         try:
-            result = callback(tuple(partitions))
+            result = callback(list(partitions))
             return await result if inspect.isawaitable(result) else result
         except Exception as error:
             # A callback has no veto: the rebalance completes, then its error surfaces.

@@ -108,7 +108,9 @@ def columns(
     return filling.to_arrow(topic, partition)
 
 
-def columns_of(records: Sequence[Record], topic: str, partition: int) -> pyarrow.RecordBatch:
+def columns_of(
+    records: Sequence[Record[Any, Any]], topic: str, partition: int
+) -> pyarrow.RecordBatch:
     """The same of records that were made.
 
     Raises: ConfigurationError unless their keys and values are bytes.

@@ -2,7 +2,7 @@
 # length raises IndexError, as it does where nothing is compiled.
 
 cimport cython
-from kafkagroup.types cimport Record
+from kafkagroup._record cimport Record
 
 cdef long long _MAX_INT64
 cdef long long _MIN_INT64

@@ -21,13 +21,14 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, cast
 
+from kafkagroup._record import Record
 from kafkagroup.errors import (
     CorruptRecordError,
     DecodeError,
     LimitExceededError,
     LocalProtocolError,
 )
-from kafkagroup.types import Headers, Record, TimestampType
+from kafkagroup.types import Headers, TimestampType
 from kafkagroup.wire.compression import MAX_BATCH_BYTES, Codec, compress, decompress
 from kafkagroup.wire.crc import crc32c
 from kafkagroup.wire.primitives import read_uvarint

@@ -55,9 +55,9 @@ def member(story: list[Any] | None = None, **options: Any) -> Consumer:
             "bootstrap_servers": "kafka-1",
             "group_id": "g",
             "group_protocol": "consumer",
-            "on_partitions_assigned": lambda tps: told.append(("assigned", tps)),
-            "on_partitions_revoked": lambda tps: told.append(("revoked", tps)),
-            "on_partitions_lost": lambda tps: told.append(("lost", tps)),
+            "on_partitions_assigned": lambda tps: told.append(("assigned", tuple(tps))),
+            "on_partitions_revoked": lambda tps: told.append(("revoked", tuple(tps))),
+            "on_partitions_lost": lambda tps: told.append(("lost", tuple(tps))),
             **options,
         },
     )

@@ -1,4 +1,4 @@
-# The fields of a record where `types` is compiled.
+# The fields of a record where `_record` is compiled.
 
 cimport cython
 
