@@ -1,12 +1,14 @@
 """A fetch request in flight: which positions its response may advance. Pure.
 
 A partition may be in two requests in flight, a long poll and an immediate fetch. Only the response
-to the later one is taken, and only while the position is the one that was asked for.
+to the later one is taken, and only while the position is the one that was asked for. A partition
+that was revoked and assigned again at the same position takes the long poll over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from uuid import UUID
 
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.types import TopicPartition
@@ -14,8 +16,11 @@ from kafkagroup.types import TopicPartition
 __all__ = ["FetchInFlight", "PollSchedule"]
 
 _FIRST_PAUSE = 0.005
-_LONGEST_PAUSE = 0.1
+_LONGEST_PAUSE = 0.25
 """Seconds between immediate fetches of partitions that have nothing new."""
+_GROWTH = 3
+"""How many times longer each pause is than the one before: five fetches within the half second that
+a long poll takes. A group that rebalances without end makes them for each assignment."""
 
 
 class FetchInFlight:
@@ -29,6 +34,11 @@ class FetchInFlight:
         self._asked = {o.tp: (o, o.fetch_offset, o.checked_epoch) for o in partitions}
         for owned in partitions:
             owned.fetch_id = fetch_id
+
+    @property
+    def partitions(self) -> list[OwnedPartition]:
+        """What it asks for."""
+        return [owned for owned, _, _ in self._asked.values()]
 
     def find(self, tp: TopicPartition) -> OwnedPartition | None:
         """Return the partition if the response counts for it: not if it was revoked, the
@@ -44,6 +54,25 @@ class FetchInFlight:
             and not owned.revoked
             and asked == (owned, owned.fetch_offset, owned.checked_epoch)
         )
+
+    def adopt(self, owned: OwnedPartition, leader_epoch: int, topic_id: UUID) -> bool:
+        """Have the response, which is yet to come, count for a partition that was revoked since and
+        is assigned again; answer whether it does. Only for the same position in the same log, which
+        is good with that leader.
+
+        A group that rebalances again and again would otherwise have each assignment fetched beside
+        the long poll.
+        """
+        before, offset, epoch = self._asked.get(owned.tp, (owned, 0, -1))
+        if (
+            not before.revoked
+            or owned.fetch_id
+            or (owned.fetch_offset, leader_epoch, topic_id) != (offset, epoch, before.topic_id)
+        ):
+            return False
+        owned.topic_id, owned.checked_epoch, owned.fetch_id = topic_id, epoch, self._id
+        self._asked[owned.tp] = (owned, offset, epoch)
+        return True
 
 
 class PollSchedule:
@@ -80,5 +109,5 @@ class PollSchedule:
         brought nothing at all."""
         self._fetch = fetch
         self._empty = {o for o in partitions if fetch.covers(o)}
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE) if empty else _FIRST_PAUSE
+        self._pause = min(_GROWTH * self._pause, _LONGEST_PAUSE) if empty else _FIRST_PAUSE
         self.due_at = now + self._pause

@@ -327,8 +327,16 @@ class Fetcher:
             for o in self._delivery.owned.values()
             if is_fetchable(o)
             and (poll := self._long_polls.get((self._source_of(o), self._lane_of(o)))) is not None
-            and not poll.covers(o)
+            and not (poll.covers(o) or self._adopts(poll, o))
         ]
+
+    def _adopts(self, poll: FetchInFlight, owned: OwnedPartition) -> bool:
+        """Whether a long poll in flight, of an assignment before, is taken over."""
+        metadata = self._cluster.metadata
+        if is_doubtful(metadata, owned):
+            return False
+        leader, topic = metadata.leader(owned.tp), metadata.topics[owned.tp.topic]
+        return poll.adopt(owned, -1 if leader is None else leader.leader_epoch, topic.topic_id)
 
     async def _fetch_left_out(self, node_id: int) -> None:
         """Fetch what the long polls in flight leave out, until none of them does."""
@@ -471,7 +479,7 @@ class Fetcher:
             if fetch.find(tp) is owned:
                 stale |= self._responses.take(owned, data, found, node.node_id)
                 came += len(data.records or b"")
-        for owned in ready:
+        for owned in fetch.partitions:
             owned.end = ends.get(owned.tp, owned.end)
         if came:
             self._room.arrived(unread)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from uuid import UUID
 
 import pytest
 
@@ -65,6 +66,57 @@ def test_an_assignment_that_came_back_is_another() -> None:
     assert not fetch.covers(owned())
 
 
+TOPIC, OTHER = UUID(int=1), UUID(int=2)
+
+
+def _in_flight() -> tuple[OwnedPartition, FetchInFlight]:
+    """One that was revoked since."""
+    before = owned()
+    before.topic_id = TOPIC
+    fetch = FetchInFlight(1, [before])
+    before.revoked = True
+    return before, fetch
+
+
+def test_an_assignment_that_came_back_to_the_same_position_takes_the_long_poll_over() -> None:
+    before, fetch = _in_flight()
+    now = owned()
+    assert fetch.adopt(now, 1, TOPIC)
+    assert (fetch.find(now.tp), fetch.covers(before)) == (now, False)
+    assert (now.checked_epoch, now.topic_id, fetch.partitions) == (1, TOPIC, [now])
+    now.start_at(5)
+    assert fetch.find(now.tp) is None
+
+
+def test_what_is_owned_still_is_not_taken_over() -> None:
+    before, fetch = _in_flight()
+    before.revoked = False
+    assert not fetch.adopt(owned(), 1, TOPIC)
+    assert not fetch.adopt(owned(1), 1, TOPIC)
+    before.start_at(5)
+    assert not fetch.adopt(before, 1, TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("offset", "leader_epoch", "topic_id"), [(6, 1, TOPIC), (5, 2, TOPIC), (5, 1, OTHER)]
+)
+def test_no_long_poll_for_another_log_or_position_is_taken_over(
+    offset: int, leader_epoch: int, topic_id: UUID
+) -> None:
+    _, fetch = _in_flight()
+    now = owned(0, offset)
+    assert not fetch.adopt(now, leader_epoch, topic_id)
+    assert fetch.find(now.tp) is None
+
+
+def test_what_a_later_request_asks_for_takes_nothing_over() -> None:
+    _, fetch = _in_flight()
+    now = owned()
+    later = FetchInFlight(2, [now])
+    assert not fetch.adopt(now, 1, TOPIC)
+    assert later.covers(now)
+
+
 def test_what_had_nothing_is_asked_for_after_longer_and_longer_pauses() -> None:
     one, schedule, now, asked = owned(), PollSchedule(), 0.0, []
     for fetch_id in range(1, 8):
@@ -74,7 +126,7 @@ def test_what_had_nothing_is_asked_for_after_longer_and_longer_pauses() -> None:
         assert not schedule.is_due([one], now)
         now = schedule.due_at
     pauses = [after - before for before, after in pairwise(asked)]
-    assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.1, 0.1])
+    assert pauses == pytest.approx([0.015, 0.045, 0.135, 0.25, 0.25, 0.25])
 
 
 def test_a_new_position_is_due_at_once() -> None:

@@ -239,6 +239,29 @@ async def test_no_second_connection_where_it_is_not_needed(reading: Any, network
         assert (network.open, sent) == (3, [])
 
 
+async def test_a_partition_that_a_rebalance_gives_back_takes_the_long_poll_over(
+    reading: Any, network: Any
+) -> None:
+    """Members that are fenced again and again fetched each assignment a dozen times."""
+    async with reading() as (kafka, consumer):
+        async with consumer("t", group_id="g", enable_auto_commit=True) as c:
+            assert await offsets_of(c, 10) == list(range(10))
+            with anyio.move_on_after(0.1):  # the last one is processed
+                await c.getone()
+            opened, seen = len(network.dialled), immediate_fetches(kafka)
+            for n in range(10, 13):
+                assigned = c.assignment()
+                c.rejoin()
+                await anyio.sleep(0.1)
+                assert c.assignment() == assigned
+                kafka.produce("t", ["new"], partition=0)
+                async with at_once():
+                    assert await offsets_of(c, 1) == [n]
+                with anyio.move_on_after(0.1):
+                    await c.getone()
+            assert (seen, len(network.dialled) - opened) == ([], 0)
+
+
 async def test_the_second_connection_is_closed_when_it_is_not_used(
     reading: Any, network: Any
 ) -> None:
