@@ -113,6 +113,7 @@ async def test_a_group_of_consumers(bootstrap, name, fill):
                 rack="east",
                 owned=owned,
                 generation=0,
+                user_data=subscription.user_data,
             )
         },
         partitions={name: 3},
