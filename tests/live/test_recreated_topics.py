@@ -1,0 +1,127 @@
+"""A topic that is deleted and recreated under a consumer: nothing that was read of the old topic is
+committed to the new one, by both group protocols: embedded broker, real Kafka."""
+
+import anyio
+import pytest
+from brokers import FAST
+
+from kafkagroup import Broker, Consumer
+from kafkagroup.admin import Admin
+from kafkagroup.errors import BrokerError, ErrorCode
+from kafkagroup.wire.records import NewRecord
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("protocol", ["classic", "consumer"]),
+]
+
+READ = 5
+"""Records of the old topic that are processed: an offset in the middle of the new one."""
+NEW = 2 * READ
+
+
+@pytest.fixture
+def consumer(protocol, bootstrap, name):
+    return Consumer(
+        name,
+        bootstrap_servers=bootstrap,
+        group_id=name,
+        group_protocol=protocol,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        request_timeout_ms=2_000,
+        **({"session_timeout_ms": 6_000} if protocol == "consumer" else FAST),
+    )
+
+
+def values(what, count):
+    return [b"%s %d" % (what, n) for n in range(count)]
+
+
+def records(what, count):
+    return [NewRecord(None, value, 1000) for value in values(what, count)]
+
+
+async def delete(bootstrap, name):
+    """Delete the topic, and return when the broker has forgotten it."""
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        assert await admin.delete_topics([name]) == {name: None}
+        with anyio.fail_after(20):
+            while any(topic.name == name for topic in await admin.list_topics()):
+                await anyio.sleep(0.01)
+
+
+async def take(consumer, count):
+    with anyio.fail_after(30):
+        return [(await consumer.getone()).value for _ in range(count)]
+
+
+async def commit_fails(consumer):
+    """The commit is refused, of a topic that is no more, and raised."""
+    with anyio.fail_after(20), pytest.raises(BrokerError) as caught:
+        await consumer.commit()
+    assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def is_untouched(consumer, name):
+    """The new topic is read by the reset policy, and nothing is committed to it before."""
+    with anyio.fail_after(20):
+        assert (await consumer.committed([(name, 0)]))[name, 0] is None
+    assert await take(consumer, NEW) == values(b"new", NEW)
+    with anyio.fail_after(20):
+        await consumer.commit()
+        assert (await consumer.committed([(name, 0)]))[name, 0].offset == NEW
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """Commits wait for this event on their way to the broker."""
+    arrives = anyio.Event()
+    commit = Broker.commit_consumer_group_offsets
+
+    async def commit_late(self, *arguments, **options):
+        await arrives.wait()
+        return await commit(self, *arguments, **options)
+
+    monkeypatch.setattr(Broker, "commit_consumer_group_offsets", commit_late)
+    return arrives
+
+
+async def test_a_commit_in_flight(bootstrap, name, fill, consumer, late):
+    """It leaves before the topic is deleted, and arrives when there is another of its name."""
+    await fill(1, {0: records(b"old", READ)})
+    async with consumer:
+        await take(consumer, READ)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(commit_fails, consumer)
+            await anyio.sleep(0.1)
+            await delete(bootstrap, name)
+            await fill(1, {0: records(b"new", NEW)})
+            late.set()
+        await is_untouched(consumer, name)
+
+
+async def test_a_commit_when_metadata_has_the_new_topic(bootstrap, name, fill, consumer):
+    """The position is of the old one: it was committed by the new one's id."""
+    await fill(1, {0: records(b"old", READ)})
+    async with consumer:
+        await take(consumer, READ)
+        await delete(bootstrap, name)
+        await fill(1, {0: records(b"new", NEW)})
+        await consumer._engine._cluster.refresh()
+        await commit_fails(consumer)
+        await is_untouched(consumer, name)
+
+
+async def test_a_commit_when_metadata_has_no_such_topic(bootstrap, name, fill, consumer):
+    """It went by name, and was repeated until there was another topic of the name."""
+    await fill(1, {0: records(b"old", READ)})
+    async with consumer:
+        await take(consumer, READ)
+        await delete(bootstrap, name)
+        await consumer._engine._cluster.refresh()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(commit_fails, consumer)
+            await anyio.sleep(0.1)
+            await fill(1, {0: records(b"new", NEW)})
+        await is_untouched(consumer, name)
