@@ -27,6 +27,7 @@ from kafkagroup.net import broker as brokers
 from kafkagroup.net import connection as connections
 from kafkagroup.net import driver as drivers
 from kafkagroup.net import engine as engines
+from kafkagroup.net import fetch_response as fetch_responses
 from kafkagroup.net import fetcher as fetchers
 from kafkagroup.net import offsets as group_offsets
 from kafkagroup.net import positions as position_lookups
@@ -175,13 +176,13 @@ def commits_what_it_let_go_of(stack: ExitStack) -> None:
     """An auto-commit reads what to commit, dawdles, and does not look again whose it is."""
 
     def make(commit: Any) -> Any:
-        async def late(self: Any, timeout: float, note: str = "") -> None:
+        async def late(self: Any, timeout: float, *rest: Any) -> None:
             pending = self.delivery.to_commit()
             if pending and self.offsets is not None and not self.draining:
                 await anyio.sleep(0.5)
                 await self.offsets.commit(self.identity, pending, timeout=timeout)
                 return
-            await commit(self, timeout, note)
+            await commit(self, timeout, *rest)
 
         return late
 
@@ -431,14 +432,14 @@ def sticks_to_its_coordinator(stack: ExitStack) -> None:
 @_bug("L6")
 def retries_without_back_off(stack: ExitStack) -> None:
     """What failed is tried again at once."""
-    for module in (coordinated, retry, fetchers):
+    for module in (coordinated, retry, fetch_responses):
         _replace(stack, module, "backoff", lambda *_: 0.0)
 
 
 @_bug("L6")
 def has_no_jitter(stack: ExitStack) -> None:
     """All members come back at the same time."""
-    for module in (coordinated, retry, fetchers):
+    for module in (coordinated, retry, fetch_responses):
         _around(
             stack,
             module,
@@ -678,23 +679,23 @@ def resumes_where_it_was(stack: ExitStack) -> None:
 @_bug("S8", "S7")
 def resets_on_any_fetch_error(stack: ExitStack) -> None:
     """Any error of a fetch is answered by the reset policy."""
-    _replace(stack, fetchers, "remedy", lambda code: remedies.Remedy.RESET)
+    _replace(stack, fetch_responses, "remedy", lambda code: remedies.Remedy.RESET)
 
 
 @_bug("S8")
 def skips_on_a_fetch_error(stack: ExitStack) -> None:
     """A record that cannot be fetched just now is passed over."""
 
-    def make(see_to: Any) -> Any:
+    def make(act_on: Any) -> Any:
         def skipping(self: Any, owned: Any, code: int) -> bool:
             if owned.position == owned.fetch_offset:
                 owned.position += 1
                 owned.fetch_offset += 1
-            return see_to(self, owned, code)
+            return act_on(self, owned, code)
 
         return skipping
 
-    _around(stack, fetchers.Fetcher, "_see_to", make)
+    _around(stack, fetch_responses.ResponseHandler, "_act_on", make)
 
 
 @_bug("S8", "S6")
@@ -874,8 +875,8 @@ def commits_what_is_in_hand(stack: ExitStack) -> None:
     """A record counts as processed when it is handed out."""
 
     def make(read: Any) -> Any:
-        def eager(self: Any, *arguments: Any) -> Any:
-            found = read(self, *arguments)
+        def eager(self: Any, *arguments: Any, **options: Any) -> Any:
+            found = read(self, *arguments, **options)
             for owned in self._hand:
                 owned.processed = owned.position
             return found
@@ -972,8 +973,8 @@ def closes_as_long_as_it_takes(stack: ExitStack) -> None:
     """Closing has no deadline."""
 
     def make(init: Any) -> Any:
-        def patient(self: Any, close_timeout: float) -> None:
-            init(self, 10_000.0)
+        def patient(self: Any, close_timeout: float, *rest: Any) -> None:
+            init(self, 10_000.0, *rest)
 
         return patient
 
