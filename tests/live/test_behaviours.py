@@ -379,7 +379,7 @@ async def test_line_15_an_assignment_of_what_is_not_subscribed_to_is_no_assignme
     network: Network,
 ) -> None:
     """The leader had assigned the old subscription when it changed: nobody is told of it."""
-    told: list[tuple[TopicPartition, ...]] = []
+    told: list[list[TopicPartition]] = []
     async with broker(network, 1) as kafka:
         kafka.create_topic("u")
         kafka.fail(SyncGroupRequest, Delay(2))
@@ -390,7 +390,7 @@ async def test_line_15_an_assignment_of_what_is_not_subscribed_to_is_no_assignme
             await anyio.sleep(5)
             assert c.assignment() == {TopicPartition("u", 0)}
             assert len(kafka.requests(SyncGroupRequest)) == 2
-    assert told == [(TopicPartition("u", 0),)]
+    assert told == [[TopicPartition("u", 0)]]
 
 
 async def test_line_16_the_leader_watches_what_only_others_subscribe_to(network: Network) -> None:
@@ -724,7 +724,7 @@ class Life:
 
     def member(self, who: str) -> Consumer:
         def callback(begin: str, end: str) -> Any:
-            async def call(partitions: tuple[TopicPartition, ...]) -> None:
+            async def call(partitions: list[TopicPartition]) -> None:
                 committed = self.kafka.committed("g", "t")
                 for tp in partitions:
                     self.note(who, begin, tp.partition, committed.get(tp.partition, 0))
@@ -734,7 +734,7 @@ class Life:
 
             return call
 
-        def assigned(partitions: tuple[TopicPartition, ...]) -> None:
+        def assigned(partitions: list[TopicPartition]) -> None:
             consumer = self.consumers[who]
             for tp in consumer.assignment():
                 self.note(who, "assigned", tp.partition, consumer.group_metadata().generation_id)

@@ -206,4 +206,4 @@ async def test_what_another_kind_of_callback_answers_is_of_no_interest(bootstrap
     async with consumer:
         with anyio.fail_after(20):
             assert (await consumer.getone()).offset == 0
-    assert told == [(TopicPartition(name, 0),)]
+    assert told == [[TopicPartition(name, 0)]]

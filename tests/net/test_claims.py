@@ -124,7 +124,7 @@ async def test_a_batch_in_hand_when_the_session_ends_is_lost(
                 with pytest.raises(CommitFailedError, match="ZooKeeper has ended") as caught:
                     await ours.commit()
                 tps = (TopicPartition("t", 0),)
-                assert (caught.value.partitions, lost) == (tps, [tps])
+                assert (caught.value.partitions, lost) == (tps, [list(tps)])
                 await ours.commit()
                 while len(sessions) == 1:
                     await anyio.sleep(0.1)

@@ -38,10 +38,10 @@ class Member:
             *(topics or ("t",)),
             bootstrap_servers="kafka-1",
             group_id="g",
-            on_partitions_assigned=lambda tps: self.story.append(("assigned", tps)),
-            on_partitions_revoked=lambda tps: self.story.append(("revoked", tps)),
+            on_partitions_assigned=lambda tps: self.story.append(("assigned", tuple(tps))),
+            on_partitions_revoked=lambda tps: self.story.append(("revoked", tuple(tps))),
             **{
-                "on_partitions_lost": lambda tps: self.story.append(("lost", tps)),
+                "on_partitions_lost": lambda tps: self.story.append(("lost", tuple(tps))),
                 "enable_auto_commit": False,
                 "heartbeat_interval_ms": 500,
                 **PROTOCOLS[protocol],
