@@ -72,7 +72,8 @@ async def test_what_is_handed_out_is_committed_when_the_application_comes_back(
     await fill(1, {0: values(1, 2, 3)})
     async with grouped(bootstrap, name) as consumer:
         await consumed(consumer, name, 3)
-        assert await committed(bootstrap, name) == {}
+        # A call that nothing had come for yet may have been followed by a commit of the start.
+        assert await committed(bootstrap, name) in ({}, {0: 0})
         assert await consumer.consume(name) == []
         assert await committed(bootstrap, name) == {0: 3}
 
