@@ -531,6 +531,7 @@ class GroupMember(Service):
             retry_backoff_max=config.retry_backoff_max,
             max_retries=config.max_retries,
             lag=self._lag,
+            troubles=self._troubles,
         )
 
     async def _be_member(self, cluster: Cluster, driver: Running) -> None:

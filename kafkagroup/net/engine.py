@@ -312,6 +312,7 @@ class Engine:
                 retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
                 max_retries=options.rebalance_max_retries,
                 lag=session.lag,
+                troubles=session.troubles,
             )
         kind = Driver
         if options.heartbeat_thread:

@@ -12,6 +12,7 @@ from kafkagroup.net.driver import Application, Offer
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.latch import Latch
 from kafkagroup.net.metadata import Node
+from kafkagroup.net.trouble import Troubles
 from kafkagroup.types import TopicPartition
 
 __all__ = ["Membership", "Running"]
@@ -112,6 +113,8 @@ class Membership(Protocol):
         retry_backoff_max: float,
         max_retries: int | None,
         lag: LoopLag,
+        troubles: Troubles,
     ) -> Running:
         """A member that is yet to run. `whole`: its generations exclude each other; otherwise its
-        assignments are partitions, of which each has one owner at a time."""
+        assignments are partitions, of which each has one owner at a time. `troubles` takes what is
+        tried and fails."""

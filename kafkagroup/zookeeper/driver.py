@@ -44,8 +44,10 @@ from kafkagroup.net.driver import Application, Offer, Polls, computed
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.latch import Latch
 from kafkagroup.net.threaded import this_loop
+from kafkagroup.net.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.zookeeper.session import Access, Session
+from kafkagroup.zookeeper.trouble import TroubleReporter
 
 __all__ = ["ZooKeeperDriver"]
 
@@ -53,6 +55,9 @@ logger = logging.getLogger(__name__)
 
 _COMMITTING = frozenset((Phase.MEMBER, Phase.REVOKING))
 """Phases in which claims stand."""
+
+_CONNECTING_INTERVAL = 2.0
+"""Seconds between two looks at whether a session has begun."""
 
 Work = Take | Revoke | Lose | Compute
 
@@ -68,6 +73,7 @@ class ZooKeeperDriver:
         member: Member,
         application: Application,
         lag: LoopLag,
+        troubles: Troubles,
     ) -> None:
         self.member = member
         """The state, readable at any time; only `run` changes it."""
@@ -81,6 +87,7 @@ class ZooKeeperDriver:
         self._paths = paths
         self._application = application
         self._lag = lag
+        self._trouble = TroubleReporter(hosts, member.config.group_id, troubles)
         self._session: Session | None = None
         self._polls = Polls(application, anyio.current_time)
         self._wake_at = float("inf")
@@ -194,6 +201,7 @@ class ZooKeeperDriver:
                 done = Latch()
                 tasks.start_soon(self._serve_application, done)
                 tasks.start_soon(self._watch_polls)
+                tasks.start_soon(self._watch_connecting)
                 self._step(Started(now=anyio.current_time()), tasks)
                 while self.member.phase not in (Phase.LEFT, Phase.FAILED):
                     self._step(await self._next_event(), tasks)
@@ -202,6 +210,7 @@ class ZooKeeperDriver:
                 tasks.cancel_scope.cancel()
         finally:
             self._over = True
+            self._trouble.ended(self.member)
             if self._session is not None:
                 self._session.close()
             for stream in (self._events, self._mailbox, self._work, self._desk):
@@ -222,6 +231,7 @@ class ZooKeeperDriver:
     def _step(self, event: ZooKeeperEvent, tasks: TaskGroup) -> None:
         before = self.member
         self.member, effects = step(before, event)
+        self._trouble.take(before, event)
         if self.member.phase is not before.phase:
             logger.debug(
                 "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
@@ -270,6 +280,17 @@ class ZooKeeperDriver:
             hear=self._hear,
         )
         self._session.open()
+
+    async def _watch_connecting(self) -> None:
+        """Report a session that does not begin: kazoo tries in its thread, and says nothing."""
+        since = anyio.current_time()
+        while True:
+            await anyio.sleep(_CONNECTING_INTERVAL)
+            now = anyio.current_time()
+            if self.member.phase is not Phase.CONNECTING or self._session is None:
+                since = now
+            else:
+                self._trouble.without_session(now, since, self._session.connect_error)
 
     async def _watch_polls(self) -> None:
         await self._polls.run_out(self.member.config.group_id)

@@ -16,6 +16,7 @@ from kafkagroup.net.driver import Application, Offer
 from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.sasl.secret import Secret
 from kafkagroup.net.security import Security
+from kafkagroup.net.trouble import Troubles
 from kafkagroup.zookeeper.driver import ZooKeeperDriver
 from kafkagroup.zookeeper.session import Access
 
@@ -142,6 +143,7 @@ class ZooKeeperMembership:
         retry_backoff_max: float,
         max_retries: int | None,
         lag: LoopLag,
+        troubles: Troubles,
     ) -> ZooKeeperDriver:
         """A member that is yet to run; for `Consumer` and `GroupMember`."""
         config = Config(
@@ -160,4 +162,4 @@ class ZooKeeperMembership:
         hosts, _, chroot = self.hosts.partition("/")
         root = f"/{chroot}".rstrip("/") + self.root
         paths = Paths(root, group_id)
-        return ZooKeeperDriver(hosts, self._access, paths, member, application, lag)
+        return ZooKeeperDriver(hosts, self._access, paths, member, application, lag, troubles)

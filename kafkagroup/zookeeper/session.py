@@ -101,6 +101,8 @@ class Session:
         post: Post,
         hear: Callable[[ZooKeeperEvent], None],
     ) -> None:
+        self.connect_error = ""
+        """Why the last attempt to connect failed; "" where none has. Set in kazoo's thread."""
         self._number = number
         self._paths = paths
         self._name = name
@@ -127,13 +129,18 @@ class Session:
         self._measure()
 
     def _measure(self) -> None:
-        """Learn what timeout was granted. kazoo keeps it to itself, but for the two thirds of it
-        after which silence counts as a broken connection."""
+        """Learn what timeout was granted, or why no connection is made. kazoo keeps it to itself,
+        but for two thirds of the timeout, after which silence counts as a broken connection."""
         connection = self._client._connection
         connect = connection._connect
 
         def measured(*args: Any) -> tuple[float, float]:
-            silence_ms, connect_ms = connect(*args)
+            try:
+                silence_ms, connect_ms = connect(*args)
+            except Exception as error:
+                why = str(error) or type(error).__name__
+                self.connect_error = escaped(f"{args[0]}:{args[-1]}: {why}")
+                raise
             self._granted = silence_ms * 1.5 / 1000
             return silence_ms, connect_ms
 

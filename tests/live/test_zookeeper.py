@@ -3,6 +3,7 @@
 The soak's story of ZooKeeper (tests/soak) is about processes: killed, and frozen.
 """
 
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -26,8 +27,11 @@ from kafkagroup import (
 )
 from kafkagroup.assign import range_assignor, roundrobin_assignor
 from kafkagroup.errors import ErrorCode
+from kafkagroup.member.zookeeper_nodes import Paths
+from kafkagroup.net.threaded import this_loop
 from kafkagroup.testing import EmbeddedKafka, LocalZooKeeper
 from kafkagroup.testing.local import LocalKafkaUnavailable
+from kafkagroup.zookeeper.session import Access, Session
 
 pytestmark = pytest.mark.anyio
 
@@ -58,6 +62,32 @@ def keeper(zookeeper):
     yield client
     client.stop()
     client.close()
+
+
+async def test_why_no_session_begins_is_known_of_each_session():
+    """A warning of it names the cause: kazoo keeps it to itself."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = "{}:{}".format(*closed.getsockname())
+        _, _, post = this_loop()
+        session = Session(
+            1,
+            address,
+            SESSION,
+            Paths("/kafkagroup", "g"),
+            "me",
+            access=Access(),
+            whole=False,
+            post=post,
+            hear=lambda event: None,
+        )
+        session.open()
+        try:
+            await until(lambda: session.connect_error)
+        finally:
+            session.close()
+    assert session.connect_error.startswith(f"{address}: ")
+    assert session.connect_error.endswith("Connection refused")
 
 
 def claims(keeper, group):

@@ -11,6 +11,7 @@ import pytest
 
 from kafkagroup.member.zookeeper_nodes import MemberNode
 from kafkagroup.member.zookeeper_vocabulary import (
+    AskFailed,
     Claim,
     Claimed,
     Confirm,
@@ -39,6 +40,9 @@ class Kindly:
         self, number: int, *_: object, hear: Callable[[object], None], **__: object
     ) -> None:
         self.number = number
+        self.connect_error = ""
+        self.refusal: Exception | None = None
+        """What comes of all that is asked."""
         self.hear = hear
         self.nodes: tuple[MemberNode, ...] = ()
         self.version = 1
@@ -75,6 +79,9 @@ class Kindly:
 
     async def ask(self, ask: Any) -> None:
         answer = partial(self.say, token=ask.token)
+        if self.refusal is not None:
+            answer(AskFailed, error=self.refusal)
+            return
         match ask:
             case Register(member_id=member_id, data=data):
                 self.nodes = (MemberNode(member_id, 1, data),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -9,12 +10,14 @@ import anyio
 import pytest
 from zookeeper.kindly import SESSION, Kindly, kindly
 
-from kafkagroup.errors import CommitFailedError
+from kafkagroup.errors import CommitFailedError, ConnectionLostError
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
 from kafkagroup.net.driver import Offer
+from kafkagroup.net.group_events import GroupEvent, TroubleEnded, TroubleReported
 from kafkagroup.net.lag import LoopLag
+from kafkagroup.net.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.group_log import encode_assignment
 from kafkagroup.zookeeper.access import Access
@@ -65,11 +68,12 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Kindly]:
     return kindly(monkeypatch)
 
 
-def member(application: Stuck) -> ZooKeeperDriver:
+def member(application: Stuck, troubles: Troubles | None = None) -> ZooKeeperDriver:
     config = Config(group_id="g", protocol_type="consumer", name="me", session_timeout=SESSION)
     member = Member(config=config, protocols=(("range", b""),))
     lag = LoopLag("g", SESSION, threaded=False)
-    return ZooKeeperDriver("zk:2181", Access(), Paths("/r", "g"), member, application, lag)
+    paths, troubles = Paths("/r", "g"), troubles or Troubles()
+    return ZooKeeperDriver("zk:2181", Access(), paths, member, application, lag, troubles)
 
 
 async def test_who_is_stuck_leaves_as_soon_as_it_owns_something_again(
@@ -96,6 +100,95 @@ async def test_who_is_stuck_leaves_as_soon_as_it_owns_something_again(
         ("lost", 26),
     ]
     assert driver.expelled
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged since the last call, without for how long it has lasted."""
+    found = [r.getMessage() for r in caplog.records if r.name == "kafkagroup.net.trouble"]
+    caplog.clear()
+    return [line.partition(" s: ")[2].partition(";")[0] or line for line in found]
+
+
+CONNECTING = "connecting, of group g, with ZooKeeper at zk:2181"
+
+
+async def test_a_session_that_does_not_begin_is_warned_of(
+    sessions: list[Kindly], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kafkagroup.net.trouble")
+    events: list[GroupEvent] = []
+    troubles = Troubles(events.append)
+    driver = member(Stuck(), troubles)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(driver.run)
+        await anyio.sleep(9)
+        assert (warned(caplog), troubles.lasting(anyio.current_time())) == ([], [])
+        sessions[0].connect_error = "zk:2181: connection refused"
+        await anyio.sleep(4)
+        cause = f"{CONNECTING}: zk:2181: connection refused"
+        assert warned(caplog) == [cause]
+        assert [str(problem) for problem, _ in troubles.lasting(anyio.current_time())] == [cause]
+        await anyio.sleep(55)
+        assert warned(caplog) == []
+        await anyio.sleep(5)
+        assert warned(caplog) == [cause]
+        sessions[0].begin()
+        await anyio.sleep(1)
+        assert [line.split(", after")[0] for line in warned(caplog)] == [
+            f"{CONNECTING}: works again"
+        ]
+        assert [type(event) for event in events] == [TroubleReported, TroubleEnded]
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_is_asked_in_vain_is_warned_of(
+    sessions: list[Kindly], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also over several sessions: each of them begins, and nothing comes of it."""
+    caplog.set_level(logging.INFO, "kafkagroup.net.trouble")
+    driver = member(Stuck())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(driver.run)
+        begun = 0
+        for second in range(16):
+            await anyio.sleep(1)
+            for session in sessions[begun:]:
+                session.refusal = ConnectionLostError("ZooKeeper: ConnectionLoss")
+                session.begin()
+            begun = len(sessions)
+            if second == 9:
+                assert warned(caplog) == []
+        registering = "registering, of group g, with ZooKeeper at zk:2181"
+        assert warned(caplog) == [f"{registering}: ZooKeeper: ConnectionLoss"]
+        sessions[-1].refusal = None
+        await anyio.sleep(2)
+        assert [line.split(", after")[0] for line in warned(caplog)] == [
+            f"{registering}: works again"
+        ]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_session_that_is_lost_and_does_not_come_back_is_warned_of(
+    sessions: list[Kindly], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kafkagroup.net.trouble")
+    async with owning(member(Stuck()), sessions) as session:
+        session.away_until = float("inf")
+        await anyio.sleep(SESSION + 5)
+        assert warned(caplog) == []
+        await anyio.sleep(10)
+        assert warned(caplog) == [f"{CONNECTING}: no server answers"]
+
+
+async def test_trouble_ends_with_the_membership(sessions: list[Kindly]) -> None:
+    troubles = Troubles()
+    driver = member(Stuck(), troubles)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(driver.run)
+        await anyio.sleep(20)
+        assert troubles.open
+        driver.leave("done")
+    assert not troubles.open
 
 
 @asynccontextmanager

@@ -1,0 +1,92 @@
+"""Reports what makes no progress with ZooKeeper: sessions that do not begin, requests that fail."""
+
+from __future__ import annotations
+
+from kafkagroup.member.zookeeper_state import Member, Phase
+from kafkagroup.member.zookeeper_vocabulary import (
+    AskFailed,
+    Claimed,
+    Confirmed,
+    MembersRead,
+    Registered,
+    Released,
+    SessionEstablished,
+    ZooKeeperEvent,
+)
+from kafkagroup.net.trouble import Problem, Troubles
+
+__all__ = ["TroubleReporter"]
+
+_CONNECTING = "connecting"
+_REGISTERING = "registering"
+_READING = "reading the list of members"
+_CONFIRMING = "confirming the session"
+_CLAIMING = "claiming and releasing partitions"
+
+_ADVICE = (
+    "check that a majority of its servers is up, and that names, ports and firewalls lead this"
+    " client to them"
+)
+
+
+class TroubleReporter:
+    """Reports the troubles of one member."""
+
+    def __init__(self, hosts: str, group_id: str, troubles: Troubles) -> None:
+        self._hosts = hosts
+        self._group_id = group_id
+        self._troubles = troubles
+
+    def without_session(self, now: float, since: float, cause: str) -> None:
+        """Report that no session has begun since a time."""
+        self._failed(_CONNECTING, now, cause or "no server answers", since)
+
+    def take(self, member: Member, event: ZooKeeperEvent) -> None:
+        """Report what an event says of what was asked. `member`: before the event."""
+        match event:
+            case SessionEstablished():
+                self._succeeded(_CONNECTING, event.now)
+            case Registered():
+                self._succeeded(_REGISTERING, event.now)
+            case MembersRead():
+                self._succeeded(_READING, event.now)
+            case Confirmed():
+                self._succeeded(_CONFIRMING, event.now)
+            case Claimed() | Released():
+                self._succeeded(_CLAIMING, event.now)
+            case AskFailed(token=token, error=error):
+                if token == member.confirming:
+                    self._failed(_CONFIRMING, event.now, str(error), member.confirm_sent)
+                elif (what := _asked(member, token)) is not None:
+                    self._failed(what, event.now, str(error), event.now)
+
+    def ended(self, member: Member) -> None:
+        """Forget all that is reported of a member that has left or failed."""
+        if member.phase in (Phase.LEFT, Phase.FAILED):
+            for what in (_CONNECTING, _REGISTERING, _READING, _CONFIRMING, _CLAIMING):
+                self._troubles.forget(self._key(what))
+
+    def _failed(self, what: str, now: float, cause: str, since: float) -> None:
+        problem = Problem(
+            subject=f"{what}, of group {self._group_id}, with ZooKeeper at {self._hosts}",
+            cause=cause,
+            advice=_ADVICE,
+        )
+        self._troubles.failed(self._key(what), now, problem, since=since)
+
+    def _succeeded(self, what: str, now: float) -> None:
+        if self._troubles.open:
+            self._troubles.succeeded(self._key(what), now)
+
+    def _key(self, what: str) -> tuple[str, str]:
+        return f"ZooKeeper group {self._group_id}", what
+
+
+def _asked(member: Member, token: int) -> str | None:
+    """What a token was given to; None for what is not waited for any more."""
+    tokens = {
+        member.registering: _REGISTERING,
+        member.reading: _READING,
+        member.asking: _CLAIMING,
+    }
+    return tokens.get(token)
