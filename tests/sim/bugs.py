@@ -1466,6 +1466,28 @@ def leaves_before_its_time(stack: ExitStack) -> None:
     _around(stack, subscribers.Subscriber, "poll_due", make)
 
 
+@_bug("L9", "S10")
+def takes_only_deliveries_for_polls(stack: ExitStack) -> None:
+    """Waiting for records in the client does not restart the poll timer, receiving them does."""
+
+    def waiting(wait: Any) -> Any:
+        async def forgotten(self: Any, *arguments: Any) -> float:
+            before = self._session.last_poll
+            try:
+                now: float = await wait(self, *arguments)
+            finally:
+                self._session.last_poll = before
+            return now
+
+        return forgotten
+
+    def timing(due: Any) -> Any:
+        return lambda self, _: due(self, self._session.last_poll)
+
+    _around(stack, readers.Reader, "_wait", waiting)
+    _around(stack, subscribers.Subscriber, "poll_due", timing)
+
+
 @_bug("L6")
 def rejoins_at_once_when_it_is_refused(stack: ExitStack) -> None:
     """A join that was refused is followed by the next without a pause."""
@@ -1490,3 +1512,18 @@ def pauses_in_lockstep_before_it_rejoins(stack: ExitStack) -> None:
         "backoff",
         lambda backoff: lambda attempt, first, most, _: backoff(attempt, first, most, 0.5),
     )
+
+
+@_bug("L6")
+def pauses_for_milliseconds_before_it_rejoins(stack: ExitStack) -> None:
+    """The pause before a join that is repeated is too short, and does not grow."""
+
+    def make(back_off: Any) -> Any:
+        def hasty(self: Any, *error: Any) -> None:
+            back_off(self, *error)
+            if self.member.phase in (Phase.UNJOINED, Phase.JOINING, Phase.SYNCING):
+                self._set(retry_at=self.now + 0.005)
+
+        return hasty
+
+    _around(stack, _Step, "_back_off", make)
