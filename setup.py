@@ -73,12 +73,19 @@ class BuildExt(build_ext):
         except Exception as error:  # compilers fail in ways of their own
             say_not(f"the compiler failed: {error}")
             self.extensions = []
-        if not self.extensions:
-            # Those of another time would be found, and taken for what the sources are now.
-            for name in SOURCES:
-                Path(self.get_ext_fullpath(module(name))).unlink(missing_ok=True)
-        if self.inplace or self.editable_mode:
-            remember(self.get_ext_filename(""), bool(self.extensions))
+        ending, in_place = self.get_ext_filename(""), self.inplace or self.editable_mode
+        clear(Path() if in_place else Path(self.build_lib), ending, bool(self.extensions))
+        if in_place:
+            remember(ending, bool(self.extensions))
+
+
+def clear(root: Path, ending: str, compiled: bool) -> None:
+    """Remove the compiled modules that were not compiled now. Python takes a compiled module before
+    its source, also where that is compiled no longer: the old one would hide the new source."""
+    kept = {Path(root, name).with_suffix(ending) for name in SOURCES} if compiled else set()
+    for old in Path(root, "kafkagroup").rglob(f"*{ending}"):
+        if old not in kept:
+            old.unlink()
 
 
 def remember(ending: str, compiled: bool) -> None:

@@ -243,7 +243,8 @@ _HOMES = {
 
 
 def _check_compiled() -> None:
-    """Refuse modules that were compiled in place from other sources than those beside them.
+    """Refuse modules that were compiled in place from other sources than those beside them, and
+    those of sources that are compiled no longer.
 
     Python takes a compiled module before its source, however old: edits would be without effect,
     and without a word. Only source trees have the list; see setup.py.
@@ -257,10 +258,25 @@ def _check_compiled() -> None:
     from importlib.machinery import EXTENSION_SUFFIXES
     from zlib import crc32
 
-    for ending, name, crc in made:
-        with open(os.path.join(os.path.dirname(here), name), "rb") as source:
-            if ending == EXTENSION_SUFFIXES[0] and crc32(source.read()) != int(crc):
-                raise ImportError(f"{name} has changed since it was compiled; run `make compile`")
+    # Those of other Pythons do no harm, and may be of sources that are there no longer.
+    made = [line for line in made if line[0] == EXTENSION_SUFFIXES[0]]
+    top = os.path.dirname(here)
+    for _, name, crc in made:
+        try:
+            with open(os.path.join(top, name), "rb") as source:
+                fresh = crc32(source.read()) == int(crc)
+        except FileNotFoundError:
+            fresh = False
+        if not fresh:
+            raise ImportError(f"{name} has changed since it was compiled; run `make compile`")
+    listed = {os.path.join(top, name).removesuffix(".py") for _, name, _ in made}
+    for directory, subdirectories, files in os.walk(here):
+        subdirectories[:] = [name for name in subdirectories if name != "__pycache__"]
+        for file in files:
+            if file.endswith(EXTENSION_SUFFIXES[0]):
+                path = os.path.join(directory, file)
+                if path.removesuffix(EXTENSION_SUFFIXES[0]) not in listed:
+                    raise ImportError(f"{path} is of an older build; run `make compile`")
 
 
 if os.environ.get("KAFKAGROUP_PURE"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -100,3 +102,67 @@ def test_a_module_compiled_from_another_source_is_refused(tree: Path) -> None:
     assert run(program, tree, KAFKAGROUP_PURE="1").stdout == "fine\n"
     listed.write_text(".another-python.so kafkagroup/_record.py 1\n")
     assert run(program, tree).stdout == "fine\n"
+
+
+def sources(setup: Path) -> list[str]:
+    return re.findall(r'^    "(kafkagroup/.*\.py)",$', setup.read_text("utf-8"), re.MULTILINE)
+
+
+def test_a_compiled_module_that_no_build_lists_is_refused(tree: Path) -> None:
+    """A module that is compiled no longer stays where it was, and would hide its source."""
+    program = "import kafkagroup; print('fine')"
+    listed = tree / "kafkagroup" / "_in_place.txt"
+    listed.write_text("")
+    stale = tree / "kafkagroup" / "net" / f"subscriber{EXTENSION_SUFFIXES[0]}"
+    stale.write_bytes(b"of another time")
+    done = run(program, tree)
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: {stale} is of an older build; run `make compile`"
+    )
+    assert run(program, tree, KAFKAGROUP_PURE="1").stdout == "fine\n"
+    stale.rename(stale.with_name("subscriber.another-python.so"))
+    assert run(program, tree).stdout == "fine\n"
+    # What other Pythons have compiled is none of its business, though the source is gone since.
+    listed.write_text(".another-python.so kafkagroup/gone.py 1\n")
+    assert run(program, tree).stdout == "fine\n"
+    listed.write_text(f"{EXTENSION_SUFFIXES[0]} kafkagroup/gone.py 1\n")
+    assert "kafkagroup/gone.py has changed since it was compiled" in run(program, tree).stderr
+
+
+@pytest.mark.parametrize("compiles", [True, False], ids=["compiled", "asked for none"])
+def test_building_in_place_removes_what_is_compiled_no_longer(tree: Path, compiles: bool) -> None:
+    """After a pull, `types` was no longer compiled, and its old module hid the new source."""
+    if compiles and not kafkagroup.__compiled__:
+        pytest.skip("NOT TESTED, compiling in place: kafkagroup is not compiled here")
+    setup = tree / "setup.py"
+    one, *others = sources(setup)
+    text = setup.read_text("utf-8")
+    for name in others:  # one says as much as all, and compiles in seconds
+        text = text.replace(f'    "{name}",\n', "")
+    setup.write_text(text, "utf-8")
+    for name in ("types", "net/subscriber", "wire/gone"):
+        (tree / "kafkagroup" / f"{name}{EXTENSION_SUFFIXES[0]}").write_bytes(b"of another time")
+    foreign = tree / "kafkagroup" / "types.another-python.so"
+    foreign.write_bytes(b"of another Python")
+    subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
+        cwd=tree,
+        env={**os.environ, **({} if compiles else {"KAFKAGROUP_PURE": "1"})},
+        capture_output=True,
+        check=True,
+    )
+    compiled = (tree / one).with_suffix(EXTENSION_SUFFIXES[0])
+    kept = {foreign, compiled} if compiles else {foreign}
+    assert set((tree / "kafkagroup").rglob("*.so")) == kept
+    program = "import kafkagroup.types; print(kafkagroup.types.__file__)"
+    assert run(program, tree).stdout == f"{tree / 'kafkagroup' / 'types.py'}\n"
+
+
+def test_every_listed_module_is_compiled() -> None:
+    """One that is left out runs as Python, and is only slower: nothing else would tell."""
+    if not kafkagroup.__compiled__:
+        pytest.skip("NOT TESTED, which modules are compiled: none is")
+    names = [name.removesuffix(".py").replace("/", ".") for name in sources(ROOT / "setup.py")]
+    assert len(names) > 3
+    files = {name: importlib.import_module(name).__file__ or "" for name in names}
+    assert [name for name in names if not files[name].endswith(EXTENSION_SUFFIXES[0])] == []
