@@ -45,12 +45,10 @@ CLIENTS: Mapping[str, str] = {
 
 PERCENTS = (50, 99)
 
-PAIR = ("kafkagroup async for", "aiokafka async for")
-"""Ours, and the peer that it promises to be no later than: the other one that lives in an event
-loop. librdkafka decodes in threads of C, and its application blocks in `poll`."""
+OURS = "kafkagroup async for"
 
 NO_LATER = Target(50, 1.0)
-"""Of the peer's in the same round."""
+"""Of each of the others' in the same round: the lowest of the Python clients."""
 
 _MOST_TURN = 10.0
 """Seconds of a turn, at most."""
@@ -80,15 +78,18 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
                 Figure(what=what, client=client, values=values)
                 for client, values in of_client.items()
             ]
-            ours, peer = (of_client[client] for client in PAIR)
-            figures.append(
+            figures += [
                 Figure(
-                    what=f"{rate:,} records/s: times {PAIR[1]}'s {name}",
-                    client=PAIR[0],
-                    values=tuple(one / other for one, other in zip(ours, peer, strict=True)),
+                    what=f"{rate:,} records/s: times {peer}'s {name}",
+                    client=OURS,
+                    values=tuple(
+                        one / other for one, other in zip(of_client[OURS], values, strict=True)
+                    ),
                     target=NO_LATER,
                 )
-            )
+                for peer, values in of_client.items()
+                if peer != OURS
+            ]
     return figures
 
 
