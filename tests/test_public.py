@@ -182,7 +182,7 @@ def test_importing_it_imports_nothing_heavy() -> None:
     packages = {"anyio._core", "anyio._core._exceptions", "cramjam", "cramjam.cramjam"}
     assert set(others.split()) - {"cython_runtime"} <= LIBRARY | packages
     assert ours.split() == [
-        f"kafkagroup.net.{name}" for name in ("service", "session", "subscriber")
+        f"kafkagroup.net.{name}" for name in ("service", "session", "slices", "subscriber")
     ]
     # The words of the other protocol, as the driver knows both; its step is for who asks for it.
     assert steps.split() == [

@@ -94,6 +94,9 @@ class OwnedPartition(Progress):
 
     def is_made_anew(self, topic_id: UUID) -> bool:
         """Whether the topic was deleted, and what has its name now is another."""
+        # Asked before each fetch, and UUIDs are compared in Python: nearly always it is the same.
+        if self.topic_id is topic_id:
+            return False
         return NO_ID not in (self.topic_id, topic_id) and self.topic_id != topic_id
 
     def add(self, batches: list[RecordBatch]) -> None:

@@ -6,7 +6,7 @@ connection's requests in order: a parked JoinGroup or a long Fetch blocks what i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +21,7 @@ from kafkagroup.errors import (
     TransportError,
     escaped,
 )
+from kafkagroup.net.clock import loop_clock
 from kafkagroup.net.connection import BrokerConnection
 from kafkagroup.net.options import ClientOptions
 from kafkagroup.net.trouble import PATIENCE, Problem, Troubles
@@ -277,9 +278,11 @@ class Broker:
         timeout: float | None = None,
         highest: int | None = None,
         keeps: float | None = None,
+        on_answer: Callable[[R], None] | None = None,
     ) -> R:
         """Send any request; answer its answer, error codes and all. `keeps`: seconds that the
         broker may rightly take; None for what `timeout` has beyond the request timeout.
+        `on_answer` as of `BrokerConnection.request`.
 
         Raises: TransportError, RemoteProtocolError, UnsupportedVersionError.
         """
@@ -291,7 +294,11 @@ class Broker:
         connection = await self._audible(connection_id)
         try:
             answer = await connection.request(
-                request, timeout=timeout, highest=highest, late_after=PATIENCE + keeps
+                request,
+                timeout=timeout,
+                highest=highest,
+                late_after=PATIENCE + keeps,
+                on_answer=on_answer,
             )
         except RequestTimeoutError as error:
             started = anyio.current_time() - timeout
@@ -366,7 +373,8 @@ class Broker:
         # KIP-219: the broker answers first and throttles after; it counts on us to hold back.
         throttle = min(getattr(answer, "throttle_time_ms", 0) / 1000, _MAX_THROTTLE)
         if throttle > 0:
-            self._silence.until = max(self._silence.until, anyio.current_time() + throttle)
+            # No task may run here, and anyio may ask for one to know which loop it is.
+            self._silence.until = max(self._silence.until, loop_clock()() + throttle)
 
     # ------------------------------------------------------------ records
 

@@ -3,14 +3,17 @@
 A plain socket is read and written by ourselves, beside the stream that it belongs to and that only
 closes it: the bytes of records go from the kernel to the buffer that they are read from, and
 nowhere else; and a request is the kernel's before whoever sends it waits, without a task for it.
+On asyncio the loop itself calls what reads the socket: a task would run a turn of the loop later.
 What goes through TLS, or through a stream that is no socket, is copied once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
@@ -19,9 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel"]
 
+T = TypeVar("T")
+
 _SHORT = 4096
 """Bytes: after fewer there is hardly ever more to read yet, and looking takes longer than waiting
 for a socket that has something."""
+
+_A_TURN = 65_536
+"""Bytes after which a room that was filled is looked at in another turn of the loop."""
 
 
 class Channel:
@@ -44,11 +52,61 @@ class Channel:
             self._socket = stream.extra(SocketAttribute.raw_socket).dup()
             self._socket.setblocking(False)
 
-    async def into(self, room: memoryview) -> int:
-        """Write bytes to `room`, at least one; answer how many.
+    async def receive(self, room: Callable[[], memoryview], take: Callable[[int], T | None]) -> T:
+        """Write bytes to `room`, at least one at a time, and call `take` with how many, until that
+        returns something; return it.
 
-        Raises: anyio.EndOfStream, OSError, what the stream raises.
+        Raises: anyio.EndOfStream, OSError, what the stream or `take` raises.
         """
+        if self._socket is not None:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                pass  # trio
+            else:
+                return await self._receive_in_callbacks(loop, self._socket, room, take)
+        while True:
+            with room() as view:
+                count = await self._into(view)
+            if (taken := take(count)) is not None:
+                return taken
+
+    async def _receive_in_callbacks(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        source: socket.socket,
+        room: Callable[[], memoryview],
+        take: Callable[[int], T | None],
+    ) -> T:
+        end: asyncio.Future[T] = loop.create_future()
+
+        def read() -> None:
+            came = 0
+            try:
+                while not end.done():
+                    with room() as view:
+                        most = min(len(view), self._most)
+                        count = source.recv_into(view, most)
+                    if not count:
+                        raise anyio.EndOfStream
+                    if (taken := take(count)) is not None:
+                        end.set_result(taken)
+                    came += count
+                    if count < most or came >= _A_TURN:
+                        return
+            except BlockingIOError:
+                return
+            except Exception as error:
+                end.set_exception(error)
+
+        loop.add_reader(source, read)
+        try:
+            return await end
+        finally:
+            loop.remove_reader(source)
+
+    async def _into(self, room: memoryview) -> int:
+        """Write bytes to `room`, at least one; answer how many."""
         most = min(len(room), self._most)
         if self._socket is None:
             data = await self._stream.receive(most)

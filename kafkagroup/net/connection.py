@@ -1,14 +1,14 @@
 """One socket to one broker: pipelined requests, each with a deadline of its own.
 
-Only the reader task reads, and what the kernel does not take at once only the writer task writes,
-so cancelling a request can never leave half a frame on the wire. There is a writer while there is
-something to write, and for good where that comes often: a connection that is hardly used costs one
-task. A request that is given up on (cancelled) keeps its correlation id until its answer has come
-and been dropped; one that times out closes the connection, as a broker answers in order and
-whatever is behind it would wait too. So does one that was given up on, as soon as something else is
-asked after its deadline: callers that always give up first would keep a dead connection for ever.
-Where the broker's sessions end, the connection renews its own in time: new requests wait meanwhile,
-those in flight are answered first (KIP-368).
+Only the reader task reads, or on asyncio the loop while that task waits, and what the kernel does
+not take at once only the writer task writes, so cancelling a request can never leave half a frame
+on the wire. There is a writer while there is something to write, and for good where that comes
+often: a connection that is hardly used costs one task. A request that is given up on (cancelled)
+keeps its correlation id until its answer has come and been dropped; one that times out closes the
+connection, as a broker answers in order and whatever is behind it would wait too. So does one that
+was given up on, as soon as something else is asked after its deadline: callers that always give up
+first would keep a dead connection for ever. Where the broker's sessions end, the connection renews
+its own in time: new requests wait meanwhile, those in flight are answered first (KIP-368).
 """
 
 from __future__ import annotations
@@ -97,9 +97,10 @@ def _ignore_late(_: type[Request[Any]], sent: float) -> None:
 class _Waiting:
     """One request that somebody waits for."""
 
+    on_answer: Callable[[Any], None] | None = None
     done: Latch = field(factory=Latch)
     answer: object = None
-    error: KafkaGroupError | None = None
+    error: Exception | None = None
 
 
 class BrokerConnection:
@@ -128,6 +129,8 @@ class BrokerConnection:
         self._quick = 0
         """Writes in a row that came soon after the one before."""
         self._error: KafkaGroupError | None = None
+        self._heard = False
+        """Whether anything came behind the broker's versions."""
         self._clock = loop_clock()
         self._tasks: TaskGroup | None = None
         """Set while it runs."""
@@ -189,17 +192,21 @@ class BrokerConnection:
         timeout: float,
         highest: int | None = None,
         late_after: float = math.inf,
+        on_answer: Callable[[R], None] | None = None,
     ) -> R:
         """Send a request in the best common version, at most `highest`; answer its answer. After
-        each `late_after` seconds without one `late` is called.
+        each `late_after` seconds without one `late` is called. `on_answer` is called with the
+        answer, in the shape of its version, when it has come and before any task runs.
 
         Raises: RequestTimeoutError, ConnectionLostError, UnsupportedVersionError,
-        RemoteProtocolError when the broker breaks the protocol while it waits.
+        RemoteProtocolError when the broker breaks the protocol while it waits; what `on_answer`
+        raises.
         """
         version = self._protocol.choose_version(type(request), highest)
         if self._renewed is not None:
             timeout = await self._wait_renewed(timeout)
-        answer = await self._request(fold(request, version), version, timeout, late_after)
+        folded = fold(request, version)
+        answer = await self._request(folded, version, timeout, late_after, on_answer)
         return unfold(request, answer, version)
 
     async def send_only(self, request: Request[Any], *, highest: int | None = None) -> None:
@@ -307,14 +314,19 @@ class BrokerConnection:
     # ------------------------------------------------------------ the stream
 
     async def _request(
-        self, request: Request[R], version: int, timeout: float, late_after: float = math.inf
+        self,
+        request: Request[R],
+        version: int,
+        timeout: float,
+        late_after: float = math.inf,
+        on_answer: Callable[[R], None] | None = None,
     ) -> R:
         now = self._clock()
         if self._given_up and min(self._given_up.values()) <= now:
             self._time_out("a request that was given up on")
         self._raise_if_closed()
         correlation_id = self._send(request, version)
-        waiting = self._waiting[correlation_id] = _Waiting()
+        waiting = self._waiting[correlation_id] = _Waiting(on_answer)
         try:
             deadline, late_at = now + timeout, now + late_after
             while late_at < deadline and not await waiting.done.wait(late_at):
@@ -398,15 +410,14 @@ class BrokerConnection:
                 await anyio.aclose_forcefully(self._stream)
 
     async def _read_all(self) -> None:
-        heard = False
         while True:
             try:
-                with self._protocol.room() as room:
-                    count = await self._channel.into(room)
-                heard = heard or bool(self._protocol.broker_versions)
-                await self._take(count)
+                # Nothing is read while these are decoded: what is behind them is delivered after.
+                await self._deliver_large(
+                    await self._channel.receive(self._protocol.room, self._take)
+                )
             except anyio.EndOfStream:
-                hint = "" if heard else self._hint()
+                hint = "" if self._heard else self._hint()
                 self._fail(ConnectionLostError(f"{self._name}: closed by the broker{hint}"))
                 return
             except _BROKEN as error:
@@ -419,15 +430,22 @@ class BrokerConnection:
                 error.__context__ = None
                 self._fail(error.with_traceback(None))
                 return
-            if self._answered is not None and not self._protocol.in_flight:
-                self._answered.set()
 
-    async def _take(self, count: int) -> None:
-        """Deliver the answers that `count` more bytes complete. Raises: RemoteProtocolError."""
-        # In a function of its own, or the last answer stayed, with its records, until the next.
-        for answer in self._protocol.received(count):
+    def _take(self, count: int) -> list[Answer | LargeAnswer] | None:
+        """Deliver the answers that `count` more bytes complete; return the first that is large and
+        those behind it. Raises: RemoteProtocolError."""
+        self._heard = self._heard or bool(self._protocol.broker_versions)
+        answers = self._protocol.received(count)
+        for n, answer in enumerate(answers):
             if isinstance(answer, LargeAnswer):
-                # Nothing more is read meanwhile: the answers behind it are delivered after it.
+                return answers[n:]
+            self._deliver(answer)
+        return None
+
+    async def _deliver_large(self, answers: list[Answer | LargeAnswer]) -> None:
+        # In a function of its own, or the last answer stayed, with its records, until the next.
+        for answer in answers:
+            if isinstance(answer, LargeAnswer):
                 self._deliver(await self._options.run_in_thread(answer.decode))
             else:
                 self._deliver(answer)
@@ -439,7 +457,14 @@ class BrokerConnection:
         # failure before the waiter runs must not overwrite an answer that came.
         if waiting := self._waiting.pop(answer.correlation_id, None):
             waiting.answer = answer.message
+            if waiting.on_answer is not None:
+                try:
+                    waiting.on_answer(answer.message)
+                except Exception as error:
+                    waiting.error = error
             waiting.done.set()
+        if self._answered is not None and not self._protocol.in_flight:
+            self._answered.set()
 
     async def _write_all(self) -> None:
         while self._outgoing:

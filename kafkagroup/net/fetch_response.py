@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable
-
-import anyio
+from collections.abc import Callable, Generator
 
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
@@ -70,8 +68,8 @@ class ResponseHandler:
         self._on_source_changed()  # the task of the leader may not expect it
         return True
 
-    async def read(self, tp: TopicPartition, data: PartitionData) -> Found:
-        """Return the batches that came for one partition, and let others run in between."""
+    def read(self, tp: TopicPartition, data: PartitionData) -> Generator[None, None, Found]:
+        """Return the batches that came for one partition; yield where other tasks may run."""
         aborted = data.aborted_transactions if self._options.isolation_level else None
         transactions = AbortedTransactions(aborted or ())
         batches: list[RecordBatch] = []
@@ -91,7 +89,7 @@ class ResponseHandler:
                     break
                 if len(batches) % _SLICE == 0 or self._clock() - since > _BUDGET:
                     # One response has room for a million of them.
-                    await anyio.sleep(0)  # noqa: ASYNC115 - anyio.lowlevel takes an import
+                    yield
                     since = self._clock()
         except DecodeError as error:
             return batches, error

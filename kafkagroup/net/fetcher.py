@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from uuid import UUID
 
@@ -35,6 +35,7 @@ from kafkagroup.net.fetch_response import ResponseHandler
 from kafkagroup.net.latch import Latch
 from kafkagroup.net.metadata import Node
 from kafkagroup.net.retry import Pauses
+from kafkagroup.net.slices import Slices
 from kafkagroup.net.trouble import Problem
 from kafkagroup.net.validation import is_doubtful
 from kafkagroup.options import ConsumerOptions
@@ -50,6 +51,9 @@ _BUDGET = 0.001
 _SMALL = 65_536
 """Bytes of records that the application goes through in less time than a request takes: for more,
 the next request is sent first, so that the broker works meanwhile."""
+_Taking = Generator[None, None, tuple[bool, bool]]
+"""Takes one response, and yields where other tasks may run. Returns whether metadata has turned out
+to be stale, and whether nothing came at all, no error either."""
 _LONGEST_WAIT = 5.0
 """Seconds that a broker may hold a long poll, where nothing has come for a while."""
 _LEAST_TO_EXTEND = 0.5
@@ -298,15 +302,20 @@ class Fetcher:
         """Fetch up to `room` bytes, for which the broker waits up to `wait` seconds; return whether
         metadata has turned out to be stale, and whether nothing came at all, no error either."""
         part = session.request(*self._entries(ready))
-        fetch = self._long_polls[node.node_id, lane] = self._in_flight(ready)
+        key = (node.node_id, lane)
+        fetch = self._long_polls[key] = self._in_flight(ready)
+
+        def take(response: FetchResponse) -> _Taking:
+            del self._long_polls[key]
+            session.answered(response.session_id, response.error_code)
+            if FetchSession.is_session_error(response.error_code) and not part.full:
+                return False, False
+            return (yield from self._take(fetch, response, ready, session.ends, node))
+
         try:
-            response = await self._send(node, _connection(lane), ready, part, room, wait)
+            return await self._send(node, _connection(lane), ready, part, room, wait, take)
         finally:
-            del self._long_polls[node.node_id, lane]
-        session.answered(response.session_id, response.error_code)
-        if FetchSession.is_session_error(response.error_code) and not part.full:
-            return False, False
-        return await self._take(fetch, response, ready, session.ends, node)
+            self._long_polls.pop(key, None)
 
     # ------------------------------------------------------------ immediate fetches
 
@@ -366,8 +375,8 @@ class Fetcher:
                 self._note_use(immediate)
                 part = sessionless(*self._entries(ready))
                 fetch = self._in_flight(ready)
-                response = await self._send(node, _IMMEDIATE, ready, part, room, 0.0)
-                stale, empty = await self._take(fetch, response, ready, {}, node)
+                take = partial(self._take, fetch, ready=ready, ends={}, node=node)
+                stale, empty = await self._send(node, _IMMEDIATE, ready, part, room, 0.0, take)
                 schedule.on_response(fetch, ready, self._clock(), empty=empty)
                 if stale:
                     await self._cluster.refresh()
@@ -429,41 +438,55 @@ class Fetcher:
         part: SessionRequest,
         room: int,
         wait: float,
-    ) -> FetchResponse:
-        """Send a fetch of up to `room` bytes; return the response."""
+        take: Callable[[FetchResponse], _Taking],
+    ) -> tuple[bool, bool]:
+        """Send a fetch of up to `room` bytes, and `take` the response; return what that returns."""
+        taking: Slices[tuple[bool, bool]] | None = None
+
+        def begin(response: FetchResponse) -> None:
+            # As it comes: the application, which is woken here, then runs before the task below,
+            # and has its records before the next request is made and sent. That takes longer than
+            # all else between the socket and the application.
+            nonlocal taking
+            taking = Slices(take(response))
+            taking.do_one()
+
         coming = min(room, len(ready) * self._options.max_partition_fetch_bytes)
         self._room.asked(coming)
         try:
-            return await self._cluster.broker(node).request(
+            await self._cluster.broker(node).request(
                 fetch_request(part, self._options, max_bytes=room, wait=wait),
                 connection_id=connection_id,
                 timeout=self._cluster.options.request_timeout + wait,
                 highest=None if part.by_id else HIGHEST_BY_NAME,
+                on_answer=begin,
             )
         finally:
             self._room.answered(coming)
             self.made_room()  # another connection may have waited for it
+        assert taking is not None  # answered
+        return await taking.do_rest()
 
-    async def _take(
+    def _take(
         self,
         fetch: FetchInFlight,
         response: FetchResponse,
         ready: list[OwnedPartition],
         ends: dict[TopicPartition, int],
         node: Node,
-    ) -> tuple[bool, bool]:
-        """Take a response, and note in `ends` where the logs end; return whether metadata has
-        turned out to be stale, and whether nothing came at all, no error either."""
+    ) -> _Taking:
+        """Take a response, and note in `ends` where the logs end."""
         if response.error_code:
             broker = self._cluster.broker(node)
             raise TransportError(f"{broker}: {BrokerError(response.error_code)}")
         stale, empty, came = False, True, 0
         unread, since = self._delivery.unread_bytes, self._clock()
-        names = {t.topic_id: name for name, t in self._cluster.metadata.topics.items()}
+        topics = self._cluster.metadata.topics
+        names = {topics[t].topic_id: t for t in {o.tp.topic for o in ready} if t in topics}
         for tp, data in partitions_of(response, names):
             if self._clock() - since > _BUDGET:
                 # Checked for damage in one go, 50 MB would keep the loop for more than 10 ms.
-                await anyio.sleep(0)  # noqa: ASYNC115 - anyio.lowlevel takes an import of its own
+                yield
                 since = self._clock()
             empty &= not (data.records or data.error_code)
             if not data.error_code:
@@ -474,7 +497,7 @@ class Fetcher:
             # KIP-951: an error that names the new leader needs no look at the metadata.
             if data.error_code and self._cluster.take_leader(tp, data.current_leader, response):
                 continue
-            found = await self._responses.read(tp, data)
+            found = yield from self._responses.read(tp, data)
             # Others ran meanwhile: the position may have moved.
             if fetch.find(tp) is owned:
                 stale |= self._responses.take(owned, data, found, node.node_id)
@@ -483,12 +506,10 @@ class Fetcher:
             owned.end = ends.get(owned.tp, owned.end)
         if came:
             self._room.arrived(unread)
+        if came > _SMALL:
+            yield  # to the task that sends the next request before the application runs
         if not empty:
             self._arrived()
-        if came and not unread and came <= _SMALL:
-            # The application waits: it gets these now, not after the next request was made and
-            # sent, which takes longer than all else between the socket and the application.
-            await anyio.sleep(0)  # noqa: ASYNC115 - as above
         return stale, empty
 
     # ------------------------------------------------------------ failures

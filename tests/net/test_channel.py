@@ -3,6 +3,7 @@ a socket of our own or not."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -36,13 +37,18 @@ async def connected() -> AsyncIterator[tuple[SocketStream, ByteStream]]:
         yield stream, peer
 
 
+async def into(channel: Channel, room: memoryview) -> int:
+    """Receive once; return how many bytes."""
+    return await channel.receive(lambda: room[:], lambda count: count)
+
+
 async def read(channel: Channel, size: int) -> bytes:
     data = bytearray(size)
     filled = 0
     with anyio.fail_after(5):
         while filled < size:
             with memoryview(data) as view, view[filled:] as room:
-                filled += await channel.into(room)
+                filled += await into(channel, room)
     return bytes(data)
 
 
@@ -59,8 +65,8 @@ async def test_no_more_is_read_than_is_asked_for_or_there_is_room_for() -> None:
     async with connected() as (stream, peer):
         await peer.send(b"abcdefgh")
         channel = Channel(stream, 3)
-        assert await channel.into(memoryview(bytearray(100))) == 3
-        assert await channel.into(memoryview(bytearray(2))) == 2
+        assert await into(channel, memoryview(bytearray(100))) == 3
+        assert await into(channel, memoryview(bytearray(2))) == 2
         assert await read(channel, 3) == b"fgh"
         channel.close()
 
@@ -72,7 +78,7 @@ async def test_the_end_comes_after_all_that_was_sent() -> None:
         await peer.aclose()
         assert await read(channel, 3) == b"all"
         with pytest.raises(anyio.EndOfStream):
-            await channel.into(memoryview(bytearray(1)))
+            await into(channel, memoryview(bytearray(1)))
         channel.close()
 
 
@@ -96,11 +102,79 @@ async def test_a_socket_that_always_has_more_leaves_the_loop_to_others() -> None
         assert turns >= 500
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_on_asyncio_the_loop_reads_without_a_task() -> None:
+    """A task that waits for the socket runs a turn later."""
+    async with connected() as (stream, peer):
+        channel = Channel(stream, 1000)
+        data, came = bytearray(100), 0
+        readers: list[object] = []
+
+        def take(count: int) -> str | None:
+            nonlocal came
+            came += count
+            readers.append(asyncio.current_task())
+            return "all" if came == 3 else None
+
+        async def send() -> None:
+            for n in range(3):
+                await peer.send(b"x")
+                while came == n:
+                    await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            with anyio.fail_after(5):
+                assert await channel.receive(lambda: memoryview(data), take) == "all"
+        assert readers == [None] * 3
+        channel.close()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_room_that_is_filled_is_followed_by_the_next_in_the_same_turn() -> None:
+    """An answer that is longer than the first room came a turn of the loop late for each growth."""
+    async with connected() as (stream, peer):
+        await peer.send(bytes(5_000))
+        channel = Channel(stream, 100_000)
+        rooms = iter((512, 4_096, 8_192))
+        turn, turns = 0, []
+
+        async def count_turns() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await anyio.lowlevel.checkpoint()
+
+        def take(count: int) -> str | None:
+            turns.append((count, turn))
+            return "all" if sum(n for n, _ in turns) == 5_000 else None
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count_turns)
+            await channel.receive(lambda: memoryview(bytearray(next(rooms))), take)
+            tasks.cancel_scope.cancel()
+        assert turns == [(n, turns[0][1]) for n in (512, 4_096, 392)]
+        channel.close()
+
+
+async def test_what_is_raised_while_it_is_taken_is_raised_to_who_receives() -> None:
+    async with connected() as (stream, peer):
+        await peer.send(b"x")
+        channel = Channel(stream, 1000)
+
+        def take(count: int) -> None:
+            raise ValueError(f"{count} bytes")
+
+        with anyio.fail_after(5), pytest.raises(ValueError, match="1 bytes"):
+            await channel.receive(lambda: memoryview(bytearray(10)), take)
+        channel.close()
+
+
 async def test_cancelled_while_it_waits_it_has_taken_nothing() -> None:
     async with connected() as (stream, peer):
         channel = Channel(stream, 1000)
         with anyio.move_on_after(0.05) as scope:
-            await channel.into(memoryview(bytearray(1)))
+            await into(channel, memoryview(bytearray(1)))
         assert scope.cancelled_caught
         await peer.send(b"x")
         assert await read(channel, 1) == b"x"
@@ -125,7 +199,7 @@ async def test_what_goes_through_tls_goes_through_the_stream() -> None:
             tasks.start_soon(serve)
             stream = await TLSStream.wrap(plain, hostname="broker", ssl_context=ours)
         channel = Channel(stream, 4)
-        assert await channel.into(memoryview(bytearray(100))) == 4
+        assert await into(channel, memoryview(bytearray(100))) == 4
         assert await read(channel, 2) == b"et"
         assert channel.send_now(b"a request") == 0
         async with anyio.create_task_group() as tasks:

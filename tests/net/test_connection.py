@@ -103,6 +103,55 @@ async def test_pipelined_requests_are_matched_by_their_id(network: Any) -> None:
     assert outcomes.of == {"1": beaten(1), "2": beaten(2), "3": beaten(3)}
 
 
+async def test_on_answer_runs_before_any_task_that_the_answer_wakes(network: Any) -> None:
+    """A fetch hands records to the application there, and not a turn of the loop later."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        asked = [await peer.read() for _ in range(2)]
+        for incoming in asked:
+            await peer.answer(incoming, beaten(int(incoming.request.group_id)))
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    story: list[str] = []
+
+    def note(answer: HeartbeatResponse) -> None:
+        story.append(f"{answer.error_code} came")
+        if answer.error_code == 2:
+            raise ConnectionLostError("not that")
+
+    async def ask(name: str) -> None:
+        try:
+            await connection.request(beat(name), timeout=1, on_answer=note)
+            story.append(f"{name} goes on")
+        except ConnectionLostError as error:
+            story.append(f"{name} raises: {error}")
+
+    async with network, connected() as connection:
+        deliver = connection._deliver
+
+        def delivered(answer: Any) -> None:
+            deliver(answer)
+            story.append("delivered")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection, "_deliver", delivered)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, "1")
+                await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(ask, "2")
+        assert not connection.closed
+    assert [line for line in story if not line.startswith("1 goes")] == [
+        "1 came",
+        "delivered",
+        "2 came",
+        "delivered",
+        "2 raises: not that",
+    ]
+    assert "1 goes on" in story
+
+
 async def test_a_deadline_closes_the_connection_and_fails_what_waits_behind(network: Any) -> None:
     """A broker answers in order: what is behind the silent request would wait too."""
 

@@ -14,7 +14,9 @@ import pytest
 
 from kafkagroup import Consumer
 from kafkagroup.errors import ErrorCode
+from kafkagroup.net.connection import BrokerConnection
 from kafkagroup.net.fetcher import Fetcher
+from kafkagroup.net.session import Session
 from kafkagroup.testing.embedded import EmbeddedKafka
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages import metadata, offsets
@@ -443,6 +445,74 @@ async def test_the_application_has_its_records_before_the_next_request_leaves(
                 assert record.offset == n
                 story.append(f"record {n}")
     assert story[:5] == ["request", "record 0", "request", "record 1", "request"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_where_many_bytes_come_the_next_request_leaves_first(
+    network: Any, script: Script
+) -> None:
+    """The broker then works while the application goes through them."""
+    many = encode_batch([NewRecord(None, bytes(70_000))])
+
+    async def answer(found: Fetch) -> FetchResponse:
+        offset = found.offsets.get(0, 9)
+        if offset < 3:
+            return said(data(0, with_base_offset(many, offset, 0)))
+        return await waited(found, said())
+
+    script.answer = answer
+    story = []
+    send = Fetcher._send
+
+    async def noted(*arguments: Any) -> Any:
+        story.append("request")
+        return await send(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fetcher, "_send", noted)
+        async with network, client() as c:
+            await c.assign([T0])
+            for n in range(2):
+                record = await c.getone()
+                assert record.offset == n
+                story.append(f"record {n}")
+                await anyio.sleep(0.1)
+    assert story[:3] == ["request", "request", "record 0"]
+
+
+async def test_the_application_is_woken_as_the_response_is_delivered(
+    network: Any, script: Script
+) -> None:
+    """It was woken by the task that fetches, which took another turn of the loop to wake."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if found.offsets.get(0, 9) < 1:
+            return said(data(0, batch(0)))
+        return await waited(found, said())
+
+    script.answer = answer
+    story: list[str] = []
+    deliver, notify = BrokerConnection._deliver, Session.notify
+
+    def woken(session: Session) -> None:
+        story.append("woken")
+        notify(session)
+
+    def delivered(connection: BrokerConnection, answer: Any) -> None:
+        is_fetch = isinstance(answer.message, FetchResponse)
+        if is_fetch:
+            story.append("response")
+        deliver(connection, answer)
+        if is_fetch:
+            story.append("delivered")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BrokerConnection, "_deliver", delivered)
+        patch.setattr(Session, "notify", woken)
+        async with network, client() as c:
+            await c.assign([T0])
+            assert (await c.getone()).offset == 0
+    assert "response woken delivered" in " ".join(story)
 
 
 async def test_records_end_the_back_off(network: Any, script: Script) -> None:
