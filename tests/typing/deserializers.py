@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, assert_type
 
-from kafkagroup import Batch, Consumer, DeserializationError, Record, TopicPartition
+from kafkagroup import (
+    Batch,
+    Consumer,
+    DeserializationError,
+    OffsetAndMetadata,
+    Record,
+    TopicPartition,
+)
 
 
 @dataclass
@@ -118,6 +125,31 @@ def options() -> None:
     Consumer("t", auto_offset_reset="smallest")  # error
     wrong: Consumer[str, str] = Consumer("t", key_deserializer=int)  # error
     print(wrong)
+
+
+async def shapes_of_calls(consumer: Consumer[str, Order], tp: TopicPartition) -> None:
+    """One partition or topic, several, or a collection of them: each call takes all of these."""
+    Consumer(["t"])
+    Consumer("t", ["u", "v"])
+    await consumer.subscribe("t", "u")
+    await consumer.subscribe(["t", "u"])
+    await consumer.assign([tp])
+    await consumer.assign(tp)
+    consumer.pause(tp)
+    consumer.pause([tp])
+    consumer.pause(("t", 0), tp)
+    consumer.resume({tp})
+    offsets = dict[TopicPartition, OffsetAndMetadata | None]
+    assert_type(await consumer.committed(tp), offsets)
+    assert_type(await consumer.committed([tp]), offsets)
+    assert_type(await consumer.committed(), offsets)
+    assert_type(await consumer.position(tp), int)
+    consumer.seek(tp, 5)
+    consumer.seek("t", 0, 5)
+    consumer.seek("t", 5)  # error
+    consumer.seek("t", "0", 5)  # error
+    consumer.pause(0)  # error
+    Consumer(3)  # error
 
 
 def general(
