@@ -264,7 +264,7 @@ class _Heard(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        self.lines.append(f"{record.levelname} {record.getMessage()}")
 
 
 _CONNECTIONS = 4

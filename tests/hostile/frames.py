@@ -174,6 +174,15 @@ ATTACKS = (
         client="beat_twice",
     ),
     _frame(
+        "wrong correlation ids for 12 s",
+        lambda: serving({FetchRequest: lambda _, __: _beat(77)}),
+        "no end within 12 s",
+        client="consume",
+        job={"patience": 12.0},
+        warns="answer 77 to a request that was never sent; check",
+        long=True,
+    ),
+    _frame(
         "a negative correlation id",
         lambda: serving({HeartbeatRequest: lambda _, __: _beat(-1)}),
         "RemoteProtocolError: answer -1 to a request that was never sent",

@@ -89,3 +89,10 @@ def test_memory_that_grows_is_seen(run: Run) -> None:
     """What measures nothing would pass everything."""
     grabbing = attrs.evolve(HARMLESS, client="grab_memory", job={"mebibytes": 64}, ends="64 MiB")
     assert 60 < run(grabbing).mebibytes < 72
+
+
+def test_a_warning_that_did_not_come_is_told() -> None:
+    attack = attrs.evolve(HARMLESS, warns="answer 77")
+    fault = "there was no warning of 'answer 77'"
+    assert attrs.evolve(GOOD, log=("WARNING answer 77",)).faults(attack) == []
+    assert attrs.evolve(GOOD, log=("INFO answer 77",)).faults(attack) == [fault]

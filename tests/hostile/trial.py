@@ -47,6 +47,8 @@ class Attack:
     ends: str
     """What the application gets, to the letter: a type with its message, or a value. The broker's
     address is HOSTILE, and `...` stands for anything."""
+    warns: str = ""
+    """What a warning in the log must contain; "": none need be there."""
     mebibytes: float = 8
     """Most that the client's memory may grow by."""
     requests: int = 1_000
@@ -77,6 +79,7 @@ class Result:
     requests: int
     """What the broker was sent."""
     log: tuple[str, ...]
+    """Each line with its level before it."""
 
     def faults(self, attack: Attack) -> list[str]:
         """What is not as it must be."""
@@ -84,6 +87,9 @@ class Result:
         pattern = re.escape(attack.ends).replace(re.escape("..."), ".*")
         if not re.fullmatch(pattern, self.end, re.DOTALL):
             found.append(f"ended otherwise: {self.end[:500]!r}, expected {attack.ends!r}")
+        warned = [line for line in self.log if line.startswith("WARNING ")]
+        if attack.warns and not any(attack.warns in line for line in warned):
+            found.append(f"there was no warning of {attack.warns!r}")
         if self.mebibytes > attack.mebibytes:
             found.append(f"memory grew by {self.mebibytes:.1f} MiB; allowed {attack.mebibytes}")
         if self.late > attack.late:
