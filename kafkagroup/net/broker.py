@@ -364,7 +364,7 @@ class Broker:
             subject=name,
             cause=str(error).removeprefix(f"{address}: "),
             advice=advice,
-            is_rebalance=is_rebalance,
+            has_own_finding=is_rebalance,
         )
         key = (self.host, self.port, connection_id)
         self._troubles.failed(key, anyio.current_time(), problem, since=since)

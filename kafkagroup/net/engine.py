@@ -16,6 +16,7 @@ from uuid import uuid4
 import anyio
 
 from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import (
     BrokerError,
@@ -61,6 +62,9 @@ second it comes within three."""
 
 _UNUSABLE_TOPIC_INTERVAL = 300.0
 """Seconds between two of these warnings."""
+
+_RESTING_INTERVAL = 5.0
+"""Seconds between two reports of partitions of which nothing is read."""
 
 _NOTHING = Problem(
     subject="waiting for records",
@@ -116,7 +120,7 @@ class Engine:
             member=lambda: session.reads_as,
             spawn=spawn,
             found=self.wake,
-            failed=session.partition_failed,
+            failed=self._partition_failed,
         )
         self._fetcher = Fetcher(
             cluster,
@@ -125,12 +129,13 @@ class Engine:
             spawn=spawn,
             arrived=session.notify,
             look_up=self._positions.look_up,
-            failed=session.partition_failed,
+            failed=self._partition_failed,
         )
         self._subscriber = Subscriber(
             session, cluster, callbacks, self._taken_up, claims=membership is not None
         )
         self._following = Chore(spawn, self._follow_metadata, "metadata watch")
+        self._resting = Chore(spawn, self._report_resting, "partitions at rest")
         self._metadata_is_new = False
         self._topics_changed = Latch()
         """Set when other topics are asked for, or metadata tells more of them."""
@@ -399,6 +404,27 @@ class Engine:
                 logger.warning("the last commit failed: %s", error)
         self._delivery.release(partitions)
 
+    def _partition_failed(self, owned: OwnedPartition, error: Exception) -> None:
+        self._session.partition_failed(owned, error)
+        self._resting.ask()
+
+    async def _report_resting(self) -> None:
+        """Report the partitions of which nothing is read until the application seeks: all as one
+        trouble, as a group that may not be read rests in each of its partitions."""
+        troubles = self._cluster.troubles
+        while resting := [o for o in self._delivery.owned.values() if o.failed and not o.revoked]:
+            first = min(resting, key=lambda owned: owned.tp)
+            others = f" (and {len(resting) - 1} more)" if len(resting) > 1 else ""
+            problem = Problem(
+                subject=f"reading {first.tp}{others}",
+                cause=str(first.failure),
+                advice="remove the cause, then seek() to where it is to be read from",
+                has_own_finding=True,
+            )
+            troubles.failed("resting", self._clock(), problem)
+            await anyio.sleep(_RESTING_INTERVAL)
+        troubles.succeeded("resting", self._clock())
+
     def _taken_up(self) -> None:
         """Partitions were added: look up where to start, and fetch what the user has sought."""
         self._positions.look_up()
@@ -486,12 +512,16 @@ class Engine:
                 continue  # as often as members of a cooperative group rebalance: nothing is amiss
             try:
                 await self._session.commit_processed(self._options.request_timeout)
-            except (CommitFailedError, TransportError, RemoteProtocolError) as error:
+            except CommitFailedError as error:
                 logger.warning("auto-commit: %s", error)
+            except (TransportError, RemoteProtocolError) as error:
+                # Warned of, once it lasts, where the connection or the answer failed.
+                logger.info("auto-commit: %s", error)
             except BrokerError as error:
                 if error.retriable:
                     # A coordinator in trouble for a whole request timeout: the next commit covers
-                    # this one, and raised it would end an application that could go on.
-                    logger.warning("auto-commit: %s", error)
+                    # this one, and raised it would end an application that could go on. Warned of
+                    # where it was refused.
+                    logger.info("auto-commit: %s", error)
                 else:
                     self._session.tell(error)

@@ -220,7 +220,7 @@ def _check_failed(owned: Iterable[OwnedPartition]) -> Iterator[HealthFinding]:
 def check_troubles(now: float, troubles: Troubles) -> Iterator[HealthFinding]:
     """What is tried and makes no progress."""
     for problem, seconds in troubles.lasting(now):
-        if problem.is_rebalance:
+        if problem.has_own_finding:
             continue
         yield HealthFinding(
             problem=HealthProblem.NO_PROGRESS if problem.topic is None else HealthProblem.TOPIC,

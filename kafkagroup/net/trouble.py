@@ -43,8 +43,8 @@ class Problem:
     """What to check."""
     topic: str | None = None
     """The topic, where it is about a topic that cannot be consumed."""
-    is_rebalance: bool = False
-    """Whether it may be a rebalance that takes long: `health()` has a time of its own for those."""
+    has_own_finding: bool = False
+    """Whether `health()` finds it by itself: a rebalance that takes long, a partition at rest."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.cause}"

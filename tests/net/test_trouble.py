@@ -425,6 +425,51 @@ async def test_positions_that_cannot_be_looked_up(watched: Any, api: Any, words:
         await watch.ends()
 
 
+async def test_partitions_that_rest_after_an_error(watched: Any, lines: Any) -> None:
+    """It was raised once, and then there was no line of it: one for all of them, as what is refused
+    for a group is refused for each of its partitions."""
+    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    one, partitions = consumer(), [TopicPartition("t", n) for n in range(3)]
+    async with watched(one, (OffsetFetchRequest, code), t=3):
+        await one.assign(partitions)
+        for _ in partitions:
+            with pytest.raises(BrokerError, match=code.name):
+                await one.getone()
+        await anyio.sleep(9.0)
+        assert lines() == []
+        for seconds in (5.0, 61.0):
+            await anyio.sleep(seconds)
+            (line,) = lines()
+            assert "reading t/0 (and 2 more): " in line
+            assert code.name in line
+        findings = one.health().findings
+        assert [f.problem for f in findings] == [HealthProblem.NOT_READ] * 3
+        for tp in partitions:
+            one.seek(tp, 0)
+        await anyio.sleep(6.0)
+        (line,) = lines()
+        assert "works again" in line
+
+
+@BOTH
+async def test_the_auto_commit_adds_no_warnings_to_these(
+    watched: Any, protocol: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There was one each time that a commit had been tried for the request timeout."""
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    one = consumer("t", group_protocol=protocol, auto_commit_interval_ms=1)
+    async with watched(one, (OffsetCommitRequest, code)) as (kafka, watch, rules):
+        kafka.produce("t", ["0", "1"], partition=0)
+        await one.getone()
+        await one.getone()
+        await watch.lasts("committing offsets of group g: ", code.name)
+        await anyio.sleep(40.0)
+        warned = [r.name for r in caplog.records if r.levelname == "WARNING"]
+        assert {name for name in warned if name != "kafkagroup.net.trouble"} == set()
+        rules[0].stop()
+        await watch.ends()
+
+
 @BOTH
 async def test_commits_that_are_never_taken(watched: Any, protocol: Any) -> None:
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
