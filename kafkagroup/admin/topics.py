@@ -25,7 +25,6 @@ from kafkagroup.wire.messages.admin import (
     CreatePartitionsTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    DeleteTopicState,
 )
 from kafkagroup.wire.messages.metadata import (
     MetadataRequest,
@@ -93,12 +92,10 @@ async def create(cluster: Cluster, topic: NewTopic, *, validate_only: bool) -> N
 
 async def delete(cluster: Cluster, name: str) -> None:
     """Raises: BrokerError."""
-    request = DeleteTopicsRequest(
-        topics=(DeleteTopicState(name=name),),
-        topic_names=(name,),
-        timeout_ms=_timeout_ms(cluster),
-    )
-    answer = await (await _controller(cluster)).request(request)
+    request = DeleteTopicsRequest(topic_names=(name,), timeout_ms=_timeout_ms(cluster))
+    # Version 6 differs only in that it also takes ids, in a shape that brokers before 2.8 do not
+    # know; all releases up to 4.3 know version 5 or one before it.
+    answer = await (await _controller(cluster)).request(request, highest=5)
     for result in answer.responses:
         if result.name == name:
             what = f"deleting topic {name!r}"
