@@ -1,7 +1,9 @@
 """One partition as long as this consumer owns it: positions, and what was fetched for it.
 
-Its identity is the assignment: a partition that is revoked and granted again is another object, so
-whatever arrives late for the old one finds nobody. Mutable, as it changes for each record.
+Its identity is the assignment: a partition that is revoked and assigned again is another object,
+and a response to a request of the old one is dropped. Except for a long poll in flight that asks for
+the same position of the same topic: the new one takes it over (`consume.fetch_in_flight`). Mutable,
+as it changes for each record.
 """
 
 from __future__ import annotations
