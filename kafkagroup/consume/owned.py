@@ -1,9 +1,9 @@
 """One partition as long as this consumer owns it: positions, and what was fetched for it.
 
 Its identity is the assignment: a partition that is revoked and assigned again is another object,
-and a response to a request of the old one is dropped. Except for a long poll in flight that asks for
-the same position of the same topic: the new one takes it over (`consume.fetch_in_flight`). Mutable,
-as it changes for each record.
+and a response to a request of the old one is dropped. Except for a long poll in flight that asks
+for the same position of the same topic: the new one takes it over (`consume.fetch_in_flight`).
+Mutable, as it changes for each record.
 """
 
 from __future__ import annotations
