@@ -194,7 +194,7 @@ class Reader:
                 await session.changed.wait()
         finally:
             # First of all the time: the heartbeat thread may look at any moment.
-            self._checkpointed = session.last_poll = anyio.current_time()
+            self._checkpointed = session.last_poll = session.clock()
             self._reading = session.waiting = False
         return self._checkpointed
 

@@ -111,6 +111,7 @@ class Connection:
         self._client_id = encoded
         self._client_id_length = -1 if client_id is None else len(encoded)
         self._max_frame_bytes = max_frame_bytes
+        self._least_limit = min(max_frame_bytes, MAX_AUTHENTICATION_BYTES)
         self._versions: Mapping[int, Versions] | None = None
         self._in_flight: dict[int, _Sent] = {}
         self._next_id = 0
@@ -248,6 +249,8 @@ class Connection:
 
     def _check_size(self, size: int, answers: Collection[_Sent]) -> None:
         """Refuse what cannot be the answer to any of these. Raises: LimitExceededError."""
+        if size <= self._least_limit:
+            return  # as nearly all: a fifth of what an answer takes would be looking for its limit
         limit = self._limit(answers)
         if size > limit:
             raise LimitExceededError(
