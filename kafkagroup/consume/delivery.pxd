@@ -12,7 +12,7 @@ cdef class Delivery:
     cdef readonly dict owned
     cdef readonly Conversion conversion
     cdef object _took
-    cdef list _turn
+    cdef object _turn
     cdef Progress _current
     cdef object _batch
     cdef RecordReader _records

@@ -9,7 +9,7 @@ where a compiler is at hand, by the types in `delivery.pxd`.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -138,7 +138,8 @@ class Delivery:
         is compiled."""
         self._took = took
         """Called when less is buffered than was, or less of it counts: there is room to fetch."""
-        self._turn: list[OwnedPartition] = []
+        self._turn: OrderedDict[OwnedPartition, None] = OrderedDict()
+        """Those with something to hand out, but the current one; the next to come first."""
         self._current: OwnedPartition | None = None
         self._batch: RecordBatch | None = None
         """The batch that is open, of the current partition."""
@@ -167,10 +168,18 @@ class Delivery:
 
     def own(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
         """Begin to own partitions; positions are looked up by others."""
-        fresh = [OwnedPartition(tp) for tp in partitions if tp not in self.owned]
+        fresh = self.made(partitions)
+        self.take_up(fresh)
+        return fresh
+
+    def made(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
+        """What `take_up` takes, of those that are not owned yet; most of the work of owning."""
+        return [OwnedPartition(tp) for tp in partitions if tp not in self.owned]
+
+    def take_up(self, fresh: Iterable[OwnedPartition]) -> None:
+        """Begin to own these."""
         for owned in fresh:
             self.owned[owned.tp] = owned
-        return fresh
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out no more of them; what is in hand may still become processed."""
@@ -235,8 +244,7 @@ class Delivery:
             self._ahead.clear()
         if self._kept is not None and self._kept[0] is owned:
             self._kept = None
-        if owned in self._turn:
-            self._turn.remove(owned)
+        self._turn.pop(owned, None)
 
     # ------------------------------------------------------------ what was fetched
 
@@ -250,7 +258,7 @@ class Delivery:
     def _queue(self, owned: OwnedPartition) -> None:
         waits = owned is self._current or owned in self._turn
         if owned.buffered and not owned.paused and not waits:
-            self._turn.append(owned)
+            self._turn[owned] = None
 
     def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is processed and not committed."""
@@ -483,7 +491,8 @@ class Delivery:
     def _open_batch(self) -> OwnedPartition | None:
         if not self._turn:
             return None
-        owned = self._current = self._turn.pop(0)
+        owned, _ = self._turn.popitem(last=False)
+        self._current = owned
         batch = self._batch = owned.take_batch()
         self._took()  # there is room: the next fetch can leave while these are handed out
         # Control batches are the broker's markers of transactions: passed over, offsets and all.

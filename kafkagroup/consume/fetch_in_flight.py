@@ -28,12 +28,17 @@ class FetchInFlight:
 
     __slots__ = ("_asked", "_id")
 
-    def __init__(self, fetch_id: int, partitions: Collection[OwnedPartition]) -> None:
+    def __init__(self, fetch_id: int, partitions: Collection[OwnedPartition] = ()) -> None:
         """`fetch_id`: higher than that of every earlier request."""
         self._id = fetch_id
-        self._asked = {o.tp: (o, o.fetch_offset, o.checked_epoch) for o in partitions}
+        self._asked: dict[TopicPartition, tuple[OwnedPartition, int, int]] = {}
+        self.ask(partitions)
+
+    def ask(self, partitions: Collection[OwnedPartition]) -> None:
+        """Ask for these too, where they are now: before the request is sent."""
         for owned in partitions:
-            owned.fetch_id = fetch_id
+            self._asked[owned.tp] = (owned, owned.fetch_offset, owned.checked_epoch)
+            owned.fetch_id = self._id
 
     @property
     def partitions(self) -> list[OwnedPartition]:
@@ -43,8 +48,8 @@ class FetchInFlight:
     def find(self, tp: TopicPartition) -> OwnedPartition | None:
         """Return the partition if the response counts for it: not if it was revoked, the
         application sought, another leader's log was checked, or a later request asks for it."""
-        owned = self._asked.get(tp, (None,))[0]
-        return owned if owned is not None and self.covers(owned) else None
+        asked = self._asked.get(tp)
+        return asked[0] if asked is not None and self.covers(asked[0]) else None
 
     def covers(self, owned: OwnedPartition) -> bool:
         """Whether the response brings what `owned` needs next."""

@@ -112,12 +112,12 @@ class Cluster:
         await self.take(metadata)
 
     async def _merge(self, answer: MetadataResponse, *, complete: bool) -> ClusterMetadata:
-        """Return what is known after an answer."""
+        """Return what is known after an answer: the same object as before if that is no news."""
         if sum(len(topic.partitions) for topic in answer.topics) <= _MERGED_AT_ONCE:
-            return merge(self.metadata, answer, complete=complete)
+            return _merged(self.metadata, answer, complete=complete)
         while True:
             known = self.metadata
-            work = partial(merge, known, answer, complete=complete)
+            work = partial(_merged, known, answer, complete=complete)
             merged = await self.options.run_in_thread(work)
             if known is self.metadata:
                 return merged
@@ -126,7 +126,8 @@ class Cluster:
     async def take(self, metadata: ClusterMetadata) -> None:
         """Take metadata that is newer."""
         await self._forget_gone(metadata)
-        if metadata != self.metadata:
+        # Not compared: of many partitions that would hold the loop.
+        if metadata is not self.metadata:
             self._replace(metadata)
 
     async def _forget_gone(self, metadata: ClusterMetadata) -> None:
@@ -253,6 +254,11 @@ class Cluster:
         """Close every connection."""
         for broker in (*self._brokers.values(), *self._bootstrap.values()):
             await broker.aclose()
+
+
+def _merged(known: ClusterMetadata, answer: MetadataResponse, *, complete: bool) -> ClusterMetadata:
+    merged = merge(known, answer, complete=complete)
+    return known if merged == known else merged
 
 
 def coordinator_in(answer: FindCoordinatorResponse) -> Node:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 import anyio
@@ -34,6 +35,7 @@ from kafkagroup.net.fetch_request import HIGHEST_BY_NAME, fetch_request, partiti
 from kafkagroup.net.fetch_response import ResponseHandler
 from kafkagroup.net.latch import Latch
 from kafkagroup.net.metadata import Node
+from kafkagroup.net.portions import are_many, together
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.slices import Slices
 from kafkagroup.net.trouble import Problem
@@ -43,6 +45,8 @@ from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchResponse
 
 __all__ = ["Fetcher"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +62,8 @@ _LONGEST_WAIT = 5.0
 """Seconds that a broker may hold a long poll, where nothing has come for a while."""
 _LEAST_TO_EXTEND = 0.5
 """A `fetch_max_wait` below this default is never extended: the application wants it so."""
+_MADE_AT_ONCE = 10_000
+"""Partitions of a request that is made without a thread: some milliseconds' work."""
 _IMMEDIATE = "fetch-immediate"
 """Connection id of the second connection to a broker, of immediate fetches."""
 _UNUSED = 60.0
@@ -71,6 +77,8 @@ class _Immediate:
 
     fetching: Chore
     closing: Chore
+    is_woken: bool = False
+    """Whether there may be partitions that the task has not seen."""
     used_at: float = -math.inf
     """When the connection was last used."""
 
@@ -112,6 +120,10 @@ class Fetcher:
         self._immediate: dict[int, _Immediate] = {}
         """By broker, of those that immediate fetches were ever sent to."""
         self._last_fetch_id = 0
+        self._wakes = 0
+        """How often there may have been more to fetch."""
+        self._is_woken = False
+        """Whether there may be partitions that `_start_fetches` has not seen."""
         self._room = Room(options.fetch_max_bytes)
         self._starting = Chore(spawn, self._start_fetches, "lanes")
         self._leading = Chore(spawn, self._find_leaders, "leaders")
@@ -124,8 +136,13 @@ class Fetcher:
     def wake(self) -> None:
         """There may be more to fetch: partitions, leaders, or positions."""
         self.made_room()
+        self._wakes += 1
         # Not at once: an application that seeks in a thousand partitions would have all of them
         # gone through a thousand times.
+        self._look_around()
+
+    def _look_around(self) -> None:
+        self._is_woken = True
         self._starting.ask()
 
     def made_room(self) -> None:
@@ -136,24 +153,26 @@ class Fetcher:
     async def _start_fetches(self) -> None:
         """Start the task of each lane that has none, and immediate fetches of what the long polls
         in flight leave out."""
-        if not self._all_led():
-            self._leading.ask()
-        for node_id, lane in self._lanes() - self._running:
-            self._running.add((node_id, lane))
-            self._spawn(partial(self._fetch_by_long_polls, node_id, lane), "fetching")
-        if self._long_polls:
-            for node_id in {self._source_of(o) for o in self._left_out()}:
-                self._fetch_now(node_id)
+        while self._is_woken:  # again while many were gone through
+            self._is_woken = False
+            if not self._all_led():
+                self._leading.ask()
+            lanes = set(await together(self._lanes, self._delivery.owned.values()))
+            for node_id, lane in lanes - self._running:
+                self._running.add((node_id, lane))
+                self._spawn(partial(self._fetch_by_long_polls, node_id, lane), "fetching")
+            if self._long_polls:
+                left_out = await together(self._left_out, self._delivery.owned.values())
+                for node_id in {self._source_of(o) for o in left_out}:
+                    self._fetch_now(node_id)
 
     # ------------------------------------------------------------ where to fetch from
 
-    def _lanes(self) -> set[tuple[int, int]]:
-        """Brokers to fetch from, and over which of the connections to each."""
+    def _lanes(self, owned: Collection[OwnedPartition]) -> set[tuple[int, int]]:
+        """Brokers to fetch these from, and over which of the connections to each."""
         nodes = self._cluster.metadata.nodes
-        owned = self._delivery.owned.values()
-        return {
-            (self._source_of(o), self._lane_of(o)) for o in owned if self._source_of(o) in nodes
-        }
+        lanes = {(self._source_of(o), self._lane_of(o)) for o in owned}
+        return {(node_id, lane) for node_id, lane in lanes if node_id in nodes}
 
     def _lane_of(self, owned: OwnedPartition) -> int:
         """A partition keeps to one lane: two long polls for it would bring its records twice."""
@@ -162,6 +181,8 @@ class Fetcher:
     def _source_of(self, owned: OwnedPartition) -> int:
         """The broker to fetch from: the replica that the leader has named, else the leader."""
         leader = self._leader_of(owned.tp)
+        if owned.replica < 0:
+            return leader
         nearer = leader >= 0 and owned.replica in self._cluster.metadata.nodes
         return owned.replica if nearer and self._clock() < owned.replica_until else leader
 
@@ -205,19 +226,22 @@ class Fetcher:
         nodes = self._cluster.metadata.nodes
         return all(self._leader_of(tp) in nodes for tp in self._delivery.owned)
 
-    def _led(self, node_id: int, lane: int) -> list[OwnedPartition]:
-        """What is fetched from a broker over one of the lanes."""
+    def _led(
+        self, node_id: int, lane: int | None, owned: Collection[OwnedPartition]
+    ) -> list[OwnedPartition]:
+        """What of it is fetched from a broker, over one of the lanes or any."""
         return [
             o
-            for o in self._delivery.owned.values()
-            if self._source_of(o) == node_id and self._lane_of(o) == lane
+            for o in owned
+            if (lane is None or self._lane_of(o) == lane) and self._source_of(o) == node_id
         ]
 
-    def _sound(self, led: list[OwnedPartition]) -> list[OwnedPartition]:
+    def _sound(self, led: Collection[OwnedPartition]) -> list[OwnedPartition]:
         """What of it is known to be good with its leader."""
-        return [o for o in led if not is_doubtful(self._cluster.metadata, o)]
+        metadata = self._cluster.metadata
+        return [o for o in led if not is_doubtful(metadata, o)]
 
-    def _ready(self, sound: list[OwnedPartition], room: int) -> list[OwnedPartition]:
+    def _ready(self, sound: Collection[OwnedPartition], room: int) -> list[OwnedPartition]:
         """What of that may be asked for now."""
         return wanted(
             sound,
@@ -230,7 +254,7 @@ class Fetcher:
         """Give back to their leaders what was read from this replica for long enough."""
         now = self._clock()
         for owned in self._delivery.owned.values():
-            if owned.replica_until <= now:
+            if owned.replica == node_id and owned.replica_until <= now:
                 self._responses.forget_replica(owned, node_id)
 
     # ------------------------------------------------------------ long polls
@@ -241,10 +265,10 @@ class Fetcher:
         base = wait = self._options.fetch_max_wait
         while True:
             self._return_to_leaders(node_id)
-            wake = self._wake
+            wake, wakes = self._wake, self._wakes
             now = self._clock()
-            led = self._led(node_id, lane)
-            sound = self._sound(led)
+            led = await together(partial(self._led, node_id, lane), self._delivery.owned.values())
+            sound = await together(self._sound, led)
             if len(sound) < len(led):
                 self._look_up()
             room = self._room.share(
@@ -262,7 +286,7 @@ class Fetcher:
                 self._fetch_now(node_id)
             wait = self._max_wait(wait, led, ready)
             try:
-                stale, empty = await self._long_poll(node, lane, ready, session, room, wait)
+                stale, empty = await self._long_poll(node, lane, ready, session, room, wait, wakes)
                 if stale:
                     await self._cluster.refresh()
                 pauses.reset()
@@ -298,12 +322,20 @@ class Fetcher:
         session: FetchSession,
         room: int,
         wait: float,
+        wakes: int,
     ) -> tuple[bool, bool]:
         """Fetch up to `room` bytes, for which the broker waits up to `wait` seconds; return whether
-        metadata has turned out to be stale, and whether nothing came at all, no error either."""
-        part = session.request(*self._entries(ready))
+        metadata has turned out to be stale, and whether nothing came at all, no error either.
+        `wakes`: how many there had been when these partitions were chosen."""
+        fetch = self._in_flight()
+        ready, entries, ids = await self._entries(node.node_id, ready, fetch)
+        if not ready:
+            return False, False
+        part = await self._made(partial(session.request, entries, ids), len(ready))
         key = (node.node_id, lane)
-        fetch = self._long_polls[key] = self._in_flight(ready)
+        self._long_polls[key] = fetch
+        if wakes != self._wakes:
+            self._look_around()  # who looked before did not know what this leaves out
 
         def take(response: FetchResponse) -> _Taking:
             del self._long_polls[key]
@@ -327,13 +359,14 @@ class Fetcher:
                 Chore(self._spawn, partial(self._fetch_left_out, node_id), "immediate fetches"),
                 Chore(self._spawn, partial(self._close_unused, node_id), "unused connection"),
             )
+        immediate.is_woken = True
         immediate.fetching.ask()
 
-    def _left_out(self) -> list[OwnedPartition]:
-        """What is to be fetched, and is not in the long poll in flight of its lane."""
+    def _left_out(self, owned: Collection[OwnedPartition]) -> list[OwnedPartition]:
+        """What of it is to be fetched, and is not in the long poll in flight of its lane."""
         return [
             o
-            for o in self._delivery.owned.values()
+            for o in owned
             if is_fetchable(o)
             and (poll := self._long_polls.get((self._source_of(o), self._lane_of(o)))) is not None
             and not (poll.covers(o) or self._adopts(poll, o))
@@ -353,9 +386,13 @@ class Fetcher:
         pauses, schedule = Pauses(self._cluster.options), PollSchedule()
         while True:
             wake, now = self._wake, self._clock()
-            led = [o for o in self._left_out() if self._source_of(o) == node_id]
+            immediate.is_woken = False
+            left_out = await together(self._left_out, self._delivery.owned.values())
+            led = self._led(node_id, None, left_out)
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None or not led:
+                if immediate.is_woken:
+                    continue  # while many were gone through
                 return
             room = self._room.immediate_share(buffered=self._delivery.buffered_bytes)
             # What has records waiting can wait for the next long poll: fetched here, the second
@@ -373,8 +410,12 @@ class Fetcher:
                     self._note_use(immediate)
                     continue
                 self._note_use(immediate)
-                part = sessionless(*self._entries(ready))
-                fetch = self._in_flight(ready)
+                fetch = self._in_flight()
+                asked = await self._entries(node_id, ready, fetch, left_out=True)
+                ready, entries, ids = asked
+                if not ready:
+                    continue
+                part = sessionless(entries, ids)
                 take = partial(self._take, fetch, ready=ready, ends={}, node=node)
                 stale, empty = await self._send(node, _IMMEDIATE, ready, part, room, 0.0, take)
                 schedule.on_response(fetch, ready, self._clock(), empty=empty)
@@ -405,16 +446,47 @@ class Fetcher:
 
     # ------------------------------------------------------------ one fetch
 
-    def _in_flight(self, partitions: list[OwnedPartition]) -> FetchInFlight:
+    def _in_flight(self) -> FetchInFlight:
         self._last_fetch_id += 1
-        return FetchInFlight(self._last_fetch_id, partitions)
+        return FetchInFlight(self._last_fetch_id)
 
-    def _entries(
-        self, ready: list[OwnedPartition]
-    ) -> tuple[dict[TopicPartition, FetchPartition], dict[str, UUID]]:
-        """What to ask for, and the ids of the topics."""
+    async def _entries(
+        self,
+        node_id: int,
+        ready: list[OwnedPartition],
+        fetch: FetchInFlight,
+        *,
+        left_out: bool = False,
+    ) -> tuple[list[OwnedPartition], dict[TopicPartition, FetchPartition], dict[str, UUID]]:
+        """What to ask a broker for, now in `fetch`; the same as entries; the ids of the topics.
+        With `left_out`, only of what the long polls leave out."""
         entries: dict[TopicPartition, FetchPartition] = {}
         ids: dict[str, UUID] = {}
+
+        def ask(some: Collection[OwnedPartition]) -> Collection[OwnedPartition]:
+            if are_many(ready):
+                # Others ran since these were chosen: they may be revoked, their leader another;
+                # and their topic, since the request began, another of the same name.
+                some = self._left_out(some) if left_out else some
+                led, topics = self._led(node_id, None, some), self._cluster.metadata.topics
+                some = [
+                    o
+                    for o in self._sound(led)
+                    if is_fetchable(o)
+                    and ids.get(o.tp.topic) in (None, topics[o.tp.topic].topic_id)
+                ]
+            self._enter(some, entries, ids)
+            fetch.ask(some)
+            return some
+
+        return await together(ask, ready), entries, ids
+
+    def _enter(
+        self,
+        ready: Collection[OwnedPartition],
+        entries: dict[TopicPartition, FetchPartition],
+        ids: dict[str, UUID],
+    ) -> None:
         for owned in ready:
             leader = self._cluster.metadata.leader(owned.tp)
             leader_epoch = -1 if leader is None else leader.leader_epoch
@@ -428,7 +500,13 @@ class Fetcher:
             # What this brings is of this topic, and of this leader's log.
             owned.topic_id = ids[owned.tp.topic]
             owned.checked_epoch = leader_epoch
-        return entries, ids
+
+    async def _made(self, make: Callable[[], T], partitions: int) -> T:
+        """Make a request of so many partitions, or a part of it; in a thread where they are many.
+        Nothing that it reads or changes may be anybody else's meanwhile."""
+        if partitions <= _MADE_AT_ONCE:
+            return make()
+        return await self._cluster.options.run_in_thread(make)
 
     async def _send(
         self,
@@ -454,8 +532,9 @@ class Fetcher:
         coming = min(room, len(ready) * self._options.max_partition_fetch_bytes)
         self._room.asked(coming)
         try:
+            make = partial(fetch_request, part, self._options, max_bytes=room, wait=wait)
             await self._cluster.broker(node).request(
-                fetch_request(part, self._options, max_bytes=room, wait=wait),
+                await self._made(make, len(part.partitions)),
                 connection_id=connection_id,
                 timeout=self._cluster.options.request_timeout + wait,
                 highest=None if part.by_id else HIGHEST_BY_NAME,

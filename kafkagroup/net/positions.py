@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from kafkagroup.consume.delivery import Delivery
@@ -24,6 +24,7 @@ from kafkagroup.net.chore import Chore, Spawn
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.log_offsets import EARLIEST, LATEST, Found, LogOffsets
 from kafkagroup.net.offsets import GroupOffsets, Identity
+from kafkagroup.net.portions import slices
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.validation import Validation
 from kafkagroup.options import OffsetReset
@@ -96,21 +97,41 @@ class Positions:
         # Noted now: what is answered may be of a topic that metadata has replaced by then.
         topic_ids = self._topic_ids(lost)
         if fresh and self._offsets is not None:
-            found = await self._offsets.once([o.tp for o in fresh], self._unknown, self._member())
-            for owned in fresh:
-                if not _is_lost(owned):
-                    continue
-                if (error := found.errors.get(owned.tp)) is not None:
-                    self._failed(owned, error)
-                elif owned.tp in found.offsets:
-                    self._start_at_committed(owned, found.offsets[owned.tp], topic_ids)
+            for some in slices(fresh):
+                if not await self._read_committed(self._offsets, some, topic_ids):
+                    break  # nor would it answer for the others, before a pause
             # The log may have been cut since: a broker that keeps a question would ask that late.
             self._validation.wake()
             self._found()
         else:
             for owned in fresh:
                 owned.reset = True
-        await self._reset([o for o in lost if _is_lost(o) and o.reset])
+        to_reset = [o for o in lost if _is_lost(o) and o.reset]
+        if self._policy == "none":
+            for owned in to_reset:
+                self._failed(owned, _no_policy(owned))
+            return
+        for some in slices(to_reset):
+            await self._reset(some)
+        if to_reset:
+            self._found()
+
+    async def _read_committed(
+        self,
+        offsets: GroupOffsets,
+        fresh: Sequence[OwnedPartition],
+        topic_ids: Mapping[str, UUID],
+    ) -> bool:
+        """Start at the committed offsets; answer whether the coordinator has told of any."""
+        found = await offsets.once([o.tp for o in fresh], self._unknown, self._member())
+        for owned in fresh:
+            if not _is_lost(owned):
+                continue
+            if (error := found.errors.get(owned.tp)) is not None:
+                self._failed(owned, error)
+            elif owned.tp in found.offsets:
+                self._start_at_committed(owned, found.offsets[owned.tp], topic_ids)
+        return bool(found.offsets or found.errors)
 
     def _start_at_committed(
         self,
@@ -125,13 +146,7 @@ class Positions:
         owned.committed = committed.offset
         owned.topic_id = topic_ids.get(owned.tp.topic, NO_ID)
 
-    async def _reset(self, lost: list[OwnedPartition]) -> None:
-        if not lost:
-            return
-        if self._policy == "none":
-            for owned in lost:
-                self._failed(owned, _no_policy(owned))
-            return
+    async def _reset(self, lost: Sequence[OwnedPartition]) -> None:
         timestamp = _timestamp(self._policy)
         topic_ids = self._topic_ids(lost)
         found = await self._log_offsets.once({o.tp: timestamp for o in lost})
@@ -147,7 +162,6 @@ class Positions:
                 self._failed(owned, error)
             elif (at := found.offsets.get(owned.tp)) is not None and at.offset >= 0:
                 self._start(owned, at.offset, topic_ids)
-        self._found()
 
     def _start(self, owned: OwnedPartition, offset: int, topic_ids: Mapping[str, UUID]) -> None:
         logger.info("%s starts at %d (auto_offset_reset)", owned.tp, offset)

@@ -43,6 +43,7 @@ from kafkagroup.net.driver import Offer
 from kafkagroup.net.group_events import RebalanceCause
 from kafkagroup.net.metadata import Racks
 from kafkagroup.net.offsets import Identity
+from kafkagroup.net.portions import together
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.session import Session
 from kafkagroup.types import Assignment, OffsetAndMetadata, TopicPartition
@@ -78,8 +79,9 @@ _COMMIT_SHARE = 0.5
 
 
 _LARGE_GROUP = 64 * 1024
-"""Bytes of the members' subscriptions beyond which a thread does the leader's work: some
-milliseconds where nothing is compiled. 900 members once held the loop for two seconds."""
+"""Bytes of the members' subscriptions beyond which a thread does the leader's work, and bytes of an
+assignment: some milliseconds where nothing is compiled. 900 members once held the loop for two
+seconds."""
 
 _PARTITION_BYTES = 32
 """Bytes of subscriptions that take as long as one partition that is assigned."""
@@ -268,7 +270,8 @@ class Subscriber:
     async def assign(self, generation: GenerationInfo) -> None:
         """Own what was assigned; tell; then look up where to start."""
         session = self._session
-        assigned = decode_assignment(generation.assignment)
+        encoded = generation.assignment
+        assigned = await self._run(partial(decode_assignment, encoded), len(encoded))
         if session.assigned_to:
             self._notice_growth(assigned)
             await self._know({tp.topic for tp in assigned})
@@ -295,7 +298,7 @@ class Subscriber:
                 generation.generation_id, generation.member_id, session.options.group_instance_id
             )
         owed = self._held_some and session.last_poll > session.joined_at
-        self._had = (sorted(assigned), generation.generation_id)
+        self._had = (assigned, generation.generation_id)
         if generation.is_leader and generation.generation_id != self._computed:
             # KIP-814: a static leader that came back did not compute, but it watches all the same,
             # and follows what changed while it was away.
@@ -313,10 +316,12 @@ class Subscriber:
             now, share = anyio.current_time(), session.options.rebalance_timeout * _DRAIN_SHARE
             await self._let_go(revoked, now + share, tell=True)
             session.history.let_go(anyio.current_time() - now)
+        fresh = await together(session.delivery.made, assigned)
         if self._lost or (session.assigned_to and not self._stands(generation)):
             return  # fenced midway: nothing of it is ours
         self._held_some = bool(assigned)
-        added = sorted(owned.tp for owned in session.delivery.own(assigned))
+        session.delivery.take_up(fresh)
+        added = [owned.tp for owned in fresh]
         self._start_at(await self._call(self._callbacks.assigned, added))
         session.settled = self._stands(generation)
         self._taken_up()
@@ -335,7 +340,7 @@ class Subscriber:
 
     def _notice_growth(self, assigned: Sequence[TopicPartition]) -> None:
         """An assignment of partitions that metadata did not have yet says why it came."""
-        most = {tp.topic: tp.partition + 1 for tp in sorted(assigned)}
+        most = {tp.topic: tp.partition + 1 for tp in assigned}  # which is sorted
         known = self._cluster.metadata.partition_counts(most)
         for topic, count in most.items():
             if 0 < (before := known.get(topic, 0)) < count:
@@ -377,7 +382,7 @@ class Subscriber:
         return encoded
 
     async def _run(self, job: Callable[[], T], size: int) -> T:
-        """Do a part of the leader's work; in a thread where the group is large."""
+        """Do work on so many bytes; in a thread where they are many."""
         if size <= _LARGE_GROUP:
             return job()
         return await self._cluster.options.run_in_thread(job)

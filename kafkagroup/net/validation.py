@@ -8,7 +8,7 @@ fetched for it, until its leader has said where the epoch of the last record rea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import anyio
 
@@ -27,6 +27,7 @@ from kafkagroup.errors import (
 from kafkagroup.net.chore import Chore, Spawn
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.metadata import ClusterMetadata
+from kafkagroup.net.portions import are_many, slices, together
 from kafkagroup.net.retry import Pauses
 from kafkagroup.net.trouble import Problem
 from kafkagroup.options import OffsetReset
@@ -51,10 +52,13 @@ _PATIENCE = 5
 
 def is_doubtful(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
     """Whether the position must be seen to before anything is fetched from it."""
-    topic, leader = metadata.topics.get(owned.tp.topic), metadata.leader(owned.tp)
     if owned.fetch_offset == UNKNOWN or owned.revoked or owned.failed or owned.reset:
         return False
-    return (topic is not None and owned.is_made_anew(topic.topic_id)) or (
+    topic = metadata.topics.get(owned.tp.topic)
+    if topic is None:
+        return False
+    leader = topic.partitions.get(owned.tp.partition)
+    return owned.is_made_anew(topic.topic_id) or (
         leader is not None and owned.is_unchecked(leader.leader_epoch)
     )
 
@@ -97,25 +101,35 @@ class Validation:
         self._reset = reset
         self._failed = failed
         self._settling = Chore(spawn, self._settle_all, "validation")
+        self._is_woken = False
+        """Whether there may be some that the task has not seen."""
 
     def wake(self) -> None:
         """There may be doubtful positions: new ones, or a new leader."""
-        if self._doubtful():
+        owned = self._delivery.owned.values()
+        if are_many(owned) or self._doubtful(owned):
+            self._is_woken = True
             self._settling.ask()
 
     async def _settle_all(self) -> None:
         pauses = Pauses(self._cluster.options)
-        while doubtful := self._doubtful():
-            await self._settle(doubtful)
-            if self._doubtful():
+        while self._is_woken:
+            self._is_woken = False
+            doubtful = await together(self._doubtful, self._delivery.owned.values())
+            for some in slices(doubtful):
+                await self._settle(some)
+            if doubtful and await together(self._doubtful, self._delivery.owned.values()):
+                self._is_woken = True
                 await pauses.wait()
 
-    def _doubtful(self) -> list[OwnedPartition]:
+    def _doubtful(self, owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
         metadata = self._cluster.metadata
-        return [o for o in self._delivery.owned.values() if is_doubtful(metadata, o)]
+        return [o for o in owned if is_doubtful(metadata, o)]
 
-    async def _settle(self, doubtful: list[OwnedPartition]) -> None:
+    async def _settle(self, found: Sequence[OwnedPartition]) -> None:
         metadata = self._cluster.metadata
+        # Others ran since they were found where there are many.
+        doubtful = self._doubtful(found)
         by_leader: dict[int, dict[TopicPartition, _Question]] = {}
         stale = False
         for owned in doubtful:

@@ -381,7 +381,9 @@ def _read_value(
             out(f"{target} = buf[pos:stop].decode()")
         elif kind is RECORDS:
             out.has_records = True
-            out(f"{target} = left[3][pos:stop]")
+            # Most partitions of a large answer have none: a view of nothing is one more object for
+            # the collector to look through.
+            out(f"{target} = left[3][pos:stop] if n else b''")
         else:
             out(f"{target} = buf[pos:stop]")
         out("pos = stop")

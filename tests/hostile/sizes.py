@@ -38,8 +38,8 @@ ELEMENTS = 250_000
 """Most elements of one answer."""
 
 OWNED = 10_000
-"""Partitions of a large assignment. The limit is 100,000: what the loop does for each partition
-that is owned is not cut into slices, so that the lateness grows with them."""
+"""Partitions of a large assignment. The limit is 100,000, of which the broker here takes as long to
+answer as the client to ask."""
 
 LED = 90_000
 """Partitions that a leader assigns."""

@@ -846,9 +846,9 @@ async def test_who_seeks_in_many_partitions_has_brokers_looked_for_once(
     looks: list[int] = []
     lanes = fetcher.Fetcher._lanes
 
-    def counted(self: fetcher.Fetcher) -> set[tuple[int, int]]:
+    def counted(self: fetcher.Fetcher, owned: Any) -> set[tuple[int, int]]:
         looks.append(1)
-        return lanes(self)
+        return lanes(self, owned)
 
     async with reading() as (kafka, consumer), consumer() as c:
         kafka.add_partitions("t", 50)

@@ -1100,7 +1100,7 @@ def delivers_what_arrives_after_a_pause(stack: ExitStack) -> None:
 
     def queue(self: Any, owned: Any) -> None:
         if owned.buffered and owned is not self._current and owned not in self._turn:
-            self._turn.append(owned)
+            self._turn[owned] = None
 
     _replace(stack, Delivery, "_queue", queue)
 

@@ -183,6 +183,11 @@ def test_records_are_not_copied_out_of_the_frame() -> None:
     assert found.obj is BYTES_OF_V3
 
 
+def test_no_records_are_no_view_that_the_collector_looks_through() -> None:
+    data = encode(attrs.evolve(FULL, records=b""), 3)
+    assert type(decode(Everything, 3, data).records) is bytes
+
+
 def test_fields_that_a_version_lacks_come_back_as_their_default() -> None:
     found = decode(Everything, 2, encode(attrs.evolve(FULL, extra=None), 2))
     assert found == attrs.evolve(FULL, extra=None, records=b"")
