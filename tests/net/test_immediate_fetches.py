@@ -242,6 +242,7 @@ async def test_no_second_connection_where_it_is_not_needed(reading: Any, network
         assert (network.open, sent) == (3, [])
 
 
+@pytest.mark.parametrize("reading", [portions.AT_ONCE], ids=["few"], indirect=True)
 async def test_a_partition_that_a_rebalance_gives_back_takes_the_long_poll_over(
     reading: Any, network: Any
 ) -> None:
