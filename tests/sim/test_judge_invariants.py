@@ -280,6 +280,11 @@ def test_l9_a_member_does_not_leave_while_its_application_polls():
     assert "L9" in broken(waits, lost, leaves())
     assert "L9" not in broken(waits, of(Away), lost, leaves())
     assert "L9" not in broken(waits, of(Closing), leaves())
+    # It came back too late, while the member was still revoking what had to go.
+    late = [consuming(max_poll_interval=5.0), of(Away), 5.1, of(Polling), 1.0]
+    assert "L9" not in broken(late, lost, leaves())
+    early = [consuming(max_poll_interval=5.0), of(Away), 4.9, of(Polling), 1.0]
+    assert "L9" in broken(early, lost, leaves())
     assert "L9" not in broken(waits, request("Metadata", error="UNKNOWN_SERVER_ERROR"), leaves())
 
 

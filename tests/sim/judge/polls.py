@@ -5,6 +5,8 @@ That it does leave, and not too late, is L2; that nothing else ends its ownershi
 
 from __future__ import annotations
 
+import math
+
 import attrs
 
 from ..events import (
@@ -27,7 +29,11 @@ from .book import Book, Handlers, Life, joins, leaves
 @attrs.define(eq=False)
 class _Polls:
     polling: int | None = None
-    """The event since which the application waits in the client; None while it does not."""
+    """The event since which the application waits in the client; None while it does not, and where
+    it came back after `max_poll_interval`: the member may be leaving already, and has to finish a
+    revocation first."""
+    left_at: float = math.inf
+    """When the application last left the client."""
     joined_by: int = -1
     gave_up_some: bool = False
     """It has lost or revoked partitions since it joined."""
@@ -59,11 +65,16 @@ class PollTimer:
         return life, self._members.setdefault(life, _Polls())
 
     def _polling(self, number: int, event: Polling) -> None:
-        self._of(event)[1].polling = number
+        life, polls = self._of(event)
+        is_late = event.time - polls.left_at > life.told.max_poll_interval - 1e-6
+        polls.polling = None if is_late else number
 
     def _busy(self, number: int, event: Event) -> None:
         assert isinstance(event, OfMember)
-        self._of(event)[1].polling = None
+        polls = self._of(event)[1]
+        polls.polling = None
+        if not isinstance(event, Committing):  # a commit is no poll
+            polls.left_at = event.time
 
     def _raised(self, number: int, event: Raised) -> None:
         polls = self._of(event)[1]
