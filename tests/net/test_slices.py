@@ -41,8 +41,8 @@ async def noted(story: list[str], count: int, *, first: bool) -> str:
 async def test_other_tasks_run_between_two_slices() -> None:
     story: list[str] = []
     assert await noted(story, 3, first=False) == "done"
-    kept = [line for n, line in enumerate(story) if line != story[n - 1]]
-    assert kept[:5] == ["slice 0", "other", "slice 1", "other", "slice 2"]
+    # trio runs the tasks that are ready in any order: the other one may miss one gap, not both.
+    assert "other" in story[story.index("slice 0") : story.index("slice 2")]
 
 
 async def test_one_slice_keeps_the_loop() -> None:
