@@ -14,6 +14,7 @@ from sim.events import (
     Frozen,
     Healed,
     Lost,
+    Recreated,
     Revoked,
     Revoking,
     Sought,
@@ -115,6 +116,10 @@ def test_s2_what_is_owned_is_not_said_to_be_let_go_of():
     assert broken(HAS_BOTH, beats(2, owned=(T0,))) == ["S2"]
     # What it has just been given it may not have spoken of yet.
     assert broken(is_well(), joins(2, T0), assigned(2, T0), beats(2, owned=())) == []
+    # Nor of the partition of a topic that was recreated: what it reported was the old one's.
+    again = [beats(2, owned=(T0, T1)), revokes(T0), assigned(2, T0), beats(2, owned=(T1,))]
+    assert broken(HAS_BOTH, Recreated(time=0.0, topic=T0.topic), again) == []
+    assert "S2" in broken(HAS_BOTH, again)
 
 
 def test_s2_a_member_claims_only_what_it_was_given_since_it_joined():

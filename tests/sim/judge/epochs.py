@@ -12,7 +12,7 @@ import attrs
 
 from kafkagroup import TopicPartition
 
-from ..events import Answered, Assigned, Closing, Ended, Event, Lost, Partitions, Sent
+from ..events import Answered, Assigned, Closing, Ended, Event, Lost, Partitions, Recreated, Sent
 from .book import BEATS, Book, Handlers, Life, longest_wait
 
 _SLACK = 0.5
@@ -56,8 +56,8 @@ class Standing:
     """What it was assigned, when and by which event, from what it has taken up on."""
     given: set[TopicPartition] = attrs.field(factory=set)
     """All that it was assigned since it joined."""
-    said: set[TopicPartition] = attrs.field(factory=set)
-    """All that it has said it owns since then."""
+    said: dict[TopicPartition, int] = attrs.field(factory=dict)
+    """All that it has said it owns since then, and the last event by which it did."""
 
 
 class Epochs:
@@ -66,14 +66,19 @@ class Epochs:
     def __init__(self, book: Book) -> None:
         self._book = book
         self._standings: dict[Life, Standing] = {}
+        self._recreated_topics: set[str] = set()
         self.handlers: Handlers = {
             Sent: self._sent,
             Answered: self._answered,
             Assigned: self._assigned,
             Lost: self._lost,
+            Recreated: self._recreated,
             Closing: self._closing,
             Ended: self._ended,
         }
+
+    def _recreated(self, number: int, event: Recreated) -> None:
+        self._recreated_topics.add(event.topic)
 
     # ------------------------------------------------------------ what a member says
 
@@ -145,14 +150,17 @@ class Epochs:
             if tenure.revoking is not None and not life.has_waited(event.time):
                 text = f"{life.name} says that it let go of {tp}, which is being revoked"
                 self._book.report("S2", event, text, tenure.revoking, number)
-            elif tp in standing.said:
+            elif tp in standing.said and not (
+                # Members report topic ids: that was the partition of the deleted topic.
+                tp.topic in self._recreated_topics and standing.said[tp] < tenure.began
+            ):
                 text = f"{life.name} says that it let go of {tp}, and has it"
                 self._book.report("S2", event, text, tenure.began, number)
         for tp in event.owned:
             if tp not in standing.given:
                 text = f"{life.name} claims {tp}, which it was not given since it joined"
                 self._book.report("S2", event, text, standing.epoch_by, number)
-        standing.said.update(event.owned)
+        standing.said.update(dict.fromkeys(event.owned, number))
         return True
 
     # ------------------------------------------------------------ what it is told
