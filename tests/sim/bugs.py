@@ -660,20 +660,19 @@ def resumes_where_it_was(stack: ExitStack) -> None:
     """A partition that comes back goes on at the position of the tenure before."""
     memory: dict[Any, Any] = {}
 
-    def make(own: Any) -> Any:
-        def remembering(self: Any, partitions: Any) -> Any:
-            fresh = own(self, partitions)
+    def make(take_up: Any) -> Any:
+        def remembering(self: Any, fresh: Any) -> None:
             kept = memory.setdefault(id(self), {})
             for owned in fresh:
                 before = kept.get(owned.tp)
                 if before is not None and before.position != UNKNOWN:
                     owned.start_at(before.position)
                 kept[owned.tp] = owned
-            return fresh
+            take_up(self, fresh)
 
         return remembering
 
-    _around(stack, Delivery, "own", make)
+    _around(stack, Delivery, "take_up", make)
 
 
 @_bug("S8", "S7")
