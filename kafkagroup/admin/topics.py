@@ -5,7 +5,8 @@ Changes go to the controller, as brokers in ZooKeeper mode (before Kafka 4.0) fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from kafkagroup.admin.values import NewTopic, PartitionDescription, TopicDescription
 from kafkagroup.errors import (
@@ -82,12 +83,7 @@ async def create(cluster: Cluster, topic: NewTopic, *, validate_only: bool) -> N
         validate_only=validate_only,
     )
     answer = await (await _controller(cluster)).request(request)
-    for result in answer.topics:
-        if result.name == topic.name:
-            what = f"creating topic {topic.name!r}"
-            _raise(result.error_code, result.error_message, what, "CREATE", topic.name)
-            return
-    raise RemoteProtocolError(f"the controller did not answer for topic {topic.name!r}")
+    _check(answer.topics, topic.name, "creating topic", "CREATE")
 
 
 async def delete(cluster: Cluster, name: str) -> None:
@@ -96,12 +92,7 @@ async def delete(cluster: Cluster, name: str) -> None:
     # Version 6 differs only in that it also takes ids, in a shape that brokers before 2.8 do not
     # know; all releases up to 4.3 know version 5 or one before it.
     answer = await (await _controller(cluster)).request(request, highest=5)
-    for result in answer.responses:
-        if result.name == name:
-            what = f"deleting topic {name!r}"
-            _raise(result.error_code, result.error_message, what, "DELETE", name)
-            return
-    raise RemoteProtocolError(f"the controller did not answer for topic {name!r}")
+    _check(answer.responses, name, "deleting topic", "DELETE")
 
 
 async def add_partitions(cluster: Cluster, name: str, count: int, *, validate_only: bool) -> None:
@@ -112,12 +103,28 @@ async def add_partitions(cluster: Cluster, name: str, count: int, *, validate_on
         validate_only=validate_only,
     )
     answer = await (await _controller(cluster)).request(request)
-    for result in answer.results:
-        if result.name == name:
-            what = f"adding partitions to topic {name!r}"
-            _raise(result.error_code, result.error_message, what, "ALTER", name)
+    _check(answer.results, name, "adding partitions to topic", "ALTER")
+
+
+class _Result(Protocol):
+    """What the controller answers for one topic."""
+
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def error_code(self) -> int: ...
+    @property
+    def error_message(self) -> str | None: ...
+
+
+def _check(results: Iterable[_Result], topic: str, doing: str, operation: str) -> None:
+    """Raise the error of the topic's result, if it has one."""
+    for result in results:
+        if result.name == topic:
+            what = f"{doing} {topic!r}"
+            _raise(result.error_code, result.error_message, what, operation, topic)
             return
-    raise RemoteProtocolError(f"the controller did not answer for topic {name!r}")
+    raise RemoteProtocolError(f"the controller did not answer for topic {topic!r}")
 
 
 def _timeout_ms(cluster: Cluster) -> int:
