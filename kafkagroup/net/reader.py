@@ -104,6 +104,8 @@ class Reader:
             if aside:
                 now = await self._convert(now)
                 continue
+            if session.has_errors:
+                continue  # of a partition whose last record was handed out before
             if waited and now >= until:
                 raise NothingArrived
             session.unsure = not owns

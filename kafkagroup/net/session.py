@@ -54,6 +54,8 @@ class Session:
         """Set, and replaced, whenever somebody who waits should look again."""
         self.errors: list[Exception] = []
         """For the application, each raised once."""
+        self._failures: list[tuple[OwnedPartition, Exception]] = []
+        """Errors of partitions, each raised once, after the records that were fetched before it."""
         self.without_position: dict[TopicPartition, OwnedPartition] = {}
         """Those that wait for the application to seek, raised by every call until it has; among
         them may be some that it has sought in, or that were revoked, since."""
@@ -142,14 +144,19 @@ class Session:
         owned.failure = error
         if owned.is_without_position:
             self.without_position[owned.tp] = owned
-            self.notify()
         else:
-            self.tell(error)
+            self._failures.append((owned, error))
+        self.notify()
 
     @property
     def has_errors(self) -> bool:
         """Whether `raise_error` is to be called; it may find nothing to raise."""
-        return bool(self.fatal is not None or self.errors or self.without_position)
+        return bool(
+            self.fatal is not None
+            or self.errors
+            or self.without_position
+            or any(_is_next(owned) for owned, _ in self._failures)
+        )
 
     def raise_error(self) -> None:
         """Raise what there is to raise."""
@@ -157,6 +164,7 @@ class Session:
             raise self.fatal
         if self.errors:
             raise self.errors.pop(0)
+        self._raise_failure()
         self.without_position = {
             tp: owned
             for tp, owned in self.without_position.items()
@@ -164,6 +172,16 @@ class Session:
         }
         if self.without_position:
             raise _no_position(self.without_position.values())
+
+    def _raise_failure(self) -> None:
+        """Raise the first error of a partition that nothing is to be handed out before."""
+        # The application has sought elsewhere, lost the partition, or met another error before it.
+        self._failures = [(o, e) for o, e in self._failures if o.failure is e and not o.revoked]
+        for found in self._failures:
+            owned, error = found
+            if _is_next(owned):
+                self._failures.remove(found)
+                raise error
 
     def raise_without_position(self, owned: OwnedPartition) -> None:
         """Raise why a partition has no position, if that was found to be so."""
@@ -429,6 +447,11 @@ class Session:
         for tp, offset in offsets.items():
             if (owner := owned[tp]) is not None:
                 owner.acknowledge(offset.offset)
+
+
+def _is_next(owned: OwnedPartition) -> bool:
+    """Whether all that was fetched before a partition failed is handed out."""
+    return owned.position == owned.fetch_offset
 
 
 def _no_position(partitions: Iterable[OwnedPartition]) -> KafkaGroupError:

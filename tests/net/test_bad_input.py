@@ -355,8 +355,6 @@ async def test_what_came_before_a_damaged_batch_counts(listening: Any, leader_of
             with pytest.raises(CorruptRecordError, match="t/0 at offset 2: CRC-32C mismatch"):
                 while True:
                     found.append((await c.getone()).offset)
-            while len(found) < 2:
-                found.append((await c.getone()).offset)
             assert found == [0, 1]
 
 

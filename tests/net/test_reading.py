@@ -21,6 +21,7 @@ from crc32c import crc32c
 
 from kafkagroup import Consumer, HealthProblem
 from kafkagroup.errors import (
+    AuthorizationError,
     BrokerError,
     ConfigurationError,
     CorruptRecordError,
@@ -712,6 +713,42 @@ async def test_batches_that_end_below_the_position_surface_once(
         leader.fetched = lambda offset: batch_at(offset)
         c.seek(TP, 5)
         assert await offsets_of(c, 1) == [5]
+
+
+@pytest.fixture
+def fails_at_three(leader_of: Any) -> Any:
+    """A leader with three records, that answers nothing good behind them."""
+    three = batch_at(0) + batch_at(1) + batch_at(2)
+    return leader_of(lambda offset: three if offset == 0 else E.TOPIC_AUTHORIZATION_FAILED)
+
+
+async def test_what_was_fetched_before_an_error_is_handed_out_before_it(
+    network: Any, fails_at_three: Any
+) -> None:
+    """The error says where to go on from: who seeks there would lose what was not handed out."""
+    network.handlers[HERE] = fails_at_three
+    async with network, lone() as c:
+        await c.assign([TP])
+        assert await offsets_of(c, 1) == [0]
+        await anyio.sleep(5)  # the request for what is behind them is answered
+        assert fails_at_three.count("fetch") == 2
+        assert await offsets_of(c, 2) == [1, 2]
+        with anyio.fail_after(5), pytest.raises(AuthorizationError):
+            await c.getone()
+        with pytest.raises(TimeoutError), anyio.fail_after(60):
+            await c.getone()
+
+
+async def test_an_error_behind_where_the_application_goes_on_is_not_raised(
+    network: Any, fails_at_three: Any
+) -> None:
+    network.handlers[HERE] = fails_at_three
+    async with network, lone() as c:
+        await c.assign([TP])
+        assert await offsets_of(c, 1) == [0]
+        await anyio.sleep(5)
+        c.seek(TP, 0)
+        assert await offsets_of(c, 3) == [0, 1, 2]
 
 
 async def test_a_batch_cut_short_that_never_comes_whole_surfaces_once(
