@@ -1,11 +1,11 @@
 """pykafka's broker: each request over its connection."""
 
+import socket
 import ssl
 import weakref
 
 import anyio
 import pytest
-from anyio.abc import SocketAttribute
 from trustme import CA
 
 from kafkagroup import (
@@ -36,7 +36,6 @@ from kafkagroup.errors import (
     IllegalStateError,
     RequestTimeoutError,
 )
-from kafkagroup.net.channel import Channel
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Swallow
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
@@ -178,24 +177,29 @@ async def test_a_fetch_honours_the_socket_timeout():
 
 
 async def test_buffer_size_and_source_address(monkeypatch):
-    seen = []
-    into = Channel.into
+    """As the kernel meets them: where each socket to the broker is bound, what is read at a time."""
+    reads = []
+    recv_into = socket.socket.recv_into
 
-    async def noted(incoming, room):
-        count = await into(incoming, room)
-        seen.append((incoming._stream.extra(SocketAttribute.local_address), count))
+    def noted(receiving, room, size=0):
+        count = recv_into(receiving, room, size)
+        reads.append((receiving.getpeername(), receiving.getsockname(), size or len(room), count))
         return count
 
     topics = [f"one-of-twenty-topics-{n}" for n in range(20)]
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        free = probe.getsockname()
     with EmbeddedKafka(dict.fromkeys(topics, 1)) as near:
-        async with broker_at(near.bootstrap_servers) as broker:
-            _, port = broker.handler._connections[""]._stream.extra(SocketAttribute.local_address)
-        monkeypatch.setattr(Channel, "into", noted)
-        options = {"buffer_size": 512, "source_host": "127.0.0.1", "source_port": port + 1}
+        host, port = near.bootstrap_servers.split(":")
+        monkeypatch.setattr(socket.socket, "recv_into", noted)
+        options = {"buffer_size": 512, "source_host": free[0], "source_port": free[1]}
         async with broker_at(near.bootstrap_servers, **options) as broker:
-            await broker.request_metadata(topics)
-    assert {address for address, _ in seen} == {("127.0.0.1", port + 1)}
-    assert max(count for _, count in seen) == 512
+            answer = await broker.request_metadata(topics)
+    assert [t.name for t in answer.topics] == topics
+    ours = [read[1:] for read in reads if read[0] == (host, int(port))]
+    assert {address for address, _, _ in ours} == {free}
+    assert max(asked for _, asked, _ in ours) == 512
+    assert max(count for _, _, count in ours) == 512
 
 
 async def test_every_connection_speaks_tls():
