@@ -177,7 +177,7 @@ async def test_a_fetch_honours_the_socket_timeout():
 
 
 async def test_buffer_size_and_source_address(monkeypatch):
-    """As the kernel meets them: where each socket to the broker is bound, what is read at a time."""
+    """As the kernel meets them: where a socket to the broker is bound, what is read at a time."""
     reads = []
     recv_into = socket.socket.recv_into
 

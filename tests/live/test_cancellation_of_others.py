@@ -28,16 +28,20 @@ import kafkagroup
 from kafkagroup import (
     Admin,
     Broker,
+    BrokerError,
     CoordinatorFound,
     Election,
+    ErrorCode,
     GroupLeft,
     GroupMember,
     GroupProtocol,
+    KafkaGroupError,
     OffsetAndMetadata,
     Rebalanced,
     RebalanceStarted,
     Shards,
 )
+from kafkagroup.admin import NewTopic
 from kafkagroup.admin.doctor import Finding, Status, examine
 from kafkagroup.net.broker import MAIN
 from kafkagroup.producer import Producer
@@ -279,20 +283,61 @@ async def delete_groups(knife: Knife, admin: Admin) -> None:
     assert await admin.committed(["idle"]) == {"idle": {}}
 
 
+async def list_topics(knife: Knife, admin: Admin) -> None:
+    found = await knife.through(admin.list_topics())
+    assert {"t": 2, "u": 1}.items() <= {one.name: len(one.partitions) for one in found}.items()
+
+
+async def describe_topics(knife: Knife, admin: Admin) -> None:
+    found = await knife.through(admin.describe_topics(["t", "u"]))
+    assert [type(topic).__name__ for topic in found.values()] == ["TopicDescription"] * 2
+
+
+async def create_topics(knife: Knife, admin: Admin) -> None:
+    found = await knife.through(admin.create_topics([NewTopic(name="new", partitions=3)]))
+    # What was cut may have created it.
+    assert _code(found["new"]) in (None, ErrorCode.TOPIC_ALREADY_EXISTS)
+    assert len(await admin.partitions(["new"])) == 3
+
+
+async def delete_topics(knife: Knife, admin: Admin) -> None:
+    found = await knife.through(admin.delete_topics(["u"]))
+    assert _code(found["u"]) in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert "u" not in {topic.name for topic in await admin.list_topics()}
+
+
+async def add_partitions(knife: Knife, admin: Admin) -> None:
+    found = await knife.through(admin.add_partitions({"u": 3}))
+    assert _code(found["u"]) in (None, ErrorCode.INVALID_PARTITIONS)
+    assert len(await admin.partitions(["u"])) == 3
+
+
+def _code(result: KafkaGroupError | None) -> int | None:
+    if isinstance(result, BrokerError):
+        return result.code
+    assert result is None
+    return None
+
+
 @pytest.mark.parametrize(
     "act",
     [
+        add_partitions,
         alter_offsets,
         apply,
         committed,
+        create_topics,
         delete_groups,
         delete_offsets,
+        delete_topics,
         describe_group,
         describe_groups,
+        describe_topics,
         find_coordinator,
         group_spec,
         lag,
         list_groups,
+        list_topics,
         partitions,
         plan_offsets,
         plan_reset,
@@ -549,17 +594,22 @@ SERVICE = {"__aenter__", "__aexit__", "run", "start", "stop"}
 SWEPT = {
     "Admin": SERVICE
     | {
+        "add_partitions",
         "alter_offsets",
         "apply",
         "committed",
+        "create_topics",
         "delete_groups",
         "delete_offsets",
+        "delete_topics",
         "describe_group",
         "describe_groups",
+        "describe_topics",
         "find_coordinator",
         "group_spec",
         "lag",
         "list_groups",
+        "list_topics",
         "partitions",
         "plan_offsets",
         "plan_reset",
