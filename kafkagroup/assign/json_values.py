@@ -7,6 +7,7 @@ else: whoever wrote the document has to mend it.
 
 from __future__ import annotations
 
+import binascii
 import json
 from collections.abc import Callable, Iterable
 from typing import NoReturn, TypeVar
@@ -15,6 +16,7 @@ from kafkagroup.errors import ConfigurationError
 
 __all__ = [
     "at",
+    "base64",
     "entries",
     "fields",
     "integer",
@@ -122,6 +124,15 @@ def name_at(value: object, path: str) -> str:
     if not name:
         refuse(path, "an empty name", "a character or more")
     return name
+
+
+def base64(value: object, path: str) -> bytes:
+    """Bytes, as text in base64."""
+    text = string(value, path)
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        refuse(path, shown(value), "bytes in base64")
 
 
 def integer(value: object, path: str, *, least: int = 0, instead: str = "") -> int:

@@ -4,7 +4,8 @@
 {
   "members": {
     "a": {"topics": ["orders"], "owned": {"orders": [0, 1]}, "generation": 7},
-    "b": {"topics": ["orders"], "instance_id": "node-2", "rack": "east", "capacity": 2.0}
+    "b": {"topics": ["orders"], "instance_id": "node-2", "rack": "east", "capacity": 2.0},
+    "c": {"topics": ["audit"], "user_data": "AAAABw=="}
   },
   "topics": {
     "orders": {"partitions": 2, "racks": [["east", "west"], ["west"]]},
@@ -16,12 +17,14 @@
 
 Of a member only `topics` must be there, of the whole `members` and `topics`; what is left out is
 as `GroupSpec` has it. A topic is its number of partitions, or an object with the racks of each
-partition's replicas beside it. The text may come from anywhere: everything in it is checked.
+partition's replicas beside it. `user_data` is in base64. The text may come from anywhere:
+everything in it is checked.
 """
 
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping
 
 import attrs
@@ -76,8 +79,8 @@ def spec_from_json(text: str) -> GroupSpec:
 
 
 def spec_to_json(spec: GroupSpec) -> str:
-    """The spec as text, a line for each member and topic; `spec_from_json` reads it back, but for
-    user data and the racks of topics that do not exist."""
+    """The spec as text, a line for each member and topic; `spec_from_json` reads it back, except
+    for the racks of topics that do not exist."""
     loads: dict[str, dict[str, float]] = {}
     for (topic, number), load in sorted(spec.loads.items()):
         loads.setdefault(topic, {})[str(number)] = load
@@ -109,10 +112,11 @@ def _member_value(member: MemberSpec) -> dict[str, object]:
     owned: dict[str, list[int]] = {}
     for topic, number in sorted(member.owned):
         owned.setdefault(topic, []).append(number)
+    forms = {"owned": owned, "user_data": b64encode(member.user_data or b"").decode()}
     value: dict[str, object] = {"topics": sorted(member.topics)}
     for field in attrs.fields(MemberSpec):
         if field.default is not attrs.NOTHING and getattr(member, field.name) != field.default:
-            value[field.name] = owned if field.name == "owned" else getattr(member, field.name)
+            value[field.name] = forms.get(field.name, getattr(member, field.name))
     return value
 
 
@@ -121,7 +125,7 @@ def _member(value: object, path: str) -> MemberSpec:
         value,
         path,
         required=("topics",),
-        optional=("instance_id", "rack", "owned", "generation", "capacity"),
+        optional=("instance_id", "rack", "owned", "generation", "capacity", "user_data"),
     )
     return MemberSpec(
         topics=frozenset(js.listed(of["topics"], f"{path}.topics", js.name_at)),
@@ -138,6 +142,7 @@ def _member(value: object, path: str) -> MemberSpec:
         capacity=js.number(
             of.get("capacity", 1.0), f"{path}.capacity", most=_MAX_NUMBER, positive=True
         ),
+        user_data=js.maybe(of.get("user_data"), f"{path}.user_data", js.base64),
     )
 
 

@@ -22,6 +22,7 @@ SPEC = GroupSpec(
         "b": MemberSpec(
             topics=frozenset({"audit", "orders"}), instance_id="node-2", rack="east", capacity=2.0
         ),
+        "c": MemberSpec(topics=frozenset({"audit"}), user_data=b"\0\0\0\7"),
     },
     partitions={"audit": 4, "orders": 2},
     racks={"orders": (frozenset({"east", "west"}), frozenset({"west"}))},
@@ -32,7 +33,8 @@ TEXT = """\
 {
   "members": {
     "a": {"topics": ["orders"], "owned": {"orders": [0, 1]}, "generation": 7},
-    "b": {"topics": ["audit", "orders"], "instance_id": "node-2", "rack": "east", "capacity": 2.0}
+    "b": {"topics": ["audit", "orders"], "instance_id": "node-2", "rack": "east", "capacity": 2.0},
+    "c": {"topics": ["audit"], "user_data": "AAAABw=="}
   },
   "topics": {
     "audit": 4,
@@ -65,6 +67,7 @@ def test_the_example_of_the_docstring_is_read() -> None:
             "b": MemberSpec(
                 topics=frozenset({"orders"}), instance_id="node-2", rack="east", capacity=2.0
             ),
+            "c": SPEC.members["c"],
         },
         partitions=SPEC.partitions,
         racks=SPEC.racks,
@@ -99,6 +102,7 @@ def specs(draw: st.DrawFn) -> GroupSpec:
                     ),
                     generation=st.integers(-1, 2**31 - 1),
                     capacity=st.floats(0, 2.0**63, exclude_min=True),
+                    user_data=st.none() | st.binary(max_size=5),
                 ),
                 max_size=3,
             )
@@ -158,6 +162,10 @@ INT = "an integer from 0 to 2147483647"
         (of_member(generation=2**31), "$.members.a.generation: found 2147483648; expected an int"),
         (of_member(capacity=0), "$.members.a.capacity: found 0; expected a number above 0 to"),
         (of_member(capacity=True), "$.members.a.capacity: found true; expected a number above 0"),
+        (of_member(user_data=[1]), "$.members.a.user_data: found a list; expected a string"),
+        (of_member(user_data="AAA"), '$.members.a.user_data: found "AAA"; expected bytes in b'),
+        (of_member(user_data="AA-_"), '$.members.a.user_data: found "AA-_"; expected bytes in b'),
+        (of_member(user_data="é"), '$.members.a.user_data: found "\\u00e9"; expected bytes in b'),
         (bad(topics={"t": -1}), f"$.topics.t: found -1; expected {INT}, or an object"),
         (bad(topics={"t": {}}), "$.topics.t.partitions: found nothing; expected it to be there"),
         (bad(topics={"t": {"partitions": "1"}}), '$.topics.t.partitions: found "1"; expected an'),
