@@ -491,7 +491,7 @@ class Engine:
             await self._match()
             if self._options.group_id is None and self._subscription:
                 self._own_all()
-            self._subscriber.follow_topics()
+            await self._subscriber.follow_topics()
 
     def _tell_denied(self) -> None:
         """Tell the application, once, of topics that it asks for and must not even see: nothing

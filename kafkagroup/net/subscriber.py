@@ -12,11 +12,12 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import is_
 from typing import TypeVar
 
 import anyio
 
-from kafkagroup._values import frozen
+from kafkagroup._values import evolve, frozen
 from kafkagroup.assign import (
     Assignor,
     GroupSpec,
@@ -41,7 +42,7 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.net.cluster import Cluster
 from kafkagroup.net.driver import Offer
 from kafkagroup.net.group_events import RebalanceCause
-from kafkagroup.net.metadata import Racks
+from kafkagroup.net.metadata import ClusterMetadata, Racks
 from kafkagroup.net.offsets import Identity
 from kafkagroup.net.portions import together
 from kafkagroup.net.retry import Pauses
@@ -183,27 +184,41 @@ class Subscriber:
             for name, assignor in self._assignors.items()
         )
 
-    def follow_topics(self) -> None:
+    async def follow_topics(self) -> None:
         """As leader: ask for another assignment if topics are not as they were for this one."""
         driver = self._session.driver
-        if driver is not None and driver.leads and (reason := self._growth()):
+        if driver is None or not driver.leads:
+            return
+        racks = await self._replica_racks()
+        # Others ran if a thread compared the racks of many partitions.
+        leads = driver is self._session.driver and driver.leads
+        if leads and (reason := self._growth(racks)):
             self._session.history.asked(RebalanceCause.TOPICS, reason)
             driver.rejoin(reason)
 
-    def _growth(self) -> str | None:
-        """Why the assignment is out of date, if it is."""
+    def _growth(self, racks: Racks) -> str | None:
+        """Why the assignment is out of date, if it is. `racks`: those of the replicas now."""
         counts = self._cluster.metadata.partition_counts(self._watched)
         for topic in sorted(self._watched):
             before, now = self._counts.get(topic, 0), counts.get(topic, 0)
             if before != now:
                 return f"topic {topic} went from {before} to {now} partitions"
-        if self._replica_racks() != self._racks:
+        # Nearly always it is the same object; the racks of many partitions take long to compare.
+        if racks is not self._racks and racks != self._racks:
             return "replicas moved to other racks"
         return None
 
-    def _replica_racks(self) -> Racks:
-        """The racks of all replicas; of interest where members have one."""
-        return self._cluster.metadata.replica_racks(self._watched) if self._racked else {}
+    async def _replica_racks(self) -> Racks:
+        """The racks of all replicas, as metadata has them now; of interest where members have one.
+        The same object as before if they are as they were."""
+        while self._racked:
+            metadata, watched, before = self._cluster.metadata, self._watched, self._racks
+            size = _PARTITION_BYTES * sum(metadata.partition_counts(watched).values())
+            racks = await self._run(partial(_racks_now, metadata, watched, before), size)
+            known = metadata, watched, before
+            if all(map(is_, known, (self._cluster.metadata, self._watched, self._racks))):
+                return racks
+        return {}
 
     # ------------------------------------------------------------ called by the driver, at once
 
@@ -302,7 +317,8 @@ class Subscriber:
         if generation.is_leader and generation.generation_id != self._computed:
             # KIP-814: a static leader that came back did not compute, but it watches all the same,
             # and follows what changed while it was away.
-            await self._watch(_subscriptions(generation.members))
+            size = sum(map(len, generation.members.values()))
+            await self._watch(*await self._run(partial(_subscriptions, generation.members), size))
             self._counts = basis_in(generation.assignment) or self._counts
         if not owed:
             # It had nothing to come for. Another assignment is no poll: were it one, who is stuck
@@ -336,7 +352,7 @@ class Subscriber:
             session.driver.rejoin(reason)
         else:
             # What changed after this was computed, and before it stood, nobody has followed yet.
-            self.follow_topics()
+            await self.follow_topics()
 
     def _notice_growth(self, assigned: Sequence[TopicPartition]) -> None:
         """An assignment of partitions that metadata did not have yet says why it came."""
@@ -362,9 +378,9 @@ class Subscriber:
     async def compute(self, work: Compute) -> dict[str, bytes]:
         """As leader: assign the partitions of every topic that any member subscribes to."""
         assignor = self._assignors[work.protocol_name]
-        size = sum(len(metadata) for metadata in work.members.values())
-        subscriptions = await self._run(partial(_subscriptions, work.members), size)
-        await self._watch(subscriptions)
+        size = sum(map(len, work.members.values()))
+        subscriptions, topics = await self._run(partial(_subscriptions, work.members), size)
+        await self._watch(subscriptions, topics)
         size += _PARTITION_BYTES * sum(self._counts.values())
         loads = await self._loads()
         if not any(assignor is known for known in _THREAD_SAFE):
@@ -407,9 +423,11 @@ class Subscriber:
             logger.warning("partition_loads failed, all count as 1.0: %r", error)
             return {}
 
-    async def _watch(self, subscriptions: Mapping[str, Subscription]) -> None:
+    async def _watch(
+        self, subscriptions: Mapping[str, Subscription], topics: frozenset[str]
+    ) -> None:
         """As leader: know the partitions of all that anybody subscribes to, and follow them."""
-        self._watched = frozenset(t for s in subscriptions.values() for t in s.topics)
+        self._watched = topics
         self._racked = any(s.rack is not None for s in subscriptions.values())
         self._cluster.topics |= self._watched
         if self._claims or (
@@ -419,8 +437,9 @@ class Subscriber:
             # the whole group waits for the answer, and partitions that were added since the last
             # look are noticed at the next one.
             await self._cluster.refresh()
+        self._racks = await self._replica_racks()
+        # Of the same metadata: others may have run meanwhile.
         self._counts = self._cluster.metadata.partition_counts(self._watched)
-        self._racks = self._replica_racks()
 
     # ------------------------------------------------------------ the application's part
 
@@ -508,11 +527,31 @@ class Subscriber:
                 session.tell(error)
 
 
-def _subscriptions(members: Mapping[str, bytes]) -> dict[str, Subscription]:
-    return {member: decode_subscription(metadata) for member, metadata in members.items()}
+def _racks_now(metadata: ClusterMetadata, topics: frozenset[str], before: Racks) -> Racks:
+    """The racks of all replicas; `before` itself if they are as they were."""
+    racks = metadata.replica_racks(topics)
+    return before if racks == before else racks
 
 
-def _member(assignor: Assignor, subscription: Subscription, instance_id: str | None) -> MemberSpec:
+def _subscriptions(members: Mapping[str, bytes]) -> tuple[dict[str, Subscription], frozenset[str]]:
+    """What each member has told, and the topics that any of them subscribes to."""
+    # Most members subscribe to what many others do: one tuple serves them all, and the collector,
+    # which stops all threads, has thousands of names to look through and not a million.
+    equal: dict[tuple[str, ...], tuple[str, ...]] = {}
+    subscriptions = {}
+    for member, metadata in members.items():
+        one = decode_subscription(metadata)
+        topics = equal.setdefault(one.topics, one.topics)
+        subscriptions[member] = evolve(one, topics=topics)
+    return subscriptions, frozenset().union(*equal)
+
+
+def _member(
+    assignor: Assignor,
+    subscription: Subscription,
+    topics: frozenset[str],
+    instance_id: str | None,
+) -> MemberSpec:
     """A member as it describes itself, in its subscription and to the assignor."""
     said = told(assignor, subscription.user_data)
     owned, generation = subscription.owned, subscription.generation
@@ -521,7 +560,7 @@ def _member(assignor: Assignor, subscription: Subscription, instance_id: str | N
     elif generation < 0:
         generation = said.generation  # before version 2 it was nowhere else
     return MemberSpec(
-        topics=frozenset(subscription.topics),
+        topics=topics,
         instance_id=instance_id,
         rack=subscription.rack,
         owned=owned,
@@ -540,9 +579,11 @@ def _spec(
     loads: Mapping[TopicPartition, float],
 ) -> GroupSpec:
     """What an assignor is told of the group."""
+    # One set for all that subscribe to the same topics, as in `_subscriptions`.
+    topics = {names: frozenset(names) for names in {s.topics for s in subscriptions.values()}}
     return GroupSpec(
         members={
-            member: _member(assignor, s, work.instance_ids.get(member))
+            member: _member(assignor, s, topics[s.topics], work.instance_ids.get(member))
             for member, s in subscriptions.items()
         },
         partitions=counts,

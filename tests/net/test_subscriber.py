@@ -10,6 +10,7 @@ import anyio.to_thread
 import pytest
 
 from kafkagroup import Consumer
+from kafkagroup._values import evolve
 from kafkagroup.assign import GroupSpec, cooperative_sticky_assignor, range_assignor
 from kafkagroup.errors import ErrorCode
 from kafkagroup.net import subscriber
@@ -322,3 +323,70 @@ async def test_a_thread_does_the_work_of_a_large_groups_leader(
         ) as consumer:
             assert len(await consumer.wait_assignment()) == 2
     assert done == ([*in_thread, "decode_assignment"] if size == "large" else [])
+
+
+async def test_members_that_subscribe_to_the_same_topics_share_one_set_of_them(
+    network: Any,
+) -> None:
+    """900 members of 900 topics were 800,000 names that the collector looked through, and stopped
+    the loop meanwhile for 80 ms."""
+    specs: list[GroupSpec] = []
+
+    def seeing(spec: GroupSpec) -> Any:
+        specs.append(spec)
+        return range_assignor(spec)
+
+    async with network, EmbeddedKafka({"t": 2, "u": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        options = {"bootstrap_servers": "kafka-1", "group_id": "g", "assignors": [seeing]}
+        with anyio.fail_after(60):
+            async with (
+                Consumer("t", "u", **options),
+                Consumer("t", "u", **options),
+                Consumer("t", **options),
+            ):
+                while not specs or len(specs[-1].members) < 3:
+                    await anyio.sleep(0.1)
+    topics = [member.topics for member in specs[-1].members.values()]
+    assert sorted(map(sorted, topics)) == [["t"], ["t", "u"], ["t", "u"]]
+    assert len(set(map(id, topics))) == 2
+
+
+async def test_racks_that_move_back_while_a_thread_compares_them_are_no_reason_to_rejoin(
+    network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joins: list[JoinGroupRequest] = []
+    during: list[Callable[[], Awaitable[None]]] = []
+
+    async def run_sync(work: Any, **_: object) -> object:
+        result = work()
+        if work.func is subscriber._racks_now and during:
+            await during.pop()()
+        return result
+
+    def note(request: JoinGroupRequest) -> bool:
+        joins.append(request)
+        return False
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    monkeypatch.setattr(subscriber, "_LARGE_GROUP", 0)
+    async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.fail(JoinGroupRequest, Swallow(), times=None, when=note)
+        async with Consumer(
+            "t", bootstrap_servers="kafka-1", group_id="g", client_rack="a"
+        ) as consumer:
+            assert len(await consumer.wait_assignment()) == 2
+            await anyio.sleep(1)
+            cluster, before = consumer._engine._cluster, len(joins)
+
+            async def move(rack: str) -> None:
+                await cluster.take(evolve(cluster.metadata, racks={1: rack}))
+
+            await move("a")
+            await anyio.sleep(5)
+            assert len(joins) == before + 1
+            during.append(lambda: move("a"))
+            await move("b")
+            await anyio.sleep(5)
+            assert (during, len(joins)) == ([], before + 1)
