@@ -217,6 +217,16 @@ class Cluster:
         ids = {name: known[name].topic_id for name in names if name in known}
         return {} if len(ids) < len(names) or NO_ID in ids.values() else ids
 
+    def has_lost(self, topic: str, topic_id: UUID) -> bool:
+        """Whether metadata has a topic no more, or another of its name. `topic_id`: its id, `NO_ID`
+        where that is not known. Never of a topic that metadata is not kept of."""
+        found = self.metadata.topics.get(topic)
+        if found is None:
+            return self.all_topics
+        if found.error_code:
+            return found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return NO_ID not in (topic_id, found.topic_id) and topic_id != found.topic_id
+
     def _candidates(self) -> Iterator[Broker]:
         nodes = list(self.metadata.nodes.values())
         random.shuffle(nodes)

@@ -39,6 +39,7 @@ from kafkagroup.wire.messages.offsets import (
     OffsetFetchResponse,
     OffsetFetchResponsePartitions,
 )
+from kafkagroup.wire.schema import NO_ID
 
 __all__ = [
     "NO_MEMBERSHIP",
@@ -62,7 +63,8 @@ _SAME_COORDINATOR = frozenset(
 )
 """Tried again for as long as the caller waits, as are those of a coordinator that has moved."""
 _UNKNOWN_TOPIC = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
-"""Of a look-up: asked for `_PATIENCE` times at most."""
+"""Of a look-up: asked for `_PATIENCE` times at most. Of a commit: as often once metadata, too, has
+no such topic any more."""
 _NOT_OURS = frozenset(
     (
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -169,6 +171,7 @@ class GroupOffsets:
         FencedError, BrokerError, TransportError.
         """
         last: Exception | None = None
+        gone = 0  # times in a row that metadata, too, had lost one of the topics
         pauses = self.pauses()
         # What was read of a topic must not be committed to one recreated under its name: so not by
         # the id of metadata where the position has one, and not by name while metadata has none.
@@ -185,12 +188,39 @@ class GroupOffsets:
                 except _Retry as again:
                     last = again.error
                     self._refused("committing", again.error)
+                    topic = await self._gone_topic(again.error, offsets, ids)
+                    gone = 0 if topic is None else gone + 1
+                    if gone == _PATIENCE:
+                        raise BrokerError(
+                            again.error.code,
+                            f"committing topic {topic!r} of group {self._group_id!r}: it was"
+                            " deleted, or recreated, after it was read",
+                        ) from None
                 except (TransportError, RemoteProtocolError) as error:
                     self.coordinator = None
                     last = error
                 else:
                     return self._worked("committing")
         raise last or RequestTimeoutError(f"the commit was not answered within {timeout:g} s")
+
+    async def _gone_topic(
+        self,
+        error: BrokerError,
+        offsets: Iterable[TopicPartition],
+        topic_ids: Mapping[str, UUID],
+    ) -> str | None:
+        """A topic that is not there any more, after the coordinator did not know one; None while
+        all may be. A topic that the coordinator alone has not heard of is waited for."""
+        if error.code not in _UNKNOWN_TOPIC:
+            return None
+        try:
+            await self._cluster.refresh()
+        except (TransportError, RemoteProtocolError):
+            return None
+        for topic in sorted({tp.topic for tp in offsets}):
+            if self._cluster.has_lost(topic, topic_ids.get(topic, NO_ID)):
+                return topic
+        return None
 
     async def _commit_once(
         self,

@@ -21,7 +21,13 @@ NEW = 2 * READ
 
 
 @pytest.fixture
-def consumer(protocol, bootstrap, name):
+def timeout_ms():
+    """How long a commit may be repeated, if nothing else ends it."""
+    return 2_000
+
+
+@pytest.fixture
+def consumer(protocol, bootstrap, name, timeout_ms):
     return Consumer(
         name,
         bootstrap_servers=bootstrap,
@@ -29,7 +35,7 @@ def consumer(protocol, bootstrap, name):
         group_protocol=protocol,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        request_timeout_ms=2_000,
+        request_timeout_ms=timeout_ms,
         **({"session_timeout_ms": 6_000} if protocol == "consumer" else FAST),
     )
 
@@ -125,3 +131,14 @@ async def test_a_commit_when_metadata_has_no_such_topic(bootstrap, name, fill, c
             await anyio.sleep(0.1)
             await fill(1, {0: records(b"new", NEW)})
         await is_untouched(consumer, name)
+
+
+@pytest.mark.parametrize("timeout_ms", [30_000])
+async def test_a_commit_ends_long_before_its_timeout(bootstrap, name, fill, consumer):
+    """It was repeated for 30 s, while the application or a rebalance waited for it."""
+    await fill(1, {0: records(b"old", READ)})
+    async with consumer:
+        await take(consumer, READ)
+        await delete(bootstrap, name)
+        with anyio.fail_after(10):
+            await commit_fails(consumer)

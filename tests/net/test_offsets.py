@@ -31,6 +31,7 @@ from kafkagroup.wire.messages.metadata import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    MetadataRequest,
 )
 from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequest,
@@ -498,6 +499,74 @@ async def test_nor_where_metadata_has_no_topic_of_that_name(network: Any) -> Non
             await group.commit(7, timeout=3)
         assert caught.value.code == E.UNKNOWN_TOPIC_ID
         assert group.committed is None
+
+
+GONE = "committing topic 't' of group 'g': it was deleted, or recreated, after it was read"
+
+
+@pytest.mark.parametrize("way", ["deleted", "recreated", "deleted, by name", "deleted, by pattern"])
+async def test_a_commit_of_a_topic_that_is_gone_is_repeated_a_few_times(
+    network: Any, way: str
+) -> None:
+    """It was for as long as there was time: 30 s by default, also in a rebalance."""
+    async with knowing_t(network) as group:
+        cluster = group.offsets._cluster
+        if way != "deleted, by name":
+            group.owned.topic_id = cluster.metadata.topics["t"].topic_id
+        cluster.all_topics = way == "deleted, by pattern"
+        group.kafka.delete_topic("t")
+        if way == "recreated":
+            group.kafka.create_topic("t", 2)
+        if way == "deleted, by name":
+            await cluster.refresh()
+        began = anyio.current_time()
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7, timeout=30)
+        assert 0.5 < anyio.current_time() - began < 4
+        unknown = E.UNKNOWN_TOPIC_OR_PARTITION if "by name" in way else E.UNKNOWN_TOPIC_ID
+        assert caught.value == BrokerError(unknown, GONE)
+        assert group.count(OffsetCommitRequest) == 5
+
+
+@pytest.mark.parametrize("code", [E.UNKNOWN_TOPIC_ID, E.UNKNOWN_TOPIC_OR_PARTITION])
+async def test_a_commit_waits_for_a_coordinator_that_has_not_heard_of_the_topic(
+    network: Any, code: ErrorCode
+) -> None:
+    async with knowing_t(network) as group:
+        group.kafka.fail(OffsetCommitRequest, code, times=15)
+        await group.commit(7)
+        assert group.committed == 7
+
+
+async def test_a_commit_survives_metadata_that_loses_the_topic_for_moments(network: Any) -> None:
+    """A broker that lags behind the others answers for a topic that is new to it."""
+    async with knowing_t(network) as group:
+        commits = 0
+
+        def lose_and_find(_: object) -> bool:
+            nonlocal commits
+            commits += 1
+            if commits in (5, 10):
+                group.kafka.create_topic("t", 2)
+            elif commits == 6:
+                group.kafka.delete_topic("t")
+            return commits < 10
+
+        group.kafka.fail(
+            OffsetCommitRequest, E.UNKNOWN_TOPIC_OR_PARTITION, times=None, when=lose_and_find
+        )
+        group.kafka.delete_topic("t")
+        await group.offsets._cluster.refresh()
+        await group.commit(7)
+        assert (commits, group.committed) == (10, 7)
+
+
+async def test_a_commit_is_repeated_while_no_metadata_is_to_be_had(network: Any) -> None:
+    async with knowing_t(network) as group:
+        group.kafka.fail(OffsetCommitRequest, E.UNKNOWN_TOPIC_ID, times=3)
+        group.kafka.fail(MetadataRequest, Close(), times=3)
+        await group.commit(7)
+        assert group.committed == 7
 
 
 async def test_a_look_up_finds_the_topic_that_was_made_anew(network: Any) -> None:
