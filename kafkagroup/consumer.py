@@ -172,7 +172,9 @@ class Consumer(Service, Keyed[K_co, V_co]):
             options.on_partitions_revoked,
             options.on_partitions_lost,
         )
-        self._delivery = Delivery(Conversion.of(options), self._made_room, views=options.views)
+        self._delivery = Delivery(
+            Conversion.of(options), self._made_room, self._came_to_rest, views=options.views
+        )
         self._session = Session(options, self._delivery)
         self._manual = False
         self._is_changing = False
@@ -275,6 +277,10 @@ class Consumer(Service, Keyed[K_co, V_co]):
     def _made_room(self) -> None:
         if self._engine is not None:
             self._engine.made_room()
+
+    def _came_to_rest(self) -> None:
+        if self._engine is not None:
+            self._engine.report_resting()
 
     def _raise_if_not_started(self) -> None:
         if not self._running:
@@ -495,7 +501,8 @@ class Consumer(Service, Keyed[K_co, V_co]):
 
         Raises: CommitFailedError also when offsets are given of partitions that are not this
         consumer's; FencedError, BrokerError, TransportError after trying for `request_timeout_ms`,
-        or as often as `offsets_commit_max_retries` says.
+        or as often as `offsets_commit_max_retries` says. After a second or two BrokerError
+        UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION of a topic that was deleted or recreated.
         """
         self._raise_if_closed()
         timeout = self._options.request_timeout

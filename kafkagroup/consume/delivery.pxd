@@ -12,11 +12,13 @@ cdef class Delivery:
     cdef readonly dict owned
     cdef readonly Conversion conversion
     cdef object _took
+    cdef object _came_to_rest
     cdef object _turn
     cdef Progress _current
     cdef object _batch
     cdef RecordReader _records
     cdef Record _stuck
+    cdef object _conversion_error
     cdef public object unconverted
     cdef object _ahead
     cdef object _refused

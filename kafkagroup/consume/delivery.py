@@ -127,6 +127,7 @@ class Delivery:
         self,
         conversion: Conversion | None = None,
         took: Callable[[], None] = lambda: None,
+        came_to_rest: Callable[[], None] = lambda: None,
         *,
         views: bool = False,
     ) -> None:
@@ -138,6 +139,8 @@ class Delivery:
         is compiled."""
         self._took = took
         """Called when less is buffered than was, or less of it counts: there is room to fetch."""
+        self._came_to_rest = came_to_rest
+        """Called when there is one more in `resting`."""
         self._turn: OrderedDict[OwnedPartition, None] = OrderedDict()
         """Those with something to hand out, but the current one; the next to come first."""
         self._current: OwnedPartition | None = None
@@ -148,6 +151,8 @@ class Delivery:
         self._stuck: Record | None = None
         """The record of that batch that is being converted. It stays when its deserializer fails,
         and is converted anew for each call until the application seeks."""
+        self._conversion_error: Exception | None = None
+        """Why it could not be converted when that was tried last."""
         self.unconverted: Record | None = None
         """The same record, where it has to be awaited: by whoever takes records, with `converted`
         or `refused` as the end."""
@@ -240,7 +245,7 @@ class Delivery:
     def _leave(self, owned: OwnedPartition) -> None:
         if self._current is owned:
             self._current = self._batch = self._records = self.heavy = None
-            self._stuck = self.unconverted = self._refused = None
+            self._stuck = self._conversion_error = self.unconverted = self._refused = None
             self._ahead.clear()
         if self._kept is not None and self._kept[0] is owned:
             self._kept = None
@@ -370,7 +375,7 @@ class Delivery:
     def converted(self, raw: Record, made: Record | Outcome) -> None:
         """A record that was `unconverted` is awaited; dropped where its partition is gone."""
         if self.unconverted is raw:
-            self.unconverted = self._stuck = None
+            self.unconverted = self._stuck = self._conversion_error = None
             self._ahead.append((raw, made))
 
     def refused(self, raw: Record, error: Exception) -> None:
@@ -414,17 +419,23 @@ class Delivery:
                 following = self._next_raw()
                 if self._refused is not None:
                     error, self._refused = self._refused, None
-                    if isinstance(error, DecodeError) and self._stuck is None:
+                    if self._stuck is not None:
+                        self._not_converted(error)
+                    elif isinstance(error, DecodeError):
                         self._give_up(owned, error)
                     raise error
                 if following is None:
                     return None
                 raw = following
-                made = conversion.now(raw)
+                try:
+                    made = conversion.now(raw)
+                except Exception as error:
+                    self._not_converted(error)
+                    raise
                 if made is SUSPENDS:
                     self.unconverted = raw
                     return None
-                self._stuck = self.unconverted = None
+                self._stuck = self._conversion_error = self.unconverted = None
             # Not of what is delivered: a handler may have made it anew.
             owned.position = raw._offset + 1
             owned.leader_epoch = raw._leader_epoch
@@ -487,6 +498,24 @@ class Delivery:
         self._leave(owned)
         owned.drop_buffer()
         self._took()
+        self._came_to_rest()
+
+    def _not_converted(self, error: Exception) -> None:
+        """The stuck record is raised for each call, and holds up its partition."""
+        known, self._conversion_error = self._conversion_error, error
+        if known is None:
+            self._came_to_rest()
+
+    def resting(self) -> list[tuple[OwnedPartition, Exception]]:
+        """The partitions of which the application gets nothing until it seeks, and why."""
+        found = [
+            (owned, owned.failure)
+            for owned in self.owned.values()
+            if owned.failure is not None and not owned.revoked
+        ]
+        if self._current is not None and self._conversion_error is not None:
+            found.append((self._current, self._conversion_error))
+        return found
 
     def _open_batch(self) -> OwnedPartition | None:
         if not self._turn:

@@ -406,18 +406,22 @@ class Engine:
 
     def _partition_failed(self, owned: OwnedPartition, error: Exception) -> None:
         self._session.partition_failed(owned, error)
+        self.report_resting()
+
+    def report_resting(self) -> None:
+        """Report the partitions at rest, and again until there are none."""
         self._resting.ask()
 
     async def _report_resting(self) -> None:
         """Report the partitions of which nothing is read until the application seeks: all as one
         trouble, as a group that may not be read rests in each of its partitions."""
         troubles = self._cluster.troubles
-        while resting := [o for o in self._delivery.owned.values() if o.failed and not o.revoked]:
-            first = min(resting, key=lambda owned: owned.tp)
+        while resting := self._delivery.resting():
+            first, error = min(resting, key=lambda found: found[0].tp)
             others = f" (and {len(resting) - 1} more)" if len(resting) > 1 else ""
             problem = Problem(
                 subject=f"reading {first.tp}{others}",
-                cause=str(first.failure),
+                cause=str(error),
                 advice="remove the cause, then seek() to where it is to be read from",
                 has_own_finding=True,
             )

@@ -17,6 +17,7 @@ from kafkagroup.net.trouble import Troubles
 from kafkagroup.types import TopicPartition
 
 if TYPE_CHECKING:
+    from kafkagroup.consume.delivery import Delivery
     from kafkagroup.net.membership import Running
     from kafkagroup.net.session import Session
 
@@ -197,22 +198,20 @@ def health_of_consumer(
         findings += checkup.check_membership(
             now, session.driver, settled=session.settled, patience=patience
         )
-    findings += _check_failed(session.delivery.owned.values())
+    findings += _check_resting(session.delivery)
     patience = options.max_poll_interval if stalled_after is None else stalled_after
     findings += check_troubles(now, session.troubles)
     findings += checkup.check_partitions(now, session.delivery.owned.values(), patience=patience)
     return Health(tuple(findings))
 
 
-def _check_failed(owned: Iterable[OwnedPartition]) -> Iterator[HealthFinding]:
-    """Those of which nothing is read until the application seeks."""
-    for one in owned:
-        if one.failure is None or one.revoked:
-            continue
+def _check_resting(delivery: Delivery) -> Iterator[HealthFinding]:
+    """The partitions of which nothing is read until the application seeks."""
+    for one, error in delivery.resting():
         lost = one.is_without_position
         yield HealthFinding(
             problem=HealthProblem.NO_POSITION if lost else HealthProblem.NOT_READ,
-            detail=f"nothing of {one.tp} is read until the application seeks: {one.failure}",
+            detail=f"nothing of {one.tp} is read until the application seeks: {error}",
             partition=one.tp,
         )
 

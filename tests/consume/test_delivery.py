@@ -714,6 +714,32 @@ def test_a_batch_ends_before_a_record_whose_awaited_deserializer_fails() -> None
         assert state(delivery) == (1, 1, 2)
 
 
+def test_a_partition_rests_until_the_application_seeks() -> None:
+    """The error of the one was taken for the next partition's."""
+    rested: list[None] = []
+    conversion = Conversion(None, decode)
+    delivery = owning(
+        T0, T1, delivery=Delivery(conversion, came_to_rest=lambda: rested.append(None))
+    )
+    for tp in (T0, T1):
+        delivery.add(delivery.owned[tp], [batch(0, "a")])
+    assert delivery.resting() == []
+    for _ in range(2):
+        assert ask(delivery) is None
+        raw = delivery.unconverted
+        assert raw is not None
+        error = DeserializationError(raw, "value")
+        delivery.refused(raw, error)
+        with pytest.raises(DeserializationError):
+            ask(delivery)
+        assert delivery.resting() == [(delivery.owned[T0], error)]
+    assert len(rested) == 1
+    delivery.seek(T0, 5)
+    assert ask(delivery) is None
+    assert delivery.unconverted is not None
+    assert delivery.resting() == []
+
+
 def test_a_batch_ends_before_a_damaged_record() -> None:
     delivery = suspending(damaged(0, "a", "b"), batch(2, "c"))
     assert ask_batch(delivery, 10) is None

@@ -6,15 +6,19 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from struct import pack_into
 from typing import Any
 
 import anyio
 import pytest
+from crc32c import crc32c
 
 from kafkagroup import (
     Admin,
     BrokerError,
     Consumer,
+    CorruptRecordError,
+    DeserializationError,
     GroupMember,
     GroupProtocol,
     HealthProblem,
@@ -38,6 +42,7 @@ from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
+from kafkagroup.wire.records import encode_batch
 
 pytestmark = pytest.mark.anyio
 
@@ -449,6 +454,73 @@ async def test_partitions_that_rest_after_an_error(watched: Any, lines: Any) -> 
         await anyio.sleep(6.0)
         (line,) = lines()
         assert "works again" in line
+
+
+def plain(data: bytes) -> int:
+    return int(data)
+
+
+async def looked_up(data: bytes) -> int:
+    return int(data)
+
+
+@pytest.mark.parametrize("deserializer", [plain, looked_up], ids=["plain", "coroutine"])
+@pytest.mark.parametrize("ended_by", ["seek", "success", "loss"])
+async def test_a_partition_that_rests_before_a_record_that_does_not_deserialize(
+    watched: Any, lines: Any, deserializer: Any, ended_by: str
+) -> None:
+    """It was raised, and there was neither a line nor a finding."""
+    bad = True
+
+    def deserialize(data: bytes) -> Any:
+        return deserializer(b"x" if data == b"2" and bad else data)
+
+    one = consumer("t", value_deserializer=deserialize)
+    async with watched(one) as (kafka, _, _):
+        kafka.produce("t", ["1", "2"])
+        assert (await one.getone()).value == 1
+        assert one.health().healthy
+        for _ in range(2):
+            with pytest.raises(DeserializationError, match="t/0 at offset 1"):
+                await one.getone()
+            (finding,) = one.health().findings
+            assert (finding.problem, finding.partition) == (HealthProblem.NOT_READ, T0)
+            assert "invalid literal for int()" in finding.detail
+        await anyio.sleep(9.0)
+        assert lines() == []
+        for seconds in (5.0, 61.0):
+            await anyio.sleep(seconds)
+            (line,) = lines()
+            assert "reading t/0: " in line
+            assert "seek()" in line
+        if ended_by == "seek":
+            one.seek(T0, 2)
+        elif ended_by == "success":
+            bad = False
+            assert (await one.getone()).value == 2
+        else:
+            await one.unsubscribe()
+        assert HealthProblem.NOT_READ not in {f.problem for f in one.health().findings}
+        await anyio.sleep(6.0)
+        (line,) = lines()
+        assert "works again" in line
+
+
+async def test_a_partition_that_rests_before_damaged_bytes(watched: Any, lines: Any) -> None:
+    one = consumer()
+    async with watched(one) as (kafka, _, _):
+        damaged = bytearray(encode_batch([NewRecord(None, b"1")]))
+        damaged[61] = 126  # the length of the first record: beyond the batch
+        pack_into(">I", damaged, 17, crc32c(bytes(damaged[21:])))
+        kafka.append("t", 0, bytes(damaged))
+        await one.assign([T0])
+        one.seek(T0, 0)
+        with pytest.raises(CorruptRecordError, match="t/0 at offset 0"):
+            await one.getone()
+        await anyio.sleep(14.0)
+        (line,) = lines()
+        assert "reading t/0: " in line
+        assert [f.problem for f in one.health().findings] == [HealthProblem.NOT_READ]
 
 
 @BOTH
