@@ -425,7 +425,11 @@ class ConsumerOptions(_MembershipOptions):
         otherwise="retry_backoff_ms",
     )
     fetch_min_bytes: int = option(
-        Whole(0), 1, "a broker waits for this much, at most `fetch_max_wait_ms`"
+        Whole(0),
+        1,
+        "a broker waits for this much, at most `fetch_max_wait_ms`. If it is more than one byte, a"
+        " seek, a resume or a new partition waits so too, unless another request waits at the"
+        " broker already: then it gets at once what there is",
     )
     fetch_max_bytes: int = option(Whole(1), 52_428_800, "limit of one answer")
     max_partition_fetch_bytes: int = option(
@@ -436,7 +440,7 @@ class ConsumerOptions(_MembershipOptions):
         500,
         "how long a broker may wait for `fetch_min_bytes`; if that is one byte, and this 500 or"
         " more: longer and longer while nothing comes, up to 5,000. A seek, a resume or a new"
-        " partition does not wait for it",
+        " partition does not wait until a request that waits is answered",
     )
     num_consumer_fetchers: int = option(
         Whole(1),

@@ -168,6 +168,26 @@ async def test_a_seek_does_not_wait_for_fetch_min_bytes(reading: Any) -> None:
             assert await offsets_of(c, 7) == [*range(3, 10)]
 
 
+@pytest.mark.parametrize(("least", "seconds"), [(1, 0.0), (100_000, 0.5)])
+async def test_a_seek_that_meets_no_long_poll_in_flight_is_the_next_one(
+    reading: Any, least: int, seconds: float
+) -> None:
+    """As the first fetch of all, it waits for `fetch_min_bytes`, up to `fetch_max_wait_ms`."""
+    async with (
+        reading() as (_, consumer),
+        consumer(fetch_min_bytes=least, fetch_max_wait_ms=500) as c,
+    ):
+        await c.assign([T0])
+        await offsets_of(c, 10)
+        c.pause(T0)
+        await anyio.sleep(10)  # the long poll is over
+        c.seek(T0, 3)
+        c.resume(T0)
+        began = anyio.current_time()
+        assert await offsets_of(c, 7) == [*range(3, 10)]
+        assert anyio.current_time() - began == pytest.approx(seconds, abs=0.001)
+
+
 async def test_what_was_read_up_does_not_wait_for_the_long_poll(reading: Any) -> None:
     """A partition with `queued_max_records` waiting is left out of the long poll."""
     async with reading() as (kafka, consumer), consumer(queued_max_records=5) as c:
