@@ -265,9 +265,13 @@ class Delivery:
         if owned.buffered and not owned.paused and not waits:
             self._turn[owned] = None
 
-    def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is processed and not committed."""
-        pending = {tp: owned.to_commit() for tp, owned in self.owned.items()}
+    def to_commit(
+        self, among: Iterable[OwnedPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is processed and not committed, of all that is owned or of what still is among
+        these."""
+        among = self.owned.values() if among is None else among
+        pending = {o.tp: o.to_commit() for o in among if self.owned.get(o.tp) is o}
         return {tp: offset for tp, offset in pending.items() if offset is not None}
 
     def processed(self) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -31,6 +31,7 @@ from kafkagroup.net.lag import LoopLag
 from kafkagroup.net.latch import Latch
 from kafkagroup.net.membership import Running
 from kafkagroup.net.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
+from kafkagroup.net.portions import slices, together
 from kafkagroup.net.trouble import Troubles
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -272,13 +273,13 @@ class Session:
     ) -> None:
         """Commit what is processed and not yet committed, of all that is owned or of what still is
         among these. As `commit`."""
-        async with self._turn(timeout) as left:
-            # Read now: the commit before this one may have been that of a revocation.
-            offsets = self.delivery.to_commit()
-            if among is not None:
-                offsets = {tp: offsets[tp] for tp in self._still_owned(among) if tp in offsets}
-            if offsets:
-                await self._commit_noted(offsets, left, note)
+        async with self._turn(timeout) as deadline:
+            owned = self.delivery.owned if among is None else among
+            for some in slices(await together(_to_commit, owned.values())):
+                # Read now: the commit before this one may have been that of a revocation; and where
+                # there are many, others ran since, which moved positions and released partitions.
+                if offsets := self.delivery.to_commit(some):
+                    await self._commit_noted(offsets, _left_until(deadline), note)
 
     async def commit_delivered(self, timeout: float, note: str = "") -> None:
         """Commit all that was delivered, then raise what of it was lost before, once.
@@ -353,10 +354,13 @@ class Session:
         note beside offsets without metadata; without it, if the broker finds it too long.
 
         Raises: RequestTimeoutError when its turn has not come by then, CommitFailedError for
-        partitions that are not held; what GroupOffsets raises.
+        partitions that are not held; what GroupOffsets raises. Of many partitions some may be
+        committed then, and others not.
         """
-        async with self._turn(timeout) as left:
-            await self._commit_noted(offsets, left, note)
+        async with self._turn(timeout) as deadline:
+            self._owners(offsets)  # of all, before the first are committed
+            for some in slices(tuple(offsets.items())):
+                await self._commit_noted(dict(some), _left_until(deadline), note)
 
     async def _commit_noted(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float, note: str
@@ -380,7 +384,7 @@ class Session:
 
     @asynccontextmanager
     async def _turn(self, timeout: float) -> AsyncIterator[float]:
-        """One commit at a time, in the order they were asked for; gives the seconds that are left.
+        """One commit at a time, in the order they were asked for; gives the deadline.
 
         The commits before this one count against its deadline: closing must not wait for one that
         a dead coordinator holds up.
@@ -394,23 +398,14 @@ class Session:
                 f"the commits before this one were not answered within {timeout:g} s"
             ) from None
         try:
-            yield deadline - anyio.current_time()
+            yield deadline
         finally:
             self._committing.release()
 
     async def _commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float
     ) -> None:
-        if self.offsets is None:
-            raise ConfigurationError("a consumer without group_id has nowhere to commit to")
-        owned = {tp: self.delivery.owned.get(tp) for tp in offsets}
-        foreign = sorted(tp for tp, owner in owned.items() if owner is None)
-        if foreign:
-            raise CommitFailedError(
-                f"not assigned to this consumer: {', '.join(map(str, foreign))}; their owner"
-                " commits them",
-                tuple(foreign),
-            )
+        group_offsets, owned = self._owners(offsets)
         if not self.may_commit:
             raise CommitFailedError(
                 "the group is rebalancing; commit what is still owned once that is over"
@@ -429,7 +424,7 @@ class Session:
                 left = deadline - anyio.current_time()
                 until = min(until, await driver.confirm(offsets.keys(), left))
             try:
-                await self.offsets.commit(
+                await group_offsets.commit(
                     identity,
                     offsets,
                     timeout=until - anyio.current_time(),
@@ -445,8 +440,30 @@ class Session:
                 if not (stands() and until <= anyio.current_time() < deadline):
                     raise
         for tp, offset in offsets.items():
-            if (owner := owned[tp]) is not None:
-                owner.acknowledge(offset.offset)
+            owned[tp].acknowledge(offset.offset)
+
+    def _owners(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[GroupOffsets, dict[TopicPartition, OwnedPartition]]:
+        """Where to commit to, and what is owned now of these. Raises: ConfigurationError,
+        CommitFailedError for partitions that are not held."""
+        if self.offsets is None:
+            raise ConfigurationError("a consumer without group_id has nowhere to commit to")
+        owned: dict[TopicPartition, OwnedPartition] = {}
+        foreign: list[TopicPartition] = []
+        for tp in partitions:
+            if (owner := self.delivery.owned.get(tp)) is None:
+                foreign.append(tp)
+            else:
+                owned[tp] = owner
+        if foreign:
+            foreign.sort()
+            raise CommitFailedError(
+                f"not assigned to this consumer: {', '.join(map(str, foreign))}; their owner"
+                " commits them",
+                tuple(foreign),
+            )
+        return self.offsets, owned
 
 
 def _is_next(owned: OwnedPartition) -> bool:
@@ -463,6 +480,20 @@ def _no_position(partitions: Iterable[OwnedPartition]) -> KafkaGroupError:
     return NoOffsetError(tuple(o.tp for o in ordered), out_of_range)
 
 
-def _topic_ids(owned: Iterable[OwnedPartition | None]) -> dict[str, UUID]:
+def _topic_ids(owned: Iterable[OwnedPartition]) -> dict[str, UUID]:
     """The topics that the positions are of, by name, where that is known."""
-    return {o.tp.topic: o.topic_id for o in owned if o is not None and o.topic_id != NO_ID}
+    return {o.tp.topic: o.topic_id for o in owned if o.topic_id != NO_ID}
+
+
+def _to_commit(owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+    """Those that something is to be committed of."""
+    return [o for o in owned if o.to_commit() is not None]
+
+
+def _left_until(deadline: float) -> float:
+    """Seconds that are left of a commit's time. Raises: RequestTimeoutError when none are: what was
+    committed before, of many partitions, may have taken them."""
+    left = deadline - anyio.current_time()
+    if left < 0:
+        raise RequestTimeoutError("the commit was not answered before its deadline")
+    return left

@@ -10,17 +10,22 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kafkagroup import Consumer
+from kafkagroup import CommitFailedError, Consumer
 from kafkagroup.consume.fetch_in_flight import FetchInFlight
 from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.errors import ErrorCode, RequestTimeoutError
 from kafkagroup.net import portions
 from kafkagroup.net.fetcher import Fetcher
-from kafkagroup.testing.embedded import Close, EmbeddedKafka
+from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestTopics,
 )
@@ -112,7 +117,10 @@ def _numbers(topic: Any) -> Iterable[int]:
     match topic:
         case OffsetFetchRequestTopics(partition_indexes=numbers):
             return numbers
-        case ListOffsetsTopic(partitions=partitions):
+        case (
+            ListOffsetsTopic(partitions=partitions)
+            | OffsetCommitRequestTopic(partitions=partitions)
+        ):
             return [p.partition_index for p in partitions]
         case _:
             return [p.partition for p in topic.partitions]
@@ -191,3 +199,131 @@ async def test_what_is_sought_while_a_request_is_made_does_not_wait_for_its_answ
         between(monkeypatch, seek)
         assert await all_of(c, 3) == [(0, 7), (0, 8), (0, 9)]
         assert anyio.current_time() - sought[0] < WAIT / 4
+
+
+# ---------------------------------------------------------------- commits
+
+
+def when_committing(kafka: EmbeddedKafka, part: int, does: Callable[[], object]) -> None:
+    """Have something happen when the request with this part of a commit comes, from 1."""
+    parts = 0
+
+    def note(_: object) -> bool:
+        nonlocal parts
+        parts += 1
+        if parts == part:
+            does()
+        return False
+
+    kafka.fail(OffsetCommitRequest, Close(), times=None, when=note)
+
+
+def lose_all(kafka: EmbeddedKafka) -> None:
+    """Have the coordinator answer the next heartbeat that it does not know the member."""
+    kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+    kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+async def test_many_are_committed_in_slices(reading: Any) -> None:
+    async with reading(enable_auto_commit=False) as (kafka, c):
+        commits = asked(kafka, OffsetCommitRequest)
+        await c.assign(ALL)
+        await all_of(c, 50)
+        await c.commit()
+        assert commits == [[0, 1], [2, 3], [4]]
+        assert kafka.committed("g", "t") == dict.fromkeys(range(5), 10)
+        c.seek(ALL[3], 5)
+        await c.commit()
+        assert commits == [[0, 1], [2, 3], [4], [3]]
+
+
+async def test_what_is_sought_while_others_are_committed_is_committed_as_sought(
+    reading: Any,
+) -> None:
+    async with reading(enable_auto_commit=False) as (kafka, c):
+        await c.assign(ALL)
+        await all_of(c, 50)
+        when_committing(kafka, 1, lambda: c.seek(ALL[4], 3))
+        await c.commit()
+        assert kafka.committed("g", "t") == {0: 10, 1: 10, 2: 10, 3: 10, 4: 3}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_what_is_lost_while_others_are_committed_is_not_committed(
+    reading: Any, protocol: str
+) -> None:
+    """Its next owner may have committed more by then; the application is told which it was."""
+    options = {"enable_auto_commit": False, "group_protocol": protocol}
+    async with reading(heartbeat_interval_ms=500, **options) as (kafka, c):
+        commits = asked(kafka, OffsetCommitRequest)
+        await c.subscribe("t")
+        await all_of(c, 50)
+        when_committing(kafka, 1, lambda: lose_all(kafka))
+        kafka.fail(OffsetCommitRequest, Delay(5), times=1)
+        with pytest.raises(CommitFailedError) as caught:
+            await c.commit()
+        assert caught.value.partitions == tuple(ALL[2:])
+        assert commits == [[0, 1]]
+        assert kafka.committed("g", "t") == {0: 10, 1: 10}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("auto_commit", [True, False], ids=["auto-commit", "own-commit"])
+async def test_nothing_is_revoked_before_all_of_it_is_committed(
+    reading: Any, protocol: str, auto_commit: bool
+) -> None:
+    async with reading(
+        enable_auto_commit=auto_commit,
+        auto_commit_interval_ms=1_000,
+        group_protocol=protocol,
+        heartbeat_interval_ms=500,
+    ) as (kafka, c):
+        await c.subscribe("t")
+        await all_of(c, 50)
+        kafka.fail(OffsetCommitRequest, Delay(1), times=None)
+        async with anyio.create_task_group() as tasks:
+            if auto_commit:
+                tasks.start_soon(c.getone)  # the record in hand is processed
+                await anyio.sleep(1.5)
+            else:
+                tasks.start_soon(c.commit)
+                await anyio.sleep(0.5)
+            assert len(kafka.committed("g", "t")) < 5
+            async with Consumer(
+                "t", bootstrap_servers="kafka-1", group_id="g", group_protocol=protocol
+            ) as other:
+                while not other.assignment():
+                    await anyio.sleep(0.01)
+                assert kafka.committed("g", "t") == dict.fromkeys(range(5), 10)
+                assert {tp: await other.position(tp) for tp in other.assignment()} == (
+                    dict.fromkeys(other.assignment(), 10)
+                )
+            tasks.cancel_scope.cancel()
+
+
+async def test_offsets_given_of_many_are_committed_only_if_all_are_owned(reading: Any) -> None:
+    async with reading(enable_auto_commit=False) as (kafka, c):
+        await c.assign(ALL[:4])
+        with pytest.raises(CommitFailedError) as caught:
+            await c.commit(dict.fromkeys(ALL, 4))
+        assert (caught.value.partitions, kafka.committed("g", "t")) == ((ALL[4],), {})
+        commits = asked(kafka, OffsetCommitRequest)
+        await c.commit(dict.fromkeys(ALL[:4], 4))
+        assert commits == [[0, 1], [2, 3]]
+        assert kafka.committed("g", "t") == dict.fromkeys(range(4), 4)
+
+
+async def test_all_of_a_commit_has_one_deadline_and_what_was_answered_counts(reading: Any) -> None:
+    async with reading(enable_auto_commit=False, request_timeout_ms=5_000) as (kafka, c):
+        await c.assign(ALL)
+        await all_of(c, 50)
+        kafka.fail(OffsetCommitRequest, Delay(4), times=2)
+        started = anyio.current_time()
+        with pytest.raises(RequestTimeoutError):
+            await c.commit()
+        assert anyio.current_time() - started == pytest.approx(5)
+        await anyio.sleep(10)
+        commits = asked(kafka, OffsetCommitRequest)
+        await c.commit()
+        assert commits == [[2, 3], [4]]
+        assert kafka.committed("g", "t") == dict.fromkeys(range(5), 10)
