@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check compile wheel test test-all test-wire test-brokers soak sim bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile docs clean
+.PHONY: help demo check compile wheel test-fast test test-all test-rest test-wire test-brokers soak sim bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile docs clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -14,6 +14,13 @@ VERSIONS := 3.11 3.12 3.13
 COMPILED := $(shell sed -nE 's/^    "(kafkagroup\/.*\.py)",$$/\1/p' setup.py)
 # Spark is half a gigabyte, and of no use without Java.
 SPARK := $(if $(shell command -v java),.venv/spark.stamp)
+# Rooms whose tests neither wait nor need a broker: the CPU is what limits them.
+FAST := tests/assign tests/consume tests/member tests/wire $(wildcard tests/sim/test_judge*.py) \
+  $(patsubst %,tests/test_%.py,errors layers options stories types values workers)
+# Those that let virtual time pass, too.
+ROOMS := $(FAST) tests/net tests/zookeeper
+# Brokers are waited for: more workers than CPUs, each with a Kafka of its own.
+WAITING_WORKERS := 4
 WIRE_DEPENDENCIES := aiokafka hypothesis kio pyarrow pytest pytest-asyncio trio
 
 # Shell: prints the first of some commands that is a Python which can make environments. Only
@@ -53,15 +60,32 @@ wheel: .venv/check.stamp ## a wheel for this platform, the one for all others, a
 	KAFKAGROUP_PURE=1 $(BIN)/python -m build --quiet --wheel --outdir dist build/pure
 	@ls dist
 
-test: test-all test-wire ## all tests, compiled, with real Kafka if there is Java; uncompiled on all Pythons
-	@echo "== all tests passed on $$($(BIN)/python --version); $$($(COMPILED_OR_NOT)); the Kafka of those that share one:"
-	@sed -nE 's/^((not|taken)[ :].*)/     \1/p' .venv/pytest.log
+test-fast: .venv/fast.stamp ## the pure rooms, in under a minute; needs no Java, no compiler and no other client
+	KAFKAGROUP_PURE=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not (brokers or long or serial or slow)" $(FAST)
+
+# pytest, with its output and report kept for the closing lines: $(call pytest,name of the step,arguments)
+pytest = $(BIN)/python -m pytest --junitxml .venv/tests-$(1).xml $(2) | tee .venv/tests-$(1).log
+
+test: .venv/compiled.stamp $(SPARK) ## all but the long tests, on real Kafka, ZooKeeper and Spark if there is Java; 10 minutes
+	@$(if $(SPARK),,echo "NO JAVA: no test meets a real Kafka")
+	@rm -f .venv/tests-*
+	$(call pytest,rooms,-n auto --maxprocesses 8 -m "not (brokers or long or serial)" $(ROOMS))
+	$(call pytest,waiting,-n $(WAITING_WORKERS) -m "not (brokers or long or serial)" $(addprefix --ignore=,$(ROOMS)))
+	$(call pytest,serial,-m "serial and not (brokers or long)")
+	@echo "== make test passed on $$($(BIN)/python --version); $$($(COMPILED_OR_NOT)); the Kafka of those that share one:"
+	@cat .venv/tests-*.log | sed -nE 's/^((not|taken)[ :].*)/     \1/p' | sort -u
+	@echo "== what was met:"
+	@$(BIN)/python tests/stories.py .venv/tests-*.xml
+	@$(if $(SPARK),,echo "NO JAVA: no test has met a real Kafka")
+
+test-all: test test-rest ## make test, and then the rest: long tests, simulations, planted bugs, soak, other Pythons
+
+test-rest: .venv/compiled.stamp $(SPARK)
+	$(BIN)/python -m pytest -n 2 -m "long and not (brokers or serial)"
+	$(BIN)/python -m pytest -m "long and serial and not brokers"
+	$(MAKE) --no-print-directory test-wire
 	@echo "== tests/wire and tests/consume, uncompiled:"
 	@sed 's/^/     /' .venv/wire.log
-
-test-all: .venv/compiled.stamp $(SPARK)
-	@command -v java >/dev/null || echo "NO JAVA: no test meets a real Kafka"
-	$(BIN)/python -m pytest | tee .venv/pytest.log
 
 test-wire: .venv/compiled.stamp
 	@rm -f .venv/wire.log
@@ -136,10 +160,15 @@ clean: ## remove the virtual environments and all that tools have left
 	@KAFKAGROUP_PURE=1 $(BIN)/python $(INSTALL) --editable '.[demo]'
 	@touch $@
 
+.venv/fast.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing what the quick tests need into .venv"
+	@KAFKAGROUP_PURE=1 $(BIN)/python $(INSTALL) --editable '.[fast]'
+	@touch $@
+
 .venv/check.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing tests and tools into .venv"
 	@KAFKAGROUP_PURE=1 $(BIN)/python $(INSTALL) --editable '.[check]'
-	@touch $@ .venv/demo.stamp
+	@touch $@ .venv/demo.stamp .venv/fast.stamp
 
 .venv/compiled.stamp: setup.py $(COMPILED) $(COMPILED:.py=.pxd) .venv/check.stamp
 	@echo "compiling the hot path"

@@ -46,6 +46,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual.now
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """Decide which worker of `pytest -n` runs a test; another `--dist` remains what it is."""
+    if config.getvalue("dist") != "load":
+        return None
+    # Runs on one worker, and on Pythons where pytest-xdist is not installed, must not import this.
+    from workers import Schedule
+
+    return Schedule(config, log)
+
+
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     if request.param == "asyncio":

@@ -300,7 +300,8 @@ def test_a_close_timeout_is_finite(value: float) -> None:
             "give assignors, or group_remote_assignor: one of them assigns",
         ),
     ],
-    ids=str,
+    # Without the addresses of functions: all workers of pytest-xdist must find the same ids.
+    ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", str(value)),
 )
 def test_what_cannot_work(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

@@ -17,6 +17,9 @@ Each has 10 s to answer; the JVM of `local`, which takes 4 s on a machine with n
 has 60 s. Fetching Kafka's jars, which `local` does once in the life of a cache, has
 `DOWNLOAD_TIMEOUT` (120 s) of its own. `KAFKAGROUP_KAFKA` names the only one to be tried: if it does
 not work, the tests that use the fixture fail.
+
+With pytest-xdist each worker has a broker of its own, except that all of them use the one at
+`KAFKAGROUP_BOOTSTRAP_SERVERS`. The summary lists the brokers of all workers.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
@@ -37,6 +41,8 @@ __all__ = ["kafka"]
 _START_TIMEOUT = 10.0
 _REPORT = pytest.StashKey[list[str]]()
 """The lines of the terminal summary; absent in a run that never used the fixture."""
+_WORKER_REPORT = "kafkagroup.testing"
+"""The key under which a worker of pytest-xdist sends its lines to the process that prints them."""
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +83,22 @@ def pytest_terminal_summary(
         terminalreporter.section("kafka")
         for line in config.stash[_REPORT]:
             terminalreporter.line(line)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # Only workers of pytest-xdist have this attribute. Their own summary is never printed.
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None and _REPORT in session.config.stash:
+        output[_WORKER_REPORT] = session.config.stash[_REPORT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # A worker that has crashed sent nothing.
+    lines = getattr(node, "workeroutput", {}).get(_WORKER_REPORT, ())
+    if lines:
+        report = node.config.stash.setdefault(_REPORT, [])
+        report.extend(line for line in lines if line not in report)
 
 
 class _Absent(Exception):

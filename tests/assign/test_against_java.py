@@ -27,6 +27,8 @@ from kafkagroup.assign.sticky import sticky_assignor
 from kafkagroup.testing._jars import LocalKafkaUnavailable
 from kafkagroup.types import Assignment, TopicPartition
 
+pytestmark = pytest.mark.slow
+
 CASES = int(os.environ.get("KAFKAGROUP_ASSIGN_CASES", "300"))
 SEED = int(os.environ.get("KAFKAGROUP_ASSIGN_SEED", "1"))
 

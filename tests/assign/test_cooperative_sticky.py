@@ -146,6 +146,7 @@ def claimants(spec: GroupSpec) -> dict[TopicPartition, dict[str, int]]:
     return claims
 
 
+@pytest.mark.slow
 @repeatable
 @given(groups())
 def test_line_26_nobody_is_given_what_another_may_still_be_at_work_on(spec: GroupSpec) -> None:
@@ -171,6 +172,7 @@ def test_it_withholds_of_what_sticky_gives_only_what_is_claimed_by_others(
         assert all(claims[tp].keys() - {name} for tp in withheld)
 
 
+@pytest.mark.slow
 @repeatable
 @given(groups())
 def test_any_group_settles_in_two_rounds_as_even_as_sticky_makes_it(spec: GroupSpec) -> None:
@@ -185,6 +187,7 @@ def test_any_group_settles_in_two_rounds_as_even_as_sticky_makes_it(spec: GroupS
     assert cooperative_sticky_assignor(next_round(following, second, 101)) == second
 
 
+@pytest.mark.slow
 @repeatable
 @given(groups(), groups())
 def test_no_partition_is_added_and_revoked_in_one_round_when_subscriptions_change(

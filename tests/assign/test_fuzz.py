@@ -32,6 +32,7 @@ from kafkagroup.assign.weighted import weighted_sticky
 Check = Callable[[Assignor, GroupSpec], Iterator[str]]
 
 
+@pytest.mark.slow
 def test_no_assignor_breaks_its_rules() -> None:
     assert failures(seed=2026, cases=range(2_000)) == {}
 

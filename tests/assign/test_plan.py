@@ -486,6 +486,7 @@ def specs(draw: st.DrawFn) -> GroupSpec:
     )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, database=None, deadline=None, max_examples=300)
 @given(specs(), st.sampled_from((range_assignor, roundrobin_assignor, cooperative_sticky_assignor)))
 def test_the_figures_add_up_and_the_reasons_are_true(spec: GroupSpec, assignor: Assignor) -> None:

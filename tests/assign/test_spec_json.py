@@ -117,6 +117,7 @@ def specs(draw: st.DrawFn) -> GroupSpec:
     )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, database=None, deadline=None, max_examples=300)
 @given(specs())
 def test_any_spec_comes_back_as_it_was(spec: GroupSpec) -> None:

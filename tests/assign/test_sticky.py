@@ -403,6 +403,7 @@ def test_a_settled_group_stays_as_it_is(spec: GroupSpec) -> None:
     assert sticky_assignor(rejoined(spec, assignment)) == assignment
 
 
+@pytest.mark.slow
 @repeatable
 @given(groups(), st.randoms(use_true_random=False))
 def test_the_order_of_dicts_is_of_no_matter(spec: GroupSpec, shuffler: random.Random) -> None:

@@ -78,10 +78,12 @@ def listener() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def run(pytester: pytest.Pytester, source: str = ASK) -> tuple[dict[str, int], list[str]]:
+def run(
+    pytester: pytest.Pytester, source: str = ASK, *options: str
+) -> tuple[dict[str, int], list[str]]:
     """Outcomes of a run with warnings as errors, and the lines of its section on Kafka."""
     pytester.makepyfile(source)
-    options = ["-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider"]
+    options = ("-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider", *options)
     result = pytester.runpytest_subprocess(*options, timeout=120)
     lines = iter(result.outlines)
     if not any(line.strip("= ") == "kafka" for line in lines):
@@ -142,6 +144,17 @@ def test_falls_through_to_the_embedded_broker_and_says_why(
     assert container.startswith("not container: Docker does not answer (")
     assert local == "not local: JAVA_HOME is /nowhere, which holds no bin/java"
     assert taken.startswith("taken: embedded, at ")
+
+
+def test_the_workers_of_xdist_have_a_broker_each_and_report_it(pytester: pytest.Pytester) -> None:
+    """The summary of a worker is never printed: the run looked as if it had met no broker."""
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    source = f"{ASK}\ndef test_once_more(kafka): test_ask(kafka)"
+    outcomes, section = run(pytester, source, "-n", "2", "--dist", "load")
+    assert outcomes == {"passed": 2}
+    assert [line.partition(":")[0] for line in section].count("not local") == 1
+    taken = [line for line in section if line.startswith("taken: embedded, at ")]
+    assert len(set(taken)) == 2
 
 
 @pytest.fixture

@@ -139,6 +139,7 @@ def without_empty_tags(value: Any) -> Any:
     return attrs.evolve(value, **kept)
 
 
+@pytest.mark.slow
 def test_kafkas_own_classes_read_and_write_the_same(tmp_path: Path) -> None:
     try:
         java = find_java()

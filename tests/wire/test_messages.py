@@ -194,6 +194,7 @@ def kafkas_jars() -> Path:
         pytest.skip(f"schemas.json is NOT COMPARED with Kafka's jar: {error}")
 
 
+@pytest.mark.slow
 def test_the_data_is_what_the_jar_says() -> None:
     facts = MAKER["facts_of_jars"](kafkas_jars(), list(MESSAGES))
     assert facts == KAFKA
@@ -284,6 +285,7 @@ def check_decodes_or_refuses(cls: Any, version: int, data: bytes) -> None:
     assert decode(cls, version, encode(value, version)) == value
 
 
+@pytest.mark.slow
 @every_pair
 def test_any_bytes_give_a_message_or_a_decode_error(cls: Any, version: int) -> None:
     @repeatable(8)

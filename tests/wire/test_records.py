@@ -1,4 +1,4 @@
-"""Record batches: Java's bytes both ways, a peer's reader, each corruption by its words, fuzz."""
+"""Record batches: Java's bytes both ways, each corruption by its words, fuzz."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from struct import pack, pack_into
 from typing import Any
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
-from hypothesis import given, settings
+from generated_records import any_records, codecs, repeatable
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkagroup.errors import (
@@ -29,9 +29,6 @@ from kafkagroup.wire.records import (
     with_base_offset,
     with_log_append_time,
 )
-
-repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=200)
-codecs = pytest.mark.parametrize("codec", list(Codec), ids=lambda c: c.name)
 
 # From Apache Kafka 4.3.1: MemoryRecords.builder with each codec, base offset 1000, leader epoch 9,
 # producer 77 epoch 3 sequence 5, transactional; then a commit marker, and what compaction leaves of
@@ -230,42 +227,7 @@ def test_a_batch_that_compaction_emptied_still_moves_the_position() -> None:
     assert (list(batch.records()), batch.control_type()) == ([], None)
 
 
-# A peer.
-
-any_bytes = st.none() | st.binary(max_size=200)
-any_headers = st.lists(st.tuples(st.text(max_size=10), any_bytes), max_size=4).map(tuple)
-any_records = st.lists(
-    st.builds(NewRecord, any_bytes, any_bytes, st.integers(0, 2**42), any_headers),
-    min_size=1,
-    max_size=20,
-)
-
-
-@repeatable
-@given(written=any_records, transactional=st.booleans())
-def test_the_bytes_are_those_of_aiokafka(written: list[NewRecord], transactional: bool) -> None:
-    peer = DefaultRecordBatchBuilder(2, 0, int(transactional), 123, 4, 56, 10_000_000)
-    for offset, (key, value, timestamp, headers) in enumerate(written):
-        peer.append(offset, timestamp, key, value, list(headers))
-    ours = encode_batch(
-        written,
-        producer_id=123,
-        producer_epoch=4,
-        base_sequence=56,
-        transactional=transactional,
-    )
-    assert ours == bytes(peer.build())
-
-
-@codecs
-@repeatable
-@given(written=any_records)
-def test_aiokafka_reads_every_codec(codec: Codec, written: list[NewRecord]) -> None:
-    peer = DefaultRecordBatch(bytes(encode_batch(written, codec=codec, base_offset=70)))
-    assert peer.validate_crc()
-    assert [
-        (r.offset, NewRecord(r.key, r.value, r.timestamp, tuple(r.headers))) for r in peer
-    ] == list(enumerate(written, 70))
+# Generated records.
 
 
 @codecs
@@ -804,6 +766,7 @@ def test_a_position_far_inside_a_batch_is_left_to_a_thread(
     assert [record.offset for record in reader] == [*range(passed, 3_000)]
 
 
+@pytest.mark.slow
 def test_a_thread_goes_past_records_in_slices() -> None:
     records = values_of(450_000, 0)
     reader = one_batch(encode_batch(records)).records(449_000)

@@ -1,0 +1,121 @@
+"""What a run of `make test` must have met, and the closing lines that say whether it did.
+
+    python tests/stories.py REPORT.xml ...
+
+reads the JUnit reports of all steps of the run, and of each the output of pytest, REPORT.log. Each
+story names the tests that stand for it. The lines give the reason why a story was not met: on a
+machine without Java its tests are skipped, or run on the embedded broker. A test of a story that
+failed, or that the run did not contain, is an error.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import attrs
+
+_MEMBERS = "tests/live/test_rebalancing.py::test_members_share_and_take_over"
+_PEERS = "test_each_kind_leads_the_others_cooperatively_and_hands_over_cleanly"
+_NEW = "tests/live/test_consumer_protocol.py::"
+_KEEPER = "tests/live/test_zookeeper.py::"
+
+STORIES: Mapping[str, tuple[str, ...]] = {
+    "Apache Kafka 4.3.1, classic group protocol": (
+        f"{_MEMBERS}[asyncio-kafka]",
+        f"{_MEMBERS}[trio-kafka]",
+        f"tests/live/test_mixed.py::{_PEERS}[ours-java-librdkafka]",
+    ),
+    "Apache Kafka 4.3.1, consumer group protocol (KIP-848)": (
+        f"{_NEW}test_nothing_is_lost_while_members_come_and_go[asyncio-kafka]",
+        f"{_NEW}test_nothing_is_lost_while_members_come_and_go[trio-kafka]",
+        f"{_NEW}test_a_group_rolls_to_the_new_protocol_and_back[eager-asyncio-kafka]",
+    ),
+    "Apache Kafka 4.3.1, three brokers": (
+        "tests/live/test_replicas.py::test_the_nearest_replica_and_then_a_new_leader",
+    ),
+    "Apache ZooKeeper 3.9.3 beside Kafka 4.3.1": (
+        f"{_KEEPER}test_members_share_the_partitions_and_hand_them_over[asyncio-kafka]",
+        f"{_KEEPER}test_a_session_that_ended_is_lost_and_the_member_comes_back[asyncio-kafka]",
+    ),
+    "Apache Spark, from topic to topic": (
+        "tests/spark/test_sink.py::test_a_stream_from_topic_to_topic",
+        "tests/spark/test_streams.py::test_a_new_query_goes_on_where_the_group_is",
+    ),
+}
+"""What is met -> the tests that stand for it, as pytest names them. All need real Kafka."""
+
+
+@attrs.frozen
+class Outcome:
+    """What became of one test."""
+
+    status: str
+    """passed, skipped or failed."""
+    reason: str = ""
+    """Of a test that was skipped."""
+
+
+def read_report(report: Path) -> dict[str, Outcome]:
+    """The outcome of each test by its id."""
+    outcomes: dict[str, Outcome] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        test = f"{case.get('file')}::{case.get('name')}"
+        if case.find("failure") is not None or case.find("error") is not None:
+            outcomes[test] = Outcome("failed")
+        elif (skipped := case.find("skipped")) is not None:
+            outcomes[test] = Outcome("skipped", skipped.get("message", ""))
+        else:
+            # A test whose teardown failed has two entries.
+            outcomes.setdefault(test, Outcome("passed"))
+    return outcomes
+
+
+def why_embedded(log: str) -> str | None:
+    """Why tests that were meant for real Kafka ran on the embedded broker; None if none did."""
+    if not re.search("^taken: embedded", log, re.MULTILINE):
+        return None
+    reasons = re.findall("^not (?:container|local): .*", log, re.MULTILINE)
+    return f"the tests ran on the embedded broker ({'; '.join(dict.fromkeys(reasons))})"
+
+
+def lines_of(
+    outcomes: Mapping[str, Outcome], embedded: str | None = None
+) -> tuple[list[str], list[str]]:
+    """A line for each story, and what is wrong with the run."""
+    lines, faults = [], []
+    for story, tests in STORIES.items():
+        found = {test: outcomes.get(test) for test in tests}
+        faults += [f"{test} was not run" for test, outcome in found.items() if outcome is None]
+        faults += [f"{test} failed" for test, o in found.items() if o and o.status == "failed"]
+        reasons = {o.reason for o in found.values() if o and o.status == "skipped"}
+        if embedded is not None:
+            reasons = {embedded}
+        if reasons:
+            lines.append(f"NOT MET: {story}: {'; '.join(sorted(reasons))}")
+        elif all(o and o.status == "passed" for o in found.values()):
+            lines.append(f"met: {story}")
+        else:
+            lines.append(f"NOT MET: {story}")
+    return lines, faults
+
+
+def main(names: Sequence[str]) -> int:
+    reports = [Path(name) for name in names]
+    outcomes: dict[str, Outcome] = {}
+    for report in reports:
+        outcomes |= read_report(report)
+    log = "\n".join(report.with_suffix(".log").read_text("utf-8") for report in reports)
+    lines, faults = lines_of(outcomes, why_embedded(log))
+    for line in lines:
+        print(f"     {line}")
+    for fault in faults:
+        print(f"a story of tests/stories.py: {fault}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
