@@ -216,6 +216,17 @@ async def match(port: int, job: dict[str, Any]) -> object:
         return _told(await c.getone())
 
 
+async def commit_all(port: int, job: dict[str, Any]) -> object:
+    """Commits a record of each partition that there is."""
+    options = {"pattern": "(?s).*", "enable_auto_commit": False, **job["consumer"]}
+    async with _consumer(port, {"consumer": options}) as consumer:
+        taken = 0
+        while taken < job["records"]:
+            taken += sum(map(len, (await consumer.getmany(timeout=1.0)).values()))
+        await consumer.commit()
+        return f"{taken} committed"
+
+
 async def grab_memory(_: int, job: dict[str, Any]) -> object:
     """Takes as much as it is told to, and lets it go: what must be seen."""
     return f"{len(b'x' * (job['mebibytes'] * 2**20)) >> 20} MiB"
@@ -236,6 +247,7 @@ CLIENTS: dict[str, Client] = {
         consume_both,
         join,
         match,
+        commit_all,
         grab_memory,
     )
 }

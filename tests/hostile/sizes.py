@@ -460,6 +460,13 @@ ATTACKS = (
         job=_ASSIGNED,
     ),
     _batches(
+        "10,000 positions committed",
+        _classic_owner,
+        f"{OWNED} committed",
+        client="commit_all",
+        job={**_MATCHING, "records": OWNED},
+    ),
+    _batches(
         "a group of 901 members to assign to", _leader, "t0/0 at 0", client="match", job=_MATCHING
     ),
 )
