@@ -10,6 +10,7 @@ What goes through TLS, or through a stream that is no socket, is copied once.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import socket
 import sys
 from collections.abc import Callable
@@ -99,7 +100,7 @@ class Channel:
             except Exception as error:
                 end.set_exception(error)
 
-        loop.add_reader(source, read)
+        _callback_context().run(loop.add_reader, source, read)
         try:
             return await end
         finally:
@@ -156,3 +157,15 @@ class Channel:
         """Take and give nothing more. The stream is closed by whoever has it."""
         if self._socket is not None:
             self._socket.close()
+
+
+def _callback_context() -> contextvars.Context:
+    """A context for what the loop calls outside of tasks. Where sniffio is installed, anyio asks it
+    for the loop, and it looks for a task: without this, a response could start no task."""
+    context = contextvars.copy_context()
+    try:
+        from sniffio import current_async_library_cvar
+    except ImportError:
+        return context  # anyio asks asyncio itself
+    context.run(current_async_library_cvar.set, "asyncio")
+    return context
