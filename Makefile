@@ -18,7 +18,7 @@ SPARK := $(if $(shell command -v java),.venv/spark.stamp)
 FAST := tests/assign tests/consume tests/member tests/wire $(wildcard tests/sim/test_judge*.py) \
   $(patsubst %,tests/test_%.py,errors layers options stories types values workers)
 # Those that let virtual time pass, too.
-ROOMS := $(FAST) tests/net tests/zookeeper
+ROOMS := $(FAST) tests/transport tests/runtime tests/zookeeper
 # Brokers are waited for: more workers than CPUs, each with a Kafka of its own.
 WAITING_WORKERS := 4
 WIRE_DEPENDENCIES := aiokafka hypothesis kio pyarrow pytest pytest-asyncio trio

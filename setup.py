@@ -25,7 +25,7 @@ SOURCES = (
     "kafkagroup/consume/progress.py",
     "kafkagroup/consume/conversion.py",
     "kafkagroup/consume/delivery.py",
-    "kafkagroup/net/reader.py",
+    "kafkagroup/runtime/reader.py",
 )
 """What is compiled; a .pxd beside each has its types."""
 

@@ -11,7 +11,7 @@ import attrs
 
 from kafkagroup import Broker, BrokerError, TopicPartition
 from kafkagroup.errors import ErrorCode
-from kafkagroup.net.options import parse_servers
+from kafkagroup.transport.options import parse_servers
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
     CreateTopicsRequest,

@@ -44,11 +44,7 @@ if TYPE_CHECKING:
         TransportError,
         UnsupportedVersionError,
     )
-    from kafkagroup.group import Generation, GroupMember, GroupProtocol
-    from kafkagroup.net.broker import Broker
-    from kafkagroup.net.busy import ConsumerBusyError
-    from kafkagroup.net.event_feed import GroupEvents
-    from kafkagroup.net.group_events import (
+    from kafkagroup.events import (
         CoordinatorFound,
         EventsMissed,
         GroupEvent,
@@ -61,13 +57,7 @@ if TYPE_CHECKING:
         TroubleEnded,
         TroubleReported,
     )
-    from kafkagroup.net.health import Health, HealthFinding, HealthProblem
-    from kafkagroup.net.loads_file import LoadsFile
-    from kafkagroup.net.metadata import Node
-    from kafkagroup.net.metrics import GroupMetrics, RequestMetrics
-    from kafkagroup.net.options import ClientOptions
-    from kafkagroup.net.sasl.oauthbearer import Token
-    from kafkagroup.net.security import InsecureConnectionWarning, Security
+    from kafkagroup.group import Generation, GroupMember, GroupProtocol
     from kafkagroup.recipes import (
         Election,
         Leader,
@@ -77,6 +67,16 @@ if TYPE_CHECKING:
         Shards,
         Share,
     )
+    from kafkagroup.runtime.busy import ConsumerBusyError
+    from kafkagroup.runtime.event_feed import GroupEvents
+    from kafkagroup.runtime.health import Health, HealthFinding, HealthProblem
+    from kafkagroup.runtime.loads_file import LoadsFile
+    from kafkagroup.runtime.metrics import GroupMetrics, RequestMetrics
+    from kafkagroup.transport.broker import Broker
+    from kafkagroup.transport.metadata import Node
+    from kafkagroup.transport.options import ClientOptions
+    from kafkagroup.transport.sasl.oauthbearer import Token
+    from kafkagroup.transport.security import InsecureConnectionWarning, Security
     from kafkagroup.types import (
         GroupMetadata,
         OffsetAndMetadata,
@@ -188,50 +188,50 @@ __all__ = [
 _HOMES = {
     "Admin": "admin",
     "Batch": "consume.delivery",
-    "Broker": "net.broker",
-    "ClientOptions": "net.options",
+    "Broker": "transport.broker",
+    "ClientOptions": "transport.options",
     "Codec": "wire.compression",
     "Consumer": "consumer",
-    "ConsumerBusyError": "net.busy",
+    "ConsumerBusyError": "runtime.busy",
     "Generation": "group",
     "GroupMember": "group",
     "GroupMetadata": "types",
-    "GroupMetrics": "net.metrics",
+    "GroupMetrics": "runtime.metrics",
     "GroupProtocol": "group",
-    "RebalanceCause": "net.group_events",
-    "CoordinatorFound": "net.group_events",
-    "EventsMissed": "net.group_events",
-    "GroupLeft": "net.group_events",
-    "MembershipLost": "net.group_events",
-    "RebalancePhases": "net.group_events",
-    "RebalanceStarted": "net.group_events",
-    "Rebalanced": "net.group_events",
-    "GroupEvent": "net.group_events",
-    "TroubleEnded": "net.group_events",
-    "TroubleReported": "net.group_events",
-    "GroupEvents": "net.event_feed",
-    "HealthFinding": "net.health",
-    "Health": "net.health",
-    "HealthProblem": "net.health",
+    "RebalanceCause": "events",
+    "CoordinatorFound": "events",
+    "EventsMissed": "events",
+    "GroupLeft": "events",
+    "MembershipLost": "events",
+    "RebalancePhases": "events",
+    "RebalanceStarted": "events",
+    "Rebalanced": "events",
+    "GroupEvent": "events",
+    "TroubleEnded": "events",
+    "TroubleReported": "events",
+    "GroupEvents": "runtime.event_feed",
+    "HealthFinding": "runtime.health",
+    "Health": "runtime.health",
+    "HealthProblem": "runtime.health",
     "Election": "recipes",
     "Leader": "recipes",
     "Leaders": "recipes",
     "Leadership": "recipes",
-    "LoadsFile": "net.loads_file",
+    "LoadsFile": "runtime.loads_file",
     "MemberOptions": "recipes",
     "NewRecord": "wire.records",
-    "Node": "net.metadata",
+    "Node": "transport.metadata",
     "OffsetAndMetadata": "types",
     "OffsetAndTimestamp": "types",
-    "InsecureConnectionWarning": "net.security",
+    "InsecureConnectionWarning": "transport.security",
     "Record": "types",
-    "RequestMetrics": "net.metrics",
-    "Security": "net.security",
+    "RequestMetrics": "runtime.metrics",
+    "Security": "transport.security",
     "Shards": "recipes",
     "Share": "recipes",
     "Subscription": "wire.group_log",
     "TimestampType": "types",
-    "Token": "net.sasl.oauthbearer",
+    "Token": "transport.sasl.oauthbearer",
     "TopicPartition": "types",
     "decode_assignment": "wire.group_log",
     "decode_subscription": "wire.group_log",

@@ -1,8 +1,8 @@
 """`Consumer`: an async iterator over the records of the partitions that a group gives it.
 
-What is public is here; what runs beneath it is in `net`. A record counts as processed when the next
-one is asked for, so a commit never runs ahead of the application, and a cancelled await loses
-nothing: whatever can be cancelled comes before the record is taken, and taking it is synchronous.
+What is public is here; its tasks are in `runtime`. A record counts as processed when the next one
+is asked for, so a commit never runs ahead of the application, and a cancelled await loses nothing:
+whatever can be cancelled comes before the record is taken, and taking it is synchronous.
 """
 
 from __future__ import annotations
@@ -43,19 +43,6 @@ from kafkagroup.errors import (
     NotStartedError,
     RequestTimeoutError,
 )
-from kafkagroup.net.batches import ArrowBatches, Batches
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.engine import Engine
-from kafkagroup.net.event_feed import GroupEvents
-from kafkagroup.net.log_offsets import EARLIEST, LATEST
-from kafkagroup.net.membership import Membership
-from kafkagroup.net.metadata import Node
-from kafkagroup.net.metrics import GroupMetrics
-from kafkagroup.net.options import client_options, parse_servers
-from kafkagroup.net.reader import NothingArrived, Reader, Records
-from kafkagroup.net.service import Service
-from kafkagroup.net.session import Session
-from kafkagroup.net.subscriber import AssignedCallback, Callbacks, PartitionsCallback
 from kafkagroup.options import (
     ConsumerOptions,
     DeserializationErrorPolicy,
@@ -63,6 +50,19 @@ from kafkagroup.options import (
     OffsetReset,
     PartitionLoads,
 )
+from kafkagroup.runtime.batches import ArrowBatches, Batches
+from kafkagroup.runtime.engine import Engine
+from kafkagroup.runtime.event_feed import GroupEvents
+from kafkagroup.runtime.log_offsets import EARLIEST, LATEST
+from kafkagroup.runtime.membership import Membership
+from kafkagroup.runtime.metrics import GroupMetrics
+from kafkagroup.runtime.reader import NothingArrived, Reader, Records
+from kafkagroup.runtime.service import Service
+from kafkagroup.runtime.session import Session
+from kafkagroup.runtime.subscriber import AssignedCallback, Callbacks, PartitionsCallback
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.options import client_options, parse_servers
 from kafkagroup.types import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -75,8 +75,8 @@ from kafkagroup.wire.arrow import schema
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from kafkagroup.net.health import Checkup, Health
-    from kafkagroup.net.security import Security
+    from kafkagroup.runtime.health import Checkup, Health
+    from kafkagroup.transport.security import Security
 
 __all__ = ["Consumer"]
 
@@ -598,7 +598,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         the next, so ask every few seconds, as health endpoints are. Asks no broker; never raises.
         """
         # Only here: most are never asked.
-        from kafkagroup.net.health import Checkup, HealthProblem, health_of_consumer, not_well
+        from kafkagroup.runtime.health import Checkup, HealthProblem, health_of_consumer, not_well
 
         if not self._running or self._session.closing:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")

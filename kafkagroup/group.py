@@ -15,30 +15,30 @@ import anyio
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import ConfigurationError, ConsumerClosedError, NotStartedError, broker_error
+from kafkagroup.events import RebalanceCause
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.net.clock import loop_clock
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.driver import Driver, Offer
-from kafkagroup.net.event_feed import GroupEvents
-from kafkagroup.net.group_events import RebalanceCause
-from kafkagroup.net.health import Checkup, Health, HealthProblem, check_troubles, not_well
-from kafkagroup.net.history import History
-from kafkagroup.net.lag import LoopLag
-from kafkagroup.net.membership import Membership, Running
-from kafkagroup.net.metadata import Node
-from kafkagroup.net.metrics import GroupMetrics
-from kafkagroup.net.options import client_options, parse_servers
-from kafkagroup.net.service import Service
-from kafkagroup.net.threaded import ThreadedDriver
-from kafkagroup.net.trouble import Troubles
 from kafkagroup.options import GroupMemberOptions
+from kafkagroup.runtime.driver import Driver, Offer
+from kafkagroup.runtime.event_feed import GroupEvents
+from kafkagroup.runtime.health import Checkup, Health, HealthProblem, check_troubles, not_well
+from kafkagroup.runtime.history import History
+from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.membership import Membership, Running
+from kafkagroup.runtime.metrics import GroupMetrics
+from kafkagroup.runtime.service import Service
+from kafkagroup.runtime.threaded import ThreadedDriver
+from kafkagroup.transport.clock import loop_clock
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.options import client_options, parse_servers
+from kafkagroup.transport.trouble import Troubles
 from kafkagroup.wire.messages.group import DescribedGroup, DescribeGroupsRequest
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from kafkagroup.net.security import Security
+    from kafkagroup.transport.security import Security
 
 __all__ = ["Generation", "GroupMember", "GroupProtocol"]
 

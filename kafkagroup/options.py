@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     import re
     from datetime import timedelta
 
-    from kafkagroup.net.membership import Membership
-    from kafkagroup.net.security import Security
-    from kafkagroup.net.subscriber import AssignedCallback, PartitionsCallback
+    from kafkagroup.runtime.membership import Membership
+    from kafkagroup.runtime.subscriber import AssignedCallback, PartitionsCallback
+    from kafkagroup.transport.security import Security
 
 __all__ = [
     "AdminOptions",

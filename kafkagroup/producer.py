@@ -24,10 +24,10 @@ from kafkagroup.errors import (
     TransportError,
     broker_error,
 )
-from kafkagroup.net.appending import append
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.security import Security
 from kafkagroup.options import ProducerOptions
+from kafkagroup.runtime.appending import append
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.security import Security
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.murmur2 import partition_of

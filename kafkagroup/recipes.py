@@ -37,8 +37,8 @@ from kafkagroup.errors import (
     escaped,
 )
 from kafkagroup.group import Generation, GroupMember, GroupProtocol
-from kafkagroup.net.membership import Membership
-from kafkagroup.net.security import Security
+from kafkagroup.runtime.membership import Membership
+from kafkagroup.transport.security import Security
 from kafkagroup.wire.schema import (
     BYTES,
     INT32,

@@ -113,7 +113,7 @@ def test_a_compiled_module_that_no_build_lists_is_refused(tree: Path) -> None:
     program = "import kafkagroup; print('fine')"
     listed = tree / "kafkagroup" / "_in_place.txt"
     listed.write_text("")
-    stale = tree / "kafkagroup" / "net" / f"subscriber{EXTENSION_SUFFIXES[0]}"
+    stale = tree / "kafkagroup" / "runtime" / f"subscriber{EXTENSION_SUFFIXES[0]}"
     stale.write_bytes(b"of another time")
     done = run(program, tree)
     assert done.stderr.splitlines()[-1] == (
@@ -140,7 +140,7 @@ def test_building_in_place_removes_what_is_compiled_no_longer(tree: Path, compil
     for name in others:  # one says as much as all, and compiles in seconds
         text = text.replace(f'    "{name}",\n', "")
     setup.write_text(text, "utf-8")
-    for name in ("types", "net/subscriber", "wire/gone"):
+    for name in ("types", "runtime/subscriber", "wire/gone"):
         (tree / "kafkagroup" / f"{name}{EXTENSION_SUFFIXES[0]}").write_bytes(b"of another time")
     foreign = tree / "kafkagroup" / "types.another-python.so"
     foreign.write_bytes(b"of another Python")

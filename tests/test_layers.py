@@ -1,4 +1,4 @@
-"""The house has floors: imports go one way, and the floors below `net` never do I/O.
+"""Imports between packages go one way, and the packages below `transport` never do I/O.
 
 Imports are read from the source, those inside functions included; what only type checkers import
 does not count.
@@ -14,14 +14,16 @@ import kafkagroup
 
 PACKAGE = Path(kafkagroup.__file__).parent
 
-_CORE = {"_generic", "_record", "_values", "types", "errors", "wire", "assign"}
+_CORE = {"_backoff", "_generic", "_record", "_values", "types", "errors", "wire", "assign"}
 _OPTIONS = {"options", "_option_kinds", "_foreign_options"}
-_ENGINE = _CORE | _OPTIONS | {"member", "consume", "net"}
+_TRANSPORT = {"_backoff", "_values", "types", "errors", "events", "wire", "transport"}
+_ENGINE = _CORE | _OPTIONS | {"events", "member", "consume", "transport", "runtime"}
 _PUBLIC = {"", "types", "errors", "options", "consumer", "group", "recipes", "admin", "producer"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "_uncompiled": set(),
     "_values": set(),
+    "_backoff": set(),
     "_generic": set(),
     "_record": {"_uncompiled"},
     "types": {"_generic", "_record", "_values"},
@@ -33,7 +35,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": _CORE | _OPTIONS,
     "member": _CORE,
     "consume": _CORE,
-    "net": _ENGINE,
+    "events": {"_values"},
+    "transport": _TRANSPORT,
+    "runtime": _ENGINE,
     "consumer": _ENGINE,
     "group": _ENGINE,
     "recipes": _ENGINE | {"group"},
@@ -45,19 +49,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": _PUBLIC | {"_option_kinds", "assign", "spark", "testing"},
     "exporters": _PUBLIC | {"_values"},
     "__main__": {"cli"},
-    "zookeeper": {"types", "errors", "member", "net"},
+    "zookeeper": {"types", "errors", "member", "transport", "runtime"},
     "spark": _ENGINE,
     "testing": _ENGINE,
 }
 """Part of the package -> the other parts that it may import; "" is `kafkagroup` itself."""
 
 IO = {"anyio", "asyncio", "trio", "socket", "ssl", "selectors", "threading", "subprocess"}
-"""Nothing below `net` may start, wait or send."""
+"""Nothing below `transport` may start, wait or send."""
 
 CLOCKS = {"time", "random", "secrets"}
 """Time and chance come in as arguments there."""
 
-PURE = {"_values", "types", "errors", "wire", "assign", "member", "consume"} | _OPTIONS
+PURE = {"_backoff", "_values", "types", "errors", "events", "wire", "assign", "member", "consume"}
+PURE |= _OPTIONS
 
 
 def violations(package: Path) -> list[str]:
@@ -115,28 +120,34 @@ def test_imports_go_one_way() -> None:
     assert violations(PACKAGE) == []
 
 
-def test_every_part_below_net_is_there() -> None:
+def test_every_part_below_transport_is_there() -> None:
     """A part that moved away would be checked no more."""
-    assert {p.stem for p in PACKAGE.iterdir()} >= PURE | {"net", "consumer", "group", "testing"}
+    assert {p.stem for p in PACKAGE.iterdir()} >= PURE | {
+        "transport",
+        "runtime",
+        "consumer",
+        "group",
+        "testing",
+    }
 
 
 def test_the_check_sees_what_is_forbidden(tmp_path: Path) -> None:
     package = tmp_path / "kafkagroup"
     planted = {
-        "__init__.py": "if TYPE_CHECKING:\n    import kafkagroup.net\n",
+        "__init__.py": "if TYPE_CHECKING:\n    import kafkagroup.runtime\n",
         "types.py": "import enum\n",
         "errors.py": "from kafkagroup import types\n",
-        "group.py": "from kafkagroup.net.driver import Driver\n",
+        "group.py": "from kafkagroup.runtime.driver import Driver\n",
         "wire/schema.py": "from ..errors import X\nfrom ..member import state\nimport random\n",
-        "wire/messages/group.py": "from ..schema import X\nfrom ...net.broker import Y\n",
+        "wire/messages/group.py": "from ..schema import X\nfrom ...transport.broker import Y\n",
         "member/classic.py": "def step():\n    import time\n    import kafkagroup.consume.plan\n",
         "consume/plan.py": "import anyio.abc\nfrom kafkagroup.assign import range\n",
-        "net/driver.py": "import anyio, time\nfrom kafkagroup.member import classic\n",
-        "net/broker.py": "from kafkagroup.group import GroupMember\n",
-        "testing/embedded/kafka.py": "from kafkagroup.net import broker\nimport socket\n",
-        "cli.py": "from kafkagroup import Consumer\nfrom kafkagroup.net import driver\n",
+        "runtime/driver.py": "import anyio, time\nfrom kafkagroup.member import classic\n",
+        "transport/broker.py": "from kafkagroup.runtime import driver\n",
+        "testing/embedded/kafka.py": "from kafkagroup.transport import broker\nimport socket\n",
+        "cli.py": "from kafkagroup import Consumer\nfrom kafkagroup.runtime import driver\n",
         "spark/source.py": (
-            "if typing.TYPE_CHECKING:\n    import kafkagroup.net\n"
+            "if typing.TYPE_CHECKING:\n    import kafkagroup.runtime\n"
             "else:\n    import kafkagroup.group\n"
         ),
         "stranger.py": "",
@@ -146,14 +157,14 @@ def test_the_check_sees_what_is_forbidden(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source)
     assert violations(package) == [
-        "cli.py: cli imports net",
+        "cli.py: cli imports runtime",
         "consume/plan.py: consume imports anyio",
         "member/classic.py: member imports time",
         "member/classic.py: member imports consume",
-        "net/broker.py: net imports group",
         "spark/source.py: spark imports group",
         "stranger: not in the table of this test",
-        "wire/messages/group.py: wire imports net",
+        "transport/broker.py: transport imports runtime",
+        "wire/messages/group.py: wire imports transport",
         "wire/schema.py: wire imports member",
         "wire/schema.py: wire imports random",
     ]

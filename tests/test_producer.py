@@ -18,8 +18,8 @@ from kafkagroup.errors import (
     RecordRefusedError,
     RequestTimeoutError,
 )
-from kafkagroup.net.appending import _refusal
 from kafkagroup.producer import Producer
+from kafkagroup.runtime.appending import _refusal
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Close, Swallow
 from kafkagroup.wire.messages.produce import (

@@ -174,7 +174,7 @@ def test_importing_it_imports_nothing_heavy() -> None:
         "from kafkagroup import Consumer\n"
         "new = set(sys.modules) - known\n"
         "print(*sorted(name for name in new if not name.startswith(('kafkagroup', '_'))))\n"
-        "print(*sorted(name for name in new if name.startswith('kafkagroup.net.s')))\n"
+        "print(*sorted(name for name in new if name.startswith('kafkagroup.runtime.s')))\n"
         "print(*sorted(name for name in new if name.startswith('kafkagroup.member.c')))\n"
     )
     light, others, ours, steps = run(program).splitlines()
@@ -182,7 +182,7 @@ def test_importing_it_imports_nothing_heavy() -> None:
     packages = {"anyio._core", "anyio._core._exceptions", "cramjam", "cramjam.cramjam"}
     assert set(others.split()) - {"cython_runtime"} <= LIBRARY | packages
     assert ours.split() == [
-        f"kafkagroup.net.{name}" for name in ("service", "session", "slices", "subscriber")
+        f"kafkagroup.runtime.{name}" for name in ("service", "session", "slices", "subscriber")
     ]
     # The words of the other protocol, as the driver knows both; its step is for who asks for it.
     assert steps.split() == [

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from kafkagroup import Consumer, errors
+from kafkagroup import Consumer, errors, events
 from kafkagroup._option_kinds import declared
 from kafkagroup.cli._app import app
 from kafkagroup.exporters._instruments import INSTRUMENTS
 from kafkagroup.member import consumer_state, state
-from kafkagroup.net import group_events, health
 from kafkagroup.options import ConsumerOptions
+from kafkagroup.runtime import health
 
 __all__ = [
     "causes",
@@ -146,7 +146,7 @@ def metrics() -> str:
 
 def causes() -> str:
     """Why a group rebalances, as events and metrics say."""
-    return _members(group_events.RebalanceCause)
+    return _members(events.RebalanceCause)
 
 
 def problems() -> str:

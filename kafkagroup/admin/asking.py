@@ -24,12 +24,12 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     TransportError,
 )
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.options import ClientOptions, client_options, parse_servers
-from kafkagroup.net.retry import Pauses
-from kafkagroup.net.service import Service
-from kafkagroup.net.trouble import Problem
 from kafkagroup.options import CommonOptions
+from kafkagroup.runtime.service import Service
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.options import ClientOptions, client_options, parse_servers
+from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.trouble import Problem
 
 __all__ = ["Asking", "AskingService", "named"]
 

@@ -26,10 +26,10 @@ from kafkagroup.admin.values import (
 from kafkagroup.assign import GroupSpec
 from kafkagroup.consume.partitions import ByPartition, Partitions, offsets_of, partitions_of
 from kafkagroup.errors import BrokerError, ConfigurationError, IllegalStateError, KafkaGroupError
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.metadata import Node
-from kafkagroup.net.security import Security
 from kafkagroup.options import AdminOptions
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.security import Security
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.group import MemberIdentity
 

@@ -26,9 +26,9 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
     broker_error,
 )
-from kafkagroup.net.broker import Broker
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.metadata import Node
+from kafkagroup.transport.broker import Broker
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import Node
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.group_log import Subscription, decode_assignment, decode_subscription
 from kafkagroup.wire.messages import consumer_describe, share_describe

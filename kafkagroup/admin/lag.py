@@ -16,9 +16,9 @@ from kafkagroup.admin.asking import Asking
 from kafkagroup.admin.spec import topics_metadata
 from kafkagroup.consume.lag import age, behind, first_timestamp
 from kafkagroup.errors import BrokerError, KafkaGroupError, RemoteProtocolError, broker_error
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
-from kafkagroup.net.metadata import ClusterMetadata, Node
+from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import ClusterMetadata, Node
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 __all__ = ["PartitionLag", "measure"]

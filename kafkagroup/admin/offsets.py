@@ -17,13 +17,13 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     broker_error,
 )
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.offsets import (
+from kafkagroup.runtime.offsets import (
     NO_MEMBERSHIP,
     GroupOffsets,
     answered_partitions,
     committed_offset,
 )
+from kafkagroup.transport.cluster import Cluster
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.offset_delete import (
     OffsetDeleteRequest,

@@ -8,7 +8,7 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
     broker_error,
 )
-from kafkagroup.net.cluster import Cluster
+from kafkagroup.transport.cluster import Cluster
 from kafkagroup.wire.messages.group import (
     DeleteGroupsRequest,
     LeaveGroupRequest,

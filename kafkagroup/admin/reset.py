@@ -16,7 +16,7 @@ import attrs
 from kafkagroup.admin.asking import Asking
 from kafkagroup.admin.offsets import require_partitions
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.net.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
+from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 __all__ = ["OffsetChange", "OffsetPlan", "ResetTo", "offsets_from_json", "offsets_to_json", "plan"]

@@ -10,8 +10,8 @@ from kafkagroup.admin.values import GroupDescription, GroupState
 from kafkagroup.assign import GroupSpec, MemberSpec
 from kafkagroup.assign.cooperative_sticky import generation_in
 from kafkagroup.errors import ErrorCode, IllegalStateError, broker_error
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.metadata import ClusterMetadata, merge
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import ClusterMetadata, merge
 from kafkagroup.wire.group_log import Subscription
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 

@@ -16,9 +16,9 @@ from kafkagroup.errors import (
     broker_error,
     escaped,
 )
-from kafkagroup.net.broker import Broker
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.metadata import Node
+from kafkagroup.transport.broker import Broker
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import Node
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,

@@ -12,7 +12,7 @@ from uuid import UUID
 import attrs
 
 from kafkagroup.errors import KafkaGroupError
-from kafkagroup.net.metadata import Node
+from kafkagroup.transport.metadata import Node
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.group_log import Subscription
 

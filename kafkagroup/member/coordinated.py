@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
 
+from kafkagroup._backoff import backoff
 from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import ErrorCode, JoinFailedError, LocalProtocolError, broker_error
-from kafkagroup.member.backoff import backoff
 from kafkagroup.member.vocabulary import Coordinator, Leaving, Route, Send, WakeAt
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from kafkagroup.wire.schema import Request

@@ -14,6 +14,7 @@ from typing import Any, assert_never
 
 import attrs
 
+from kafkagroup._backoff import backoff
 from kafkagroup.errors import (
     BrokerError,
     ErrorCode,
@@ -21,7 +22,6 @@ from kafkagroup.errors import (
     LocalProtocolError,
     TransportError,
 )
-from kafkagroup.member.backoff import backoff
 from kafkagroup.member.vocabulary import (
     AssignFailed,
     Compute,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from kafkagroup.errors import ErrorCode, broker_error
-from kafkagroup.net.appending import append
+from kafkagroup.runtime.appending import append
 from kafkagroup.spark.cluster import Session
 from kafkagroup.types import TopicPartition
 

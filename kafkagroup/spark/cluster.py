@@ -22,11 +22,11 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     TransportError,
 )
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.options import ClientOptions, parse_servers
-from kafkagroup.net.retry import Pauses
-from kafkagroup.net.security import Security
 from kafkagroup.spark.options import ConnectionOptions
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.options import ClientOptions, parse_servers
+from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.security import Security
 
 __all__ = ["Session"]
 

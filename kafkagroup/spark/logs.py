@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from uuid import UUID
 
 from kafkagroup.errors import BrokerError, ErrorCode, RemoteProtocolError, broker_error
-from kafkagroup.net.log_offsets import EARLIEST, LATEST, LogOffsets
+from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, LogOffsets
 from kafkagroup.spark.cluster import Session
 from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.ranges import DataLossError

@@ -186,7 +186,7 @@ def _security(options: dict[str, str]) -> dict[str, str | bool]:
     """Take the options of `Security` out of `options`."""
     if not options:
         return {}
-    from kafkagroup.net.security import Security  # only here: it brings anyio
+    from kafkagroup.transport.security import Security  # only here: it brings anyio
 
     taken: dict[str, str | bool] = {}
     for name, parameter in signature(Security).parameters.items():

@@ -15,9 +15,9 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.security import ACL, CREATOR_ALL_ACL
 
 from kafkagroup.errors import ConfigurationError, TlsError
-from kafkagroup.net.sasl.secret import Secret
-from kafkagroup.net.security import Security
-from kafkagroup.net.tls import Tls
+from kafkagroup.transport.sasl.secret import Secret
+from kafkagroup.transport.security import Security
+from kafkagroup.transport.tls import Tls
 
 __all__ = ["Access"]
 

@@ -1,6 +1,6 @@
 """Runs a membership kept in ZooKeeper: event -> step -> effects, over sessions with it.
 
-As `net.driver` does for Kafka's: one task steps, each question has a task of its own, and the
+As `runtime.driver` does for Kafka's: one task steps, each question has a task of its own, and the
 application's part happens in one task, in the order of the effects. The session is kept alive by
 kazoo's threads, so an event loop that is blocked costs no membership; it is only sure of less.
 """
@@ -40,11 +40,11 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Taken,
     ZooKeeperEvent,
 )
-from kafkagroup.net.driver import Application, Offer, Polls, computed
-from kafkagroup.net.lag import LoopLag
-from kafkagroup.net.latch import Latch
-from kafkagroup.net.threaded import this_loop
-from kafkagroup.net.trouble import Troubles
+from kafkagroup.runtime.driver import Application, Offer, Polls, computed
+from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.threaded import this_loop
+from kafkagroup.transport.latch import Latch
+from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.zookeeper.session import Access, Session
 from kafkagroup.zookeeper.trouble import TroubleReporter

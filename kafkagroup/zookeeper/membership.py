@@ -12,11 +12,11 @@ import attrs
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
-from kafkagroup.net.driver import Application, Offer
-from kafkagroup.net.lag import LoopLag
-from kafkagroup.net.sasl.secret import Secret
-from kafkagroup.net.security import Security
-from kafkagroup.net.trouble import Troubles
+from kafkagroup.runtime.driver import Application, Offer
+from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.transport.sasl.secret import Secret
+from kafkagroup.transport.security import Security
+from kafkagroup.transport.trouble import Troubles
 from kafkagroup.zookeeper.driver import ZooKeeperDriver
 from kafkagroup.zookeeper.session import Access
 

@@ -46,8 +46,8 @@ from kafkagroup.member.zookeeper_vocabulary import (
     SessionFailed,
     ZooKeeperEvent,
 )
-from kafkagroup.net.clock import loop_clock
-from kafkagroup.net.threaded import Post
+from kafkagroup.runtime.threaded import Post
+from kafkagroup.transport.clock import loop_clock
 from kafkagroup.zookeeper.needs import kazoo_needed
 
 try:

@@ -13,7 +13,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
     SessionEstablished,
     ZooKeeperEvent,
 )
-from kafkagroup.net.trouble import Problem, Troubles
+from kafkagroup.transport.trouble import Problem, Troubles
 
 __all__ = ["TroubleReporter"]
 

@@ -25,7 +25,7 @@ import attrs
 
 from kafkagroup import Broker, Consumer, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, weighted_sticky
-from kafkagroup.net.loads_file import LoadsFile
+from kafkagroup.runtime.loads_file import LoadsFile
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,

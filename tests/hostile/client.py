@@ -24,10 +24,10 @@ import anyio
 
 from kafkagroup import Consumer
 from kafkagroup.errors import KafkaGroupError, escaped
-from kafkagroup.net.broker import Broker
-from kafkagroup.net.options import ClientOptions
-from kafkagroup.net.sasl.oauthbearer import Token
-from kafkagroup.net.security import Security
+from kafkagroup.transport.broker import Broker
+from kafkagroup.transport.options import ClientOptions
+from kafkagroup.transport.sasl.oauthbearer import Token
+from kafkagroup.transport.security import Security
 from kafkagroup.types import Record, TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.fetch import FetchRequest

@@ -33,8 +33,8 @@ import kafkagroup.wire.messages as families
 from kafkagroup.assign.cooperative_sticky import generation_in
 from kafkagroup.assign.weighted import capacity_in
 from kafkagroup.errors import AuthenticationError, DecodeError, RemoteProtocolError
-from kafkagroup.net.sasl.scram import Conversation
-from kafkagroup.net.sasl.secret import Secret
+from kafkagroup.transport.sasl.scram import Conversation
+from kafkagroup.transport.sasl.secret import Secret
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.compression import Codec, compress, decompress
 from kafkagroup.wire.connection import Connection

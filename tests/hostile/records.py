@@ -1,7 +1,8 @@
 """Attacks in the records of a fetch answer: bombs, checksums and lengths that lie.
 
 Each surfaces once, with topic, partition and offset; nothing is asked for again until the
-application seeks. The same damage on both event loops, without sockets: `tests/net/test_bad_input`.
+application seeks. `tests/runtime/test_bad_input` has the same damage on both event loops, without
+sockets.
 """
 
 from __future__ import annotations

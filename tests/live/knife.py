@@ -22,7 +22,7 @@ import anyio.lowlevel
 import pytest
 import trio.testing
 from conftest import VirtualLoop
-from net.conftest import Network
+from memory_network import Network
 
 from kafkagroup import TopicPartition
 from kafkagroup.testing import EmbeddedKafka

@@ -42,11 +42,11 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     UnsupportedVersionError,
 )
-from kafkagroup.net.metadata import Node
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Swallow
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.transport.metadata import Node
 from kafkagroup.wire.group_log import Subscription, encode_assignment, encode_subscription
 from kafkagroup.wire.messages import consumer_describe, share_describe
 from kafkagroup.wire.messages.group import (

@@ -74,7 +74,7 @@ async def test_a_group_is_assigned_though_its_loads_cannot_be_had(bootstrap, nam
         Worker(bootstrap, name, assignors=[weighted_sticky()], partition_loads=broken)
         for _ in range(2)
     )
-    with caplog.at_level(logging.WARNING, "kafkagroup.net.subscriber"):
+    with caplog.at_level(logging.WARNING, "kafkagroup.runtime.subscriber"):
         async with group(first, second):
             await until(lambda: len(first.owns) == len(second.owns) == 2)
     assert (

@@ -21,7 +21,7 @@ import pytest
 import trio.testing
 from brokers import Worker, numbered, until
 from conftest import VirtualLoop
-from net.conftest import Leader, Network
+from memory_network import Leader, Network
 
 from kafkagroup import ConfigurationError, Consumer, TopicPartition
 from kafkagroup.assign import (
@@ -55,11 +55,11 @@ pytestmark = pytest.mark.anyio
 
 CLASSIC = "member/test_classic.py::"
 NEW = "member/test_consumer_protocol.py::"
-SUBSCRIBER = "net/test_subscriber.py::"
-NEW_CONSUMERS = "net/test_consumer_driver.py::"
+SUBSCRIBER = "runtime/test_subscriber.py::"
+NEW_CONSUMERS = "runtime/test_consumer_driver.py::"
 NEW_LIVE = "live/test_consumer_protocol.py::"
-OFFSETS = "net/test_offsets.py::"
-POSITIONS = "net/test_positions.py::"
+OFFSETS = "runtime/test_offsets.py::"
+POSITIONS = "runtime/test_positions.py::"
 CONSUMING = "live/test_consuming.py::"
 EMBEDDING = "live/test_embedding.py::"
 DELIVERY = "consume/test_delivery.py::"
@@ -68,7 +68,7 @@ STICKY = "assign/test_cooperative_sticky.py::"
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_1": (
-        "net/test_broker.py::test_a_parked_join_holds_up_nothing_on_other_connections",
+        "transport/test_broker.py::test_a_parked_join_holds_up_nothing_on_other_connections",
         CLASSIC + "test_lines_1_and_9_leaving_goes_past_what_may_be_parked",
     ),
     "line_2": (
@@ -83,7 +83,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_6": (
         CLASSIC + "test_line_6_an_application_that_did_not_poll_loses_and_leaves",
         "live/test_rebalancing.py::test_an_application_that_stops_polling_loses_its_partitions",
-        "net/test_threaded.py::test_a_loop_blocked_past_max_poll_leaves_at_once_and_comes_back",
+        "runtime/test_threaded.py::test_a_loop_blocked_past_max_poll_leaves_at_once_and_comes_back",
     ),
     "line_7": (
         CLASSIC + "test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure",
@@ -193,7 +193,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         NEW + "test_line_43_at_rest_the_pace_is_our_own_unless_the_broker_was_told_otherwise",
     ),
     "line_44": (
-        "net/test_driver.py::test_auto_commit_waits_in_silence_while_the_group_rebalances",
+        "runtime/test_driver.py::test_auto_commit_waits_in_silence_while_the_group_rebalances",
         "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
         CONSUMING + "test_offsets_of_others_are_refused",
     ),
@@ -206,7 +206,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "testing/test_embedded_consumer_groups.py::test_who_may_commit",
     ),
     "line_46": (
-        "net/test_reading.py::test_a_failed_look_up_never_falls_to_the_policy",
+        "runtime/test_reading.py::test_a_failed_look_up_never_falls_to_the_policy",
         OFFSETS + "test_a_failed_look_up_is_tried_again_and_never_passes_for_no_offset",
         OFFSETS + "test_any_negative_offset_is_none",
     ),
@@ -231,8 +231,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "line_50": (
         OFFSETS + "test_metadata_and_epoch_are_committed_and_found_again",
-        "net/test_validation.py::test_a_commit_is_checked_on_resume",
-        "net/test_fetching.py::test_an_error_of_a_follower_leads_back_to_the_leader",
+        "runtime/test_validation.py::test_a_commit_is_checked_on_resume",
+        "runtime/test_fetching.py::test_an_error_of_a_follower_leads_back_to_the_leader",
     ),
     "delivery_processed": (
         DELIVERY + "test_a_record_is_processed_when_the_next_one_is_asked_for",
@@ -245,7 +245,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "delivery_callbacks": (
         "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
-        "net/test_reading.py::test_a_seek_beats_the_look_up_that_is_on_its_way",
+        "runtime/test_reading.py::test_a_seek_beats_the_look_up_that_is_on_its_way",
         CONSUMING + "test_stop_inside_the_loop_ends_it",
         CONSUMING + "test_stop_in_a_callback_only_asks_for_the_end",
         EMBEDDING + "test_the_users_exception_leaves_bare",
@@ -257,10 +257,10 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "delivery_fetch_errors": (
         "consume/test_plan.py::test_every_fetch_error_has_its_row_and_what_has_none_is_raised",
-        "net/test_reading.py::test_a_position_that_is_not_in_the_log_is_reset_with_a_warning",
-        "net/test_reading.py::test_a_position_that_is_not_in_the_log_without_a_policy",
-        "net/test_fetching.py::test_a_new_leader_that_the_answer_names_needs_no_metadata",
-        "net/test_validation.py::test_a_topic_made_anew_is_read_from_its_start",
+        "runtime/test_reading.py::test_a_position_that_is_not_in_the_log_is_reset_with_a_warning",
+        "runtime/test_reading.py::test_a_position_that_is_not_in_the_log_without_a_policy",
+        "runtime/test_fetching.py::test_a_new_leader_that_the_answer_names_needs_no_metadata",
+        "runtime/test_validation.py::test_a_topic_made_anew_is_read_from_its_start",
     ),
     "s4": (
         DELIVERY
@@ -268,17 +268,17 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "s8": (
         DELIVERY + "test_s8_markers_and_compaction_move_position_and_commit",
-        "net/test_fetching.py::test_read_committed_hands_out_nothing_aborted",
+        "runtime/test_fetching.py::test_read_committed_hands_out_nothing_aborted",
         "live/test_transactions.py::test_committed_aborted_and_open_transactions",
     ),
     "s9": (DELIVERY + "test_s9_nothing_is_handed_out_once_revoked",),
     "s10": (
         CLASSIC + "test_line_11_a_stale_answer_changes_nothing",
         DELIVERY + "test_a_late_fetch_for_what_was_granted_anew_is_dropped",
-        "net/test_reading.py::test_a_fetch_that_comes_back_after_a_seek_is_dropped",
+        "runtime/test_reading.py::test_a_fetch_that_comes_back_after_a_seek_is_dropped",
     ),
     "s11": (CLASSIC + "test_s11_the_member_id_survives_disconnects",),
-    "s12": ("net/test_reading.py::test_a_failed_look_up_never_falls_to_the_policy",),
+    "s12": ("runtime/test_reading.py::test_a_failed_look_up_never_falls_to_the_policy",),
     "s14": (
         ASSIGNORS + "test_s14_complete_disjoint_and_only_what_is_subscribed_to",
         ASSIGNORS + "test_s14_range_runs_of_a_topic_differ_by_at_most_one",
@@ -291,7 +291,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "l3": ("live/test_rebalancing.py::test_heartbeats_go_on_while_the_application_awaits",),
     "l4": (
         EMBEDDING + "test_closing_keeps_its_one_deadline_when_no_broker_answers",
-        "net/test_service.py::test_stop_twice_and_at_the_same_time",
+        "runtime/test_service.py::test_stop_twice_and_at_the_same_time",
     ),
 }
 

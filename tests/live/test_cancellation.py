@@ -27,7 +27,7 @@ from live.knife import (
     cut_of,
     settle,
 )
-from net.conftest import Network
+from memory_network import Network
 
 from kafkagroup import Consumer, ConsumerClosedError, GroupMember, GroupProtocol, TopicPartition
 from kafkagroup.testing import EmbeddedKafka

@@ -43,9 +43,9 @@ from kafkagroup import (
 )
 from kafkagroup.admin import NewTopic
 from kafkagroup.admin.doctor import Finding, Status, examine
-from kafkagroup.net.broker import MAIN
 from kafkagroup.producer import Producer
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.transport.broker import MAIN
 from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.records import NewRecord, encode_batch
 

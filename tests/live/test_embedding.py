@@ -19,7 +19,7 @@ import anyio.lowlevel
 import pytest
 import trio.testing
 from conftest import VirtualLoop
-from net.conftest import Network
+from memory_network import Network
 
 from kafkagroup import (
     Consumer,

@@ -37,11 +37,11 @@ import kafkagroup
 from kafkagroup import Consumer, HealthProblem, TopicPartition
 from kafkagroup.admin import Admin
 from kafkagroup.errors import AuthenticationError, AuthorizationError, KafkaGroupError, TlsError
-from kafkagroup.net.sasl.oauthbearer import Token
-from kafkagroup.net.security import InsecureConnectionWarning, Security
 from kafkagroup.testing import EmbeddedKafka, Listener, LocalKafka
 from kafkagroup.testing._jars import LocalKafkaUnavailable
 from kafkagroup.testing.embedded import BrokerSettings
+from kafkagroup.transport.sasl.oauthbearer import Token
+from kafkagroup.transport.security import InsecureConnectionWarning, Security
 from kafkagroup.wire.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 pytestmark = pytest.mark.anyio

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkagroup._backoff import backoff
 from kafkagroup.errors import (
     BrokerError,
     ConnectionLostError,
@@ -27,7 +28,6 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
     broker_error,
 )
-from kafkagroup.member.backoff import backoff
 from kafkagroup.member.classic import step
 from kafkagroup.member.state import BEATING, MOVES, PARKING, Config, Member, Phase
 from kafkagroup.member.vocabulary import (

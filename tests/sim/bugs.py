@@ -23,20 +23,20 @@ from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
 from kafkagroup.member.state import Phase
-from kafkagroup.net import broker as brokers
-from kafkagroup.net import connection as connections
-from kafkagroup.net import driver as drivers
-from kafkagroup.net import engine as engines
-from kafkagroup.net import fetch_response as fetch_responses
-from kafkagroup.net import fetcher as fetchers
-from kafkagroup.net import offsets as group_offsets
-from kafkagroup.net import positions as position_lookups
-from kafkagroup.net import reader as readers
-from kafkagroup.net import retry
-from kafkagroup.net import service as services
-from kafkagroup.net import session as sessions
-from kafkagroup.net import subscriber as subscribers
-from kafkagroup.net import validation as validations
+from kafkagroup.runtime import driver as drivers
+from kafkagroup.runtime import engine as engines
+from kafkagroup.runtime import fetch_response as fetch_responses
+from kafkagroup.runtime import fetcher as fetchers
+from kafkagroup.runtime import offsets as group_offsets
+from kafkagroup.runtime import positions as position_lookups
+from kafkagroup.runtime import reader as readers
+from kafkagroup.runtime import service as services
+from kafkagroup.runtime import session as sessions
+from kafkagroup.runtime import subscriber as subscribers
+from kafkagroup.runtime import validation as validations
+from kafkagroup.transport import broker as brokers
+from kafkagroup.transport import connection as connections
+from kafkagroup.transport import retry
 from kafkagroup.types import OffsetAndMetadata
 from kafkagroup.wire.messages.group import HeartbeatResponse
 

@@ -12,9 +12,9 @@ import attrs
 from kafkagroup.errors import BrokerError, ErrorCode
 from kafkagroup.member import consumer_protocol, consumer_requests, consumer_state
 from kafkagroup.member.consumer_state import Phase
-from kafkagroup.net import driver as drivers
-from kafkagroup.net import offsets as group_offsets
-from kafkagroup.net import session as sessions
+from kafkagroup.runtime import driver as drivers
+from kafkagroup.runtime import offsets as group_offsets
+from kafkagroup.runtime import session as sessions
 
 from . import bugs
 from .planting import Bug, around, beats_while_waiting, bug, replace

@@ -11,7 +11,7 @@ from unittest import mock
 
 import attrs
 
-from kafkagroup.net import driver as drivers
+from kafkagroup.runtime import driver as drivers
 
 __all__ = ["Bug", "Planter", "around", "beats_while_waiting", "bug", "replace"]
 

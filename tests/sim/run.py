@@ -21,7 +21,7 @@ import attrs
 
 from kafkagroup import OffsetAndMetadata, TopicPartition
 from kafkagroup.errors import ErrorCode
-from kafkagroup.net import engine
+from kafkagroup.runtime import engine
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import server
 from kafkagroup.testing.embedded.faults import Action, Close, Delay, Fault, Swallow, Throttle

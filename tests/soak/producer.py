@@ -19,8 +19,8 @@ from kafkagroup.errors import (
     TransportError,
     broker_error,
 )
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.retry import Pauses
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.retry import Pauses
 from kafkagroup.wire.records import NewRecord, encode_batch
 from kafkagroup.wire.schema import INT16, INT32, INT64, STRING, Request, field, message
 

@@ -35,8 +35,8 @@ from wire import tapped
 
 from kafkagroup import Consumer, KafkaGroupError, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.options import ClientOptions, parse_servers
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.options import ClientOptions, parse_servers
 
 SESSION = 6.0
 """Seconds; the least that a broker accepts by itself."""

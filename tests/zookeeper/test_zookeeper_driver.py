@@ -11,13 +11,13 @@ import pytest
 from zookeeper.kindly import SESSION, Kindly, kindly
 
 from kafkagroup.errors import CommitFailedError, ConnectionLostError
+from kafkagroup.events import GroupEvent, TroubleEnded, TroubleReported
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
-from kafkagroup.net.driver import Offer
-from kafkagroup.net.group_events import GroupEvent, TroubleEnded, TroubleReported
-from kafkagroup.net.lag import LoopLag
-from kafkagroup.net.trouble import Troubles
+from kafkagroup.runtime.driver import Offer
+from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.group_log import encode_assignment
 from kafkagroup.zookeeper.access import Access
@@ -104,7 +104,7 @@ async def test_who_is_stuck_leaves_as_soon_as_it_owns_something_again(
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was logged since the last call, without for how long it has lasted."""
-    found = [r.getMessage() for r in caplog.records if r.name == "kafkagroup.net.trouble"]
+    found = [r.getMessage() for r in caplog.records if r.name == "kafkagroup.transport.trouble"]
     caplog.clear()
     return [line.partition(" s: ")[2].partition(";")[0] or line for line in found]
 
@@ -115,7 +115,7 @@ CONNECTING = "connecting, of group g, with ZooKeeper at zk:2181"
 async def test_a_session_that_does_not_begin_is_warned_of(
     sessions: list[Kindly], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "kafkagroup.net.trouble")
+    caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
     events: list[GroupEvent] = []
     troubles = Troubles(events.append)
     driver = member(Stuck(), troubles)
@@ -145,7 +145,7 @@ async def test_what_is_asked_in_vain_is_warned_of(
     sessions: list[Kindly], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also over several sessions: each of them begins, and nothing comes of it."""
-    caplog.set_level(logging.INFO, "kafkagroup.net.trouble")
+    caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
     driver = member(Stuck())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(driver.run)
@@ -171,7 +171,7 @@ async def test_what_is_asked_in_vain_is_warned_of(
 async def test_a_session_that_is_lost_and_does_not_come_back_is_warned_of(
     sessions: list[Kindly], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "kafkagroup.net.trouble")
+    caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
     async with owning(member(Stuck()), sessions) as session:
         session.away_until = float("inf")
         await anyio.sleep(SESSION + 5)

@@ -20,8 +20,8 @@ from kafkagroup.admin.doctor.addresses import Address, examine_address
 from kafkagroup.admin.doctor.clock import examine_clock
 from kafkagroup.admin.doctor.findings import Finding, Status, not_checked
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.net.options import ClientOptions, parse_servers
-from kafkagroup.net.security import Security
+from kafkagroup.transport.options import ClientOptions, parse_servers
+from kafkagroup.transport.security import Security
 
 __all__ = ["Finding", "Status", "examine"]
 

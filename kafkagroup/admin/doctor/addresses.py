@@ -14,9 +14,9 @@ from anyio.streams.tls import TLSAttribute
 from kafkagroup.admin.doctor.findings import Finding, Status, failed, not_checked, ok, warning
 from kafkagroup.admin.doctor.releases import lacking, release
 from kafkagroup.errors import AuthenticationError, KafkaGroupError, TlsError, escaped
-from kafkagroup.net.broker import Broker
-from kafkagroup.net.options import Address, ClientOptions
-from kafkagroup.net.os_errors import reason
+from kafkagroup.transport.broker import Broker
+from kafkagroup.transport.options import Address, ClientOptions
+from kafkagroup.transport.os_errors import reason
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 __all__ = ["Address", "examine_address", "name_of"]

@@ -9,8 +9,8 @@ import anyio
 
 from kafkagroup.admin.asking import Asking
 from kafkagroup.errors import KafkaGroupError
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.options import Address, ClientOptions
 
 __all__ = ["ask"]
 

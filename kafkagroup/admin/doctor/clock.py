@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from kafkagroup.admin.doctor.asking import ask
 from kafkagroup.admin.doctor.findings import Finding, not_checked, ok, warning
 from kafkagroup.errors import ErrorCode, KafkaGroupError, UnsupportedVersionError, error_name
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.wire.messages.quorum import DescribeQuorumRequest, PartitionData, TopicData
 from kafkagroup.wire.messages.quorum_state import DescribeQuorumResponse
 

@@ -10,7 +10,7 @@ from kafkagroup.admin.doctor.addresses import examine_address, name_of
 from kafkagroup.admin.doctor.asking import ask
 from kafkagroup.admin.doctor.findings import Finding, Status, failed, not_checked, ok, warning
 from kafkagroup.errors import ErrorCode, KafkaGroupError, error_name, escaped
-from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,

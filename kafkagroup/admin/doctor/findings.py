@@ -7,7 +7,7 @@ from enum import StrEnum
 import attrs
 
 from kafkagroup.errors import AuthorizationError, KafkaGroupError
-from kafkagroup.net.options import ClientOptions
+from kafkagroup.transport.options import ClientOptions
 
 __all__ = ["Finding", "Status", "denied", "failed", "not_checked", "ok", "warning"]
 

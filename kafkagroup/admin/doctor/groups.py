@@ -15,9 +15,9 @@ from kafkagroup.errors import (
     KafkaGroupError,
     broker_error,
 )
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.metadata import Node
-from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.wire.messages.group import HeartbeatRequest
 
 __all__ = ["examine_group"]

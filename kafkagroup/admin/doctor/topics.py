@@ -13,8 +13,8 @@ from kafkagroup.errors import (
     KafkaGroupError,
     broker_error,
 )
-from kafkagroup.net.cluster import Cluster
-from kafkagroup.net.options import Address, ClientOptions
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.metadata import MetadataResponseTopic
 

@@ -1,0 +1,33 @@
+"""One batch of records into the log of its partition, and what a broker may say to that."""
+
+from __future__ import annotations
+
+from kafkagroup.errors import BrokerError, RecordRefusedError, RemoteProtocolError, broker_error
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.produce import PartitionProduceResponse
+
+__all__ = ["append"]
+
+
+async def append(cluster: Cluster, tp: TopicPartition, batch: bytes) -> None:
+    """Append an encoded batch, which all replicas in sync then have. Tried again it may be there
+    twice.
+
+    Raises: BrokerError; TransportError; RemoteProtocolError.
+    """
+    answer = await cluster.leader(tp).produce_messages({tp: batch})
+    if answer is None or not answer.responses or not answer.responses[0].partition_responses:
+        raise RemoteProtocolError(f"the broker did not answer for {tp}")
+    done = answer.responses[0].partition_responses[0]
+    if done.error_code:
+        raise _refusal(tp, done)
+
+
+def _refusal(tp: TopicPartition, answer: PartitionProduceResponse) -> BrokerError:
+    what = f"writing to {tp}" + (f": {answer.error_message}" if answer.error_message else "")
+    if answer.record_errors:
+        first = min(answer.record_errors, key=lambda one: one.batch_index)
+        said = first.batch_index_error_message or what
+        return RecordRefusedError(answer.error_code, said, first.batch_index)
+    return broker_error(answer.error_code, what, operation="WRITE", topic=tp.topic)

@@ -1,0 +1,562 @@
+"""Runs a membership protocol: event -> step -> effects, over a cluster.
+
+One task steps; each request has a task of its own, so that a parked JoinGroup delays nothing; the
+application's part (letting go, taking up, computing) happens in one task, one thing at a time, in
+the order of the effects. Cancelling `run` leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from uuid import UUID
+
+import anyio
+
+from kafkagroup.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaGroupError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    TransportError,
+)
+from kafkagroup.member import classic
+from kafkagroup.member.consumer_vocabulary import (
+    FallBack,
+    Name,
+    Reconcile,
+    Subscribed,
+    Tell,
+    TopicsNamed,
+)
+from kafkagroup.member.state import Member
+from kafkagroup.member.vocabulary import (
+    Assign,
+    AssignFailed,
+    Compute,
+    Computed,
+    ComputeFailed,
+    Coordinator,
+    CoordinatorDoubted,
+    Event,
+    Fail,
+    GenerationInfo,
+    Leave,
+    Leaving,
+    Lose,
+    RejoinRequested,
+    Replied,
+    Revoke,
+    Revoked,
+    Route,
+    Send,
+    SendFailed,
+    Started,
+    Taken,
+    WakeAt,
+    Woke,
+)
+from kafkagroup.runtime.history import History, Step
+from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.mailbox import Mailbox
+from kafkagroup.transport.broker import MAIN
+from kafkagroup.transport.clock import loop_clock
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.latch import Latch
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.trouble import Problem
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from kafkagroup.member.consumer_state import Member as ConsumerMember
+
+__all__ = ["Application", "Assignee", "Driver", "Hears", "Offer", "Polls", "computed"]
+
+Hears = Event | Subscribed | Taken | TopicsNamed
+Work = Revoke | Lose | Assign | Reconcile | Compute
+
+logger = logging.getLogger(__name__)
+
+_PULSE = 1 / 3
+"""How often, in sessions, the driver makes sure that it is not standing still."""
+
+_Kept = JoinGroupRequest | SyncGroupRequest
+
+_KEPT = 20.0
+"""Seconds beyond the usual that the coordinator may keep a join or sync, which waits for the other
+members, before that is worth a warning."""
+
+_CONNECTION = {Route.COORDINATOR: "group", Route.ASIDE: MAIN}
+
+
+Offer = tuple[tuple[str, bytes], ...]
+"""Protocol name and metadata, the preferred first."""
+
+
+class Application(Protocol):
+    """What is done with a generation. The plain functions are called at once, the coroutines one at
+    a time and in order."""
+
+    def ending(self, *, lost: bool) -> None:
+        """The generation ends, or is over already (`lost`): hand out no more work of what goes."""
+
+    def alive(self) -> None:
+        """The coordinator has confirmed the membership."""
+
+    def failed(self, error: Exception) -> None:
+        """The member is out of the group for good."""
+
+    def poll_due(self, ran: float) -> float:
+        """When the application is to have come for more, as far as is known now; its loop ran
+        last at `ran`. Only reads, and may be called in another thread than the rest."""
+
+    async def revoke(self, deadline: float) -> Offer | None:
+        """Finish what is in hand, commit, let go; by `deadline` on the loop's clock.
+
+        Answers what to offer at the next join, None for the same as before.
+        """
+
+    async def lose(self, reason: str) -> Offer | None:
+        """Let go without committing: others may own the partitions by now. Answers as `revoke`."""
+
+    async def assign(self, generation: GenerationInfo) -> None:
+        """Take up a new generation."""
+
+    async def compute(self, work: Compute) -> Mapping[str, bytes]:
+        """As the leader: each member's assignment."""
+
+
+class Assignee(Application, Protocol):
+    """An application whose partitions the coordinator assigns."""
+
+    def told(self, error: Exception) -> None:
+        """Something is wrong, and the member goes on. Called at once."""
+
+
+async def computed(application: Application, work: Compute) -> Computed | ComputeFailed:
+    """What has come of a `Compute`."""
+    try:
+        assignments = await application.compute(work)
+    except Exception as error:
+        # The assignor is the user's code: whatever it raises ends this member, not the loop.
+        return ComputeFailed(now=anyio.current_time(), token=work.token, error=error)
+    return Computed(now=anyio.current_time(), token=work.token, assignments=assignments)
+
+
+class Polls:
+    """Watches that the application comes back: else what it owns would be stuck with it."""
+
+    def __init__(self, application: Application, ran: Callable[[], float]) -> None:
+        """`ran` tells when the application's loop last ran."""
+        self._application = application
+        self._ran = ran
+        self._taken_up = Latch()
+
+    def taken_up(self) -> None:
+        """The application has been told what it owns from now on."""
+        self._taken_up.set()
+        self._taken_up = Latch()
+
+    async def run_out(self, group_id: str) -> None:
+        """Return when the application has not come back in time."""
+        while True:
+            taken_up = self._taken_up
+            due = self._application.poll_due(self._ran())
+            if due <= anyio.current_time():
+                break
+            # Until it owns something it owes nothing; what it then owes may be due sooner.
+            await taken_up.wait(due)
+        logger.warning(
+            "group %s: leaving, as the application has stood still for max_poll_interval_ms"
+            " (rebalance_timeout_ms, of a GroupMember)",
+            group_id,
+        )
+
+
+class Driver:
+    """One member of one group, running."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        member: Member | ConsumerMember,
+        application: Application,
+        lag: LoopLag,
+        history: History | None = None,
+    ) -> None:
+        self.member = member
+        """The state, readable at any time; only `run` changes it."""
+        self.owning_until = 0.0
+        """Until when ownership is sure without another answer of the coordinator, on the loop's
+        clock; zero while there is no generation. Asked for each record, so made at each step."""
+        self.out = Latch()
+        """Set once the member has left or failed."""
+        self.fell_back = False
+        """Whether it is out because its protocol is not to be had, and another one may be tried."""
+        self._advance: Any = classic.step
+        if not isinstance(member, Member):
+            # Only here: most members are classic, and need not wait for what they never run.
+            from kafkagroup.member import consumer_protocol
+
+            self._advance = consumer_protocol.step
+        self._history = history or History()
+        self._cluster = cluster
+        self._application = application
+        self._lag = lag
+        self._over = False
+        """Nothing is heard any more."""
+        self._wake_at = float("inf")
+        self._awake = 0.0
+        """When this side last ran. A member that stands still may have been given up meanwhile."""
+        self._stood_still = False
+        """It stood still for a whole session, and the coordinator has not answered since."""
+        self._polls: Polls
+        self._clock: Callable[[], float]
+        """Of the loop that `run` runs in."""
+        self._unnamed: frozenset[UUID] = frozenset()
+        """Topics whose names are to be looked up."""
+        self._names_wanted: Latch
+        """Set when there are others of these."""
+        # Unbounded on purpose: each event answers an effect, so there are never more than those.
+        self._events: Mailbox[Hears] = Mailbox()
+        self._work: list[Work] = []
+        """For the application, in order."""
+        self._served: Latch | None = None
+        """While the application is at it: set when it has done all."""
+
+    # ------------------------------------------------------------ what others ask
+
+    @property
+    def coordinator(self) -> Node | None:
+        """The coordinator, while it is known."""
+        found = self.member.coordinator
+        return None if found is None else _node(found)
+
+    @property
+    def last_heartbeat(self) -> float:
+        """When the last heartbeat was sent, on the loop's clock; -inf before the first."""
+        return self.member.beat_sent or float("-inf")
+
+    @property
+    def member_id(self) -> str:
+        """This member, as the coordinator calls it; "" before it has joined."""
+        return self.member.member_id
+
+    @property
+    def generation_id(self) -> int:
+        """The generation it is in, or is joining."""
+        return self.member.generation_id
+
+    @property
+    def protocols(self) -> Offer:
+        """What it offers."""
+        return self.member.protocols
+
+    @property
+    def leads(self) -> bool:
+        """Whether the assignment that stands is of its computing."""
+        return self.member.leads
+
+    def stands(self, generation_id: int) -> bool:
+        """Whether the generation is the one that it is in, with what was assigned in it."""
+        return self.member.stands(generation_id)
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the coordinator takes commits."""
+        return self.member.may_commit
+
+    @property
+    def expelled(self) -> bool:
+        """Whether it left because the application did not come back in time."""
+        leaving = self.member.leaving
+        return leaving is not None and leaving.lost
+
+    async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
+        """Until when commits may be sent: the coordinator refuses those that come too late."""
+        return float("inf")
+
+    def rejoin(self, reason: str, protocols: Offer | None = None) -> None:
+        """Ask for a new generation, perhaps with other metadata."""
+        self._ask(RejoinRequested(now=anyio.current_time(), reason=reason, protocols=protocols))
+
+    def subscribe(self, topics: frozenset[str], pattern: str | None) -> None:
+        """Have the coordinator assign of other topics; only of members that it assigns to."""
+        names = tuple(sorted(topics))
+        self._ask(Subscribed(now=anyio.current_time(), topics=names, pattern=pattern))
+
+    def forget_coordinator(self, reason: str) -> None:
+        """Look for the coordinator again: the one that is known is not to be trusted."""
+        self._ask(CoordinatorDoubted(now=anyio.current_time(), reason=reason))
+
+    def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
+        """Leave the group, as `Leaving` has it; `out` tells when it is done."""
+        now = anyio.current_time()
+        self._ask(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
+
+    def _ask(self, event: Hears) -> None:
+        """Take what somebody else wants."""
+        self._post(event)
+
+    def _post(self, event: Hears) -> None:
+        if not self._over:
+            self._events.put(event)
+
+    # ------------------------------------------------------------ running
+
+    async def run(self) -> None:
+        """Join, and stay until the member has left or failed."""
+        self._clock = loop_clock()
+        try:
+            await self._be_member()
+        finally:
+            self.out.set()
+
+    async def _be_member(self) -> None:
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._polls = Polls(self._application, self._ran)
+                tasks.start_soon(self._watch_polls)
+                if not isinstance(self.member, Member):
+                    self._names_wanted = Latch()
+                    tasks.start_soon(self._look_up_names)
+                self._step(Started(now=self._clock(), jitter=random.random()), tasks)
+                while not self.member.out:
+                    self._step(await self._next_event(), tasks)
+                if self._served is not None:
+                    await self._served.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            self._over = True
+
+    async def _next_event(self) -> Hears:
+        pulse = self._clock() + self.member.config.session_timeout * _PULSE
+        due = min(self._wake_at, pulse)
+        event = await self._events.take(due)
+        now = self._clock()
+        self._lag.saw(now - due, now)
+        if event is None:
+            self._wake_at = float("inf")
+            event = Woke(now=now, jitter=random.random())
+        return event
+
+    def _step(self, event: Hears, tasks: TaskGroup) -> None:
+        before = self.member
+        if before.holding and event.now - self._awake > before.config.session_timeout:
+            self._stood_still = True
+        self._awake = event.now
+        self.member, effects = self._advance(before, event)
+        if self.member.attempts != before.attempts:
+            self._note_attempts(before, event)
+        self._observe(partial(self._history.stepped, Step(before, event, self.member, effects)))
+        if self.member.phase is not before.phase:
+            logger.debug(
+                "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
+            )
+        if self.member.acknowledged > before.acknowledged:
+            self._stood_still = False
+        session = self.member.config.session_timeout
+        self.owning_until = (
+            0.0 if self._stood_still else min(self.member.owning_until, self._awake + session)
+        )
+        if self.member.acknowledged > before.acknowledged:
+            self._application.alive()
+        for effect in effects:
+            match effect:
+                case Send():
+                    tasks.start_soon(self._send, effect)
+                case Revoke() | Lose():
+                    self._application.ending(lost=isinstance(effect, Lose))
+                    self._give(effect, tasks)
+                case Assign() | Reconcile() | Compute():
+                    self._give(effect, tasks)
+                case Name(topic_ids=topic_ids):
+                    self._unnamed = topic_ids
+                    self._names_wanted.set()
+                case Tell(error=error):
+                    cast(Assignee, self._application).told(error)
+                case WakeAt(time=time):
+                    self._wake_at = time
+                case Fail(error=error):
+                    self._application.failed(error)
+                case FallBack(error=error):
+                    logger.info("group %s: %s", before.config.group_id, error)
+                    self.fell_back = True
+                case Leave():
+                    pass  # the phase says so
+
+    def _note_attempts(self, before: Member | ConsumerMember, event: Hears) -> None:
+        """Report what the coordinator refuses, and that it refuses no more. A coordinator that does
+        not answer is reported where the connection is."""
+        troubles, now, group_id = self._cluster.troubles, event.now, before.config.group_id
+        if not self.member.attempts:
+            troubles.succeeded((group_id, "membership"), now)
+        elif isinstance(event, Replied) and (code := _refusal(event.message)):
+            problem = Problem(
+                subject=f"membership of group {group_id}",
+                cause=str(BrokerError(code)),
+                advice="check that the coordinator's broker is well, and __consumer_offsets with"
+                " its leaders and replicas",
+            )
+            troubles.failed((group_id, "membership"), now, problem)
+
+    async def _send(self, send: Send) -> None:
+        event: Hears
+        sent = self._clock()
+        try:
+            if send.coordinator is None:
+                with anyio.fail_after(send.timeout):
+                    answer = await self._cluster.request_any(send.request)
+            else:
+                broker = self._cluster.broker(_node(send.coordinator))
+                connection_id = _CONNECTION[send.route]
+                await broker.ready(connection_id)
+                if not self.member.waits_for(send.token):
+                    # What it says may be true no longer: a partition that has been taken up since
+                    # would seem to be let go of, and be given to another.
+                    return
+                answer = await broker.request(
+                    send.request,
+                    connection_id=connection_id,
+                    timeout=send.timeout,
+                    keeps=_KEPT if isinstance(send.request, _Kept) else 0.0,
+                )
+        except TimeoutError:
+            error = RequestTimeoutError(f"no broker answered within {send.timeout:g} s")
+            event = SendFailed(
+                now=self._clock(), jitter=random.random(), token=send.token, error=error
+            )
+        except KafkaGroupError as error:
+            logger.debug("group %s: %s", self.member.config.group_id, error)
+            event = SendFailed(
+                now=self._clock(), jitter=random.random(), token=send.token, error=error
+            )
+        else:
+            self._measure(send.request, answer, sent)
+            event = Replied(
+                now=self._clock(), jitter=random.random(), token=send.token, message=answer
+            )
+        self._post(event)
+
+    async def _watch_polls(self) -> None:
+        await self._polls.run_out(self.member.config.group_id)
+        self.leave("the application stopped polling", lost=True)
+
+    def _observe(self, look: Callable[[], object]) -> None:
+        """Show the history something."""
+        look()
+
+    def _ran(self) -> float:
+        """When the application's loop last ran."""
+        return self._clock()
+
+    def _measure(self, request: object, answer: Any, sent: float) -> None:
+        meters = self._history.meters
+        match request:
+            case HeartbeatRequest():
+                meter = meters.heartbeat
+            case JoinGroupRequest() if not answer.error_code:
+                meter = meters.join
+            case SyncGroupRequest() if not answer.error_code:
+                meter = meters.sync
+            case _:
+                epoch = getattr(request, "member_epoch", -1)
+                if epoch < 0 or (epoch == 0 and answer.error_code):
+                    return
+                # KIP-848: a heartbeat of epoch 0 joins.
+                meter = meters.heartbeat if epoch else meters.join
+        now = self._clock()
+        meter.record(now, now - sent)
+
+    def _give(self, work: Work, tasks: TaskGroup) -> None:
+        self._work.append(work)
+        if self._served is None:
+            self._served = Latch()
+            tasks.start_soon(self._serve_application, self._served)
+
+    async def _serve_application(self, served: Latch) -> None:
+        application = self._application
+        while self._work:
+            match work := self._work.pop(0):
+                case Revoke(token=token, deadline=deadline):
+                    offer = await application.revoke(deadline)
+                    self._post(Revoked(now=anyio.current_time(), token=token, protocols=offer))
+                case Lose(token=token, reason=reason):
+                    offer = await application.lose(reason)
+                    self._post(Revoked(now=anyio.current_time(), token=token, protocols=offer))
+                case Assign(generation=generation):
+                    await self._assign(generation)
+                case Reconcile(token=token, generation=generation):
+                    if await self._assign(generation):
+                        self._post(Taken(now=anyio.current_time(), token=token))
+                case Compute():
+                    self._post(await computed(application, work))
+        self._served = None
+        served.set()
+
+    async def _assign(self, generation: GenerationInfo) -> bool:
+        """Have it taken up; answers whether it was."""
+        failure: Exception | None = None
+        try:
+            await self._application.assign(generation)
+        except KafkaGroupError as error:
+            # As a rule bytes of the leader's that are no assignment.
+            failure = error
+            self._post(AssignFailed(now=anyio.current_time(), error=error))
+        self._polls.taken_up()
+        if failure is None and (member := self.member).stands(generation.generation_id):
+            now = anyio.current_time()
+            self._observe(partial(self._history.taken_up, now, member, generation))
+        return failure is None
+
+    async def _look_up_names(self) -> None:
+        """Name the topics that are assigned by ids which the step cannot name."""
+        pauses = Pauses(self._cluster.options)
+        troubles, group_id = self._cluster.troubles, self.member.config.group_id
+        while True:
+            self._names_wanted = Latch()
+            if not self._unnamed:
+                pauses.reset()
+                troubles.succeeded((group_id, "names"), self._clock())
+                await self._names_wanted.wait()
+                continue
+            try:
+                names = await self._cluster.names(self._unnamed)
+            except (TransportError, RemoteProtocolError) as error:
+                logger.info("group %s: names of topics: %s", self.member.config.group_id, error)
+                names = {}
+            if names:
+                self._unnamed -= names.keys()
+                self._post(TopicsNamed(now=anyio.current_time(), names=names))
+            else:
+                # The broker that was asked may not have heard of a new topic yet.
+                problem = Problem(
+                    subject=f"assignment of group {group_id}",
+                    cause=f"no broker knows topic {min(self._unnamed)}, of which it has partitions",
+                    advice="check whether the topic was deleted, and that the brokers agree on it",
+                )
+                troubles.failed((group_id, "names"), self._clock(), problem)
+                await self._names_wanted.wait(anyio.current_time() + pauses.next())
+
+
+def _refusal(answer: Any) -> int:
+    """The error code of an answer to a member; 0 for none."""
+    if isinstance(answer, FindCoordinatorResponse):
+        if not answer.coordinators:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        answer = answer.coordinators[0]
+    code: int = getattr(answer, "error_code", 0)
+    return code
+
+
+def _node(coordinator: Coordinator) -> Node:
+    return Node(coordinator.node_id, coordinator.host, coordinator.port)

@@ -1,0 +1,531 @@
+"""What runs beneath a consumer: its tasks, and how it comes by partitions and gives them up.
+
+Three ways to partitions: membership of a group, every partition of some topics, or the ones that
+the application names. Only this file knows which of them is at work.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import anyio
+
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.consume.subscription import server_pattern
+from kafkagroup.errors import (
+    BrokerError,
+    CommitFailedError,
+    ErrorCode,
+    KafkaGroupError,
+    RemoteProtocolError,
+    TransportError,
+    broker_error,
+)
+from kafkagroup.events import RebalanceCause
+from kafkagroup.member.state import Config, Member
+from kafkagroup.options import ConsumerProtocol
+from kafkagroup.runtime.chore import Chore, Spawn
+from kafkagroup.runtime.driver import Driver
+from kafkagroup.runtime.fetcher import Fetcher
+from kafkagroup.runtime.log_offsets import LogOffsets
+from kafkagroup.runtime.membership import Membership, Running
+from kafkagroup.runtime.offsets import NO_MEMBERSHIP, GroupOffsets
+from kafkagroup.runtime.positions import Positions
+from kafkagroup.runtime.session import Session
+from kafkagroup.runtime.subscriber import Callbacks, Subscriber
+from kafkagroup.transport.clock import loop_clock
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.latch import Latch
+from kafkagroup.transport.trouble import Problem
+from kafkagroup.transport.unusable_topics import topic_problem
+from kafkagroup.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kafkagroup.member.consumer_state import Member as ConsumerMember
+
+__all__ = ["Engine"]
+
+logger = logging.getLogger(__name__)
+
+_UNKNOWN_TOPIC_PAUSE = 1.0
+"""Seconds between looks for a topic that is subscribed to and does not exist yet."""
+
+_UNUSABLE_TOPIC_PATIENCE = 1.5
+"""Seconds that a topic may be missing, or denied, before that is worth a warning: with a look each
+second it comes within three."""
+
+_UNUSABLE_TOPIC_INTERVAL = 300.0
+"""Seconds between two of these warnings."""
+
+_RESTING_INTERVAL = 5.0
+"""Seconds between two reports of partitions of which nothing is read."""
+
+_NOTHING = Problem(
+    subject="waiting for records",
+    cause="nothing is subscribed to and nothing is assigned",
+    advice="name topics or a pattern in Consumer(...), or call subscribe() or assign()",
+)
+
+_SHARE = 0.5
+"""How much of the close timeout the record in hand gets, and then the last commit."""
+
+
+class Engine:
+    """A consumer that runs."""
+
+    def __init__(
+        self,
+        session: Session,
+        cluster: Cluster,
+        callbacks: Callbacks,
+        spawn: Spawn,
+        membership: Membership | None = None,
+    ) -> None:
+        self._session = session
+        self._membership = membership
+        """Who keeps the group, if not Kafka."""
+        self._options = session.options
+        self._delivery: Delivery = session.delivery
+        self._cluster = cluster
+        self._spawn = spawn
+        self._subscription: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        self._exclude_internal = True
+        self._leaving: Running | None = None
+        """A membership that is given up; whoever asked for that may have been cancelled since."""
+        self._denied: frozenset[str] = frozenset()
+        """Topics of which the application was told that it must not see them."""
+        group_id = self._options.group_id
+        if group_id is not None:
+            session.offsets = GroupOffsets(
+                cluster,
+                group_id,
+                max_retries=self._options.offsets_commit_max_retries,
+                backoff=self._options.offsets_channel_backoff,
+            )
+        self.log_offsets = LogOffsets(cluster, self._options.isolation_level)
+        """Asks the partitions' leaders."""
+        self._positions = Positions(
+            cluster,
+            self._delivery,
+            session.offsets,
+            self.log_offsets,
+            self._options.auto_offset_reset,
+            member=lambda: session.reads_as,
+            spawn=spawn,
+            found=self.wake,
+            failed=self._partition_failed,
+        )
+        self._fetcher = Fetcher(
+            cluster,
+            self._delivery,
+            self._options,
+            spawn=spawn,
+            arrived=session.notify,
+            look_up=self._positions.look_up,
+            failed=self._partition_failed,
+        )
+        self._subscriber = Subscriber(
+            session, cluster, callbacks, self._taken_up, claims=membership is not None
+        )
+        self._following = Chore(spawn, self._follow_metadata, "metadata watch")
+        self._resting = Chore(spawn, self._report_resting, "partitions at rest")
+        self._metadata_is_new = False
+        self._topics_changed = Latch()
+        """Set when other topics are asked for, or metadata tells more of them."""
+        self._unusable: set[str] = set()
+        """Topics that are asked for and cannot be consumed."""
+        session.assigned_to = (
+            membership is None
+            and self._options.group_id is not None
+            and self._options.group_protocol is not ConsumerProtocol.CLASSIC
+        )
+        self._member_id = str(uuid4())
+        """Of a member that makes its own, for as long as this consumer lives (KIP-1082)."""
+        session.rejoin = self.join
+        session.clock = self._clock = loop_clock()
+
+    def start(self) -> None:
+        """Start the background tasks."""
+        self._spawn(self._keep_metadata, "metadata")
+        self._cluster.on_change = self._metadata_changed
+        if self._options.group_id is not None and self._options.enable_auto_commit:
+            self._spawn(self._auto_commit, "auto-commit")
+
+    async def close(self) -> None:
+        """Give everything up in good order."""
+        self._session.closing = True
+        self._session.notify()
+        await self.let_go("the consumer was closed")
+        await self._cluster.aclose()
+
+    def wake(self) -> None:
+        """There may be more to fetch, or to see for whoever waits."""
+        self._fetcher.wake()
+        self._session.notify()
+
+    @property
+    def fetching_bytes(self) -> int:
+        """Bytes that were asked for and may come."""
+        return self._fetcher.on_its_way
+
+    def made_room(self) -> None:
+        """Less is buffered than was."""
+        self._fetcher.made_room()
+
+    # ------------------------------------------------------------ partitions
+
+    async def subscribe(self, topics: frozenset[str]) -> None:
+        """Consume these topics instead of those before."""
+        self._pattern = None
+        self._cluster.all_topics = False
+        await self._subscribe(topics)
+
+    async def _subscribe(self, topics: frozenset[str]) -> None:
+        self._cluster.troubles.succeeded("nothing to consume", self._clock())
+        self._subscription = self._subscriber.topics = topics
+        self._subscriber.pattern = self._pattern
+        self._cluster.topics |= topics
+        self._tell_denied()
+        await self._left()
+        driver = self._session.driver
+        if self._options.group_id is None:
+            await self._cluster.refresh()
+            self._own_all()
+        elif driver is None or driver.out.is_set():
+            self.join()
+        else:
+            reason = "the subscription changed"
+            self._session.history.asked(RebalanceCause.SUBSCRIPTION, reason)
+            if self._session.assigned_to and isinstance(driver, Driver):
+                driver.subscribe(topics, self._server_pattern)
+            else:
+                driver.rejoin(reason, self._subscriber.protocols())
+
+    async def follow(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> None:
+        """Consume the topics whose whole name matches, those of today and those to come."""
+        self._pattern, self._exclude_internal = pattern, exclude_internal
+        if self._session.assigned_to:
+            await self._subscribe(frozenset())  # the coordinator matches, and assigns what matches
+            return
+        self._cluster.all_topics = True
+        await self._cluster.refresh()
+        # Also when nothing matches: the member joins, so that it is there when a topic appears.
+        await self._subscribe(self._matching(pattern))
+
+    @property
+    def _server_pattern(self) -> str | None:
+        return None if self._pattern is None else server_pattern(self._pattern)
+
+    async def _match(self) -> None:
+        """Follow the topics that match now, where it is the member that matches."""
+        if self._pattern is None or self._session.assigned_to:
+            return
+        matching = self._matching(self._pattern)
+        if matching != self._subscription:
+            await self._subscribe(matching)
+
+    def _matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
+        return frozenset(
+            name
+            for name, topic in self._cluster.metadata.topics.items()
+            if pattern.fullmatch(name)
+            and topic.partitions
+            and not (topic.internal and self._exclude_internal)
+        )
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Own exactly these, without membership."""
+        await self._left()
+        wanted = set(partitions)
+        # What is revoked was being given back when that was cancelled: nobody else would own it.
+        await self._give_back(
+            [tp for tp, o in self._delivery.owned.items() if tp not in wanted or o.revoked]
+        )
+        self._cluster.topics |= {tp.topic for tp in wanted}
+        await self._cluster.refresh()
+        self._cluster.troubles.succeeded("nothing to consume", self._clock())
+        # After the last await: a seek that follows comes before the look-up of a position.
+        self._delivery.own(sorted(wanted))
+        self._tell_denied()
+        self._taken_up()
+
+    async def let_go(self, reason: str) -> None:
+        """Own nothing any more: finish, commit, leave the group."""
+        # Without topics a cooperative member, too, lets go of all that it has.
+        self._subscription = self._subscriber.topics = frozenset()
+        self._pattern = self._subscriber.pattern = None
+        self._cluster.all_topics = False
+        session = self._session
+        driver = session.driver
+        if driver is None:
+            await self._give_back(list(self._delivery.owned))
+            return
+        now, patience = anyio.current_time(), self._options.close_timeout
+        session.give_up_at, session.over_at = now + patience * _SHARE, now + patience
+        driver.leave(reason, leave_group=session.leave_group)
+        self._leaving = driver
+        await self._left()
+
+    async def _left(self) -> None:
+        """Wait for the end of a membership that is given up, if one is."""
+        driver, session = self._leaving, self._session
+        if driver is None:
+            return
+        await driver.out.wait()
+        if driver is self._leaving:
+            self._leaving = session.driver = None
+            session.identity = NO_MEMBERSHIP  # commits of a member that has left are refused
+            session.give_up_at = session.over_at = float("inf")
+
+    def rejoin(self, reason: str) -> None:
+        """Ask for a new generation; of a coordinator that assigns, for all that it has assigned."""
+        session = self._session
+        if session.driver is None or session.driver.out.is_set():
+            return  # who has left joins again at the next poll
+        if not session.assigned_to:
+            session.history.asked(RebalanceCause.REQUESTED, reason)
+        session.driver.rejoin(reason)
+
+    def join(self) -> None:
+        """Become a member of the group, for the first time or again."""
+        session = self._session
+        session.expired = False
+        session.joined_at = anyio.current_time()
+        driver = session.driver = self._member()
+        self._spawn(partial(self._be_member, driver), "membership")
+
+    def _member(self) -> Running:
+        """A member that is yet to run."""
+        options, session = self._options, self._session
+        if self._membership is not None:
+            return self._membership.begin(
+                self._subscriber,
+                group_id=options.group_id or "",
+                protocol_type="consumer",
+                protocols=self._subscriber.protocols(),
+                whole=False,
+                client_id=options.client_id,
+                rebalance_timeout=options.rebalance_timeout,
+                retry_backoff=options.rebalance_backoff,
+                retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
+                max_retries=options.rebalance_max_retries,
+                lag=session.lag,
+                troubles=session.troubles,
+            )
+        kind = Driver
+        if options.heartbeat_thread:
+            # Only here: most members live in the application's loop.
+            from kafkagroup.runtime.threaded import ThreadedDriver
+
+            kind = ThreadedDriver
+        watchers = session.lag, session.history
+        if session.assigned_to:
+            return kind(self._cluster, self._assignee(), self._subscriber, *watchers)
+        config = Config(
+            group_id=options.group_id or "",
+            protocol_type="consumer",
+            group_instance_id=options.group_instance_id,
+            cooperative=self._subscriber.cooperative,
+            session_timeout=options.session_timeout,
+            rebalance_timeout=options.rebalance_timeout,
+            heartbeat_interval=options.heartbeat_interval,
+            request_timeout=options.request_timeout,
+            retry_backoff=options.rebalance_backoff,
+            retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
+            max_retries=options.rebalance_max_retries,
+        )
+        member = Member(config=config, protocols=self._subscriber.protocols())
+        return kind(self._cluster, member, self._subscriber, *watchers)
+
+    def _assignee(self) -> ConsumerMember:
+        """A member that the coordinator assigns to, yet to join."""
+        from kafkagroup.member import consumer_state
+
+        options = self._options
+        config = consumer_state.Config(
+            group_id=options.group_id or "",
+            group_instance_id=options.group_instance_id,
+            rack=options.client_rack,
+            assignor=options.group_remote_assignor,
+            may_fall_back=options.group_protocol is ConsumerProtocol.AUTO,
+            session_timeout=options.session_timeout,
+            rebalance_timeout=options.rebalance_timeout,
+            heartbeat_interval=options.heartbeat_interval,
+            request_timeout=options.request_timeout,
+            retry_backoff=options.rebalance_backoff,
+            retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
+            max_retries=options.rebalance_max_retries,
+        )
+        return consumer_state.Member(
+            config=config,
+            member_id=self._member_id,
+            topics=tuple(sorted(self._subscription)),
+            pattern=self._server_pattern,
+        )
+
+    async def _be_member(self, driver: Running) -> None:
+        await driver.run()
+        session = self._session
+        if isinstance(driver, Driver) and driver.fell_back and driver is not self._leaving:
+            session.assigned_to = False
+            if self._pattern is None:
+                self.join()
+            else:
+                await self.follow(self._pattern, exclude_internal=self._exclude_internal)
+            return
+        if driver.expelled and driver is not self._leaving:
+            session.expired = True
+            session.notify()  # it may be waiting again, for what nobody brings
+
+    def _own_all(self) -> None:
+        """Without a group every partition of the topics is ours."""
+        counts = self._cluster.metadata.partition_counts(self._subscription)
+        partitions = {TopicPartition(t, p) for t, n in counts.items() for p in range(n)}
+        self._delivery.release([tp for tp in self._delivery.owned if tp not in partitions])
+        self._delivery.own(sorted(partitions))
+        self._taken_up()
+
+    async def _give_back(self, partitions: list[TopicPartition]) -> None:
+        """Without membership: finish, commit, and own them no longer."""
+        session, share = self._session, self._options.close_timeout * _SHARE
+        self._delivery.revoke(partitions)
+        await session.drain(partitions, anyio.current_time() + share)
+        if session.offsets is not None and session.auto_commit:
+            try:
+                await session.commit_processed(share)
+            except KafkaGroupError as error:
+                logger.warning("the last commit failed: %s", error)
+        self._delivery.release(partitions)
+
+    def _partition_failed(self, owned: OwnedPartition, error: Exception) -> None:
+        self._session.partition_failed(owned, error)
+        self.report_resting()
+
+    def report_resting(self) -> None:
+        """Report the partitions at rest, and again until there are none."""
+        self._resting.ask()
+
+    async def _report_resting(self) -> None:
+        """Report the partitions of which nothing is read until the application seeks: all as one
+        trouble, as a group that may not be read rests in each of its partitions."""
+        troubles = self._cluster.troubles
+        while resting := self._delivery.resting():
+            first, error = min(resting, key=lambda found: found[0].tp)
+            others = f" (and {len(resting) - 1} more)" if len(resting) > 1 else ""
+            problem = Problem(
+                subject=f"reading {first.tp}{others}",
+                cause=str(error),
+                advice="remove the cause, then seek() to where it is to be read from",
+                has_own_finding=True,
+            )
+            troubles.failed("resting", self._clock(), problem)
+            await anyio.sleep(_RESTING_INTERVAL)
+        troubles.succeeded("resting", self._clock())
+
+    def _taken_up(self) -> None:
+        """Partitions were added: look up where to start, and fetch what the user has sought."""
+        self._positions.look_up()
+        self.wake()
+
+    # ------------------------------------------------------------ background
+
+    async def _keep_metadata(self) -> None:
+        most = self._options.metadata_max_age
+        asked_at = anyio.current_time()
+        while True:
+            self._report_topics()
+            topics = self._cluster.topics
+            unknown = topics - set(self._cluster.metadata.partition_counts(topics))
+            pause = min(_UNKNOWN_TOPIC_PAUSE, most) if unknown else most
+            if await self._topics_changed.wait(asked_at + pause):
+                self._topics_changed = Latch()
+                continue
+            asked_at = anyio.current_time()
+            try:
+                await self._cluster.refresh()
+            except (TransportError, RemoteProtocolError) as error:
+                logger.info("metadata: %s", error)
+
+    def _report_topics(self) -> None:
+        """Report the topics that are asked for and cannot be consumed."""
+        troubles, metadata, now = self._cluster.troubles, self._cluster.metadata, self._clock()
+        asked = self._asked_topics()
+        for name in self._unusable - asked:
+            troubles.forget(("topic", name))
+        self._unusable &= asked
+        for name in sorted(asked):
+            problem = topic_problem(metadata, name)
+            if problem is not None:
+                self._unusable.add(name)
+                troubles.failed(
+                    ("topic", name),
+                    now,
+                    problem,
+                    patience=_UNUSABLE_TOPIC_PATIENCE,
+                    pause=_UNUSABLE_TOPIC_INTERVAL,
+                )
+            elif name in self._unusable and name in metadata.topics:
+                self._unusable.remove(name)
+                troubles.succeeded(("topic", name), now)
+
+    def report_nothing_to_consume(self) -> None:
+        """Report a wait, with a time limit, for records of nothing."""
+        self._cluster.troubles.failed("nothing to consume", self._clock(), _NOTHING)
+
+    def _asked_topics(self) -> frozenset[str]:
+        """The topics that the application has named."""
+        return self._subscription | {tp.topic for tp in self._delivery.owned}
+
+    def _metadata_changed(self) -> None:
+        self._metadata_is_new = True
+        self._following.ask()
+
+    async def _follow_metadata(self) -> None:
+        while self._metadata_is_new:
+            self._metadata_is_new = False
+            self._tell_denied()
+            self._taken_up()
+            await self._match()
+            if self._options.group_id is None and self._subscription:
+                self._own_all()
+            await self._subscriber.follow_topics()
+
+    def _tell_denied(self) -> None:
+        """Tell the application, once, of topics that it asks for and must not even see: nothing
+        else would ever come of them."""
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        topics = self._cluster.metadata.topics
+        asked = self._asked_topics()
+        denied = frozenset(t for t in asked if t in topics and topics[t].error_code == code)
+        for topic in sorted(denied - self._denied):
+            self._session.tell(broker_error(code, operation="DESCRIBE", topic=topic))
+        self._denied = denied
+        self._topics_changed.set()
+
+    async def _auto_commit(self) -> None:
+        while True:
+            await anyio.sleep(self._options.auto_commit_interval)
+            if not (self._session.may_commit and self._session.auto_commit):
+                continue  # as often as members of a cooperative group rebalance: nothing is amiss
+            try:
+                await self._session.commit_processed(self._options.request_timeout)
+            except CommitFailedError as error:
+                logger.warning("auto-commit: %s", error)
+            except (TransportError, RemoteProtocolError) as error:
+                # Warned of, once it lasts, where the connection or the answer failed.
+                logger.info("auto-commit: %s", error)
+            except BrokerError as error:
+                if error.retriable:
+                    # A coordinator in trouble for a whole request timeout: the next commit covers
+                    # this one, and raised it would end an application that could go on. Warned of
+                    # where it was refused.
+                    logger.info("auto-commit: %s", error)
+                else:
+                    self._session.tell(error)

@@ -1,0 +1,92 @@
+"""Events to whoever reads them: each reader has a bounded buffer, and none delays the membership.
+
+A reader that is too slow loses the oldest events and is told how many.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from weakref import WeakSet
+
+import anyio
+
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.events import EventsMissed, GroupEvent
+from kafkagroup.transport.latch import Latch
+
+__all__ = ["EventFeed", "GroupEvents"]
+
+
+class EventFeed:
+    """Passes events on. Only for the loop that the readers run in."""
+
+    def __init__(self) -> None:
+        self._readers: WeakSet[GroupEvents] = WeakSet()
+        # Weak: nobody has to say that they read no more.
+        self._over = False
+
+    def publish(self, event: GroupEvent) -> None:
+        """Pass an event on to all that read."""
+        for reader in tuple(self._readers):
+            reader._take(event)
+
+    def close(self) -> None:
+        """Nothing follows: readers end once they have read the rest."""
+        self._over = True
+        for reader in tuple(self._readers):
+            reader._end()
+
+    def open(self, buffer: int) -> GroupEvents:
+        """Read from now on, with room for so many events. Raises: ConfigurationError."""
+        if buffer < 1:
+            raise ConfigurationError(f"buffer={buffer}; expected at least 1")
+        reader = GroupEvents(buffer)
+        self._readers.add(reader)
+        if self._over:
+            reader._end()
+        return reader
+
+
+class GroupEvents:
+    """The async iterator of `events()`: what happens from its making on, until the close.
+
+    A cancelled wait loses nothing.
+    """
+
+    def __init__(self, buffer: int) -> None:
+        self._events: deque[GroupEvent] = deque()
+        self._buffer = buffer
+        self._missed = 0
+        self._over = False
+        self._changed = Latch()
+
+    def __aiter__(self) -> GroupEvents:
+        return self
+
+    async def __anext__(self) -> GroupEvent:
+        """The next event; `EventsMissed` in the place of those that were dropped. Ends after
+        `stop`."""
+        await anyio.lowlevel.checkpoint()
+        while not self._events:
+            if self._over:
+                raise StopAsyncIteration
+            await self._changed.wait()
+        if self._missed:
+            missed, self._missed = EventsMissed(count=self._missed), 0
+            return missed
+        return self._events.popleft()
+
+    def _take(self, event: GroupEvent) -> None:
+        if len(self._events) == self._buffer:
+            self._events.popleft()
+            self._missed += 1
+        self._events.append(event)
+        self._notify()
+
+    def _end(self) -> None:
+        self._over = True
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = Latch()

@@ -1,0 +1,176 @@
+"""What a fetch response means for each partition: records to buffer, or an error to act on."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Callable, Generator
+
+from kafkagroup._backoff import backoff
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.consume.plan import Remedy, remedy
+from kafkagroup.consume.transactions import AbortedTransactions
+from kafkagroup.errors import BrokerError, CorruptRecordError, DecodeError, broker_error
+from kafkagroup.options import ConsumerOptions
+from kafkagroup.transport.clock import loop_clock
+from kafkagroup.transport.trouble import Problem, Troubles
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.fetch import PartitionData
+from kafkagroup.wire.records import RecordBatch, read_batches
+
+__all__ = ["Found", "ResponseHandler"]
+
+logger = logging.getLogger(__name__)
+
+_MOST_BATCHES = 20_000
+"""Batches of one partition that are taken from one response; the rest is fetched again. As objects
+small batches take three times their bytes, and the application is far from reading that many."""
+
+_SLICE = 500
+"""Batches that are looked through in one go: where they are small, some milliseconds' work."""
+
+_BUDGET = 0.001
+"""Seconds that looking through the batches of one partition may keep the loop."""
+
+Found = tuple[list[RecordBatch], DecodeError | None]
+"""The batches of one partition, and what is wrong behind them."""
+
+
+class ResponseHandler:
+    """Applies partitions of fetch responses to a `Delivery`."""
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        options: ConsumerOptions,
+        troubles: Troubles,
+        *,
+        on_source_changed: Callable[[], None],
+        look_up: Callable[[], None],
+        failed: Callable[[OwnedPartition, Exception], None],
+    ) -> None:
+        """`on_source_changed`: called when a partition is to be fetched from another broker."""
+        self._delivery = delivery
+        self._options = options
+        self._troubles = troubles
+        self._on_source_changed = on_source_changed
+        self._look_up = look_up
+        self._failed = failed
+        self._clock = loop_clock()
+
+    def forget_replica(self, owned: OwnedPartition, node_id: int) -> bool:
+        """Read from the leader again; return whether it was this replica that was read from."""
+        if owned.replica != node_id:
+            return False
+        owned.replica = -1
+        self._on_source_changed()  # the task of the leader may not expect it
+        return True
+
+    def read(self, tp: TopicPartition, data: PartitionData) -> Generator[None, None, Found]:
+        """Return the batches that came for one partition; yield where other tasks may run."""
+        aborted = data.aborted_transactions if self._options.isolation_level else None
+        transactions = AbortedTransactions(aborted or ())
+        batches: list[RecordBatch] = []
+        since = self._clock()
+        try:
+            for batch in read_batches(
+                memoryview(data.records or b""),
+                topic=tp.topic,
+                partition=tp.partition,
+                check_crcs=self._options.check_crcs,
+                max_batch_bytes=self._options.max_batch_bytes,
+            ):
+                if self._options.isolation_level:
+                    transactions.mark(batch)
+                batches.append(batch)
+                if len(batches) == _MOST_BATCHES:
+                    break
+                if len(batches) % _SLICE == 0 or self._clock() - since > _BUDGET:
+                    # One response has room for a million of them.
+                    yield
+                    since = self._clock()
+        except DecodeError as error:
+            return batches, error
+        return batches, None
+
+    def take(self, owned: OwnedPartition, data: PartitionData, found: Found, node_id: int) -> bool:
+        """Buffer what `read` found for one partition, or act on its error; return whether metadata
+        has turned out to be stale."""
+        if data.error_code:
+            if self.forget_replica(owned, node_id):
+                # The leader knows better; a follower may lag behind or be one no longer.
+                self._back_off(owned)
+                return False
+            return self._act_on(owned, data.error_code)
+        if data.preferred_read_replica >= 0:
+            # KIP-392: nothing came; it is to be had nearer. No success yet: between a leader and a
+            # follower that send us to each other and fro there would be no back-off.
+            owned.replica = data.preferred_read_replica
+            owned.replica_until = self._clock() + self._options.metadata_max_age
+            self._on_source_changed()
+            return False
+        owned.attempts = 0
+        if self._troubles.open:
+            self._troubles.succeeded(("fetch", owned.tp), self._clock())
+        batches, damage = found
+        if damage is not None and not batches:
+            self._failed(owned, damage)
+        if data.records and not owned.failed and (reason := _no_progress(owned, data, batches)):
+            tp = owned.tp
+            self._failed(
+                owned,
+                CorruptRecordError(
+                    reason, topic=tp.topic, partition=tp.partition, offset=owned.fetch_offset
+                ),
+            )
+        self._delivery.add(owned, batches)
+        return False
+
+    def _act_on(self, owned: OwnedPartition, code: int) -> bool:
+        action = remedy(code)
+        error = broker_error(
+            code,
+            f"fetching {owned.tp} at {owned.fetch_offset}",
+            operation="READ",
+            topic=owned.tp.topic,
+        )
+        logger.log(logging.WARNING if action is Remedy.RESET else logging.INFO, "%s", error)
+        if action is Remedy.RAISE:
+            self._failed(owned, error)
+            return False
+        problem = Problem(
+            subject=f"fetching topic {owned.tp.topic}",
+            cause=str(BrokerError(code)),
+            advice="check that the topic exists, and that the brokers agree on who leads it",
+        )
+        self._troubles.failed(("fetch", owned.tp), self._clock(), problem)
+        if action is Remedy.RESET and owned.position == owned.fetch_offset:
+            # Only once all that was fetched is handed out: that is still good.
+            owned.reset = True
+            self._look_up()
+        self._back_off(owned)
+        return action is Remedy.REFRESH
+
+    def _back_off(self, owned: OwnedPartition) -> None:
+        owned.attempts += 1
+        options = self._options
+        pause = backoff(
+            owned.attempts, options.retry_backoff, options.retry_backoff_max, random.random()
+        )
+        # To full ticks: a hundred partitions that fail are asked for together, not one by one.
+        tick = 2 * options.retry_backoff
+        owned.retry_at = math.ceil((self._clock() + pause) / tick) * tick
+
+
+def _no_progress(owned: OwnedPartition, data: PartitionData, batches: list[RecordBatch]) -> str:
+    """Why what came brings nothing, so that asking again would bring the same for ever."""
+    if not batches:
+        return (
+            f"the next batch is larger than the {len(data.records or b'')} bytes that came;"
+            " raise max_partition_fetch_bytes"
+        )
+    if batches[-1].next_offset <= owned.fetch_offset:
+        return f"the batches that came end at {batches[-1].last_offset}, below it"
+    return ""

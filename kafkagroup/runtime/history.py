@@ -1,0 +1,276 @@
+"""Watches one membership and tells what happened to it: a rebalance, why, and where its time went.
+
+It is shown each step (event, state, effects) and tells events; it starts nothing and asks no clock.
+For members of both of Kafka's protocols, whose states have phases of the same names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kafkagroup._values import evolve, frozen
+from kafkagroup.errors import COORDINATOR_MOVED, ErrorCode
+from kafkagroup.events import (
+    CoordinatorFound,
+    GroupLeft,
+    MembershipLost,
+    RebalanceCause,
+    Rebalanced,
+    RebalancePhases,
+    RebalanceStarted,
+)
+from kafkagroup.member.consumer_vocabulary import Reconcile
+from kafkagroup.member.vocabulary import (
+    Coordinator,
+    Fail,
+    GenerationInfo,
+    Leave,
+    Lose,
+    Replied,
+    Revoke,
+    SendFailed,
+    Started,
+)
+from kafkagroup.runtime.event_feed import EventFeed
+from kafkagroup.runtime.metrics import GroupMeters, GroupMetrics
+
+if TYPE_CHECKING:
+    from kafkagroup.member.consumer_state import Member as ConsumerMember
+    from kafkagroup.member.state import Member
+    from kafkagroup.runtime.membership import Running
+
+    State: TypeAlias = Member | ConsumerMember
+
+__all__ = ["History", "Step"]
+
+_NEVER = float("-inf")
+
+_STAGES = {
+    "unjoined": "waiting",
+    "joining": "joining",
+    "computing": "computing",
+    "syncing": "syncing",
+    "revoking": "letting_go",
+    "losing": "letting_go",
+    "stable": "taking_up",
+    "member": "taking_up",
+}
+"""Phase -> the field of RebalancePhases that its time counts for."""
+
+_FENCING = frozenset(
+    (
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    )
+)
+"""Answers upon which the place counts as given away."""
+
+
+@frozen
+class Step:
+    """One step of a member."""
+
+    before: State
+    event: Any
+    after: State
+    effects: Sequence[object]
+
+
+class History:
+    """One member of one group, for as long as its application goes on."""
+
+    def __init__(self) -> None:
+        self.meters = GroupMeters()
+        self.feed = EventFeed()
+        self.last: Rebalanced | None = None
+        self.lost = 0
+        """How often the place was given away, or up."""
+        self.causes: Counter[RebalanceCause] = Counter()
+        """Of all rebalances; one with two causes counts for both."""
+        self.rebalances = 0
+        self._began: float | None = None
+        """When the rebalance under way began."""
+        self._marked = 0.0
+        """Up to when its time is accounted for."""
+        self._spent: dict[str, float] = {}
+        self._why: dict[RebalanceCause, str] = {}
+        """The causes of the rebalance under way, in words."""
+        self._asked: dict[RebalanceCause, str] = {}
+        """What this side has asked for, and no rebalance has begun for."""
+        self._coordinator: Coordinator | None = None
+        self._led: frozenset[str] | None = None
+        """The members of the last generation, if this one led it."""
+
+    def metrics(self, now: float, driver: Running | None, loop_lag: float) -> GroupMetrics:
+        """What there is to tell of the membership, whoever keeps the group."""
+        return evolve(
+            self.meters.read(now),
+            rebalances=self.rebalances,
+            rebalance_causes=dict(self.causes),
+            last_rebalance=self.last,
+            losses=self.lost,
+            last_heartbeat_seconds_ago=now - (_NEVER if driver is None else driver.last_heartbeat),
+            session_seconds_left=max(0.0 if driver is None else driver.owning_until - now, 0.0),
+            loop_lag=loop_lag,
+        )
+
+    # ------------------------------------------------------------ what is told
+
+    def asked(self, cause: RebalanceCause, reason: str) -> None:
+        """This side is about to ask for a rebalance: another one, if one is under way."""
+        self._asked.setdefault(cause, reason)
+
+    def noticed(self, cause: RebalanceCause, reason: str) -> None:
+        """The rebalance under way has this cause, too."""
+        self._why.setdefault(cause, reason)
+
+    def let_go(self, seconds: float) -> None:
+        """So much of what counts as taking up was letting go of what is another's now."""
+        self._spend("letting_go", seconds)
+        self._spend("taking_up", -seconds)
+
+    def stepped(self, step: Step) -> None:
+        """The member has taken an event."""
+        event, after, now = step.event, step.after, step.event.now
+        self._account(now, step.before)
+        found = after.coordinator
+        if found is not None and found != self._coordinator:
+            self._coordinator = found
+            self.feed.publish(
+                CoordinatorFound(at=now, node_id=found.node_id, host=found.host, port=found.port)
+            )
+        for effect in step.effects:
+            match effect:
+                case Lose(reason=reason):
+                    self._lose(step, reason)
+                case Revoke() | Reconcile() if after.leaving is None:
+                    self._begin(step, _cause(event))
+                case Leave():
+                    self._leave(now, "" if after.leaving is None else after.leaving.reason)
+                case Fail(error=error):
+                    self._leave(now, str(error))
+        if after.phase.value == "unjoined":
+            self._begin(step, _cause(event))
+
+    def taken_up(self, now: float, state: State, generation: GenerationInfo) -> None:
+        """The application owns what is assigned to it, and the generation stands."""
+        if self._began is None:
+            return
+        self._account(now, state)
+        members = frozenset(generation.members)
+        joined: frozenset[str] = frozenset()
+        left: frozenset[str] = frozenset()
+        if generation.is_leader and self._led is not None:
+            joined, left = members - self._led, self._led - members
+            if joined:
+                self._why.setdefault(RebalanceCause.MEMBER_JOINED, "")
+            if left:
+                self._why.setdefault(RebalanceCause.MEMBER_LEFT, "")
+        self._led = members if generation.is_leader else None
+        causes = tuple(self._why) or (RebalanceCause.UNKNOWN,)
+        event = Rebalanced(
+            at=now,
+            generation_id=generation.generation_id,
+            member_id=generation.member_id,
+            is_leader=generation.is_leader,
+            causes=causes,
+            reason=_words(self._why),
+            joined=tuple(sorted(joined)),
+            left=tuple(sorted(left)),
+            seconds=now - self._began,
+            phases=RebalancePhases(**self._spent),
+        )
+        self._end()
+        self.last = event
+        self.rebalances += 1
+        self.causes.update(causes)
+        self.meters.rebalance.record(now, event.seconds)
+        self.feed.publish(event)
+
+    # ------------------------------------------------------------ what follows
+
+    def _begin(self, step: Step, cause: RebalanceCause | None) -> None:
+        """A rebalance is under way, perhaps for long."""
+        self._why = {**self._why, **self._asked}
+        self._asked = {}
+        if self._began is not None:
+            return
+        if cause is not None:
+            self._why.setdefault(cause, getattr(step.after, "reason", ""))
+        self._began = self._marked = step.event.now
+        self.feed.publish(
+            RebalanceStarted(
+                at=step.event.now,
+                generation_id=step.before.generation_id,
+                causes=tuple(self._why),
+                reason=_words(self._why),
+            )
+        )
+
+    def _lose(self, step: Step, reason: str) -> None:
+        self.lost += 1
+        self._led = None
+        leaving = step.after.leaving
+        # An answer without an error that ends a generation: another had passed over this member.
+        cause = _cause(step.event) or RebalanceCause.FENCED
+        if leaving is not None:
+            cause = RebalanceCause.POLL_TIMEOUT if leaving.lost else RebalanceCause.UNKNOWN
+        self.feed.publish(
+            MembershipLost(
+                at=step.event.now,
+                generation_id=step.before.generation_id,
+                cause=cause,
+                reason=reason,
+            )
+        )
+        if leaving is None and not any(isinstance(effect, Fail) for effect in step.effects):
+            self._begin(step, cause)
+            self._why.setdefault(cause, reason)
+
+    def _leave(self, now: float, reason: str) -> None:
+        self._led = None
+        self._asked = {}
+        self._end()
+        self.feed.publish(GroupLeft(at=now, reason=reason))
+
+    def _end(self) -> None:
+        self._began = None
+        self._spent = {}
+        self._why = {}
+
+    def _account(self, now: float, state: State) -> None:
+        """The time since the last look was spent in this state."""
+        stage = _STAGES.get(state.phase.value)
+        if stage is not None:
+            self._spend(stage, now - self._marked)
+        self._marked = now
+
+    def _spend(self, stage: str, seconds: float) -> None:
+        if self._began is not None:
+            self._spent[stage] = self._spent.get(stage, 0.0) + seconds
+
+
+def _cause(event: object) -> RebalanceCause | None:
+    """What the event that began a rebalance tells of why."""
+    match event:
+        case Started():
+            return RebalanceCause.JOINING
+        case SendFailed():
+            return RebalanceCause.COORDINATOR
+        case Replied(message=message):
+            code = getattr(message, "error_code", None)
+            if code in _FENCING:
+                return RebalanceCause.FENCED
+            if code in COORDINATOR_MOVED or code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return RebalanceCause.COORDINATOR
+    return None
+
+
+def _words(why: Mapping[RebalanceCause, str]) -> str:
+    return "; ".join(filter(None, why.values()))

@@ -1,0 +1,443 @@
+"""A group's committed offsets: commit and fetch, at the coordinator, on a connection of their own.
+
+What an error code means is in the tables below; one that is in none of them is there to stay. A
+commit fails or succeeds as a whole; a look-up answers for each partition by itself. Commits are
+put in order by whoever asks for them: the session reads what to commit when its turn has come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from itertools import count
+from uuid import UUID
+
+import anyio
+
+from kafkagroup._values import define, field, frozen
+from kafkagroup.errors import (
+    COORDINATOR_MOVED,
+    BrokerError,
+    CommitFailedError,
+    ErrorCode,
+    FencedError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    TransportError,
+    broker_error,
+    escaped,
+)
+from kafkagroup.runtime.metrics import Meter
+from kafkagroup.transport.broker import Broker
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.trouble import Problem
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.offsets import (
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartitions,
+)
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = [
+    "NO_MEMBERSHIP",
+    "CommittedOffsets",
+    "GroupOffsets",
+    "Identity",
+    "answered_partitions",
+    "committed_offset",
+]
+
+logger = logging.getLogger(__name__)
+
+_SAME_COORDINATOR = frozenset(
+    (
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.STALE_MEMBER_EPOCH,  # its next heartbeat brings the new one
+    )
+)
+"""Tried again for as long as the caller waits, as are those of a coordinator that has moved."""
+_UNKNOWN_TOPIC = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
+"""Of a look-up: asked for `_PATIENCE` times at most. Of a commit: as often once metadata, too, has
+no such topic any more."""
+_NOT_OURS = frozenset(
+    (
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.GROUP_ID_NOT_FOUND,  # version 9+ to a member of a group that is gone
+    )
+)
+_NOT_KNOWN = frozenset(
+    (
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    )
+)
+"""Of a look-up on behalf of a member: heartbeats bring the epoch, or that all was lost."""
+
+_READING = "reading"
+
+_UNSTABLE = (
+    "a producer has a transaction open that commits these offsets: check that it is alive; the"
+    " broker aborts it after its transaction.timeout.ms"
+)
+"""What to check while offsets may yet be moved by a transaction (KIP-447)."""
+
+_PATIENCE = 5
+"""How often in a row a topic may be unknown: one just made is not known everywhere at once."""
+
+
+@frozen
+class Identity:
+    """On whose behalf offsets are committed."""
+
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+
+
+NO_MEMBERSHIP = Identity(-1, "")
+"""A consumer that was given its partitions by hand."""
+
+
+@define
+class CommittedOffsets:
+    """What one round of asking has brought; partitions in neither are to be asked for again."""
+
+    offsets: dict[TopicPartition, OffsetAndMetadata | None] = field(factory=dict)
+    """None where nothing is committed."""
+    errors: dict[TopicPartition, BrokerError] = field(factory=dict)
+    """What no retry mends."""
+
+
+class _Retry(Exception):
+    """The answer says: again, after a pause."""
+
+    def __init__(self, error: BrokerError) -> None:
+        self.error = error
+
+
+class GroupOffsets:
+    """The committed offsets of one group."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group_id: str,
+        *,
+        max_retries: int | None = None,
+        backoff: float | None = None,
+    ) -> None:
+        """A failed commit is tried again `max_retries` times, None: as long as there is time. The
+        first pause is of `backoff` seconds, None: that of the cluster's options."""
+        self.coordinator: Node | None = None
+        """The broker that was last known to keep them; set it to None to have it looked for."""
+        self._cluster = cluster
+        self._group_id = group_id
+        self._max_retries = max_retries
+        self._backoff = backoff
+
+    def pauses(self) -> Pauses:
+        """Between tries of something that is asked of the coordinator."""
+        return Pauses(self._cluster.options, self._backoff)
+
+    async def commit(
+        self,
+        identity: Identity,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout: float,
+        stands: Callable[[], bool] = lambda: True,
+        epoch: Callable[[], int] | None = None,
+        topic_ids: Mapping[str, UUID] | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        """Commit, trying again until `timeout` seconds have passed or the retries are used up, and
+        as long as `stands` says that the identity is still a member of its generation. `epoch`
+        answers the member's epoch where that moves on under an assignment that stands (KIP-848).
+        `topic_ids`: the topics that the offsets were read from, where that is known; of any other
+        the id that metadata has now.
+
+        Raises: CommitFailedError when the identity is no longer a member of the generation,
+        FencedError, BrokerError, TransportError.
+        """
+        last: Exception | None = None
+        gone = 0  # times in a row that metadata, too, had lost one of the topics
+        pauses = self.pauses()
+        # What was read of a topic must not be committed to one recreated under its name: so not by
+        # the id of metadata where the position has one, and not by name while metadata has none.
+        ids = self._topic_ids(offsets, topic_ids)
+        with anyio.move_on_after(timeout):
+            for retry in count():
+                if retry:
+                    if self._max_retries is not None and retry > self._max_retries:
+                        break
+                    logger.info("group %s: commit is tried again: %s", self._group_id, last)
+                    await pauses.wait()
+                try:
+                    await self._commit_once(identity, offsets, ids, stands, epoch, meter)
+                except _Retry as again:
+                    last = again.error
+                    self._refused("committing", again.error)
+                    topic = await self._gone_topic(again.error, offsets, ids)
+                    gone = 0 if topic is None else gone + 1
+                    if gone == _PATIENCE:
+                        raise BrokerError(
+                            again.error.code,
+                            f"committing topic {topic!r} of group {self._group_id!r}: it was"
+                            " deleted, or recreated, after it was read",
+                        ) from None
+                except (TransportError, RemoteProtocolError) as error:
+                    self.coordinator = None
+                    last = error
+                else:
+                    return self._worked("committing")
+        raise last or RequestTimeoutError(f"the commit was not answered within {timeout:g} s")
+
+    async def _gone_topic(
+        self,
+        error: BrokerError,
+        offsets: Iterable[TopicPartition],
+        topic_ids: Mapping[str, UUID],
+    ) -> str | None:
+        """A topic that is not there any more, after the coordinator did not know one; None while
+        all may be. A topic that the coordinator alone has not heard of is waited for."""
+        if error.code not in _UNKNOWN_TOPIC:
+            return None
+        try:
+            await self._cluster.refresh()
+        except (TransportError, RemoteProtocolError):
+            return None
+        for topic in sorted({tp.topic for tp in offsets}):
+            if self._cluster.has_lost(topic, topic_ids.get(topic, NO_ID)):
+                return topic
+        return None
+
+    async def _commit_once(
+        self,
+        identity: Identity,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        topic_ids: Mapping[str, UUID],
+        stands: Callable[[], bool],
+        epoch: Callable[[], int] | None,
+        meter: Meter | None,
+    ) -> None:
+        broker = await self._broker()
+        await broker.connect_offsets_channel()
+        if not stands():
+            # Meanwhile the group has gone on without us. The coordinator would refuse it too; but
+            # to a static member that has joined again as if another had taken its place.
+            raise CommitFailedError(f"the group has rebalanced before {min(offsets)} was committed")
+        sent = anyio.current_time()
+        answer = await broker.commit_consumer_group_offsets(
+            self._group_id,
+            identity.generation_id if epoch is None else epoch(),
+            identity.member_id,
+            offsets,
+            group_instance_id=identity.group_instance_id,
+            topic_ids=topic_ids,
+        )
+        if meter is not None:
+            meter.record(anyio.current_time(), anyio.current_time() - sent)
+        try:
+            self._check_commit(answer, offsets)
+        except FencedError as error:
+            if stands():
+                raise
+            raise CommitFailedError(f"{error}, this one as it joined again") from None
+
+    def _check_commit(
+        self, answer: OffsetCommitResponse, offsets: Iterable[TopicPartition]
+    ) -> None:
+        unanswered = set(offsets)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                unanswered.discard(TopicPartition(topic.name, partition.partition_index))
+                if (code := partition.error_code) == ErrorCode.NONE:
+                    continue
+                where = f"committing {escaped(topic.name)}/{partition.partition_index}"
+                if code in _NOT_OURS:
+                    raise CommitFailedError(
+                        f"{where}: {BrokerError(code)}: the group has rebalanced; the partition's"
+                        " next owner starts at the last commit that succeeded"
+                    )
+                if code == ErrorCode.FENCED_INSTANCE_ID:
+                    raise FencedError(f"{where}: another member took this group_instance_id")
+                self._raise(code, where, "READ", topic.name)
+        if unanswered:
+            raise RemoteProtocolError(f"the coordinator did not answer for {min(unanswered)}")
+
+    def _raise(self, code: int, what: str, operation: str, topic: str | None = None) -> None:
+        error = self._error(code, what, operation, topic)
+        raise _Retry(error) if self._is_passing(code) else error
+
+    def _error(self, code: int, what: str, operation: str, topic: str | None) -> BrokerError:
+        group = self._group_id
+        return broker_error(
+            code, f"{what} of group {group!r}", operation=operation, topic=topic, group=group
+        )
+
+    def _is_passing(self, code: int) -> bool:
+        """Whether the next try may go better; a coordinator that has moved is looked for then."""
+        if code in COORDINATOR_MOVED:
+            self.coordinator = None
+        return code in COORDINATOR_MOVED or code in _SAME_COORDINATOR
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The committed offset of each partition; None where there is none.
+
+        Asks until there is an answer for each, for as long as the caller waits. Raises:
+        BrokerError that names a partition, if no retry mends it.
+        """
+        wanted = tuple(dict.fromkeys(partitions))
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        unknown: dict[TopicPartition, int] = {}
+        pauses = self.pauses()
+        while missing := [tp for tp in wanted if tp not in found]:
+            once = await self.once(missing, unknown)
+            if once.errors:
+                raise once.errors[min(once.errors)]
+            found |= once.offsets
+            if len(found) < len(wanted):
+                await pauses.wait()
+        return found
+
+    async def once(
+        self,
+        partitions: Collection[TopicPartition],
+        unknown: MutableMapping[TopicPartition, int],
+        member: Identity | None = None,
+    ) -> CommittedOffsets:
+        """One round of asking; raises nothing of the network's or the broker's.
+
+        A failed look-up must never pass for "no offset". `unknown` counts how often in a row each
+        topic was unknown to the coordinator, and is the caller's to keep from round to round.
+        `member`: on whose behalf, where the coordinator checks the epoch (KIP-848).
+        """
+        try:
+            broker = await self._broker()
+            # KIP-447: without it an offset would be answered that a transaction is about to move.
+            answer = await broker.fetch_consumer_group_offsets(
+                self._group_id,
+                partitions,
+                require_stable=True,
+                member=None if member is None else (member.member_id, member.generation_id),
+                topic_ids=self._topic_ids(partitions),
+            )
+            found = self._sort(answer, partitions, unknown)
+            if len(found.offsets) == len(partitions):
+                self._worked(_READING)
+            if unknown:
+                # It may have been made anew; the next round then asks for the new one's.
+                await self._cluster.refresh()
+            return found
+        except _Retry as retry:
+            self._refused(_READING, retry.error)
+            logger.info("group %s: committed offsets: %s", self._group_id, retry.error)
+        except (TransportError, RemoteProtocolError) as error:
+            self.coordinator = None
+            logger.info("group %s: committed offsets: %s", self._group_id, error)
+        except BrokerError as error:
+            return CommittedOffsets(errors=dict.fromkeys(partitions, error))
+        return CommittedOffsets()
+
+    def _sort(
+        self,
+        answer: OffsetFetchResponse,
+        partitions: Collection[TopicPartition],
+        unknown: MutableMapping[TopicPartition, int],
+    ) -> CommittedOffsets:
+        """Sort an answer. Raises what is wrong with the group as a whole."""
+        for group in answer.groups:
+            if group.error_code in _NOT_KNOWN:
+                raise _Retry(self._error(group.error_code, "reading offsets", "DESCRIBE", None))
+            if group.error_code:
+                self._raise(group.error_code, "reading offsets", "DESCRIBE")
+        found = CommittedOffsets()
+        silent = set(partitions)
+        for tp, data in answered_partitions(answer):
+            if tp not in silent:
+                continue
+            silent.remove(tp)
+            code, times = data.error_code, unknown.pop(tp, 0) + 1
+            if code == ErrorCode.NONE:
+                found.offsets[tp] = committed_offset(data)
+                continue
+            error = self._error(code, f"reading the offset of {tp}", "DESCRIBE", tp.topic)
+            if code in _UNKNOWN_TOPIC and times < _PATIENCE:
+                unknown[tp] = times
+            elif code in _UNKNOWN_TOPIC or not self._is_passing(code):
+                found.errors[tp] = error
+                continue
+            self._refused(_READING, error)
+            logger.info("%s", error)
+        if silent:
+            missing = RemoteProtocolError(f"no answer for the offset of {min(silent)}")
+            self._refused(_READING, missing)
+            logger.info("group %s: no answer for the offset of %s", self._group_id, min(silent))
+        return found
+
+    def _refused(self, what: str, error: BrokerError | RemoteProtocolError) -> None:
+        """Report what is tried again. A coordinator that does not answer is reported where the
+        connection is."""
+        problem = Problem(
+            subject=f"{what} offsets of group {self._group_id}",
+            cause=str(error),
+            advice=_UNSTABLE
+            if getattr(error, "code", 0) == ErrorCode.UNSTABLE_OFFSET_COMMIT
+            else "check the coordinator's broker, and __consumer_offsets with its leaders",
+        )
+        key = self._group_id, what
+        self._cluster.troubles.failed(key, anyio.current_time(), problem)
+
+    def _worked(self, what: str) -> None:
+        if (troubles := self._cluster.troubles).open:
+            troubles.succeeded((self._group_id, what), anyio.current_time())
+
+    def _topic_ids(
+        self, partitions: Iterable[TopicPartition], known: Mapping[str, UUID] | None = None
+    ) -> Mapping[str, UUID]:
+        """The id of each topic, or none at all: a request goes by names or by ids."""
+        known = known or {}
+        others = {tp.topic for tp in partitions} - known.keys()
+        found = self._cluster.topic_ids(others)
+        return {**found, **known} if len(found) == len(others) else {}
+
+    async def _broker(self) -> Broker:
+        if self.coordinator is None:
+            try:
+                self.coordinator = await self._cluster.find_coordinator(self._group_id)
+            except BrokerError as error:
+                if error.retriable:
+                    raise _Retry(error) from None
+                raise
+        return self._cluster.broker(self.coordinator)
+
+
+def answered_partitions(
+    answer: OffsetFetchResponse,
+) -> Iterator[tuple[TopicPartition, OffsetFetchResponsePartitions]]:
+    for group in answer.groups:
+        for topic in group.topics:
+            for data in topic.partitions:
+                yield TopicPartition(topic.name, data.partition_index), data
+
+
+def committed_offset(data: OffsetFetchResponsePartitions) -> OffsetAndMetadata | None:
+    # Any negative offset means none, whatever the number.
+    if data.committed_offset < 0:
+        return None
+    return OffsetAndMetadata(
+        data.committed_offset, data.metadata or "", data.committed_leader_epoch
+    )

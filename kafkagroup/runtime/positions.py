@@ -1,0 +1,194 @@
+"""Where to start: the committed offset, else the reset policy. A failed look-up is neither.
+
+Each partition is looked up by itself: one that cannot be fails alone, and the application is told.
+Positions that the application sets meanwhile (`seek`) win: an answer that finds a position is
+dropped, and so is one for a partition that is no longer owned.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from uuid import UUID
+
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
+from kafkagroup.errors import (
+    NoOffsetError,
+    OffsetOutOfRangeError,
+    RemoteProtocolError,
+    TransportError,
+)
+from kafkagroup.options import OffsetReset
+from kafkagroup.runtime.chore import Chore, Spawn
+from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, Found, LogOffsets
+from kafkagroup.runtime.offsets import GroupOffsets, Identity
+from kafkagroup.runtime.portions import slices
+from kafkagroup.runtime.validation import Validation
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.retry import Pauses
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = ["Positions"]
+
+logger = logging.getLogger(__name__)
+
+
+class Positions:
+    """Finds the first position of each partition that has none."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        delivery: Delivery,
+        offsets: GroupOffsets | None,
+        log_offsets: LogOffsets,
+        policy: OffsetReset,
+        *,
+        member: Callable[[], Identity | None] = lambda: None,
+        spawn: Spawn,
+        found: Callable[[], None],
+        failed: Callable[[OwnedPartition, Exception], None],
+    ) -> None:
+        self._cluster = cluster
+        self._delivery = delivery
+        self._offsets = offsets
+        self._log_offsets = log_offsets
+        self._policy = policy
+        self._member = member
+        self._found = found
+        self._failed = failed
+        self._validation = Validation(
+            cluster,
+            delivery,
+            policy,
+            spawn=spawn,
+            settled=found,
+            reset=self.look_up,
+            failed=failed,
+        )
+        self._looking_up = Chore(spawn, self._look_all_up, "positions")
+        self._unknown: dict[TopicPartition, int] = {}
+        """How often in a row the coordinator did not know the topic."""
+
+    def look_up(self) -> None:
+        """There are partitions without a position, or whose position is not in the log."""
+        if any(_is_lost(o) for o in self._delivery.owned.values()):
+            self._looking_up.ask()
+        self._validation.wake()
+
+    async def _look_all_up(self) -> None:
+        offsets = self._offsets
+        pauses = Pauses(self._cluster.options) if offsets is None else offsets.pauses()
+        while lost := [o for o in self._delivery.owned.values() if _is_lost(o)]:
+            try:
+                await self._look_up(lost)
+            except (TransportError, RemoteProtocolError) as error:
+                logger.info("positions: %s", error)
+            if any(_is_lost(o) for o in lost):
+                await pauses.wait()
+            else:
+                pauses.reset()
+
+    async def _look_up(self, lost: list[OwnedPartition]) -> None:
+        fresh = [o for o in lost if not o.reset]
+        # Noted now: what is answered may be of a topic that metadata has replaced by then.
+        topic_ids = self._topic_ids(lost)
+        if fresh and self._offsets is not None:
+            for some in slices(fresh):
+                if not await self._read_committed(self._offsets, some, topic_ids):
+                    break  # nor would it answer for the others, before a pause
+            # The log may have been cut since: a broker that keeps a question would ask that late.
+            self._validation.wake()
+            self._found()
+        else:
+            for owned in fresh:
+                owned.reset = True
+        to_reset = [o for o in lost if _is_lost(o) and o.reset]
+        if self._policy == "none":
+            for owned in to_reset:
+                self._failed(owned, _no_policy(owned))
+            return
+        for some in slices(to_reset):
+            await self._reset(some)
+        if to_reset:
+            self._found()
+
+    async def _read_committed(
+        self,
+        offsets: GroupOffsets,
+        fresh: Sequence[OwnedPartition],
+        topic_ids: Mapping[str, UUID],
+    ) -> bool:
+        """Start at the committed offsets; answer whether the coordinator has told of any."""
+        found = await offsets.once([o.tp for o in fresh], self._unknown, self._member())
+        for owned in fresh:
+            if not _is_lost(owned):
+                continue
+            if (error := found.errors.get(owned.tp)) is not None:
+                self._failed(owned, error)
+            elif owned.tp in found.offsets:
+                self._start_at_committed(owned, found.offsets[owned.tp], topic_ids)
+        return bool(found.offsets or found.errors)
+
+    def _start_at_committed(
+        self,
+        owned: OwnedPartition,
+        committed: OffsetAndMetadata | None,
+        topic_ids: Mapping[str, UUID],
+    ) -> None:
+        if committed is None:
+            owned.reset = True
+            return
+        owned.start_at(committed.offset, leader_epoch=committed.leader_epoch)
+        owned.committed = committed.offset
+        owned.topic_id = topic_ids.get(owned.tp.topic, NO_ID)
+
+    async def _reset(self, lost: Sequence[OwnedPartition]) -> None:
+        timestamp = _timestamp(self._policy)
+        topic_ids = self._topic_ids(lost)
+        found = await self._log_offsets.once({o.tp: timestamp for o in lost})
+        if timestamp >= 0:
+            # No record is that young: the log's end is where the next one will be.
+            late = [tp for tp, at in found.offsets.items() if at.offset == UNKNOWN]
+            ends = await self._log_offsets.once(dict.fromkeys(late, LATEST))
+            found = Found(found.offsets | ends.offsets, found.errors | ends.errors)
+        for owned in lost:
+            if not _is_lost(owned):
+                continue
+            if (error := found.errors.get(owned.tp)) is not None:
+                self._failed(owned, error)
+            elif (at := found.offsets.get(owned.tp)) is not None and at.offset >= 0:
+                self._start(owned, at.offset, topic_ids)
+
+    def _start(self, owned: OwnedPartition, offset: int, topic_ids: Mapping[str, UUID]) -> None:
+        logger.info("%s starts at %d (auto_offset_reset)", owned.tp, offset)
+        failures = owned.attempts, owned.retry_at
+        # A batch may still be open: at its end the position would go back there.
+        self._delivery.relocate(owned.tp, offset)
+        owned.topic_id = topic_ids.get(owned.tp.topic, NO_ID)
+        # Kept: a reset that does not help would make a hot loop.
+        owned.attempts, owned.retry_at = failures
+
+    def _topic_ids(self, asked: Iterable[OwnedPartition]) -> dict[str, UUID]:
+        """The topics that positions are asked for, by name, where metadata has them."""
+        known = self._cluster.metadata.topics
+        return {o.tp.topic: known[o.tp.topic].topic_id for o in asked if o.tp.topic in known}
+
+
+def _is_lost(owned: OwnedPartition) -> bool:
+    return (owned.position == UNKNOWN or owned.reset) and not (owned.revoked or owned.failed)
+
+
+def _no_policy(owned: OwnedPartition) -> Exception:
+    if owned.position == UNKNOWN:
+        return NoOffsetError((owned.tp,))
+    return OffsetOutOfRangeError({owned.tp: owned.position})
+
+
+def _timestamp(policy: OffsetReset) -> int:
+    if not isinstance(policy, str):
+        return max(0, round((time.time() - policy.total_seconds()) * 1000))
+    return EARLIEST if policy == "earliest" else LATEST

@@ -1,0 +1,246 @@
+"""How a thing that needs tasks of its own is started and stopped, whatever it is.
+
+Three ways in: `async with`, `start()`/`stop()` from any task (asyncio), and `nursery.start(x.run)`.
+All run the same `run`, which lives in one task, so that no cancel scope is left by another task
+than entered it. The user's exceptions leave bare, never inside an ExceptionGroup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import sys
+import traceback as tracebacks
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from weakref import WeakSet
+
+import anyio
+
+from kafkagroup.errors import IllegalStateError
+from kafkagroup.transport.latch import Latch
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup, TaskStatus
+
+__all__ = ["Service"]
+
+logger = logging.getLogger(__name__)
+
+
+_hosted: WeakSet[Service] = WeakSet()
+"""What `start()` runs, until it ends. Nothing else can be left open: the caller's tasks run it."""
+
+
+@atexit.register
+def _warn_of_all_left_open() -> None:
+    """Where a loop was closed with its tasks pending. They are never collected, so that `__del__`
+    would be of no use: anyio keeps each task that waits in one of its scopes."""
+    for service in tuple(_hosted):
+        service._warn_left_open()
+
+
+class _Started:
+    """What `run` tells of itself on asyncio, where no task group listens."""
+
+    def __init__(self) -> None:
+        self.event = Latch()
+
+    def started(self, value: None = None) -> None:
+        self.event.set()
+
+
+class Service(ABC):
+    """Base of what is opened once and closed once. Subclasses fill `_open` and `_close`."""
+
+    def __init__(self, close_timeout: float, description: str = "") -> None:
+        """`description`: what tells this one from others of its class."""
+        self._close_timeout = close_timeout
+        self._description = description
+        self._running = False
+        self._start_stack = ""
+        """The stack of `start()`, where asyncio is in debug mode."""
+        self._left_open = False
+        """Whether `run` was cancelled before anybody called `stop`."""
+        self._failure: Exception | None = None
+        self._opening: anyio.CancelScope | None = None
+        self._opened = Latch()
+        self._stop_requested = Latch()
+        self._stopped = Latch()
+        self._host: TaskGroup | None = None
+        self._host_task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def _open(self, tasks: TaskGroup) -> None:
+        """Start everything in `tasks`. What it raises is raised by `start`."""
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """End everything in good order. It is cancelled when the close timeout has passed."""
+
+    @abstractmethod
+    def _crashed(self, error: Exception) -> None:
+        """Take the error of a background task: every later call raises it."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._description})"
+
+    def _warn_left_open(self) -> None:
+        message = f"{self!r} was never stopped; use `async with`, or await stop()"
+        logger.warning("%s%s", message, self._start_stack)
+        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+
+    def _request_stop(self) -> None:
+        self._stop_requested.set()
+        if self._opening is not None:
+            self._opening.cancel()
+
+    async def run(self, *, task_status: TaskStatus[None] | None = None) -> None:
+        """Run until `stop`. For `nursery.start(x.run)` on trio, or a task group of anyio.
+
+        Returns when all is closed; a cancelled run closes too, within the close timeout.
+        """
+        if self._running:
+            raise IllegalStateError(f"{type(self).__name__} was started already; make a new one")
+        self._running = True
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._run_engine)
+                try:
+                    await self._opened.wait()
+                    if self._failure is None and task_status is not None:
+                        task_status.started()
+                    await self._stop_requested.wait()
+                except BaseException:
+                    self._left_open = not self._stop_requested.is_set()
+                    raise
+                finally:
+                    self._request_stop()
+        finally:
+            self._stopped.set()
+        if self._failure is not None:
+            # Raised here, outside the task group, which would wrap it.
+            raise self._failure
+
+    async def _run_engine(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            # Shielded: were the connections cancelled together with `run`, nobody could leave the
+            # group or commit any more. `run` passes a cancellation on as a request to stop.
+            tasks.cancel_scope.shield = True
+            try:
+                with anyio.CancelScope() as self._opening:
+                    if self._stop_requested.is_set():
+                        # Asked before there was a scope to cancel: it would open to the end.
+                        self._opening.cancel()
+                    await self._open(tasks)
+                self._opening = None
+                self._opened.set()
+                await self._stop_requested.wait()
+            except Exception as error:
+                self._failure = error
+            finally:
+                with anyio.move_on_after(self._close_timeout) as deadline:
+                    try:
+                        await self._close()
+                    except Exception:
+                        # Raised, it would leave wrapped, and hide what the user's body raised.
+                        logger.exception("closing %s failed", type(self).__name__)
+                if deadline.cancelled_caught:
+                    logger.warning("closed by force after %s s", self._close_timeout)
+                tasks.cancel_scope.cancel()
+        self._opened.set()
+        self._request_stop()
+
+    def _spawn(self, tasks: TaskGroup, function: Callable[[], Awaitable[None]], name: str) -> None:
+        """Run a background task; its error reaches the user's next call, not the task group."""
+        tasks.start_soon(self._guarded, function, name, name=f"kafkagroup {name}")
+
+    async def _guarded(self, function: Callable[[], Awaitable[None]], name: str) -> None:
+        try:
+            await function()
+        except Exception as error:
+            logger.exception("%s failed", name)
+            self._crashed(_bare(error))
+
+    async def __aenter__(self) -> Self:
+        host = anyio.create_task_group()
+        await host.__aenter__()
+        try:
+            await host.start(self.run)
+        except BaseException:
+            await host.__aexit__(None, None, None)
+            raise
+        self._host = host
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._request_stop()
+        if self._host is not None:
+            # Without the user's exception: the group would wrap it.
+            await self._host.__aexit__(None, None, None)
+
+    async def start(self) -> None:
+        """Start outside `async with`, on asyncio; `stop` may be called from another task.
+
+        Raises: IllegalStateError on trio: there use `async with` or `nursery.start(x.run)`.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise IllegalStateError(
+                "start() is for asyncio; on trio use `async with` or `nursery.start(x.run)`"
+            ) from None
+        if asyncio.get_running_loop().get_debug():
+            stack = "".join(tracebacks.format_stack(sys._getframe(1), limit=3))
+            self._start_stack = f"; it was started here:\n{stack}"
+        status = _Started()
+        task = self._host_task = asyncio.create_task(self._run_hosted(status))
+        started = asyncio.create_task(status.event.wait())
+        try:
+            await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)
+            if not started.done():
+                await task
+        except BaseException:
+            self._request_stop()
+            task.cancel()
+            # Shielded: a cancel scope of anyio cancels again and again, and would leave the task.
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait((task,))
+            raise
+        finally:
+            started.cancel()
+
+    async def _run_hosted(self, status: _Started) -> None:
+        _hosted.add(self)
+        try:
+            await self.run(task_status=status)
+        finally:
+            _hosted.discard(self)
+            # Once it has started, only the end of the loop cancels this task.
+            if self._left_open:
+                self._warn_left_open()
+
+    async def stop(self) -> None:
+        """Close in good order, within the close timeout. Stopping twice does nothing more."""
+        self._request_stop()
+        if self._running:
+            await self._stopped.wait()
+        if self._host_task is not None:
+            await asyncio.wait((self._host_task,))
+
+
+def _bare(error: Exception) -> Exception:
+    """What a task group has wrapped: users catch the typed error, not a group around it. The first
+    one, if several tasks failed at once, as they do when credentials are refused."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

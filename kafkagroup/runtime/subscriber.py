@@ -1,0 +1,617 @@
+"""A consumer as one application of group membership: takes up and lets go of partitions.
+
+The order at a revocation is the whole promise: hand out no more, let the record in hand finish,
+commit, tell the application, and only then let the group go on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from operator import is_
+from typing import TypeVar
+
+import anyio
+
+from kafkagroup._values import evolve, frozen
+from kafkagroup.assign import (
+    Assignor,
+    GroupSpec,
+    MemberSpec,
+    cooperative_sticky_assignor,
+    protocol_name,
+    range_assignor,
+    roundrobin_assignor,
+    sticky_assignor,
+)
+from kafkagroup.assign.check import standing_claims
+from kafkagroup.assign.spec import is_cooperative, told, user_data
+from kafkagroup.consume.basis import basis_in, encode_basis
+from kafkagroup.errors import (
+    ConfigurationError,
+    KafkaGroupError,
+    RemoteProtocolError,
+    TransportError,
+    escaped,
+)
+from kafkagroup.events import RebalanceCause
+from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.runtime.driver import Offer
+from kafkagroup.runtime.offsets import Identity
+from kafkagroup.runtime.portions import together
+from kafkagroup.runtime.session import Session
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import ClusterMetadata, Racks
+from kafkagroup.transport.retry import Pauses
+from kafkagroup.types import Assignment, OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.group_log import (
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+
+__all__ = ["AssignedCallback", "Callbacks", "PartitionsCallback", "Subscriber"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+PartitionsCallback = Callable[[list[TopicPartition]], Awaitable[object] | object]
+"""Called with partitions, sorted: a list of its own. A plain function or a coroutine function."""
+
+AssignedCallback = PartitionsCallback
+"""The same; where it answers with a mapping of partitions to offsets, each starts there (None: as
+it would anyway)."""
+
+_DRAIN_SHARE = 0.75
+"""How much of the rebalance timeout what a cooperative rebalance takes away may drain."""
+
+_LOADS_PATIENCE = 10.0
+"""Seconds that the whole group waits for the leader's `partition_loads`."""
+
+_COMMIT_SHARE = 0.5
+"""How much of the time left before a deadline the last commit may take; callbacks need some too."""
+
+
+_LARGE_GROUP = 64 * 1024
+"""Bytes of the members' subscriptions beyond which a thread does the leader's work, and bytes of an
+assignment: some milliseconds where nothing is compiled. 900 members once held the loop for two
+seconds."""
+
+_PARTITION_BYTES = 32
+"""Bytes of subscriptions that take as long as one partition that is assigned."""
+
+_THREAD_SAFE = (
+    range_assignor,
+    roundrobin_assignor,
+    sticky_assignor,
+    cooperative_sticky_assignor,
+)
+"""The assignors that may run in a thread: an application's own is called where its other functions
+are, in the loop."""
+
+
+@frozen
+class Callbacks:
+    """What the application wants to be told."""
+
+    assigned: AssignedCallback | None = None
+    revoked: PartitionsCallback | None = None
+    lost: PartitionsCallback | None = None
+
+
+class Subscriber:
+    """The driver's application on behalf of a consumer."""
+
+    def __init__(
+        self,
+        session: Session,
+        cluster: Cluster,
+        callbacks: Callbacks,
+        taken_up: Callable[[], None],
+        *,
+        claims: bool,
+    ) -> None:
+        self.topics: frozenset[str] = frozenset()
+        """What is subscribed to."""
+        self.pattern: re.Pattern[str] | None = None
+        """What is subscribed to by a regular expression, which the coordinator may match."""
+        self._session = session
+        self._cluster = cluster
+        self._callbacks = callbacks
+        self._taken_up = taken_up
+        self._assignors = {protocol_name(a): a for a in session.options.assignors}
+        self._claims = claims
+        """Whether partitions are claimed one by one: then the claims say who owns what, nobody
+        leads, and no other member has to hear of what this one owns."""
+        self.cooperative = claims or all(is_cooperative(a) for a in session.options.assignors)
+        """Whether what is owned is kept while the group rebalances: only if every assignor can."""
+        self._lost = False
+        """Whether all is lost, and the application does not know yet."""
+        self._parting: anyio.CancelScope | None = None
+        """What is waited for before something is let go of: in vain, once all is lost."""
+        self._had: tuple[Sequence[TopicPartition], int] = ((), -1)
+        """What was assigned last, sorted, and in which generation; kept through revocations."""
+        self._held_some = False
+        """Whether what it took up last was of any partitions, so that it owed a poll."""
+        self._let_go_in = -1
+        """The generation in which it let go of something, until it has rejoined."""
+        self._came_back = False
+        """It was assigned to that generation a second time."""
+        self._computed = -1
+        """The generation that this member computed the assignment of."""
+        self._counts: dict[str, int] = {}
+        """As leader: the partition counts that the assignment was computed from."""
+        self._racks: Racks = {}
+        """As leader, where any member has a rack: the racks of the replicas, likewise."""
+        self._racked = False
+        self._watched: frozenset[str] = frozenset()
+        self._misassigned_in = -1
+        """The generation since which it is assigned topics that are not subscribed to; else -1."""
+        self._pauses = Pauses(cluster.options)
+
+    def protocols(self) -> Offer:
+        """What this member offers: every assignor, with the same subscription."""
+        session = self._session
+        owned, had = tuple(sorted(session.delivery.owned)), self._had
+        if self._claims:
+            owned, had = (), ((), -1)
+        # What it still holds of a topic that is not subscribed to any more is not for others to
+        # take: a claim counts only beside the subscription. It lets go of that as soon as it can.
+        topics = self.topics | {tp.topic for tp in owned}
+        # A coordinator rebalances for a member that says something else than at its last join.
+        says = owned or self._came_back
+        generation = session.identity.generation_id if says else self._misassigned_in
+        return tuple(
+            (
+                name,
+                encode_subscription(
+                    Subscription(
+                        topics=tuple(topics),
+                        user_data=user_data(assignor, *had),
+                        owned=owned,
+                        generation=generation,
+                        rack=session.options.client_rack,
+                    )
+                ),
+            )
+            for name, assignor in self._assignors.items()
+        )
+
+    async def follow_topics(self) -> None:
+        """As leader: ask for another assignment if topics are not as they were for this one."""
+        driver = self._session.driver
+        if driver is None or not driver.leads:
+            return
+        racks = await self._replica_racks()
+        # Others ran if a thread compared the racks of many partitions.
+        leads = driver is self._session.driver and driver.leads
+        if leads and (reason := self._growth(racks)):
+            self._session.history.asked(RebalanceCause.TOPICS, reason)
+            driver.rejoin(reason)
+
+    def _growth(self, racks: Racks) -> str | None:
+        """Why the assignment is out of date, if it is. `racks`: those of the replicas now."""
+        counts = self._cluster.metadata.partition_counts(self._watched)
+        for topic in sorted(self._watched):
+            before, now = self._counts.get(topic, 0), counts.get(topic, 0)
+            if before != now:
+                return f"topic {topic} went from {before} to {now} partitions"
+        # Nearly always it is the same object; the racks of many partitions take long to compare.
+        if racks is not self._racks and racks != self._racks:
+            return "replicas moved to other racks"
+        return None
+
+    async def _replica_racks(self) -> Racks:
+        """The racks of all replicas, as metadata has them now; of interest where members have one.
+        The same object as before if they are as they were."""
+        while self._racked:
+            metadata, watched, before = self._cluster.metadata, self._watched, self._racks
+            size = _PARTITION_BYTES * sum(metadata.partition_counts(watched).values())
+            racks = await self._run(partial(_racks_now, metadata, watched, before), size)
+            known = metadata, watched, before
+            if all(map(is_, known, (self._cluster.metadata, self._watched, self._racks))):
+                return racks
+        return {}
+
+    # ------------------------------------------------------------ called by the driver, at once
+
+    def ending(self, *, lost: bool) -> None:
+        """Stop handing out what goes at once, even while a callback runs."""
+        self._session.settled = False
+        self._session.losing = self._lost = lost
+        if lost and self._parting is not None:
+            self._parting.cancel()
+        self._session.delivery.revoke(self._going(lost=lost))
+        self._session.notify()
+
+    def _going(self, *, lost: bool) -> list[TopicPartition]:
+        """What is let go of before the next join."""
+        owned = sorted(self._session.delivery.owned)
+        if self.cooperative and not lost and not self._session.assigned_to:
+            return [tp for tp in owned if tp.topic not in self.topics]
+        return owned
+
+    def alive(self) -> None:
+        """Whoever waits for ownership to be sure may look again."""
+        if self._session.waiting and self._session.unsure:
+            self._session.notify()
+
+    def failed(self, error: Exception) -> None:
+        """Every call of the application raises it."""
+        self._session.fail(error)
+
+    def told(self, error: Exception) -> None:
+        """The application's next call raises it."""
+        self._session.tell(error)
+
+    def poll_due(self, ran: float) -> float:
+        """A member that owns nothing owes no poll; one that waits in the client owes no more than
+        a loop that runs."""
+        session = self._session
+        # In this order: when it ceases to wait, `last_poll` is new already.
+        since = ran if session.waiting else session.last_poll
+        if not session.delivery.owned:
+            since = anyio.current_time()
+        return since + session.options.max_poll_interval
+
+    # ------------------------------------------------------------ called by the driver, in order
+
+    async def revoke(self, deadline: float) -> Offer:
+        """Finish, commit, tell, let go; cooperatively only of what is not subscribed to."""
+        going = self._going(lost=False)
+        # Again: a generation that was out of date from the start has been taken up since `ending`.
+        self._session.delivery.revoke(going)
+        await self._let_go(going, deadline, tell=bool(going) or not self.cooperative)
+        return self.protocols()
+
+    async def lose(self, reason: str) -> Offer:
+        """Let go without a commit: it would be refused, or overwrite the new owner's."""
+        partitions = self._going(lost=True)
+        logger.warning("lost %d partitions: %s", len(partitions), reason)
+        self._release(partitions, reason)
+        self._lost, self._misassigned_in = False, -1
+        await self._call(self._callbacks.lost, partitions)
+        self._session.losing = False
+        self._session.notify()
+        return self.protocols()
+
+    async def assign(self, generation: GenerationInfo) -> None:
+        """Own what was assigned; tell; then look up where to start."""
+        session = self._session
+        encoded = generation.assignment
+        assigned = await self._run(partial(decode_assignment, encoded), len(encoded))
+        if session.assigned_to:
+            self._notice_growth(assigned)
+            await self._know({tp.topic for tp in assigned})
+        foreign = sorted({tp.topic for tp in assigned} - self.topics)
+        if foreign and not session.assigned_to and session.driver is not None:
+            if self._misassigned_in >= 0:
+                await self._pauses.wait()  # a leader that never learns must not spin the group
+            else:
+                self._misassigned_in = generation.generation_id
+            # The subscription changed while the group rebalanced: the leader knew the old one. Or
+            # while this static member was away: the coordinator took the new one at its return, and
+            # gave it its old share (KIP-345). Asked again in the same words it would for ever.
+            names = escaped(", ".join(foreign))
+            reason = f"assigned topics that are not subscribed: {names}"
+            session.history.asked(RebalanceCause.SUBSCRIPTION, reason)
+            session.driver.rejoin(reason)
+            return
+        self._misassigned_in = -1
+        self._pauses.reset()
+        same = session.assigned_to and generation.member_id == session.identity.member_id
+        if not self._claims and not same:
+            # Where the epoch moves on by itself, commits of what stays go on through it.
+            session.identity = Identity(
+                generation.generation_id, generation.member_id, session.options.group_instance_id
+            )
+        owed = self._held_some and session.last_poll > session.joined_at
+        self._had = (assigned, generation.generation_id)
+        if generation.is_leader and generation.generation_id != self._computed:
+            # KIP-814: a static leader that came back did not compute, but it watches all the same,
+            # and follows what changed while it was away.
+            size = sum(map(len, generation.members.values()))
+            await self._watch(*await self._run(partial(_subscriptions, generation.members), size))
+            self._counts = basis_in(generation.assignment) or self._counts
+        if not owed:
+            # It had nothing to come for. Another assignment is no poll: were it one, who is stuck
+            # would keep partitions as long as the group rebalances.
+            session.last_poll = anyio.current_time()
+        revoked = sorted(session.delivery.owned.keys() - set(assigned))
+        self._came_back = generation.generation_id == self._let_go_in
+        self._let_go_in = generation.generation_id if revoked else -1
+        if revoked:
+            session.delivery.revoke(revoked)
+            now, share = anyio.current_time(), session.options.rebalance_timeout * _DRAIN_SHARE
+            await self._let_go(revoked, now + share, tell=True)
+            session.history.let_go(anyio.current_time() - now)
+        fresh = await together(session.delivery.made, assigned)
+        if self._lost or (session.assigned_to and not self._stands(generation)):
+            return  # fenced midway: nothing of it is ours
+        self._held_some = bool(assigned)
+        session.delivery.take_up(fresh)
+        added = [owned.tp for owned in fresh]
+        self._start_at(await self._call(self._callbacks.assigned, added))
+        session.settled = self._stands(generation)
+        self._taken_up()
+        if session.assigned_to:
+            return  # KIP-848: its next heartbeat says what it owns
+        # KIP-429: now that they are free, a second round gives them away. A static member that was
+        # away when it should have rejoined, and is given the same generation again (KIP-345), owes
+        # it still: nobody else knows of them.
+        if (revoked or self._came_back) and not self._claims and session.driver is not None:
+            reason = f"let go of {len(revoked) or 'some'} partitions"
+            session.history.asked(RebalanceCause.HANDOVER, reason)
+            session.driver.rejoin(reason)
+        else:
+            # What changed after this was computed, and before it stood, nobody has followed yet.
+            await self.follow_topics()
+
+    def _notice_growth(self, assigned: Sequence[TopicPartition]) -> None:
+        """An assignment of partitions that metadata did not have yet says why it came."""
+        most = {tp.topic: tp.partition + 1 for tp in assigned}  # which is sorted
+        known = self._cluster.metadata.partition_counts(most)
+        for topic, count in most.items():
+            if 0 < (before := known.get(topic, 0)) < count:
+                reason = f"topic {topic} went from {before} to {count} partitions or more"
+                self._session.history.noticed(RebalanceCause.TOPICS, reason)
+
+    async def _know(self, topics: set[str]) -> None:
+        """Follow topics that the coordinator has found by itself, as it matches patterns."""
+        self._cluster.topics |= topics
+        if len(self._cluster.metadata.partition_counts(topics)) < len(topics):
+            with suppress(TransportError, RemoteProtocolError):
+                await self._cluster.refresh()
+
+    def _stands(self, generation: GenerationInfo) -> bool:
+        """Whether this is the generation still: it may have ended while the application heard."""
+        driver = self._session.driver
+        return driver is not None and driver.stands(generation.generation_id)
+
+    async def compute(self, work: Compute) -> dict[str, bytes]:
+        """As leader: assign the partitions of every topic that any member subscribes to."""
+        assignor = self._assignors[work.protocol_name]
+        size = sum(map(len, work.members.values()))
+        subscriptions, topics = await self._run(partial(_subscriptions, work.members), size)
+        await self._watch(subscriptions, topics)
+        size += _PARTITION_BYTES * sum(self._counts.values())
+        loads = await self._loads()
+        if not any(assignor is known for known in _THREAD_SAFE):
+            size = 0
+        spec = await self._run(
+            partial(_spec, assignor, subscriptions, work, self._counts, self._racks, loads), size
+        )
+        assignment = await self._run(partial(assignor, spec), size)
+        left = {m: self._left_to(work.instance_ids.get(m)) for m in work.members}
+        encoded = await self._run(
+            partial(_encoded, work.protocol_name, assignor, spec, assignment, left), size
+        )
+        if self._session.driver is not None:
+            self._computed = self._session.driver.generation_id
+        return encoded
+
+    async def _run(self, job: Callable[[], T], size: int) -> T:
+        """Do work on so many bytes; in a thread where they are many."""
+        if size <= _LARGE_GROUP:
+            return job()
+        return await self._cluster.options.run_in_thread(job)
+
+    def _left_to(self, instance_id: str | None) -> bytes | None:
+        """As leader: what a member is to know of the computing when it comes back."""
+        if instance_id is None or instance_id != self._session.options.group_instance_id:
+            return None
+        return encode_basis(self._counts)
+
+    async def _loads(self) -> Mapping[TopicPartition, float]:
+        """As leader: what the application says of the partitions' loads."""
+        ask = self._session.options.partition_loads
+        if ask is None:
+            return {}
+        try:
+            with anyio.fail_after(_LOADS_PATIENCE):
+                found = ask()
+                return await found if inspect.isawaitable(found) else found
+        except Exception as error:
+            # The group waits: better an assignment without loads than none.
+            logger.warning("partition_loads failed, all count as 1.0: %r", error)
+            return {}
+
+    async def _watch(
+        self, subscriptions: Mapping[str, Subscription], topics: frozenset[str]
+    ) -> None:
+        """As leader: know the partitions of all that anybody subscribes to, and follow them."""
+        self._watched = topics
+        self._racked = any(s.rack is not None for s in subscriptions.values())
+        self._cluster.topics |= self._watched
+        if self._claims or (
+            len(self._cluster.metadata.partition_counts(self._watched)) < len(self._watched)
+        ):
+            # Where all compute, all are to know the same. Else only for topics that are not known:
+            # the whole group waits for the answer, and partitions that were added since the last
+            # look are noticed at the next one.
+            await self._cluster.refresh()
+        self._racks = await self._replica_racks()
+        # Of the same metadata: others may have run meanwhile.
+        self._counts = self._cluster.metadata.partition_counts(self._watched)
+
+    # ------------------------------------------------------------ the application's part
+
+    async def _let_go(
+        self, going: Sequence[TopicPartition], deadline: float, *, tell: bool
+    ) -> None:
+        """Let the record in hand be processed, commit, tell the application, and own it no more.
+
+        Where all is lost meanwhile, what is not told yet is told as lost: a commit would be
+        refused, and over a connection that is dead it would keep the member from coming again.
+        """
+        session = self._session
+        with anyio.CancelScope() as self._parting:
+            if self._lost:
+                return
+            await session.drain(going, deadline)
+            if session.auto_commit:
+                await self._last_commit(self._commit_time(deadline))
+            else:
+                await session.commits_answered(self._commit_time(deadline))
+        if self._lost:
+            return
+        if tell:
+            await self._call(self._callbacks.revoked, going)
+            with anyio.CancelScope() as self._parting:
+                # Its own, asked for meanwhile: once the next generation begins it would be refused.
+                await session.commits_answered(self._commit_time(deadline))
+        self._release(going, "a rebalance revoked it")
+
+    def _release(self, partitions: Sequence[TopicPartition], reason: str) -> None:
+        """Own them no more. What was not committed by then is lost, unless the application itself
+        unsubscribed from the topic."""
+        self._session.lose([tp for tp in partitions if self._subscribes(tp.topic)], reason)
+        self._session.delivery.release(partitions)
+
+    def _subscribes(self, topic: str) -> bool:
+        pattern = self.pattern
+        return topic in self.topics or (pattern is not None and bool(pattern.fullmatch(topic)))
+
+    def _commit_time(self, deadline: float) -> float:
+        """Seconds that a commit may take before the deadline, or before the end when closing: the
+        application is to be told even where the coordinator is out of reach."""
+        left = min(deadline, self._session.over_at) - anyio.current_time()
+        return max(left, 1.0) * _COMMIT_SHARE
+
+    async def _last_commit(self, left: float) -> None:
+        try:
+            await self._session.commit_processed(left)
+        except KafkaGroupError as error:
+            # The group goes on without it: the next owner starts at the commit before.
+            logger.warning("the commit before letting go failed: %s", error)
+
+    async def _call(
+        self, callback: PartitionsCallback | None, partitions: Sequence[TopicPartition]
+    ) -> object:
+        """Call the application; answers what it answered."""
+        if callback is None:
+            return None
+        session = self._session
+        session.callback_task = anyio.get_current_task().id
+        try:
+            result = callback(list(partitions))
+            return await result if inspect.isawaitable(result) else result
+        except Exception as error:
+            # A callback has no veto: the rebalance completes, then its error surfaces.
+            session.tell(error)
+            return None
+        finally:
+            session.callback_task = None
+
+    def _start_at(self, offsets: object) -> None:
+        """Start where the application's answer says, if it says anything."""
+        if not isinstance(offsets, Mapping):
+            return
+        session = self._session
+        for partition, given in offsets.items():
+            tp = TopicPartition(*partition)
+            offset = given.offset if isinstance(given, OffsetAndMetadata) else given
+            owned = session.delivery.owned.get(tp)
+            if offset is None or (owned is not None and owned.revoked):
+                continue  # taken away while the callback ran: the next owner decides
+            try:
+                session.seek(tp, offset)
+            except KafkaGroupError as error:
+                session.tell(error)
+
+
+def _racks_now(metadata: ClusterMetadata, topics: frozenset[str], before: Racks) -> Racks:
+    """The racks of all replicas; `before` itself if they are as they were."""
+    racks = metadata.replica_racks(topics)
+    return before if racks == before else racks
+
+
+def _subscriptions(members: Mapping[str, bytes]) -> tuple[dict[str, Subscription], frozenset[str]]:
+    """What each member has told, and the topics that any of them subscribes to."""
+    # Most members subscribe to what many others do: one tuple serves them all, and the collector,
+    # which stops all threads, has thousands of names to look through and not a million.
+    equal: dict[tuple[str, ...], tuple[str, ...]] = {}
+    subscriptions = {}
+    for member, metadata in members.items():
+        one = decode_subscription(metadata)
+        topics = equal.setdefault(one.topics, one.topics)
+        subscriptions[member] = evolve(one, topics=topics)
+    return subscriptions, frozenset().union(*equal)
+
+
+def _member(
+    assignor: Assignor,
+    subscription: Subscription,
+    topics: frozenset[str],
+    instance_id: str | None,
+) -> MemberSpec:
+    """A member as it describes itself, in its subscription and to the assignor."""
+    said = told(assignor, subscription.user_data)
+    owned, generation = subscription.owned, subscription.generation
+    if said.owned is not None:
+        owned, generation = said.owned, said.generation
+    elif generation < 0:
+        generation = said.generation  # before version 2 it was nowhere else
+    return MemberSpec(
+        topics=topics,
+        instance_id=instance_id,
+        rack=subscription.rack,
+        owned=owned,
+        generation=generation,
+        capacity=said.capacity,
+        user_data=subscription.user_data,
+    )
+
+
+def _spec(
+    assignor: Assignor,
+    subscriptions: Mapping[str, Subscription],
+    work: Compute,
+    counts: Mapping[str, int],
+    racks: Racks,
+    loads: Mapping[TopicPartition, float],
+) -> GroupSpec:
+    """What an assignor is told of the group."""
+    # One set for all that subscribe to the same topics, as in `_subscriptions`.
+    topics = {names: frozenset(names) for names in {s.topics for s in subscriptions.values()}}
+    return GroupSpec(
+        members={
+            member: _member(assignor, s, topics[s.topics], work.instance_ids.get(member))
+            for member, s in subscriptions.items()
+        },
+        partitions=counts,
+        racks=racks,
+        loads=loads,
+    )
+
+
+def _encoded(
+    name: str,
+    assignor: Assignor,
+    spec: GroupSpec,
+    assignment: Assignment,
+    left: Mapping[str, bytes | None],
+) -> dict[str, bytes]:
+    """What an assignor computed, checked and encoded. `left`: each member's user data."""
+    if is_cooperative(assignor):
+        _check_handover(name, spec, assignment)
+    return {m: encode_assignment(assignment.get(m, ()), data) for m, data in left.items()}
+
+
+def _check_handover(name: str, spec: GroupSpec, assignment: Assignment) -> None:
+    """A cooperative assignor of the user's own must not hand over what is not let go of yet."""
+    standing = standing_claims(spec)
+    for member, partitions in assignment.items():
+        for tp in partitions:
+            if others := [other for other in standing.get(tp, ()) if other != member]:
+                raise ConfigurationError(
+                    f"assignor {name!r} hands {tp} over to {member} while {others[0]} owns it;"
+                    " a cooperative assignor leaves it out for one round"
+                )

@@ -1,0 +1,274 @@
+"""Whether a position is still in the log that the leader has (KIP-320), and of the same topic.
+
+After an unclean election, or when a topic was deleted and made anew, other records stand where the
+position points: reading on would skip some in silence. Such a position is doubtful, and nothing is
+fetched for it, until its leader has said where the epoch of the last record read came to its end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+import anyio
+
+from kafkagroup._values import frozen
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
+from kafkagroup.consume.plan import Remedy, remedy
+from kafkagroup.errors import (
+    BrokerError,
+    OffsetOutOfRangeError,
+    RemoteProtocolError,
+    TransportError,
+    UnsupportedVersionError,
+    broker_error,
+)
+from kafkagroup.options import OffsetReset
+from kafkagroup.runtime.chore import Chore, Spawn
+from kafkagroup.runtime.portions import are_many, slices, together
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import ClusterMetadata
+from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.trouble import Problem
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.offsets import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+__all__ = ["Validation", "is_doubtful"]
+
+logger = logging.getLogger(__name__)
+
+_CONSUMER = -1
+"""Replica id of one that is none."""
+
+_PATIENCE = 5
+"""How often metadata is asked for, while it is older than the position, before its leader is."""
+
+
+def is_doubtful(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
+    """Whether the position must be seen to before anything is fetched from it."""
+    if owned.fetch_offset == UNKNOWN or owned.revoked or owned.failed or owned.reset:
+        return False
+    topic = metadata.topics.get(owned.tp.topic)
+    if topic is None:
+        return False
+    leader = topic.partitions.get(owned.tp.partition)
+    return owned.is_made_anew(topic.topic_id) or (
+        leader is not None and owned.is_unchecked(leader.leader_epoch)
+    )
+
+
+@frozen
+class _Question:
+    """What a leader is asked about one partition, and when the answer still counts."""
+
+    owned: OwnedPartition
+    offset: int
+    epoch: int
+    leader_epoch: int
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is still the question: not if more was fetched, or the application sought."""
+        owned = self.owned
+        same = (owned.fetch_offset, owned.fetch_epoch) == (self.offset, self.epoch)
+        return same and not (owned.revoked or owned.failed or owned.reset)
+
+
+class Validation:
+    """Sees to doubtful positions, whenever there are some."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        delivery: Delivery,
+        policy: OffsetReset,
+        *,
+        spawn: Spawn,
+        settled: Callable[[], None],
+        reset: Callable[[], None],
+        failed: Callable[[OwnedPartition, Exception], None],
+    ) -> None:
+        self._cluster = cluster
+        self._delivery = delivery
+        self._policy = policy
+        self._settled = settled
+        self._reset = reset
+        self._failed = failed
+        self._settling = Chore(spawn, self._settle_all, "validation")
+        self._is_woken = False
+        """Whether there may be some that the task has not seen."""
+
+    def wake(self) -> None:
+        """There may be doubtful positions: new ones, or a new leader."""
+        owned = self._delivery.owned.values()
+        if are_many(owned) or self._doubtful(owned):
+            self._is_woken = True
+            self._settling.ask()
+
+    async def _settle_all(self) -> None:
+        pauses = Pauses(self._cluster.options)
+        while self._is_woken:
+            self._is_woken = False
+            doubtful = await together(self._doubtful, self._delivery.owned.values())
+            for some in slices(doubtful):
+                await self._settle(some)
+            if doubtful and await together(self._doubtful, self._delivery.owned.values()):
+                self._is_woken = True
+                await pauses.wait()
+
+    def _doubtful(self, owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+        metadata = self._cluster.metadata
+        return [o for o in owned if is_doubtful(metadata, o)]
+
+    async def _settle(self, found: Sequence[OwnedPartition]) -> None:
+        metadata = self._cluster.metadata
+        # Others ran since they were found where there are many.
+        doubtful = self._doubtful(found)
+        by_leader: dict[int, dict[TopicPartition, _Question]] = {}
+        stale = False
+        for owned in doubtful:
+            tp = owned.tp
+            if owned.is_made_anew(metadata.topics[tp.topic].topic_id):
+                logger.warning(
+                    "%s was deleted and made anew: position %d is of the old topic",
+                    tp.topic,
+                    owned.position,
+                )
+                self._start_anew(owned)
+                continue
+            leader = metadata.topics[tp.topic].partitions[tp.partition]
+            if leader.leader_epoch < owned.fetch_epoch and owned.attempts < _PATIENCE:
+                # Whoever read the last record knew of a leader that our metadata does not know.
+                owned.attempts += 1
+                stale = True
+                continue
+            by_leader.setdefault(leader.leader, {})[tp] = _Question(
+                owned, owned.fetch_offset, owned.fetch_epoch, leader.leader_epoch
+            )
+        async with anyio.create_task_group() as tasks:
+            if stale:
+                tasks.start_soon(self._refresh)
+            for node_id, asked in by_leader.items():
+                tasks.start_soon(self._ask, node_id, asked)
+
+    async def _refresh(self) -> None:
+        try:
+            await self._cluster.refresh()
+        except (TransportError, RemoteProtocolError) as error:
+            logger.info("metadata: %s", error)
+
+    async def _ask(self, node_id: int, asked: dict[TopicPartition, _Question]) -> None:
+        node = self._cluster.metadata.nodes.get(node_id)
+        if node is None:
+            await self._refresh()
+            return
+        try:
+            answer = await self._cluster.broker(node).request(_request(asked))
+        except (TransportError, RemoteProtocolError) as error:
+            logger.info("epochs of broker %d: %s", node_id, error)
+            await self._refresh()
+            return
+        except UnsupportedVersionError:
+            # A broker before 2.0: there is nothing to compare with.
+            for question in asked.values():
+                question.owned.checked_epoch = question.leader_epoch
+            self._settled()
+            return
+        stale = False
+        for topic in answer.topics:
+            for end in topic.partitions:
+                found = asked.get(TopicPartition(topic.topic, end.partition))
+                if found is not None and found.stands:
+                    stale |= self._take(found, end)
+        self._settled()
+        if stale:
+            await self._refresh()
+
+    def _take(self, question: _Question, end: EpochEndOffset) -> bool:
+        """Act upon the answer for one partition; answer whether metadata is stale."""
+        owned = question.owned
+        if end.error_code:
+            error = broker_error(
+                end.error_code,
+                f"validating {owned.tp} at {question.offset}",
+                operation="DESCRIBE",
+                topic=owned.tp.topic,
+            )
+            logger.info("%s", error)
+            action = remedy(end.error_code)
+            if action in (Remedy.RAISE, Remedy.RESET):
+                self._failed(owned, error)
+            else:
+                problem = Problem(
+                    subject=f"validating positions in topic {owned.tp.topic}",
+                    cause=str(BrokerError(end.error_code)),
+                    advice="check that the brokers agree on who leads it",
+                )
+                key = "validation", owned.tp
+                self._cluster.troubles.failed(key, anyio.current_time(), problem)
+            return action is Remedy.REFRESH
+        if (troubles := self._cluster.troubles).open:
+            troubles.succeeded(("validation", owned.tp), anyio.current_time())
+        if end.leader_epoch < 0 or end.end_offset < 0:
+            logger.warning(
+                "%s: the log was truncated: its leader knows nothing of epoch %d,"
+                " which the records before position %d are of",
+                owned.tp,
+                question.epoch,
+                owned.position,
+            )
+            self._start_anew(owned)
+        elif end.end_offset >= question.offset:
+            owned.checked_epoch = question.leader_epoch
+        elif end.end_offset >= owned.position:
+            logger.info(
+                "%s: the log was truncated at %d, above the position", owned.tp, end.end_offset
+            )
+            # Truncation falls between batches: the one that is open, if any, is good to its end.
+            owned.drop_buffer()
+        else:
+            self._go_back(owned, end, question.leader_epoch)
+        return False
+
+    def _start_anew(self, owned: OwnedPartition) -> None:
+        owned.reset = True
+        self._reset()
+
+    def _go_back(self, owned: OwnedPartition, end: EpochEndOffset, leader_epoch: int) -> None:
+        logger.warning(
+            "%s: the log was truncated: position %d, but it diverges at %d",
+            owned.tp,
+            owned.position,
+            end.end_offset,
+        )
+        if self._policy == "none":
+            self._failed(owned, OffsetOutOfRangeError({owned.tp: owned.position}))
+            return
+        self._delivery.relocate(owned.tp, end.end_offset)
+        owned.leader_epoch = owned.fetch_epoch = end.leader_epoch
+        owned.checked_epoch = leader_epoch
+
+
+def _request(asked: dict[TopicPartition, _Question]) -> OffsetForLeaderEpochRequest:
+    by_topic: dict[str, list[OffsetForLeaderPartition]] = {}
+    for tp, question in asked.items():
+        by_topic.setdefault(tp.topic, []).append(
+            OffsetForLeaderPartition(
+                partition=tp.partition,
+                current_leader_epoch=question.leader_epoch,
+                leader_epoch=question.epoch,
+            )
+        )
+    return OffsetForLeaderEpochRequest(
+        replica_id=_CONSUMER,
+        topics=tuple(
+            OffsetForLeaderTopic(topic=topic, partitions=tuple(partitions))
+            for topic, partitions in by_topic.items()
+        ),
+    )

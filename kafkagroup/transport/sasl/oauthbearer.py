@@ -1,0 +1,93 @@
+"""OAUTHBEARER (RFC 7628, KIP-255): a token that somebody else has issued, so TLS is needed.
+
+Tokens come from the application's callback: nothing is fetched from URLs or files here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+
+import attrs
+
+from kafkagroup.errors import AuthenticationError, ConfigurationError, escaped
+from kafkagroup.transport.sasl import Exchange
+from kafkagroup.transport.sasl.secret import Secret
+
+__all__ = ["OAuthBearer", "Token", "TokenCallback"]
+
+_TOKEN = re.compile(r"[-A-Za-z0-9._~+/]+=*")
+"""RFC 6750, section 2.1."""
+
+_KEY = re.compile(r"[A-Za-z]+")
+_VALUE = re.compile(r"[\x21-\x7e \t\r\n]*")
+"""RFC 7628, section 3.1: an extension with a control character in it could add another one."""
+
+
+@attrs.frozen
+class Token:
+    """What the callback answers."""
+
+    value: Secret
+    extensions: Mapping[str, str] = attrs.field(repr=False)
+    """Further facts for the broker, such as {"logicalCluster": "lkc-1"} (KIP-342)."""
+
+    def __init__(self, value: str | Secret, extensions: Mapping[str, str] | None = None) -> None:
+        value = Secret(value)  # before anything can fail: a traceback may show variables
+        self.__attrs_init__(value, dict(extensions or {}))  # type: ignore[attr-defined]
+
+    def __attrs_post_init__(self) -> None:
+        if not _TOKEN.fullmatch(self.value.reveal()):
+            raise ConfigurationError(
+                "Token.value is no bearer token (RFC 6750): letters, digits and -._~+/ only"
+            )
+        for key in self.extensions:
+            if (
+                not _KEY.fullmatch(key)
+                or key == "auth"
+                or not _VALUE.fullmatch(self.extensions[key])
+            ):
+                raise ConfigurationError(
+                    f"Token.extensions has {key!r}; expected a name of letters other than 'auth',"
+                    " and a value of printable ASCII"
+                )
+
+
+TokenCallback = Callable[[], "Token | Awaitable[Token]"]
+"""Called for each connection, and each time that a session is renewed, at the latest when the last
+token runs out. It keeps what it can use again: the library keeps no token."""
+
+
+@attrs.frozen
+class OAuthBearer:
+    """Where tokens come from."""
+
+    token: TokenCallback = attrs.field(repr=False)
+    name = "OAUTHBEARER"
+
+    async def authenticate(self, exchange: Exchange) -> None:
+        refusal = await exchange.send(_first_message(await self._ask()))
+        if not refusal:
+            return
+        # RFC 7628, 3.2.3: the broker's reason comes as JSON, and is to be answered before it fails.
+        reason = escaped(refusal.decode(errors="replace"))
+        try:
+            await exchange.send(b"\x01")
+        except AuthenticationError as error:
+            reason = f"{reason}: {error}"
+        raise AuthenticationError(f"the broker refuses the token: {reason}") from None
+
+    async def _ask(self) -> Token:
+        answer = self.token()
+        token = await answer if inspect.isawaitable(answer) else answer
+        if isinstance(token, Token):
+            return token
+        kind = type(token).__name__
+        del answer, token  # it may well be the token as a string, and tracebacks show variables
+        raise ConfigurationError(f"sasl_oauthbearer_token answered a {kind}; expected a Token")
+
+
+def _first_message(token: Token) -> bytes:
+    extensions = "".join(f"{key}={value}\x01" for key, value in token.extensions.items())
+    return f"n,,\x01auth=Bearer {token.value.reveal()}\x01{extensions}\x01".encode()

@@ -1,0 +1,25 @@
+"""PLAIN (RFC 4616): the password itself, so TLS is needed around it."""
+
+from __future__ import annotations
+
+import attrs
+
+from kafkagroup.errors import AuthenticationError
+from kafkagroup.transport.sasl import Exchange
+from kafkagroup.transport.sasl.secret import Secret
+
+__all__ = ["Plain"]
+
+
+@attrs.frozen
+class Plain:
+    """A user's name and password."""
+
+    username: str
+    password: Secret
+    name = "PLAIN"
+
+    async def authenticate(self, exchange: Exchange) -> None:
+        # No authorization identity: Kafka has no acting on behalf of others.
+        if await exchange.send(f"\0{self.username}\0{self.password.reveal()}".encode()):
+            raise AuthenticationError("the broker answers PLAIN with more than yes or no")

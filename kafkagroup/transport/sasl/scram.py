@@ -1,0 +1,173 @@
+"""SCRAM (RFC 5802, RFC 7677, KIP-84): both sides prove that they know the password, unsaid.
+
+Whatever the server sends is bounded before it is used, above all the number of rounds that it asks
+for: 2^31 of them are ten minutes of one core. A server that does not prove itself is refused. As in
+Kafka itself names and passwords are UTF-8 as they stand, without SASLprep, and there is no channel
+binding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from base64 import b64decode, b64encode
+from functools import partial
+
+import attrs
+
+from kafkagroup.errors import AuthenticationError, escaped
+from kafkagroup.transport.sasl import Exchange
+from kafkagroup.transport.sasl.secret import Secret
+
+__all__ = ["HASHES", "MAX_ITERATIONS", "MAX_SALT_BYTES", "MIN_ITERATIONS", "Conversation", "Scram"]
+
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+"""Mechanism -> its hash, as `hashlib` calls it."""
+
+MIN_ITERATIONS = 4_096
+"""RFC 7677, section 4: fewer make the password easy to guess for whoever listens."""
+
+MAX_ITERATIONS = 1_000_000
+"""Less than a second of one core; Kafka's own tools take 4,096 by default."""
+
+MAX_SALT_BYTES = 1_024
+"""Servers use 16 to 64."""
+
+_MAX_MESSAGE = 8_192
+"""Most bytes of a server's message: a nonce, a salt and a number, with much to spare."""
+
+_GS2_HEADER = "n,,"
+"""No channel binding, no authorization identity."""
+
+
+@attrs.frozen
+class Scram:
+    """A user's name and password."""
+
+    name: str
+    """The mechanism: a key of `HASHES`."""
+    username: str
+    password: Secret
+
+    async def authenticate(self, exchange: Exchange) -> None:
+        nonce = secrets.token_urlsafe(24)
+        talk = Conversation(HASHES[self.name], self.username, self.password, nonce)
+        salt, iterations = talk.take_challenge(await exchange.send(talk.first()))
+        key = await exchange.run_in_thread(partial(talk.salted_password, salt, iterations))
+        talk.check(await exchange.send(talk.final(key)))
+
+
+class Conversation:
+    """One authentication, without I/O or chance: the four messages in their order."""
+
+    def __init__(self, algorithm: str, username: str, password: Secret, nonce: str) -> None:
+        self._hash = algorithm
+        self._password = password
+        self._client_nonce = self._nonce = nonce
+        # A comma would begin another attribute, and with it perhaps another user.
+        escaped_name = username.replace("=", "=3D").replace(",", "=2C")
+        self._said = f"n={escaped_name},r={nonce}"
+        """What the proofs are about: all messages so far, without headers and proofs."""
+        self._expected: Secret | None = None
+
+    def first(self) -> bytes:
+        """Who is there."""
+        return (_GS2_HEADER + self._said).encode()
+
+    def take_challenge(self, message: bytes) -> tuple[bytes, int]:
+        """The salt and the number of iterations that the server asks for.
+
+        Raises: AuthenticationError for anything malformed or out of bounds.
+        """
+        text = _text(message)
+        nonce, salt64, iterations_text = _attributes(text, "r", "s", "i")
+        # With a nonce of its own choice, someone else could replay an old conversation.
+        if not nonce.startswith(self._client_nonce) or nonce == self._client_nonce:
+            raise AuthenticationError("the server's nonce does not continue the client's")
+        salt = _decoded(salt64)
+        if not 0 < len(salt) <= MAX_SALT_BYTES:
+            raise AuthenticationError(
+                f"the server's salt has {len(salt)} bytes; expected 1 to {MAX_SALT_BYTES}"
+            )
+        # The digits are counted first: converting very many of them takes long, or raises.
+        digits = iterations_text.isascii() and iterations_text.isdecimal()
+        valid = digits and len(iterations_text) <= len(str(MAX_ITERATIONS))
+        iterations = int(iterations_text) if valid else -1
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            raise AuthenticationError(
+                f"the server asks for {escaped(iterations_text, 20)} iterations;"
+                f" {MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted"
+            )
+        self._nonce = nonce
+        self._said += f",{text}"
+        return salt, iterations
+
+    def salted_password(self, salt: bytes, iterations: int) -> Secret:
+        """The key to both proofs; takes long, depending on the iterations."""
+        return Secret(
+            hashlib.pbkdf2_hmac(
+                self._hash, self._password.reveal().encode(), salt, iterations
+            ).hex()
+        )
+
+    def final(self, salted_password: Secret) -> bytes:
+        """The client's proof."""
+        without_proof = f"c={b64encode(_GS2_HEADER.encode()).decode()},r={self._nonce}"
+        said = f"{self._said},{without_proof}".encode()
+        client_key = self._mac(salted_password, b"Client Key")
+        stored_key = Secret(hashlib.new(self._hash, bytes.fromhex(client_key.reveal())).hexdigest())
+        signature = self._mac(stored_key, said)
+        self._expected = self._mac(self._mac(salted_password, b"Server Key"), said)
+        return f"{without_proof},p={_xored(client_key, signature)}".encode()
+
+    def check(self, message: bytes) -> None:
+        """Whether the server knows the password, too. Raises: AuthenticationError."""
+        text = _text(message)
+        if text.startswith("e="):
+            raise AuthenticationError(f"the server refuses: {escaped(text[2:])}")
+        (signature,) = _attributes(text, "v")
+        expected = b"" if self._expected is None else bytes.fromhex(self._expected.reveal())
+        # In constant time: how long it takes must not tell how much of a guess was right.
+        if not expected or not hmac.compare_digest(_decoded(signature), expected):
+            raise AuthenticationError(
+                "the server does not know the password: it is not the broker that it claims to be"
+            )
+
+    def _mac(self, key: Secret, data: bytes) -> Secret:
+        return Secret(hmac.digest(bytes.fromhex(key.reveal()), data, self._hash).hex())
+
+
+def _xored(key: Secret, signature: Secret) -> str:
+    pairs = zip(bytes.fromhex(key.reveal()), bytes.fromhex(signature.reveal()), strict=True)
+    return b64encode(bytes(a ^ b for a, b in pairs)).decode()
+
+
+def _text(message: bytes) -> str:
+    if len(message) > _MAX_MESSAGE:
+        raise AuthenticationError(
+            f"the server's message has {len(message)} bytes; the limit is {_MAX_MESSAGE}"
+        )
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise AuthenticationError("the server's message is not UTF-8") from None
+
+
+def _attributes(text: str, *names: str) -> list[str]:
+    """The values of the attributes that a message begins with, in their order; more may follow."""
+    parts = text.split(",")
+    found = [part.partition("=")[::2] for part in parts[: len(names)]]
+    if tuple(name for name, _ in found) != names:
+        # "m=" ahead of them is an extension that must be understood: nobody here does.
+        raise AuthenticationError(
+            f"the server's message lacks {' or '.join(f'{n}=' for n in names)} in its place"
+        )
+    return [value for _, value in found]
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise AuthenticationError("the server's message has base64 that is none") from None

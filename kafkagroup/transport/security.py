@@ -1,0 +1,289 @@
+"""`Security`: TLS and SASL, checked when it is made; every connection goes through it.
+
+Its fields are the options that Kafka's users know, in snake case. Safe unless asked otherwise:
+given a mechanism it means SASL_SSL, else SSL; certificates and host names are checked, those of
+brokers that other brokers advertise included; passwords and tokens do not leave without TLS. What
+is secret is wrapped before anything can fail, so that no repr, log or traceback shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import warnings
+from typing import Literal, NoReturn, get_args
+
+import attrs
+from anyio.abc import ByteStream
+
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.transport.sasl import Mechanism, RunInThread
+from kafkagroup.transport.sasl.oauthbearer import OAuthBearer, TokenCallback
+from kafkagroup.transport.sasl.plain import Plain
+from kafkagroup.transport.sasl.scram import HASHES, Scram
+from kafkagroup.transport.sasl.secret import Secret
+from kafkagroup.transport.tls import Tls, client_context
+
+__all__ = ["InsecureConnectionWarning", "Security"]
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Identification = Literal["https", "none"]
+
+_MECHANISMS = ("PLAIN", *HASHES, "OAUTHBEARER")
+
+_SAYS_IT_ALL = frozenset(("PLAIN", "OAUTHBEARER"))
+"""Mechanisms that send what others could use again."""
+
+
+class InsecureConnectionWarning(UserWarning):
+    """A check was switched off that keeps strangers from posing as the broker."""
+
+
+@attrs.frozen(kw_only=True, eq=False, init=False)
+class Security:
+    """How a client and its brokers prove to each other who they are.
+
+    ```python
+    Security(sasl_mechanism="SCRAM-SHA-512", sasl_username="billing", sasl_password=password)
+    Security(ssl_ca_location="ca.pem", ssl_certificate_location="me.pem", ssl_key_location="me.key")
+    ```
+    """
+
+    security_protocol: Protocol
+    """None means SASL_SSL beside a `sasl_mechanism`, else SSL."""
+    ssl_context: ssl.SSLContext | None
+    """One of your own, used as it is; the other options of TLS are not for use beside it."""
+    ssl_ca_location: str | None
+    """File of the certificates that sign the brokers', in PEM, or a directory that `openssl rehash`
+    was run on; None for those that the system trusts."""
+    ssl_ca_pem: Secret | None
+    """The same as a string."""
+    ssl_certificate_location: str | None
+    """File of this client's certificate in PEM, and of those that lead to its CA (mutual TLS)."""
+    ssl_certificate_pem: Secret | None
+    """The same as a string."""
+    ssl_key_location: str | None
+    """File of the key to it in PEM; None if it is beside the certificate."""
+    ssl_key_pem: Secret | None
+    """The same as a string."""
+    ssl_key_password: Secret | None
+    """Opens the key, if that is encrypted."""
+    enable_ssl_certificate_verification: bool
+    """False lets anybody pose as a broker. Warns."""
+    ssl_endpoint_identification_algorithm: Identification
+    """"none" lets whoever has any certificate of the CA pose as any broker. Warns."""
+    sasl_mechanism: str | Mechanism | None = attrs.field(repr=lambda given: repr(_name(given)))
+    """"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", or one of your own."""
+    sasl_username: str | None
+    sasl_password: Secret | None
+    sasl_oauthbearer_token: TokenCallback | None = attrs.field(repr=False)
+    """Answers a `Token`; may be a coroutine function, else it must not block."""
+    allow_plaintext_credentials: bool
+    """Whether PLAIN and OAUTHBEARER may go without TLS, for whoever listens to read."""
+    _tls: Tls | None = attrs.field(init=False, repr=False)
+    mechanism: Mechanism | None = attrs.field(init=False, repr=False)
+    """What proves who this client is; None without SASL."""
+
+    def __init__(
+        self,
+        *,
+        security_protocol: Protocol | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        ssl_ca_location: str | os.PathLike[str] | None = None,
+        ssl_ca_pem: str | Secret | None = None,
+        ssl_certificate_location: str | os.PathLike[str] | None = None,
+        ssl_certificate_pem: str | Secret | None = None,
+        ssl_key_location: str | os.PathLike[str] | None = None,
+        ssl_key_pem: str | Secret | None = None,
+        ssl_key_password: str | Secret | None = None,
+        enable_ssl_certificate_verification: bool = True,
+        ssl_endpoint_identification_algorithm: Identification = "https",
+        sasl_mechanism: str | Mechanism | None = None,
+        sasl_username: str | None = None,
+        sasl_password: str | Secret | None = None,
+        sasl_oauthbearer_token: TokenCallback | None = None,
+        allow_plaintext_credentials: bool = False,
+    ) -> None:
+        # First of all, and under the same names: a traceback from further below may show variables.
+        ssl_ca_pem = _wrapped(ssl_ca_pem)
+        ssl_certificate_pem = _wrapped(ssl_certificate_pem)
+        ssl_key_pem = _wrapped(ssl_key_pem)
+        ssl_key_password = _wrapped(ssl_key_password)
+        sasl_password = _wrapped(sasl_password)
+        if security_protocol is None:
+            security_protocol = "SSL" if sasl_mechanism is None else "SASL_SSL"
+        self.__attrs_init__(
+            security_protocol=security_protocol,
+            ssl_context=ssl_context,
+            ssl_ca_location=_path(ssl_ca_location),
+            ssl_ca_pem=ssl_ca_pem,
+            ssl_certificate_location=_path(ssl_certificate_location),
+            ssl_certificate_pem=ssl_certificate_pem,
+            ssl_key_location=_path(ssl_key_location),
+            ssl_key_pem=ssl_key_pem,
+            ssl_key_password=ssl_key_password,
+            enable_ssl_certificate_verification=enable_ssl_certificate_verification,
+            ssl_endpoint_identification_algorithm=ssl_endpoint_identification_algorithm,
+            sasl_mechanism=sasl_mechanism,
+            sasl_username=sasl_username,
+            sasl_password=sasl_password,
+            sasl_oauthbearer_token=sasl_oauthbearer_token,
+            allow_plaintext_credentials=allow_plaintext_credentials,
+        )
+
+    def __attrs_post_init__(self) -> None:
+        if self.security_protocol not in get_args(Protocol):
+            raise ConfigurationError(
+                f"security_protocol={self.security_protocol!r}; expected one of"
+                f" {', '.join(get_args(Protocol))}"
+            )
+        # The class is frozen; these two are made of the other fields.
+        object.__setattr__(self, "_tls", self._make_tls())
+        object.__setattr__(self, "mechanism", self._make_mechanism())
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "Security holds secrets and is not pickled; make it anew where it is needed"
+        )
+
+    async def wrap(
+        self, stream: ByteStream, host: str, name: str, run_in_thread: RunInThread
+    ) -> ByteStream:
+        """The stream as the protocol wants it: within TLS, or as it is.
+
+        Raises: TlsError, ConnectionLostError.
+        """
+        return (
+            stream if self._tls is None else await self._tls.wrap(stream, host, name, run_in_thread)
+        )
+
+    @property
+    def tls(self) -> Tls | None:
+        """What makes connections secure; None where the protocol is without TLS."""
+        return self._tls
+
+    # ------------------------------------------------------------ TLS
+
+    def _make_tls(self) -> Tls | None:
+        given = self._given("ssl_ca", "ssl_certificate", "ssl_key")
+        if "SSL" not in self.security_protocol.split("_"):
+            self._refuse_any(
+                [*given, *self._given("ssl_context")],
+                f"no use without TLS; security_protocol is {self.security_protocol}",
+            )
+            return None
+        if self.ssl_endpoint_identification_algorithm not in get_args(Identification):
+            raise ConfigurationError(
+                "ssl_endpoint_identification_algorithm="
+                f"{self.ssl_endpoint_identification_algorithm!r}; expected 'https' or 'none'"
+            )
+        verify = self.enable_ssl_certificate_verification
+        check_hostname = self.ssl_endpoint_identification_algorithm == "https"
+        if self.ssl_context is not None:
+            given += [] if verify else ["enable_ssl_certificate_verification"]
+            given += [] if check_hostname else ["ssl_endpoint_identification_algorithm"]
+            self._refuse_any(given, "no use beside ssl_context, which is used as it is")
+            context = self.ssl_context
+        else:
+            self._refuse_twice("ssl_ca", "ssl_certificate", "ssl_key")
+            if self._given("ssl_key") and not self._given("ssl_certificate"):
+                raise ConfigurationError(
+                    "ssl_key needs a certificate beside it: ssl_certificate_location or _pem"
+                )
+            context = client_context(
+                ca_location=self.ssl_ca_location,
+                ca_pem=self.ssl_ca_pem,
+                certificate_location=self.ssl_certificate_location,
+                certificate_pem=self.ssl_certificate_pem,
+                key_location=self.ssl_key_location,
+                key_pem=self.ssl_key_pem,
+                key_password=self.ssl_key_password,
+                verify=verify,
+                check_hostname=check_hostname,
+            )
+        _warn_if_lax(context)
+        own_roots = self.ssl_context is not None or bool(self._given("ssl_ca"))
+        return Tls(context, trust_system=verify and not own_roots)
+
+    # ------------------------------------------------------------ SASL
+
+    def _make_mechanism(self) -> Mechanism | None:
+        given = self._given("sasl_")
+        if not self.security_protocol.startswith("SASL"):
+            self._refuse_any(given, f"no use; security_protocol is {self.security_protocol}")
+            return None
+        mechanism, name = self.sasl_mechanism, _name(self.sasl_mechanism)
+        if mechanism is None or (isinstance(mechanism, str) and mechanism not in _MECHANISMS):
+            raise ConfigurationError(
+                f"sasl_mechanism={mechanism!r}; expected one of {', '.join(_MECHANISMS)}, or an"
+                " object of your own with a name and an authenticate()"
+            )
+        if (
+            name in _SAYS_IT_ALL
+            and self.security_protocol == "SASL_PLAINTEXT"
+            and not self.allow_plaintext_credentials
+        ):
+            raise ConfigurationError(
+                f"{name} without TLS shows the credentials to whoever listens; use SASL_SSL, or a"
+                " SCRAM mechanism, or say allow_plaintext_credentials=True"
+            )
+        if not isinstance(mechanism, str):
+            self._refuse_any(given[1:], "no use beside a sasl_mechanism of your own")
+            return mechanism
+        if mechanism == "OAUTHBEARER":
+            if self.sasl_oauthbearer_token is None:
+                raise ConfigurationError(
+                    "OAUTHBEARER needs sasl_oauthbearer_token: a callback that answers a Token"
+                )
+            self._refuse_any(
+                self._given("sasl_username", "sasl_password"), "no use with OAUTHBEARER"
+            )
+            return OAuthBearer(self.sasl_oauthbearer_token)
+        if not self.sasl_username or self.sasl_password is None:
+            raise ConfigurationError(f"{mechanism} needs sasl_username and sasl_password")
+        self._refuse_any(self._given("sasl_oauthbearer"), f"no use with {mechanism}")
+        if "\0" in self.sasl_username or "\0" in self.sasl_password.reveal():
+            raise ConfigurationError("sasl_username and sasl_password cannot have NUL in them")
+        if mechanism == "PLAIN":
+            return Plain(self.sasl_username, self.sasl_password)
+        return Scram(mechanism, self.sasl_username, self.sasl_password)
+
+    # ------------------------------------------------------------ what was given
+
+    def _given(self, *prefixes: str) -> list[str]:
+        """The options of these prefixes that are not at their default, None."""
+        names = (a.name for a in attrs.fields(type(self)) if a.name.startswith(prefixes))
+        return [name for name in names if getattr(self, name) is not None]
+
+    def _refuse_any(self, names: list[str], reason: str) -> None:
+        if names:
+            raise ConfigurationError(f"{', '.join(names)}: {reason}")
+
+    def _refuse_twice(self, *prefixes: str) -> None:
+        for prefix in prefixes:
+            both = [name for name in self._given(prefix) if name.endswith(("_location", "_pem"))]
+            if len(both) > 1:
+                raise ConfigurationError(f"{' and '.join(both)}: give one of them")
+
+
+def _name(mechanism: str | Mechanism | None) -> str | None:
+    return mechanism if isinstance(mechanism, str | None) else mechanism.name
+
+
+def _wrapped(text: str | Secret | None) -> Secret | None:
+    return None if text is None else Secret(text)
+
+
+def _path(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.fspath(path)
+
+
+def _warn_if_lax(context: ssl.SSLContext) -> None:
+    if context.verify_mode != ssl.CERT_REQUIRED:
+        lax = "the brokers' certificates are not verified: anybody can pose as a broker"
+    elif not context.check_hostname:
+        lax = "host names are not checked: any certificate of the CA passes for any broker"
+    else:
+        return
+    # Of the caller of Security(): this function, _make_tls, and the three that make an instance.
+    warnings.warn(lax, InsecureConnectionWarning, stacklevel=6)

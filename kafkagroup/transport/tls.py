@@ -1,0 +1,204 @@
+"""TLS around a stream: the context, made and checked once, and every handshake.
+
+TLS 1.2 at least, SNI, the broker's certificate and name checked. What OpenSSL says of a failure is
+turned into an error that says whose fault it is and what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import anyio
+from anyio.abc import ByteStream
+from anyio.streams.tls import TLSStream
+
+from kafkagroup.errors import ConfigurationError, ConnectionLostError, TlsError, escaped
+from kafkagroup.transport.sasl import RunInThread
+from kafkagroup.transport.sasl.secret import Secret
+
+__all__ = ["Tls", "client_context", "tls_error"]
+
+_OTHER_NAME = frozenset((62, 64))
+"""X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
+
+
+_WITHOUT_TLS = (
+    "is this the port of a TLS listener? One without TLS takes security=None, or a Security with"
+    ' security_protocol="SASL_PLAINTEXT"'
+)
+"""What to do about a listener that does not speak TLS: Kafka's closes the connection."""
+
+
+class Tls:
+    """Makes streams secure with one context."""
+
+    def __init__(self, context: ssl.SSLContext, *, trust_system: bool) -> None:
+        self.context = context
+        self._trust_system = trust_system
+        """Whether the system's certificates are still to be read."""
+        self._reading = threading.Lock()
+
+    async def wrap(
+        self, stream: ByteStream, host: str, name: str, run_in_thread: RunInThread
+    ) -> ByteStream:
+        """The stream within TLS, to the host of that name. Closed if that fails.
+
+        Raises: TlsError; ConnectionLostError when the connection broke.
+        """
+        try:
+            if self._trust_system:
+                await run_in_thread(self._read_system)
+            # Not `standard_compatible`: frames have lengths, so that one cut off is seen anyway,
+            # and closing must not wait for a broker that says no goodbye.
+            return await TLSStream.wrap(
+                stream,
+                server_side=False,
+                hostname=host,
+                ssl_context=self.context,
+                standard_compatible=False,
+            )
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await anyio.aclose_forcefully(stream)
+            if isinstance(error, ssl.SSLError):
+                raise tls_error(name, error) from None
+            if isinstance(error, anyio.EndOfStream | anyio.BrokenResourceError | ValueError):
+                # ValueError: a host that cannot be one, which another broker has made up.
+                why = escaped(str(error)) or f"closed by the broker; {_WITHOUT_TLS}"
+                raise ConnectionLostError(f"{name}: in the TLS handshake: {why}") from None
+            raise
+
+    def wrap_socket(self, connected: socket.socket, host: str, name: str) -> ssl.SSLSocket:
+        """The same for a socket that blocks, of a client that lives in a thread.
+
+        Raises: TlsError; OSError when the connection broke.
+        """
+        if self._trust_system:
+            self._read_system()
+        try:
+            return self.context.wrap_socket(connected, server_hostname=host)
+        except BaseException as error:
+            connected.close()
+            if isinstance(error, ssl.SSLError):
+                raise tls_error(name, error, "server") from None
+            raise
+
+    def _read_system(self) -> None:
+        # Some 20 ms: in a thread, and one at a time, as a context is not to be read half filled.
+        with self._reading:
+            if self._trust_system:
+                self.context.load_default_certs()
+                self._trust_system = False
+
+
+def client_context(
+    *,
+    ca_location: str | None,
+    ca_pem: Secret | None,
+    certificate_location: str | None,
+    certificate_pem: Secret | None,
+    key_location: str | None,
+    key_pem: Secret | None,
+    key_password: Secret | None,
+    verify: bool,
+    check_hostname: bool,
+) -> ssl.SSLContext:
+    """A context of these; the system's certificates are not in it yet.
+
+    Raises: ConfigurationError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A broker that renegotiates makes the reader write, which only the writer does.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.check_hostname = verify and check_hostname
+    context.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
+    try:
+        if ca_pem is not None:
+            context.load_verify_locations(cadata=ca_pem.reveal())
+        elif ca_location is not None:
+            is_directory = os.path.isdir(ca_location)
+            context.load_verify_locations(**{"capath" if is_directory else "cafile": ca_location})
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"ssl_ca_{'pem' if ca_pem is not None else f'location={ca_location!r}'}:"
+            f" {_reason(error)}; expected certificates in PEM"
+        ) from None
+    if certificate_location is not None or certificate_pem is not None:
+        _load_certificate(
+            context, certificate_location, certificate_pem, key_location, key_pem, key_password
+        )
+    return context
+
+
+def _load_certificate(
+    context: ssl.SSLContext,
+    certificate_location: str | None,
+    certificate_pem: Secret | None,
+    key_location: str | None,
+    key_pem: Secret | None,
+    key_password: Secret | None,
+) -> None:
+    def password() -> str:
+        if key_password is None:
+            # Without this OpenSSL would ask at the terminal, and wait.
+            raise ConfigurationError("the key is encrypted; give ssl_key_password")
+        return key_password.reveal()
+
+    with ExitStack() as files:
+        if certificate_pem is not None:
+            certificate_location = files.enter_context(_file_of(certificate_pem))
+        if key_pem is not None:
+            key_location = files.enter_context(_file_of(key_pem))
+        assert certificate_location is not None
+        try:
+            context.load_cert_chain(certificate_location, key_location, password)
+        except (OSError, ValueError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            raise ConfigurationError(
+                f"ssl_certificate and ssl_key: {_reason(error)}; expected a certificate in PEM and"
+                " the key that belongs to it"
+            ) from None
+
+
+@contextmanager
+def _file_of(pem: Secret) -> Iterator[str]:
+    """`ssl` takes files only: here is one that nobody else can read, gone as soon as it was."""
+    descriptor, path = tempfile.mkstemp(prefix="kafkagroup-")
+    try:
+        with open(descriptor, "w") as file:
+            file.write(pem.reveal())
+        yield path
+    finally:
+        os.unlink(path)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "unreadable").replace("_", " ").lower()
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def tls_error(name: str, error: ssl.SSLError, peer: str = "broker") -> TlsError:
+    """What went wrong in a handshake with `name`, whose fault it is, and what to do."""
+    reason = escaped(_reason(error))
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _OTHER_NAME:
+            advice = f"connect to, and have the {peer}s advertise, names that are in it"
+        else:
+            advice = f"give the CA that signed it as ssl_ca_location, if it is the right {peer}"
+        said = escaped(error.verify_message.rstrip("."))
+        return TlsError(f"{name}: the {peer}'s certificate is refused: {said}; {advice}")
+    if "alert" in reason:
+        return TlsError(
+            f"{name}: the {peer} refuses the TLS handshake: {reason}; it may want another"
+            " ssl_certificate and ssl_key of this client, or another version of TLS"
+        )
+    return TlsError(f"{name}: no TLS handshake: {reason}; {_WITHOUT_TLS}")

@@ -1,0 +1,58 @@
+"""Why a topic or a partition that is asked for is of no use: it is missing, has an illegal name, or
+may not be described. Read from the metadata; nothing is asked."""
+
+from __future__ import annotations
+
+from kafkagroup.errors import BrokerError, ErrorCode, broker_error, escaped
+from kafkagroup.transport.metadata import ClusterMetadata, is_legal_name
+from kafkagroup.transport.trouble import Problem
+from kafkagroup.types import TopicPartition
+
+__all__ = ["partition_error", "topic_problem"]
+
+_LEGAL = "1 to 249 letters, digits, dots, underscores and hyphens"
+
+
+def topic_problem(metadata: ClusterMetadata, name: str) -> Problem | None:
+    """Why nothing can be consumed from a topic, and what to do; None while it is not known that
+    nothing can."""
+    code = _code(metadata, name)
+    match code:
+        case ErrorCode.NONE:
+            return None
+        case ErrorCode.INVALID_TOPIC_EXCEPTION:
+            cause, advice = "its name is illegal", f"names of topics have {_LEGAL}"
+        case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            cause = "it may not be described"
+            advice = "this client's principal needs an ACL that allows it READ (or DESCRIBE)"
+        case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            cause = "it does not exist"
+            advice = "create it, or correct the name; once it exists it is consumed"
+        case _:
+            cause, advice = "its partitions are not known", "check the brokers' logs"
+    subject = f"topic '{escaped(name)}'"
+    return Problem(
+        subject=subject, cause=f"{cause}: {BrokerError(code)}", advice=advice, topic=name
+    )
+
+
+def partition_error(metadata: ClusterMetadata, tp: TopicPartition, what: str) -> BrokerError | None:
+    """Why nothing can be asked about a partition; None while it is not known that nothing can."""
+    code = _code(metadata, tp.topic)
+    topic = metadata.topics.get(tp.topic)
+    if topic is not None and topic.partitions and tp.partition not in topic.partitions:
+        said = f"{what}: topic {tp.topic} has {len(topic.partitions)} partitions"
+        return BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, said)
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        what = f"{what}: the topic does not exist"
+    return broker_error(code, what, operation="DESCRIBE", topic=tp.topic) if code else None
+
+
+def _code(metadata: ClusterMetadata, name: str) -> int:
+    """What is wrong with a topic; 0 for nothing, or where the brokers have not said yet."""
+    if not is_legal_name(name):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION  # answers about such names are not kept
+    topic = metadata.topics.get(name)
+    if topic is None or topic.partitions or topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE:
+        return ErrorCode.NONE
+    return topic.error_code

@@ -1,0 +1,911 @@
+"""What goes over the wire when fetching: sessions, transactions, nearer replicas, new leaders."""
+
+from __future__ import annotations
+
+import inspect
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+import anyio
+import attrs
+import pytest
+
+from kafkagroup import Consumer
+from kafkagroup.errors import ErrorCode
+from kafkagroup.runtime.fetcher import Fetcher
+from kafkagroup.runtime.session import Session
+from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.transport.connection import BrokerConnection
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages import metadata, offsets
+from kafkagroup.wire.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from kafkagroup.wire.records import NewRecord, encode_batch, with_base_offset
+from kafkagroup.wire.schema import NO_ID, Versions
+
+pytestmark = pytest.mark.anyio
+
+E = ErrorCode
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+TOPIC_ID = UUID(int=7)
+
+
+@attrs.frozen
+class Fetch:
+    """A fetch that came in."""
+
+    at: float
+    node: int
+    version: int
+    request: FetchRequest
+
+    @property
+    def session(self) -> tuple[int, int]:
+        return self.request.session_id, self.request.session_epoch
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """Partition -> offset, of what is said."""
+        return {p.partition: p.fetch_offset for t in self.request.topics for p in t.partitions}
+
+    @property
+    def forgotten(self) -> list[int]:
+        return [p for t in self.request.forgotten_topics_data for p in t.partitions]
+
+
+class Script:
+    """Brokers 1 and 2, which know of t/0 and t/1 and answer fetches as they are told."""
+
+    def __init__(self) -> None:
+        self.leader = 1
+        self.leader_epoch = 0
+        self.topic_id = TOPIC_ID
+        self.nodes = (1, 2)
+        self.versions = FetchRequest.versions
+        self.fetches: list[Fetch] = []
+        self.lists: list[offsets.ListOffsetsRequest] = []
+        self.looks = 0
+        """How often metadata was asked for."""
+        self.answer: Callable[[Fetch], Any] = lambda _: FetchResponse(responses=())
+
+    async def serve(self, peer: Any, node: int) -> None:
+        while True:
+            incoming = await peer.read()
+            message = self._answer(incoming, node)
+            if inspect.isawaitable(message):
+                message = await message
+            if message is None:
+                return
+            await peer.answer(incoming, message)
+
+    def _answer(self, incoming: Any, node: int) -> Any:
+        match incoming.request:
+            case metadata.ApiVersionsRequest():
+                spoken = {
+                    FetchRequest: self.versions,
+                    metadata.MetadataRequest: metadata.MetadataRequest.versions,
+                    offsets.ListOffsetsRequest: offsets.ListOffsetsRequest.versions,
+                }
+                keys = tuple(
+                    metadata.ApiVersion(api_key=k.api_key, min_version=v.low, max_version=v.high)
+                    for k, v in spoken.items()
+                )
+                return metadata.ApiVersionsResponse(error_code=0, api_keys=keys)
+            case metadata.MetadataRequest():
+                self.looks += 1
+                return self._metadata()
+            case offsets.ListOffsetsRequest() as request:
+                self.lists.append(request)
+                topic = request.topics[0]
+                return offsets.ListOffsetsResponse(
+                    topics=(
+                        offsets.ListOffsetsTopicResponse(
+                            name="t",
+                            partitions=tuple(
+                                offsets.ListOffsetsPartitionResponse(
+                                    partition_index=p.partition_index, error_code=0, offset=0
+                                )
+                                for p in topic.partitions
+                            ),
+                        ),
+                    )
+                )
+            case FetchRequest() as request:
+                found = Fetch(anyio.current_time(), node, incoming.version, request)
+                self.fetches.append(found)
+                return self.answer(found)
+            case other:
+                raise AssertionError(other)
+
+    def _metadata(self) -> metadata.MetadataResponse:
+        partitions = tuple(
+            metadata.MetadataResponsePartition(
+                error_code=0,
+                partition_index=index,
+                leader_id=self.leader,
+                leader_epoch=self.leader_epoch,
+                replica_nodes=(1, 2),
+                isr_nodes=(1, 2),
+            )
+            for index in (0, 1)
+        )
+        topic = metadata.MetadataResponseTopic(
+            error_code=0, name="t", topic_id=self.topic_id, partitions=partitions
+        )
+        brokers = tuple(
+            metadata.MetadataResponseBroker(node_id=n, host=f"b{n}", port=9092) for n in self.nodes
+        )
+        return metadata.MetadataResponse(brokers=brokers, topics=(topic,))
+
+
+@pytest.fixture
+def script(network: Any) -> Script:
+    made = Script()
+    for node in (1, 2, 3):
+
+        async def handler(peer: Any, node: int = node) -> None:
+            await made.serve(peer, node)
+
+        network.handlers[f"b{node}", 9092] = handler
+    return made
+
+
+def client(**options: Any) -> Consumer:
+    return Consumer(bootstrap_servers="b1:9092", **options)
+
+
+def batch(offset: int, count: int = 1, **options: Any) -> bytes:
+    return with_base_offset(encode_batch([NewRecord(None, b"v")] * count, **options), offset, 0)
+
+
+def data(partition: int, records: bytes = b"", **fields: Any) -> PartitionData:
+    return PartitionData(
+        partition_index=partition,
+        **{"error_code": 0, "high_watermark": 99, "records": records, **fields},
+    )
+
+
+def said(*partitions: PartitionData, **fields: Any) -> FetchResponse:
+    topics = ()
+    if partitions:
+        topics = (FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=partitions),)
+    return FetchResponse(responses=topics, **fields)
+
+
+async def waited(found: Fetch, answer: FetchResponse) -> FetchResponse:
+    await anyio.sleep(found.request.max_wait_ms / 1000)
+    return answer
+
+
+async def offsets_of(consumer: Consumer, count: int) -> list[int]:
+    with anyio.fail_after(100):
+        return [(await consumer.getone()).offset for _ in range(count)]
+
+
+# ---------------------------------------------------------------- sessions
+
+
+class Sessions:
+    """A broker with sessions: each partition has records up to `end`."""
+
+    def __init__(self, end: int = 0) -> None:
+        self.end = end
+        self.epoch = 0
+        self.at: dict[int, int] = {}
+        self.refuse = 0
+        """The error that the next fetch in a session gets."""
+
+    async def __call__(self, found: Fetch) -> FetchResponse:
+        session_id, epoch = found.session
+        if epoch == -1:
+            return said(*(data(p, batch(at)) for p, at in found.offsets.items() if at < self.end))
+        if epoch == 0:
+            self.at, self.epoch = {}, 0
+        elif self.refuse:
+            code, self.refuse = self.refuse, 0
+            return FetchResponse(error_code=code, responses=())
+        else:
+            self.epoch += 1
+            assert (session_id, epoch) == (77, self.epoch)
+        self.at |= found.offsets
+        for partition in found.forgotten:
+            del self.at[partition]
+        new = [data(p, batch(at)) for p, at in self.at.items() if at < self.end]
+        answer = said(*new, session_id=77)
+        return answer if new else await waited(found, answer)
+
+
+async def test_an_idle_consumer_says_nothing(network: Any, script: Script) -> None:
+    """A thousand idle partitions cost the broker an empty request, not a thousand entries."""
+    script.answer = Sessions()
+    async with network, client() as c:
+        await c.assign([T0, T1])
+        await anyio.sleep(15)
+    first, second, *rest = script.fetches
+    # The positions may be found one after the other.
+    assert first.session == (0, 0)
+    assert first.offsets | second.offsets == {0: 0, 1: 0}
+    assert [f.request.max_wait_ms for f in rest[-4:]] == [2_000, 4_000, 5_000, 5_000]
+    for number, found in enumerate(rest, second.session[1] + 1):
+        assert found.request == FetchRequest(
+            max_wait_ms=found.request.max_wait_ms,
+            min_bytes=1,
+            max_bytes=1_048_576,
+            session_id=77,
+            session_epoch=number,
+            topics=(),
+        )
+
+
+async def test_in_a_session_only_what_has_moved_is_said(network: Any, script: Script) -> None:
+    script.answer = sessions = Sessions(end=2)
+    async with network, client() as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 2) == [0, 1]
+        await anyio.sleep(2)
+        sessions.end = 3
+        assert await offsets_of(c, 1) == [2]
+        await anyio.sleep(0.1)
+        c.pause(T0)
+        await c.assign([T0, T1])
+        await anyio.sleep(2)
+    in_session = [found for found in script.fetches if found.session[1] >= 0]
+    moved = [found for found in in_session if found.offsets or found.forgotten]
+    assert [(f.offsets, f.forgotten) for f in moved[:4]] == [
+        ({0: 0}, []),
+        ({0: 1}, []),
+        ({0: 2}, []),
+        ({0: 3}, []),
+    ]
+    assert (moved[4].offsets.keys() <= {1}, moved[4].forgotten) == (True, [0])
+    assert moved[3].request.topics == (
+        FetchTopic(
+            topic_id=TOPIC_ID,
+            partitions=(
+                FetchPartition(
+                    partition=0,
+                    current_leader_epoch=0,
+                    fetch_offset=3,
+                    partition_max_bytes=1_048_576,
+                ),
+            ),
+        ),
+    )
+    assert moved[4].request.forgotten_topics_data == (
+        ForgottenTopic(topic_id=TOPIC_ID, partitions=(0,)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "session_id"),
+    [
+        (E.FETCH_SESSION_ID_NOT_FOUND, 0),
+        (E.INVALID_FETCH_SESSION_EPOCH, 77),
+        (E.FETCH_SESSION_TOPIC_ID_ERROR, 77),
+    ],
+)
+async def test_a_session_error_is_mended_at_once(
+    network: Any, script: Script, code: ErrorCode, session_id: int
+) -> None:
+    script.answer = sessions = Sessions(end=1)
+    async with network, client() as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 1) == [0]
+        await anyio.sleep(1)
+        sessions.refuse, sessions.end = code, 2
+        assert await offsets_of(c, 1) == [1]
+    refused = next(i for i, f in enumerate(script.fetches) if i and f.session[1] == 0)
+    before, after = script.fetches[refused - 1 : refused + 1]
+    assert (after.session, after.offsets, after.at - before.at) == ((session_id, 0), {0: 1}, 0.0)
+
+
+@pytest.mark.parametrize("code", [E.FETCH_SESSION_ID_NOT_FOUND, E.INVALID_FETCH_SESSION_EPOCH])
+async def test_a_session_error_that_stays_makes_no_hot_loop(
+    network: Any, script: Script, code: ErrorCode
+) -> None:
+    script.answer = lambda _: FetchResponse(error_code=code, responses=())
+    async with network, client() as c:
+        await c.assign([T0])
+        await anyio.sleep(10)
+    assert 8 < len(script.fetches) < 40
+
+
+async def test_after_a_lost_answer_everything_is_said_again(network: Any, script: Script) -> None:
+    sessions = Sessions(end=1)
+    script.answer = lambda found: None if found.session[1] == 3 else sessions(found)
+    async with network, client() as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 1) == [0]
+        await anyio.sleep(3)
+        lost = next(i for i, f in enumerate(script.fetches) if f.session[1] == 3)
+        after = script.fetches[lost + 1]
+        assert (after.session, after.offsets) == ((77, 0), {0: 1})
+        sessions.end = 2
+        assert await offsets_of(c, 1) == [1]
+
+
+@pytest.mark.parametrize("versions", [Versions(4, 18), Versions(4, 11)])
+async def test_without_topic_ids_a_session_goes_by_name_throughout(
+    network: Any, script: Script, versions: Versions
+) -> None:
+    """An empty request names no topic: of a later version it would end the session."""
+    script.answer = Sessions(end=1)
+    script.topic_id = NO_ID
+    script.versions = versions
+    async with network, client() as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 1) == [0]
+        await anyio.sleep(3)
+    assert {f.version for f in script.fetches} == {min(12, versions.high)}
+    assert [f.session for f in script.fetches] == [
+        (77 if epoch else 0, epoch) for epoch in range(len(script.fetches))
+    ]
+    assert script.fetches[-1].request.topics == ()
+
+
+# ---------------------------------------------------------------- an impatient broker
+
+
+async def test_a_broker_that_does_not_wait_is_not_asked_in_a_hot_loop(
+    network: Any, script: Script
+) -> None:
+    async with network, client() as c:
+        await c.assign([T0])
+        await anyio.sleep(10)
+        assert 8 < len(script.fetches) < 20
+        script.answer = lambda f: said(data(0, batch(0))) if f.offsets == {0: 0} else said()
+        start = anyio.current_time()
+        assert await offsets_of(c, 1) == [0]
+        assert anyio.current_time() - start <= 1.2  # the longest back-off, and its jitter
+
+
+async def test_what_backs_off_does_not_wait_for_the_long_poll(network: Any, script: Script) -> None:
+    """The long poll leaves it out, and the broker held that for `fetch_max_wait_ms`."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if len(script.fetches) == 1:
+            return said(data(0, error_code=E.OFFSET_NOT_AVAILABLE))
+        if 0 in found.offsets:
+            return said(data(0, batch(found.offsets[0])))
+        return await waited(found, said())
+
+    script.answer = answer
+    async with network, client(fetch_max_wait_ms=4_000) as c:
+        await c.assign([T0, T1])
+        with anyio.fail_after(0.5):
+            assert await offsets_of(c, 3) == [0, 1, 2]
+
+
+async def test_a_partition_that_moves_to_a_follower_does_not_wait_for_its_long_poll(
+    network: Any, script: Script
+) -> None:
+    """KIP-392: the follower holds a long poll of another partition by then."""
+    moved = False
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if found.node == 1 and 1 in found.offsets:
+            return said(data(1, preferred_read_replica=2))
+        if found.node == 1 and moved:
+            return said(data(0, preferred_read_replica=2))
+        if found.node == 2 and 0 in found.offsets:
+            return said(data(0, batch(found.offsets[0])))
+        if not moved or found.node == 2:
+            return await waited(found, said())
+        return said()
+
+    script.answer = answer
+    async with network, client(client_rack="here", fetch_max_wait_ms=4_000) as c:
+        await c.assign([T0, T1])
+        await anyio.sleep(4.1)
+        moved = True
+        c.seek(T0, 5)
+        began = anyio.current_time()
+        assert await offsets_of(c, 2) == [5, 6]
+        assert anyio.current_time() == began
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_application_has_its_records_before_the_next_request_leaves(
+    network: Any, script: Script
+) -> None:
+    """Making and sending a request took longer than all else between socket and application. trio
+    runs in any order the tasks that may run at once, so there it is so half of the time."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if found.offsets.get(0, 9) < 3:
+            return said(data(0, batch(found.offsets[0])))
+        return await waited(found, said())
+
+    script.answer = answer
+    story = []
+    send = Fetcher._send
+
+    async def noted(*arguments: Any) -> Any:
+        story.append("request")
+        return await send(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fetcher, "_send", noted)
+        async with network, client() as c:
+            await c.assign([T0])
+            for n in range(3):
+                record = await c.getone()
+                assert record.offset == n
+                story.append(f"record {n}")
+    assert story[:5] == ["request", "record 0", "request", "record 1", "request"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_where_many_bytes_come_the_next_request_leaves_first(
+    network: Any, script: Script
+) -> None:
+    """The broker then works while the application goes through them."""
+    many = encode_batch([NewRecord(None, bytes(70_000))])
+
+    async def answer(found: Fetch) -> FetchResponse:
+        offset = found.offsets.get(0, 9)
+        if offset < 3:
+            return said(data(0, with_base_offset(many, offset, 0)))
+        return await waited(found, said())
+
+    script.answer = answer
+    story = []
+    send = Fetcher._send
+
+    async def noted(*arguments: Any) -> Any:
+        story.append("request")
+        return await send(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fetcher, "_send", noted)
+        async with network, client() as c:
+            await c.assign([T0])
+            for n in range(2):
+                record = await c.getone()
+                assert record.offset == n
+                story.append(f"record {n}")
+                await anyio.sleep(0.1)
+    assert story[:3] == ["request", "request", "record 0"]
+
+
+async def test_the_application_is_woken_as_the_response_is_delivered(
+    network: Any, script: Script
+) -> None:
+    """It was woken by the task that fetches, which took another turn of the loop to wake."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if found.offsets.get(0, 9) < 1:
+            return said(data(0, batch(0)))
+        return await waited(found, said())
+
+    script.answer = answer
+    story: list[str] = []
+    deliver, notify = BrokerConnection._deliver, Session.notify
+
+    def woken(session: Session) -> None:
+        story.append("woken")
+        notify(session)
+
+    def delivered(connection: BrokerConnection, answer: Any) -> None:
+        is_fetch = isinstance(answer.message, FetchResponse)
+        if is_fetch:
+            story.append("response")
+        deliver(connection, answer)
+        if is_fetch:
+            story.append("delivered")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BrokerConnection, "_deliver", delivered)
+        patch.setattr(Session, "notify", woken)
+        async with network, client() as c:
+            await c.assign([T0])
+            assert (await c.getone()).offset == 0
+    assert "response woken delivered" in " ".join(story)
+
+
+async def test_records_end_the_back_off(network: Any, script: Script) -> None:
+    """Else a topic with a record now and then would be a second late for ever."""
+    seen = {"empty": 0}
+
+    def answer(found: Fetch) -> FetchResponse:
+        if seen["empty"] < 20:
+            seen["empty"] += 1
+            return said()
+        seen["empty"] = 0
+        return said(data(0, batch(found.offsets[0])))
+
+    script.answer = answer
+    async with network, client() as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 2) == [0, 1]
+    pauses = [b.at - a.at for a, b in zip(script.fetches, script.fetches[1:], strict=False)]
+    assert pauses[0] <= 0.12
+    assert pauses[19] >= 0.8
+    assert pauses[20] == 0.0
+    assert pauses[21] <= 0.12
+
+
+# ---------------------------------------------------------------- read_committed
+
+
+def marker(offset: int, producer_id: int, kind: int) -> bytes:
+    record = NewRecord(struct.pack(">hh", 0, kind), b"")
+    raw = encode_batch([record], producer_id=producer_id, transactional=True, control=True)
+    return with_base_offset(raw, offset, 0)
+
+
+def transactional(offset: int, producer_id: int, count: int = 1) -> bytes:
+    return batch(offset, count, producer_id=producer_id, transactional=True)
+
+
+LOG = (
+    transactional(0, 1, 2),  # committed
+    transactional(2, 2, 2),  # aborted
+    marker(4, 1, 1),
+    batch(5),
+    transactional(6, 2),  # aborted
+    marker(7, 2, 0),
+    transactional(8, 2),  # committed
+    marker(9, 2, 1),
+)
+
+
+def log_from(starts: Iterable[int], aborted: tuple[tuple[int, int], ...]) -> Any:
+    """A broker that has `LOG`, of which it sends what begins at the offset that is asked for."""
+    at = dict(zip(starts, range(len(LOG)), strict=True))
+
+    async def answer(found: Fetch) -> FetchResponse:
+        (offset,) = found.offsets.values()
+        if offset == 10:
+            return await waited(found, said())
+        transactions = tuple(
+            AbortedTransaction(producer_id=p, first_offset=first) for p, first in aborted
+        )
+        records = b"".join(LOG[at[offset] :])
+        return said(data(0, records, last_stable_offset=10, aborted_transactions=transactions))
+
+    return answer
+
+
+STARTS = (0, 2, 4, 5, 6, 7, 8, 9)
+
+
+async def test_read_committed_hands_out_nothing_aborted(network: Any, script: Script) -> None:
+    script.answer = log_from(STARTS, ((2, 2),))
+    async with network, client(isolation_level="read_committed") as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 4) == [0, 1, 5, 8]
+        with anyio.move_on_after(5):
+            await c.getone()
+        # Past the last marker: else the lag would stay at 1 for ever.
+        assert await c.position(T0) == 10
+    assert {f.request.isolation_level for f in script.fetches} == {1}
+    assert [request.isolation_level for request in script.lists] == [1]
+
+
+async def test_read_committed_from_the_middle_of_an_aborted_transaction(
+    network: Any, script: Script
+) -> None:
+    script.answer = log_from(STARTS, ((2, 2),))
+    async with network, client(isolation_level="read_committed") as c:
+        await c.assign([T0])
+        c.seek(T0, 6)
+        assert await offsets_of(c, 1) == [8]
+
+
+async def test_read_uncommitted_hands_out_everything_but_markers(
+    network: Any, script: Script
+) -> None:
+    script.answer = log_from(STARTS, ())
+    async with network, client() as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 7) == [0, 1, 2, 3, 5, 6, 8]
+        with anyio.move_on_after(5):
+            await c.getone()
+        assert await c.position(T0) == 10
+    assert {f.request.isolation_level for f in script.fetches} == {0}
+
+
+async def test_markers_and_aborted_records_count_as_processed(network: Any) -> None:
+    """On the embedded broker, which keeps whatever batches it is given."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        for raw in LOG:
+            kafka.append("t", 0, raw)
+        async with Consumer(bootstrap_servers="kafka-1:9092", group_id="g") as c:
+            await c.assign([T0])
+            assert await offsets_of(c, 7) == [0, 1, 2, 3, 5, 6, 8]
+            with anyio.move_on_after(10):
+                await c.getone()
+            assert await c.lag() == {T0: 0}
+            assert kafka.committed("g", "t") == {0: 10}
+
+
+# ---------------------------------------------------------------- nearer replicas (KIP-392)
+
+
+class Replicas:
+    """Broker 1 leads and sends clients to broker 2, which has the records."""
+
+    def __init__(self, end: int = 10) -> None:
+        self.end = end
+        self.error = 0
+        """What broker 2 answers."""
+        self.preferred = 2
+
+    async def __call__(self, found: Fetch) -> FetchResponse | None:
+        offset = found.offsets.get(0)
+        if offset is None:
+            return await waited(found, said())
+        if found.node == 1 and self.preferred:
+            return said(data(0, preferred_read_replica=self.preferred))
+        if found.node == 2 and self.error:
+            return None if self.error < 0 else said(data(0, error_code=self.error))
+        if offset >= self.end:
+            return await waited(found, said())
+        return said(data(0, batch(offset)))
+
+
+def nodes_of(fetches: Iterable[Fetch]) -> list[int]:
+    """The brokers asked, one after the other."""
+    nodes: list[int] = []
+    for found in fetches:
+        if nodes[-1:] != [found.node]:
+            nodes.append(found.node)
+    return nodes
+
+
+async def test_the_replica_that_the_leader_names_is_read_from(network: Any, script: Script) -> None:
+    script.answer = Replicas()
+    async with network, client(client_rack="here") as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 10) == list(range(10))
+        await anyio.sleep(5)
+    assert [f.node for f in script.fetches[:3]] == [1, 2, 2]
+    assert nodes_of(script.fetches) == [1, 2]
+    assert {f.request.rack_id for f in script.fetches} == {"here"}
+    # Not all followers answer what they have kept when something comes.
+    assert {f.request.max_wait_ms for f in script.fetches} == {500}
+
+
+async def test_without_a_rack_none_is_sent(network: Any, script: Script) -> None:
+    async with network, client() as c:
+        await c.assign([T0])
+        await anyio.sleep(1)
+    assert {f.request.rack_id for f in script.fetches} == {""}
+
+
+async def test_the_leader_is_asked_again_in_time(network: Any, script: Script) -> None:
+    """The nearest may be another by then, or none."""
+    script.answer = replicas = Replicas(end=1)
+    async with network, client(client_rack="here", metadata_max_age_ms=60_000) as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 1) == [0]
+        await anyio.sleep(50)
+        assert nodes_of(script.fetches) == [1, 2]
+        replicas.preferred = 0
+        await anyio.sleep(20)
+        assert nodes_of(script.fetches) == [1, 2, 1]
+        replicas.end = 2
+        assert await offsets_of(c, 1) == [1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        E.OFFSET_OUT_OF_RANGE,
+        E.NOT_LEADER_OR_FOLLOWER,
+        E.OFFSET_NOT_AVAILABLE,
+        E.CORRUPT_MESSAGE,
+        -1,
+    ],
+    ids=str,
+)
+async def test_an_error_of_a_follower_leads_back_to_the_leader(
+    network: Any, script: Script, error: int
+) -> None:
+    """A follower that lags behind knows no better: no reset, no error for the application. The
+    last case closes the connection."""
+    script.answer = replicas = Replicas()
+    replicas.error = error
+    async with network, client(client_rack="here") as c:
+        await c.assign([T0])
+        while len(script.fetches) < 2:
+            await anyio.sleep(0.01)
+        replicas.preferred = 0
+        start = anyio.current_time()
+        assert await offsets_of(c, 3) == [0, 1, 2]
+        assert anyio.current_time() - start < 1
+    assert nodes_of(script.fetches) == [1, 2, 1]
+    assert len(script.lists) == 1
+
+
+@pytest.mark.parametrize("error", [E.OFFSET_OUT_OF_RANGE, -1])
+async def test_a_leader_that_keeps_sending_us_to_a_bad_replica_makes_no_hot_loop(
+    network: Any, script: Script, error: int
+) -> None:
+    script.answer = replicas = Replicas()
+    replicas.error = error
+    async with network, client(client_rack="here") as c:
+        await c.assign([T0])
+        await anyio.sleep(2)
+        before = len(script.fetches)
+        await anyio.sleep(10)
+        assert 8 < len(script.fetches) - before < 40
+        replicas.error = 0
+        assert await offsets_of(c, 2) == [0, 1]
+
+
+async def test_a_bad_replica_beside_a_busy_partition_makes_no_hot_loop(
+    network: Any, script: Script
+) -> None:
+    """What the leader has of the other partition must not count as success for this one."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if found.node == 2:
+            return said(data(0, error_code=E.OFFSET_NOT_AVAILABLE))
+        await anyio.sleep(0.01)
+        parts = [data(1, batch(found.offsets[1]))] if 1 in found.offsets else []
+        if 0 in found.offsets:
+            parts.append(data(0, preferred_read_replica=2))
+        return said(*parts)
+
+    script.answer = answer
+    async with network, client(client_rack="here") as c:
+        await c.assign([T0, T1])
+        await anyio.sleep(10)
+    assert 8 < sum(f.node == 2 for f in script.fetches) < 25
+
+
+async def test_a_replica_that_nobody_knows_makes_no_hot_loop(network: Any, script: Script) -> None:
+    script.answer = replicas = Replicas()
+    replicas.preferred = 9
+    async with network, client(client_rack="here") as c:
+        await c.assign([T0])
+        await anyio.sleep(10)
+        assert nodes_of(script.fetches) == [1]
+        assert 8 < len(script.fetches) < 40
+        replicas.preferred = 0
+        assert await offsets_of(c, 2) == [0, 1]
+
+
+async def test_a_replica_that_leaves_the_cluster_is_left(network: Any, script: Script) -> None:
+    script.answer = replicas = Replicas(end=2)
+    async with network, client(client_rack="here", metadata_max_age_ms=1000) as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 2) == [0, 1]
+        script.nodes, replicas.preferred, replicas.end = (1,), 0, 4
+        assert await offsets_of(c, 2) == [2, 3]
+
+
+# ---------------------------------------------------------------- new leaders (KIP-951)
+
+
+async def test_a_new_leader_that_the_answer_names_needs_no_metadata(
+    network: Any, script: Script
+) -> None:
+    """Broker 3 is one that metadata has not named yet: its address comes along."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if found.node == 3:
+            (offset,) = found.offsets.values()
+            return said(data(0, batch(offset)))
+        named = LeaderIdAndEpoch(leader_id=3, leader_epoch=1)
+        moved = data(0, error_code=E.NOT_LEADER_OR_FOLLOWER, current_leader=named)
+        return said(moved, node_endpoints=(NodeEndpoint(node_id=3, host="b3", port=9092),))
+
+    script.answer = answer
+    async with network, client() as c:
+        await c.assign([T0])
+        looks, start = script.looks, anyio.current_time()
+        assert await offsets_of(c, 2) == [0, 1]
+        assert (script.looks, anyio.current_time()) == (looks, start)
+    assert [
+        (f.node, f.request.topics[0].partitions[0].current_leader_epoch) for f in script.fetches
+    ][:3] == [(1, 0), (3, 1), (3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("named", "endpoints"),
+    [
+        (LeaderIdAndEpoch(), ()),
+        # What is known already, or older.
+        (LeaderIdAndEpoch(leader_id=2, leader_epoch=4), ()),
+        # Nobody says where it is.
+        (LeaderIdAndEpoch(leader_id=3, leader_epoch=5), ()),
+    ],
+    ids=["none", "old", "nowhere"],
+)
+async def test_a_leader_that_is_no_news_is_asked_for(
+    network: Any, script: Script, named: LeaderIdAndEpoch, endpoints: tuple[NodeEndpoint, ...]
+) -> None:
+    def answer(found: Fetch) -> FetchResponse:
+        if found.node == 2:
+            (offset,) = found.offsets.values()
+            return said(data(0, batch(offset)))
+        script.leader, script.leader_epoch = 2, 5
+        error = data(0, error_code=E.NOT_LEADER_OR_FOLLOWER, current_leader=named)
+        return said(error, node_endpoints=endpoints)
+
+    script.leader_epoch = 4
+    script.answer = answer
+    async with network, client() as c:
+        await c.assign([T0])
+        looks = script.looks
+        assert await offsets_of(c, 2) == [0, 1]
+        assert script.looks > looks
+    assert nodes_of(script.fetches) == [1, 2]
+
+
+async def test_a_leader_named_beside_records_is_of_no_interest(
+    network: Any, script: Script
+) -> None:
+    def answer(found: Fetch) -> FetchResponse:
+        (offset,) = found.offsets.values()
+        return said(
+            data(0, batch(offset), current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=1))
+        )
+
+    script.answer = answer
+    async with network, client() as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 3) == [0, 1, 2]
+    assert nodes_of(script.fetches) == [1]
+
+
+@pytest.mark.parametrize("epoch", [-1, 1])
+async def test_a_leader_that_cannot_be_asked_about_epochs_is_read_from(
+    network: Any, script: Script, epoch: int
+) -> None:
+    """Brokers before 2.1 tell no epochs, those before 2.0 know no OffsetForLeaderEpoch."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        offset = found.offsets.get(0)
+        if offset is None or (offset == 2 and found.node == 1):
+            script.leader, script.leader_epoch = 2, epoch
+            return said(data(0, error_code=E.NOT_LEADER_OR_FOLLOWER))
+        return said(data(0, batch(offset)))
+
+    script.leader_epoch = min(epoch, 0)
+    script.answer = answer
+    async with network, client() as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 4) == [0, 1, 2, 3]
+    assert nodes_of(script.fetches) == [1, 2]
+
+
+async def test_lag_is_known_of_what_is_owned_anew_though_the_broker_says_nothing_of_it(
+    network: Any,
+) -> None:
+    """Within a session it tells the end of a log only where that has changed. The metrics once had
+    no lag for partitions that came back from a rebalance, until somebody produced."""
+    async with network, EmbeddedKafka({"t": 1, "u": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0", "1", "2"])
+        lags = []
+        with anyio.fail_after(60):
+            async with Consumer("t", bootstrap_servers="kafka-1", group_id="g") as consumer:
+                assert await offsets_of(consumer, 3) == [0, 1, 2]
+                await consumer.commit()
+                for topics in (("t",), ("t", "u"), ("u",)):
+                    await consumer.subscribe(*topics)
+                    await anyio.sleep(5)
+                    lags.append(consumer.metrics().lag)
+                consumer.seek(TopicPartition("u", 0), 0)
+                kafka.produce("u", ["0", "1"])
+                await consumer.getone()
+                lags.append(consumer.metrics().lag)
+    t, u = T0, TopicPartition("u", 0)
+    assert lags == [{t: 0}, {t: 0, u: 0}, {u: 0}, {u: 1}]

@@ -1,0 +1,473 @@
+"""What a member tells of its group: rebalances with causes and phases, on an embedded broker in
+virtual time. Only what is sure is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from kafkagroup import (
+    ConfigurationError,
+    Consumer,
+    CoordinatorFound,
+    EventsMissed,
+    GroupEvent,
+    GroupLeft,
+    GroupMember,
+    GroupProtocol,
+    MembershipLost,
+    RebalanceCause,
+    Rebalanced,
+    RebalancePhases,
+    RebalanceStarted,
+    RequestMetrics,
+    ZooKeeperMembership,
+)
+from kafkagroup._values import evolve, fields
+from kafkagroup.assign import cooperative_sticky_assignor
+from kafkagroup.errors import ConsumerClosedError, ErrorCode, IllegalStateError
+from kafkagroup.runtime.event_feed import EventFeed
+from kafkagroup.testing.embedded import Delay, EmbeddedKafka
+from kafkagroup.wire.messages.consumer_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    TopicPartitions,
+)
+from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+
+pytestmark = pytest.mark.anyio
+
+Cause = RebalanceCause
+
+FOUND = CoordinatorFound(at=0.0, node_id=1, host="kafka-1", port=9092)
+
+
+@asynccontextmanager
+async def cluster(network: Any) -> AsyncIterator[EmbeddedKafka]:
+    async with network, EmbeddedKafka({"t": 4, "u": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(600):
+            yield kafka
+
+
+def consumer(**options: Any) -> Consumer:
+    return Consumer("t", bootstrap_servers="kafka-1", group_id="g", **options)
+
+
+def protocol(metadata: bytes = b"x") -> GroupProtocol:
+    return GroupProtocol(
+        "workers", "all", metadata, lambda members: dict.fromkeys(members, b"mine")
+    )
+
+
+def worker() -> GroupMember:
+    return GroupMember("w", protocol(), bootstrap_servers="kafka-1")
+
+
+async def rebalanced(events: Any, times: int = 1) -> Rebalanced:
+    """The next rebalance that is over, or the one after so many."""
+    while True:
+        event = await anext(events)
+        if isinstance(event, Rebalanced):
+            times -= 1
+            if not times:
+                return event
+
+
+async def rest(events: Any) -> list[GroupEvent]:
+    return [event async for event in events]
+
+
+def plain(event: Rebalanced) -> tuple[Sequence[Cause], str, float, RebalancePhases]:
+    phases = {name: round(getattr(event.phases, name), 9) for name in fields(RebalancePhases)}
+    return event.causes, event.reason, round(event.seconds, 9), RebalancePhases(**phases)
+
+
+async def test_a_life_from_joining_to_leaving(network: Any) -> None:
+    async with cluster(network) as kafka, consumer() as one:
+        await one.wait_assignment()
+        one_id = one._session.identity.member_id
+        events = one.events()
+        async with consumer() as two:
+            await two.wait_assignment()
+            two_id = two._session.identity.member_id
+            began = await anext(events)
+            joined = await rebalanced(events)
+            await anyio.sleep(3)
+        left = await rebalanced(events)
+        await anyio.sleep(3)
+        kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID, times=1)
+        lost = await anext(events)
+        again = await anext(events)
+        metrics = one.metrics()
+        await one.stop()
+        gone = await rest(events)
+    assert began == RebalanceStarted(at=joined.at, generation_id=1, causes=(), reason="")
+    assert joined == Rebalanced(
+        at=joined.at,
+        generation_id=2,
+        member_id=one_id,
+        is_leader=True,
+        causes=(Cause.MEMBER_JOINED,),
+        reason="",
+        joined=(two_id,),
+        left=(),
+        seconds=0.0,
+        phases=RebalancePhases(),
+    )
+    assert left == evolve(
+        joined,
+        at=left.at,
+        generation_id=3,
+        causes=(Cause.MEMBER_LEFT,),
+        joined=(),
+        left=(two_id,),
+    )
+    reason = "the coordinator does not know this member"
+    assert lost == MembershipLost(at=lost.at, generation_id=3, cause=Cause.FENCED, reason=reason)
+    assert again == RebalanceStarted(
+        at=lost.at, generation_id=3, causes=(Cause.FENCED,), reason=reason
+    )
+    assert gone[-1] == GroupLeft(at=gone[-1].at, reason="the consumer was closed")
+    assert (metrics.rebalances, metrics.losses, metrics.last_rebalance) == (3, 1, left)
+    assert metrics.rebalance_causes == Counter(
+        {Cause.JOINING: 1, Cause.MEMBER_JOINED: 1, Cause.MEMBER_LEFT: 1}
+    )
+    assert metrics.rebalance == RequestMetrics(
+        rate=metrics.rebalance.rate, average=0.0, maximum=0.0
+    )
+
+
+async def test_the_first_join_and_where_its_time_went(network: Any) -> None:
+    async def slowly(_: Any) -> None:
+        await anyio.sleep(4)
+
+    one = consumer(on_partitions_assigned=slowly)
+    events = one.events()
+    async with cluster(network) as kafka:
+        kafka.fail(JoinGroupRequest, Delay(1), times=2)  # the first one only gives an id
+        kafka.fail(SyncGroupRequest, Delay(2), times=1)
+        async with one:
+            started, found = await anext(events), await anext(events)
+            done = await rebalanced(events)
+    assert started == RebalanceStarted(at=0.0, generation_id=-1, causes=(Cause.JOINING,), reason="")
+    assert found == FOUND
+    assert plain(done) == (
+        (Cause.JOINING,),
+        "",
+        8.0,
+        RebalancePhases(joining=2.0, syncing=2.0, taking_up=4.0),
+    )
+
+
+async def test_a_follower_does_not_guess(network: Any) -> None:
+    async with cluster(network), consumer() as one, consumer() as two:
+        events = one.events()
+        await two.wait_assignment()
+        first = await rebalanced(events)
+        follower, leader = (two, one) if first.is_leader else (one, two)
+        told = follower.events()
+        await leader.subscribe("t", "u")
+        unknown = await rebalanced(told)
+    assert plain(unknown)[:2] == ((Cause.UNKNOWN,), "")
+
+
+async def test_what_this_member_asks_for_itself(network: Any) -> None:
+    async with cluster(network), consumer() as one:
+        await one.wait_assignment()
+        events = one.events()
+        await one.subscribe("t", "u")
+        found = plain(await rebalanced(events))
+    assert found[:2] == ((Cause.SUBSCRIPTION,), "the subscription changed")
+
+
+async def test_a_topic_that_grew_is_what_the_leader_sees(network: Any) -> None:
+    async with cluster(network) as kafka, consumer(metadata_max_age_ms=1_000) as one:
+        await one.wait_assignment()
+        events = one.events()
+        kafka.add_partitions("t", 6)
+        found = plain(await rebalanced(events))
+    assert found[:2] == ((Cause.TOPICS,), "topic t went from 4 to 6 partitions")
+
+
+async def test_a_topic_that_grows_between_the_computing_and_the_assignment(network: Any) -> None:
+    """The leader hears of it while it leads nothing yet, and was never told again (seed 4108)."""
+    async with cluster(network) as kafka:
+        kafka.fail(SyncGroupRequest, Delay(3))
+        async with consumer(metadata_max_age_ms=1_000) as one:
+            while not kafka.requests(SyncGroupRequest):
+                await anyio.sleep(0.1)
+            kafka.add_partitions("t", 6)
+            while len(await one.wait_assignment()) < 6:
+                await anyio.sleep(0.1)
+
+
+async def test_a_topic_that_grows_while_the_static_leader_is_away(network: Any) -> None:
+    """Its assignment stands when it comes back, and nobody computes another (KIP-814)."""
+    static = {"group_instance_id": "a", "metadata_max_age_ms": 300_000}
+    async with cluster(network) as kafka:
+        async with consumer(**static) as before:
+            assert len(await before.wait_assignment()) == 4
+        async with consumer(**static) as same:
+            assert len(await same.wait_assignment()) == 4
+            await anyio.sleep(10)
+            assert len(kafka.requests(JoinGroupRequest)) == 2, "it came back to what stood"
+        kafka.add_partitions("t", 6)
+        async with consumer(**static) as after:
+            events = after.events()
+            found = [plain(await rebalanced(events))[:2] for _ in (1, 2)]
+            assert len(after.assignment()) == 6
+    grown = ((Cause.TOPICS,), "topic t went from 4 to 6 partitions")
+    assert found == [((Cause.JOINING,), ""), grown]
+
+
+async def test_partitions_that_nobody_knew_are_why_the_coordinator_assigns(network: Any) -> None:
+    async with cluster(network) as kafka, consumer(group_protocol="consumer") as one:
+        await one.wait_assignment()
+        events = one.events()
+        kafka.add_partitions("t", 6)
+        found = plain(await rebalanced(events))
+    assert found[:2] == ((Cause.TOPICS,), "topic t went from 4 to 6 partitions or more")
+
+
+async def test_cooperative_members_and_the_second_round(network: Any) -> None:
+    """The round in which it lets go is the other member's doing, the next one its own."""
+
+    async def slowly(_: Any) -> None:
+        await anyio.sleep(3)
+
+    options = {"assignors": [cooperative_sticky_assignor]}
+    async with cluster(network), consumer(**options, on_partitions_revoked=slowly) as one:
+        await one.wait_assignment()
+        events = one.events()
+        async with consumer(**options) as two:
+            await two.wait_assignment()
+            first, second = await rebalanced(events), await rebalanced(events)
+    assert plain(first) == (
+        (Cause.MEMBER_JOINED,),
+        "",
+        3.0,
+        RebalancePhases(letting_go=3.0),
+    )
+    assert plain(second)[:2] == ((Cause.HANDOVER,), "let go of 2 partitions")
+
+
+async def test_the_coordinators_protocol_tells_less(network: Any) -> None:
+    """KIP-848: an assignment comes without a word why. What is taken up is counted."""
+
+    async def slowly(_: Any) -> None:
+        await anyio.sleep(3)
+
+    async with cluster(network) as kafka:
+        one = consumer(group_protocol="consumer", on_partitions_revoked=slowly)
+        events = one.events()
+        async with one:
+            joined = await rebalanced(events)
+            async with consumer(group_protocol="consumer"):
+                other = await rebalanced(events)
+                await anyio.sleep(3)
+            await rebalanced(events)
+            await one.subscribe("t", "u")
+            mine = await rebalanced(events)
+            kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.FENCED_MEMBER_EPOCH, times=1)
+            while not isinstance(lost := await anext(events), MembershipLost):
+                pass
+            fenced = await rebalanced(events)
+    assert plain(joined) == ((Cause.JOINING,), "", 0.0, RebalancePhases())
+    assert plain(other) == ((Cause.UNKNOWN,), "", 3.0, RebalancePhases(letting_go=3.0))
+    assert plain(mine)[:2] == ((Cause.SUBSCRIPTION,), "the subscription changed")
+    assert (lost.cause, fenced.causes) == (Cause.FENCED, (Cause.FENCED,))
+
+
+async def test_an_application_that_stays_away(network: Any) -> None:
+    async with cluster(network) as kafka, consumer(max_poll_interval_ms=10_000) as one:
+        kafka.produce("t", ["0"], partition=0)
+        await one.getone()
+        events = one.events()
+        await anyio.sleep(11)
+        lost, left = await anext(events), await anext(events)
+        with anyio.move_on_after(1):
+            await one.getone()
+        back = await rebalanced(events)
+    reason = "the application stopped polling"
+    assert lost == MembershipLost(
+        at=lost.at, generation_id=1, cause=Cause.POLL_TIMEOUT, reason=reason
+    )
+    assert left == GroupLeft(at=lost.at, reason=reason)
+    assert back.causes == (Cause.JOINING,)
+
+
+async def test_members_of_any_group(network: Any) -> None:
+    one = worker()
+    events = one.events()
+    async with cluster(network), one:
+        first = await anext(one)
+        joined = await rebalanced(events)
+        one.update(protocol(b"y"))
+        second = await anext(one)
+        updated = await rebalanced(events)
+        one.rejoin("for the fun of it")
+        await anext(one)
+        asked = await rebalanced(events)
+        metrics = one.metrics()
+        await one.stop()
+        left = (await rest(events))[-1]
+    assert (joined.generation_id, joined.causes) == (first.generation_id, (Cause.JOINING,))
+    assert (updated.generation_id, *plain(updated)[:2]) == (
+        second.generation_id,
+        (Cause.SUBSCRIPTION,),
+        "the metadata changed",
+    )
+    assert plain(asked)[:2] == ((Cause.REQUESTED,), "for the fun of it")
+    assert left == GroupLeft(at=left.at, reason="the member was closed")
+    assert (metrics.rebalances, metrics.last_rebalance) == (3, asked)
+
+
+async def test_a_rebalance_that_the_application_asks_for(network: Any) -> None:
+    async with cluster(network) as kafka, consumer() as one:
+        owned = await one.wait_assignment()
+        joins = len(kafka.requests(JoinGroupRequest))
+        events = one.events()
+        one.rejoin("loads have changed")
+        asked = await rebalanced(events)
+        await anyio.sleep(10)
+        assert plain(asked)[:2] == ((Cause.REQUESTED,), "loads have changed")
+        assert (asked.generation_id, one.assignment()) == (2, owned)
+        assert len(kafka.requests(JoinGroupRequest)) == joins + 1
+
+
+async def test_a_rebalance_that_is_asked_for_when_this_member_has_joined_in_one(
+    network: Any,
+) -> None:
+    async with cluster(network) as kafka, consumer() as one:
+        events = one.events()
+        kafka.fail(SyncGroupRequest, Delay(2.0))
+        while not kafka.requests(SyncGroupRequest):
+            await anyio.sleep(0.1)
+        one.rejoin()
+        assert (await rebalanced(events)).generation_id == 2
+        assert len(one.assignment()) == 4
+
+
+async def test_where_the_coordinator_assigns_a_request_for_a_rebalance_says_and_hears_all(
+    network: Any,
+) -> None:
+    full: list[ConsumerGroupHeartbeatRequest] = []
+
+    def note(request: ConsumerGroupHeartbeatRequest) -> bool:
+        if request.rebalance_timeout_ms != -1:
+            full.append(request)
+        return False
+
+    async with cluster(network) as kafka, consumer(group_protocol="consumer") as one:
+        owned = await one.wait_assignment()
+        await anyio.sleep(30)
+        kafka.fail(ConsumerGroupHeartbeatRequest, Delay(0), times=None, when=note)
+        events = one.events()
+        before = anyio.current_time()
+        one.rejoin("are we all right?")
+        while not full:
+            await anyio.sleep(0.001)
+        assert anyio.current_time() - before < 0.1
+        await anyio.sleep(10)
+        assert one.assignment() == owned
+        member_id = one._session.identity.member_id
+        t = kafka._cluster.topics["t"].topic_id
+        await one.stop()
+        assert [type(e) for e in await rest(events)] == [GroupLeft]
+    assert full == [
+        ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id=member_id,
+            member_epoch=2,
+            rebalance_timeout_ms=300_000,
+            subscribed_topic_names=("t",),
+            topic_partitions=(TopicPartitions(topic_id=t, partitions=(0, 1, 2, 3)),),
+        )
+    ]
+
+
+async def test_who_is_in_no_group_asks_for_no_rebalance(network: Any) -> None:
+    one = consumer()
+    with pytest.raises(ConsumerClosedError):
+        one.rejoin()
+    async with cluster(network), one:
+        await one.wait_assignment()
+        await one.unsubscribe()
+        with pytest.raises(IllegalStateError, match=r"^in no group"):
+            one.rejoin()
+    with pytest.raises(ConsumerClosedError):
+        one.rejoin()
+
+
+async def test_a_coordinator_that_moved(network: Any) -> None:
+    async with network, EmbeddedKafka({"t": 1}, nodes=2, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with consumer() as one:
+            await one.wait_assignment()
+            events = one.events()
+            before = one.coordinator
+            assert before is not None
+            other = 3 - before.node_id
+            kafka.move_coordinator("g", other)
+            found = await anext(events)
+    assert found == CoordinatorFound(at=found.at, node_id=other, host=f"kafka-{other}", port=9092)
+
+
+# ---------------------------------------------------------------- readers
+
+
+def left(n: int) -> GroupLeft:
+    return GroupLeft(at=float(n), reason="")
+
+
+async def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:
+    feed = EventFeed()
+    slow, quick = feed.open(2), feed.open(9)
+    for n in range(5):
+        feed.publish(left(n))
+    assert [await anext(slow) for _ in range(3)] == [EventsMissed(count=3), left(3), left(4)]
+    feed.publish(left(5))
+    feed.close()
+    assert await rest(slow) == [left(5)]
+    assert await rest(quick) == [left(n) for n in range(6)]
+    assert await rest(feed.open(1)) == []
+
+
+async def test_who_waits_hears_at_once_and_hears_the_end() -> None:
+    feed = EventFeed()
+    events = feed.open(9)
+    heard: list[GroupEvent] = []
+
+    async def read() -> None:
+        heard.extend(await rest(events))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        feed.publish(left(1))
+        await anyio.wait_all_tasks_blocked()
+        assert heard == []
+        feed.close()
+    assert heard == [left(1)]
+
+
+async def test_a_reader_that_is_thrown_away_is_forgotten() -> None:
+    feed = EventFeed()
+    feed.open(1)
+    assert len(feed._readers) == 0
+
+
+def test_where_there_are_none() -> None:
+    kept = ZooKeeperMembership("zk")
+    elsewhere = consumer(membership=kept)
+    member = GroupMember("w", protocol(), membership=kept)
+    for one in (elsewhere, member):
+        with pytest.raises(ConfigurationError, match="groups that Kafka keeps"):
+            one.events()
+    with pytest.raises(ConfigurationError, match="buffer=0; expected at least 1"):
+        consumer().events(0)

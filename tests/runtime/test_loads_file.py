@@ -1,0 +1,133 @@
+"""Loads from a file: whatever happens to it, the group goes on, and the log says so once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kafkagroup.assign.loads import MeasuredLoads, encode_loads
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.runtime import loads_file
+from kafkagroup.runtime.loads_file import LoadsFile
+from kafkagroup.types import TopicPartition
+
+pytestmark = pytest.mark.anyio
+
+LOADS = {TopicPartition("a", 0): 5.0}
+MADE_AT = 1763715600.0
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """In real time: virtual time would run while a thread reads."""
+    backend: str = request.param
+    return backend
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "loads.json"
+
+
+def write(path: Path, loads: Mapping[TopicPartition, float] = LOADS) -> None:
+    path.write_text(encode_loads(MeasuredLoads(made_at=MADE_AT, loads=loads)))
+
+
+def spoil(path: Path) -> None:
+    path.write_text("{")
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """What was logged since the last time that somebody asked."""
+    found = [(record.levelname, record.getMessage()) for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+async def test_each_call_reads_the_file_as_it_is_now(path: Path) -> None:
+    source = LoadsFile(path, max_age=60, clock=lambda: MADE_AT)
+    write(path)
+    assert await source() == LOADS
+    write(path, {})
+    assert await source() == {}
+
+
+async def test_every_change_of_trouble_is_said_once(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    now = MADE_AT
+    source = LoadsFile(path, max_age=60, clock=lambda: now)
+    count_as_one = f"the loads in {path} count as 1.0: "
+
+    assert [await source(), await source()] == [{}, {}]
+    missing = f"{count_as_one}[Errno 2] No such file or directory: '{path}'"
+    assert said(caplog) == [("WARNING", missing)]
+
+    spoil(path)
+    assert [await source(), await source()] == [{}, {}]
+    ((level, text),) = said(caplog)
+    assert level == "WARNING"
+    assert text.startswith(f"{count_as_one}the loads: no JSON: ")
+
+    write(path)
+    assert [await source(), await source()] == [LOADS, LOADS]
+    assert said(caplog) == [("INFO", f"the loads in {path} count again")]
+
+    now += 61
+    assert await source() == {}
+    now += 61
+    assert await source() == {}
+    stale = f"{count_as_one}they were measured at 2025-11-21T09:00:00+00:00, and count for 60 s"
+    assert said(caplog) == [("WARNING", stale)]
+
+
+async def test_a_file_that_was_always_right_is_worth_no_word(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    source = LoadsFile(path, max_age=60, clock=lambda: MADE_AT)
+    write(path)
+    assert await source() == LOADS
+    write(path, {})
+    assert await source() == {}
+    assert said(caplog) == []
+
+
+async def test_a_file_that_cannot_be_read_in_time_is_given_up(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe that nobody writes to, as a file on a file system that hangs."""
+    monkeypatch.setattr(loads_file, "_PATIENCE", 0.05)
+    os.mkfifo(path)
+    try:
+        assert await LoadsFile(path, max_age=60)() == {}
+    finally:
+        # The thread waits for somebody to write, for ever.
+        os.close(os.open(path, os.O_WRONLY))
+    assert said(caplog) == [
+        ("WARNING", f"the loads in {path} count as 1.0: reading it takes more than 0.05 s")
+    ]
+
+
+async def test_the_file_is_read_outside_the_loop(path: Path) -> None:
+    threads = []
+
+    def clock() -> float:
+        threads.append(threading.current_thread())
+        return MADE_AT
+
+    write(path)
+    await LoadsFile(path, max_age=60, clock=clock)()
+    assert threads != [threading.current_thread()]
+
+
+@pytest.mark.parametrize("max_age", [0, -1, float("nan")])
+def test_an_age_that_nothing_could_have_is_refused(path: Path, max_age: float) -> None:
+    with pytest.raises(ConfigurationError, match="expected seconds, more than 0"):
+        LoadsFile(path, max_age=max_age)

@@ -1,0 +1,109 @@
+"""What is handed over is taken in order, or not at all by a time; and chores, done by one task."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+from anyio.abc import TaskGroup
+
+from kafkagroup.runtime.chore import Chore
+from kafkagroup.runtime.mailbox import Mailbox
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_items_are_taken_in_order_also_those_that_come_meanwhile() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    taken = []
+
+    async def take() -> None:
+        while len(taken) < 4:
+            taken.append(await mailbox.take())
+
+    mailbox.put(1)
+    mailbox.put(2)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take)
+        await anyio.sleep(1)
+        assert taken == [1, 2]
+        mailbox.put(3)
+        mailbox.put(4)
+    assert taken == [1, 2, 3, 4]
+
+
+async def test_nothing_comes_in_time() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    began = anyio.current_time()
+    assert await mailbox.take(began + 5) is None
+    assert anyio.current_time() == began + 5
+    mailbox.put(1)
+    assert await mailbox.take(began) == 1  # what is there is taken, however late
+
+
+async def test_what_comes_while_a_taker_is_cancelled_stays() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(mailbox.take)
+        await anyio.sleep(1)
+        tasks.cancel_scope.cancel()
+        mailbox.put(1)
+    assert await mailbox.take() == 1
+
+
+def spawner(tasks: TaskGroup, names: list[str]) -> Callable[..., None]:
+    def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:
+        names.append(name)
+        tasks.start_soon(function)
+
+    return spawn
+
+
+async def test_a_chore_has_one_task_at_a_time_and_none_when_it_is_done() -> None:
+    todo, done, names = [1, 2], [], []
+
+    async def work() -> None:
+        while todo:
+            await anyio.sleep(1)
+            done.append(todo.pop(0))
+
+    async with anyio.create_task_group() as tasks:
+        chore = Chore(spawner(tasks, names), work, "sweeping")
+        chore.ask()
+        chore.ask()
+        await anyio.sleep(1.5)
+        todo.append(3)
+        chore.ask()
+        await anyio.sleep(2)
+        assert (done, names) == ([1, 2, 3], ["sweeping"])
+        todo.append(4)
+        chore.ask()
+    assert (done, names) == ([1, 2, 3, 4], ["sweeping", "sweeping"])
+
+
+async def test_a_chore_that_was_cancelled_is_done_again_when_asked() -> None:
+    done: list[int] = []
+
+    async def work() -> None:
+        await anyio.sleep(1)
+        done.append(1)
+
+    async with anyio.create_task_group() as outer:
+        inner = anyio.CancelScope()
+
+        def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:
+            async def scoped() -> None:
+                with inner:
+                    await function()
+
+            outer.start_soon(scoped)
+
+        chore = Chore(spawn, work, "sweeping")
+        chore.ask()
+        await anyio.sleep(0.5)
+        inner.cancel()
+        await anyio.sleep(0.5)
+        inner = anyio.CancelScope()
+        chore.ask()
+    assert done == [1]

@@ -1,0 +1,645 @@
+"""Committed offsets: what each error code means, order, and what a lost answer changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from kafkagroup import Consumer
+from kafkagroup.errors import (
+    BrokerError,
+    CommitFailedError,
+    ErrorCode,
+    FencedError,
+    KafkaGroupError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    TransportError,
+    broker_error,
+)
+from kafkagroup.runtime.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
+from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.options import ClientOptions
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.metadata import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+)
+from kafkagroup.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+
+pytestmark = pytest.mark.anyio
+
+E = ErrorCode
+TP = TopicPartition("t", 0)
+SEVEN = {TP: OffsetAndMetadata(7)}
+OPTIONS = ClientOptions(request_timeout=5.0)
+
+
+class Group:
+    """A group's offsets, the broker that keeps them, and the session that puts commits in order."""
+
+    def __init__(self, kafka: EmbeddedKafka, offsets: GroupOffsets) -> None:
+        self.kafka = kafka
+        self.offsets = offsets
+        self.session = Consumer(group_id="g")._session
+        self.session.offsets = offsets
+        (self.owned,) = self.session.delivery.own([TP])
+
+    async def commit(self, offset: int, timeout: float = 20.0) -> None:
+        await self.session.commit({TP: OffsetAndMetadata(offset)}, timeout)
+
+    @property
+    def committed(self) -> int | None:
+        return self.kafka.committed("g", "t").get(0)
+
+    def count(self, api: Any) -> int:
+        return len(self.kafka.requests(api))
+
+
+@asynccontextmanager
+async def grouped(network: Any, nodes: int = 1) -> AsyncIterator[Group]:
+    async with network, EmbeddedKafka({"t": 2}, listen=False, nodes=nodes) as kafka:
+        network.serve_embedded(kafka, nodes)
+        async with anyio.create_task_group() as tasks:
+            servers = tuple((f"kafka-{n}", 9092) for n in range(1, nodes + 1))
+            cluster = Cluster(servers, OPTIONS, tasks)
+            await cluster.refresh()
+            yield Group(kafka, GroupOffsets(cluster, "g"))
+            await cluster.aclose()
+
+
+async def reconnect(network: Any) -> None:
+    """Break all connections: the next ones are served by the handlers that are set by now."""
+    for stream in network.streams:
+        await stream.aclose()
+    await anyio.sleep(0.01)
+
+
+# ---------------------------------------------------------------- the table of commit errors
+
+SAME = (E.COORDINATOR_LOAD_IN_PROGRESS, E.UNKNOWN_TOPIC_OR_PARTITION, E.UNSTABLE_OFFSET_COMMIT)
+REDISCOVER = (E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.REQUEST_TIMED_OUT)
+OVER = (E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, E.REBALANCE_IN_PROGRESS, E.GROUP_ID_NOT_FOUND)
+RAISED = (
+    E.UNKNOWN_SERVER_ERROR,
+    E.OFFSET_METADATA_TOO_LARGE,
+    E.INVALID_GROUP_ID,
+    E.INVALID_COMMIT_OFFSET_SIZE,
+    E.TOPIC_AUTHORIZATION_FAILED,
+    E.GROUP_AUTHORIZATION_FAILED,
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "looked_up"), [*((c, 1) for c in SAME), *((c, 2) for c in REDISCOVER)]
+)
+async def test_a_commit_that_is_tried_again(network: Any, code: ErrorCode, looked_up: int) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, code)
+        await group.commit(7)
+        assert group.committed == 7
+        assert (group.count(OffsetCommitRequest), group.count(FindCoordinatorRequest)) == (
+            2,
+            looked_up,
+        )
+
+
+@pytest.mark.parametrize("code", OVER)
+async def test_a_commit_of_an_assignment_that_is_over(network: Any, code: ErrorCode) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, code)
+        with pytest.raises(CommitFailedError, match=f"^committing t/0: {code.name}.*rebalanced"):
+            await group.commit(7)
+        assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
+
+
+async def test_a_commit_is_not_tried_again_once_its_membership_is_over(network: Any) -> None:
+    """After a stop of the process a commit was sent for a membership that the group had ended."""
+    async with grouped(network) as group:
+        refused = group.kafka.fail(OffsetCommitRequest, E.NOT_COORDINATOR)
+        with pytest.raises(CommitFailedError, match=r"^the group has rebalanced before t/0 was"):
+            await group.offsets.commit(
+                NO_MEMBERSHIP, SEVEN, timeout=20, stands=lambda: not refused.hits
+            )
+        assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
+
+
+async def test_a_static_member_that_joins_again_is_not_fenced_by_its_own_old_commit(
+    network: Any,
+) -> None:
+    """It has a new member id by then, and the commit with the old one is answered as if another
+    process had taken its place: that once ended the application."""
+    async with grouped(network) as group:
+        fenced = group.kafka.fail(OffsetCommitRequest, E.FENCED_INSTANCE_ID)
+        with pytest.raises(CommitFailedError, match="this one as it joined again"):
+            await group.offsets.commit(
+                NO_MEMBERSHIP, SEVEN, timeout=20, stands=lambda: not fenced.hits
+            )
+        assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
+
+
+@pytest.mark.parametrize("code", RAISED)
+async def test_a_commit_that_nothing_here_can_mend(network: Any, code: ErrorCode) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, code)
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7)
+        assert caught.value == broker_error(
+            code, "committing t/0 of group 'g'", operation="READ", topic="t", group="g"
+        )
+        assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
+
+
+async def test_a_commit_by_a_member_that_was_replaced(network: Any) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, E.FENCED_INSTANCE_ID)
+        with pytest.raises(FencedError, match=r"^committing t/0: another member took"):
+            await group.commit(7)
+
+
+async def test_a_stranger_is_refused_by_the_coordinator_itself(network: Any) -> None:
+    async with grouped(network) as group:
+        with pytest.raises(CommitFailedError, match="GROUP_ID_NOT_FOUND"):
+            await group.offsets.commit(Identity(3, "nobody"), {TP: OffsetAndMetadata(1)}, timeout=5)
+
+
+async def test_metadata_and_epoch_are_committed_and_found_again(network: Any) -> None:
+    async with grouped(network) as group:
+        full = OffsetAndMetadata(7, "note", 3)
+        await group.offsets.commit(NO_MEMBERSHIP, {TP: full}, timeout=5)
+        other = TopicPartition("t", 1)
+        assert await group.offsets.committed([TP, other]) == {TP: full, other: None}
+
+
+# ---------------------------------------------------------------- deadlines
+
+
+async def test_a_permanent_error_is_raised_at_the_deadline_without_a_hot_loop(
+    network: Any,
+) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, E.NOT_COORDINATOR, times=None)
+        start = anyio.current_time()
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7, timeout=20)
+        assert caught.value.code == E.NOT_COORDINATOR
+        assert anyio.current_time() - start == pytest.approx(20)
+        assert 15 < group.count(OffsetCommitRequest) < 60
+
+
+async def test_no_answer_at_all_by_the_deadline(network: Any) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, Swallow(), times=None)
+        with pytest.raises(TransportError, match="the commit was not answered within 2 s"):
+            await group.commit(7, timeout=2)
+
+
+async def test_the_deadline_counts_while_another_commit_is_in_the_way(network: Any) -> None:
+    """Closing must not wait for the auto-commit that a dead coordinator holds up; what could not be
+    committed in time the next commit covers."""
+    async with grouped(network) as group:
+        fault = group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+        group.owned.start_at(0)
+        group.owned.processed = 8
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(group.commit, 7, 30)
+            await anyio.sleep(1)
+            for commit in (partial(group.commit, 9), group.session.commit_processed):
+                start = anyio.current_time()
+                with pytest.raises(RequestTimeoutError) as caught:
+                    await commit(timeout=2)
+                assert (
+                    str(caught.value) == "the commits before this one were not answered within 2 s"
+                )
+                assert anyio.current_time() - start == pytest.approx(2)
+            fault.stop()
+        assert group.committed == 7
+        await group.session.commit_processed(timeout=2)
+        assert group.committed == 8
+
+
+async def test_what_a_commit_has_waited_for_its_turn_it_does_not_get_again(network: Any) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+        ended: list[float] = []
+
+        async def commit(offset: int) -> None:
+            start = anyio.current_time()
+            with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+                await group.commit(offset, timeout=10)
+            ended.append(anyio.current_time() - start)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(commit, 1)
+            await anyio.sleep(4)
+            tasks.start_soon(commit, 2)
+        assert ended == [pytest.approx(10), pytest.approx(10)]
+
+
+async def test_closing_does_not_wait_for_the_commit_that_is_in_the_way(
+    network: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is the last commit that is given up then, not the good order of the end."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0", "1"], partition=0)
+        consumer = Consumer(bootstrap_servers="kafka-1", group_id="g", close_timeout=8.0)
+        async with anyio.create_task_group() as tasks:
+
+            async def commit() -> None:
+                with suppress(KafkaGroupError):
+                    await consumer.commit({TP: 1})
+
+            async with consumer:
+                await consumer.assign([TP])
+                assert [(await consumer.getone()).offset for _ in range(2)] == [0, 1]
+                kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+                tasks.start_soon(commit)
+                await anyio.sleep(1)
+                start = anyio.current_time()
+                await consumer.stop()
+                assert anyio.current_time() - start == pytest.approx(4)
+            tasks.cancel_scope.cancel()
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
+        "the last commit failed: the commits before this one were not answered within 4 s"
+    ]
+
+
+# ---------------------------------------------------------------- order
+
+
+async def test_commits_stay_in_order(network: Any) -> None:
+    """The first meets an error; were the second to overtake it, the offset would go back."""
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=2)
+        done: list[int] = []
+
+        async def commit(offset: int) -> None:
+            await group.commit(offset)
+            done.append(offset)
+            assert group.committed == offset
+
+        async with anyio.create_task_group() as tasks:
+            for offset in range(1, 6):
+                tasks.start_soon(commit, offset)
+                await anyio.sleep(0.001)
+        assert (done, group.committed) == ([1, 2, 3, 4, 5], 5)
+
+
+@pytest.mark.parametrize("before", [False, True])
+async def test_a_lost_answer_is_asked_for_again_and_stays_in_order(
+    network: Any, before: bool
+) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, Close(before=before))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(group.commit, 1)
+            await anyio.sleep(0.001)
+            tasks.start_soon(group.commit, 2)
+        assert (group.committed, group.count(OffsetCommitRequest)) == (2, 3)
+
+
+async def test_a_cancelled_commit_does_not_overtake_the_next(network: Any) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, Delay(2.0))
+        with anyio.move_on_after(1):
+            await group.commit(1)
+        await group.commit(2)
+        assert group.committed == 2
+
+
+async def test_a_coordinator_that_moves_is_followed(network: Any) -> None:
+    async with grouped(network, nodes=2) as group:
+        await group.commit(1)
+        there = group.kafka.coordinator("g")
+        group.kafka.kill(there)
+        await group.commit(2)
+        assert (group.committed, group.kafka.coordinator("g")) == (2, 3 - there)
+
+
+async def test_an_answer_that_leaves_a_partition_out_is_no_acknowledgement(network: Any) -> None:
+    async with grouped(network) as group:
+        await group.offsets._broker()
+        network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
+            {OffsetCommitRequest: lambda _: OffsetCommitResponse(topics=())}
+        )
+        await reconnect(network)
+        with pytest.raises(RemoteProtocolError, match="did not answer for t/0"):
+            await group.commit(7, timeout=0.01)
+
+
+# ---------------------------------------------------------------- reading
+
+FETCH_AGAIN = (
+    E.COORDINATOR_LOAD_IN_PROGRESS,
+    E.UNSTABLE_OFFSET_COMMIT,
+    E.NOT_COORDINATOR,
+    E.COORDINATOR_NOT_AVAILABLE,
+    E.REQUEST_TIMED_OUT,
+)
+
+
+@pytest.mark.parametrize("action", [*FETCH_AGAIN, Close(), Close(before=True), Swallow()], ids=str)
+async def test_a_failed_look_up_is_tried_again_and_never_passes_for_no_offset(
+    network: Any, action: Any
+) -> None:
+    async with grouped(network) as group:
+        await group.commit(7)
+        group.kafka.fail(OffsetFetchRequest, action, times=3)
+        assert await group.offsets.committed([TP]) == {TP: OffsetAndMetadata(7)}
+        assert group.count(OffsetFetchRequest) == 4
+
+
+@pytest.mark.parametrize("code", [E.GROUP_AUTHORIZATION_FAILED, E.UNKNOWN_SERVER_ERROR])
+async def test_a_look_up_that_nothing_here_can_mend(network: Any, code: ErrorCode) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetFetchRequest, code)
+        with pytest.raises(BrokerError) as caught:
+            await group.offsets.committed([TP])
+        assert caught.value.code == code
+
+
+@pytest.mark.parametrize("code", [E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS])
+async def test_the_coordinator_is_looked_for_until_it_is_found(
+    network: Any, code: ErrorCode
+) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(FindCoordinatorRequest, code, times=3)
+        assert await group.offsets.committed([TP]) == {TP: None}
+        assert group.count(FindCoordinatorRequest) == 4
+
+
+async def test_a_coordinator_that_may_not_be_looked_for(network: Any) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(FindCoordinatorRequest, E.GROUP_AUTHORIZATION_FAILED)
+        with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+            await group.offsets.committed([TP])
+
+
+def found(offset: int, metadata: str | None = "") -> OffsetFetchResponse:
+    part = OffsetFetchResponsePartitions(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, metadata=metadata
+    )
+    topic = OffsetFetchResponseTopics(name="t", partitions=(part,))
+    group = OffsetFetchResponseGroup(group_id="g", topics=(topic,))
+    return OffsetFetchResponse(groups=(group,))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (found(0), OffsetAndMetadata(0)),
+        (found(5, None), OffsetAndMetadata(5)),
+        (found(-1), None),
+        (found(-2), None),
+        (found(-(2**63)), None),
+    ],
+)
+async def test_any_negative_offset_is_none(
+    network: Any, answer: OffsetFetchResponse, expected: OffsetAndMetadata | None
+) -> None:
+    async with grouped(network) as group:
+        await group.offsets._broker()
+        network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
+            {OffsetFetchRequest: lambda _: answer}
+        )
+        await reconnect(network)
+        assert await group.offsets.committed([TP]) == {TP: expected}
+
+
+async def test_an_answer_that_leaves_a_partition_out_is_asked_for_again(network: Any) -> None:
+    answers = iter([OffsetFetchResponse(), OffsetFetchResponse(), found(3)])
+    coordinator = Coordinator(key="g", node_id=1, host="kafka-1", port=9092)
+    async with grouped(network) as group:
+        network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
+            {
+                FindCoordinatorRequest: lambda _: FindCoordinatorResponse(
+                    coordinators=(coordinator,)
+                ),
+                OffsetFetchRequest: lambda _: next(answers),
+            }
+        )
+        await reconnect(network)
+        assert await group.offsets.committed([TP]) == {TP: OffsetAndMetadata(3)}
+
+
+# ---------------------------------------------------------------- topics by id
+
+
+@asynccontextmanager
+async def knowing_t(network: Any) -> AsyncIterator[Group]:
+    async with grouped(network) as group:
+        group.offsets._cluster.topics.add("t")
+        await group.offsets._cluster.refresh()
+        yield group
+
+
+@pytest.mark.parametrize("known", [grouped, knowing_t])
+async def test_topics_go_by_id_where_metadata_is_kept_of_them(network: Any, known: Any) -> None:
+    async with known(network) as group:
+        await group.commit(7)
+        assert await group.offsets.committed([TP]) == {TP: OffsetAndMetadata(7)}
+        version = 10 if known is knowing_t else 9
+        for api in (OffsetCommitRequest, OffsetFetchRequest):
+            assert [seen.version for seen in group.kafka.requests(api)] == [version]
+
+
+async def test_what_was_read_of_a_topic_is_not_committed_to_one_made_anew(network: Any) -> None:
+    """By name it was, and the group would have begun in the middle of the new topic."""
+    async with knowing_t(network) as group:
+        group.kafka.delete_topic("t")
+        group.kafka.create_topic("t", 2)
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7, timeout=3)
+        assert caught.value.code == E.UNKNOWN_TOPIC_ID
+        assert group.committed is None
+
+
+async def test_nor_where_metadata_has_the_new_topic_and_the_position_is_of_the_old(
+    network: Any,
+) -> None:
+    """Between the two the commit went by the new topic's id, and was stored."""
+    async with knowing_t(network) as group:
+        cluster = group.offsets._cluster
+        group.owned.topic_id = cluster.metadata.topics["t"].topic_id
+        group.kafka.delete_topic("t")
+        group.kafka.create_topic("t", 2)
+        await cluster.refresh()
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7, timeout=3)
+        assert caught.value.code == E.UNKNOWN_TOPIC_ID
+        assert group.committed is None
+
+
+async def test_nor_where_metadata_has_no_topic_of_that_name(network: Any) -> None:
+    """The commit went by name, and was stored once there was a topic of the name again."""
+    async with knowing_t(network) as group:
+        cluster = group.offsets._cluster
+        group.owned.topic_id = cluster.metadata.topics["t"].topic_id
+        group.kafka.delete_topic("t")
+        await cluster.refresh()
+        group.kafka.create_topic("t", 2)
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7, timeout=3)
+        assert caught.value.code == E.UNKNOWN_TOPIC_ID
+        assert group.committed is None
+
+
+GONE = "committing topic 't' of group 'g': it was deleted, or recreated, after it was read"
+
+
+@pytest.mark.parametrize("way", ["deleted", "recreated", "deleted, by name", "deleted, by pattern"])
+async def test_a_commit_of_a_topic_that_is_gone_is_repeated_a_few_times(
+    network: Any, way: str
+) -> None:
+    """It was for as long as there was time: 30 s by default, also in a rebalance."""
+    async with knowing_t(network) as group:
+        cluster = group.offsets._cluster
+        if way != "deleted, by name":
+            group.owned.topic_id = cluster.metadata.topics["t"].topic_id
+        cluster.all_topics = way == "deleted, by pattern"
+        group.kafka.delete_topic("t")
+        if way == "recreated":
+            group.kafka.create_topic("t", 2)
+        if way == "deleted, by name":
+            await cluster.refresh()
+        began = anyio.current_time()
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7, timeout=30)
+        assert 0.5 < anyio.current_time() - began < 4
+        unknown = E.UNKNOWN_TOPIC_OR_PARTITION if "by name" in way else E.UNKNOWN_TOPIC_ID
+        assert caught.value == BrokerError(unknown, GONE)
+        assert group.count(OffsetCommitRequest) == 5
+
+
+@pytest.mark.parametrize("code", [E.UNKNOWN_TOPIC_ID, E.UNKNOWN_TOPIC_OR_PARTITION])
+async def test_a_commit_waits_for_a_coordinator_that_has_not_heard_of_the_topic(
+    network: Any, code: ErrorCode
+) -> None:
+    async with knowing_t(network) as group:
+        group.kafka.fail(OffsetCommitRequest, code, times=15)
+        await group.commit(7)
+        assert group.committed == 7
+
+
+async def test_a_commit_survives_metadata_that_loses_the_topic_for_moments(network: Any) -> None:
+    """A broker that lags behind the others answers for a topic that is new to it."""
+    async with knowing_t(network) as group:
+        commits = 0
+
+        def lose_and_find(_: object) -> bool:
+            nonlocal commits
+            commits += 1
+            if commits in (5, 10):
+                group.kafka.create_topic("t", 2)
+            elif commits == 6:
+                group.kafka.delete_topic("t")
+            return commits < 10
+
+        group.kafka.fail(
+            OffsetCommitRequest, E.UNKNOWN_TOPIC_OR_PARTITION, times=None, when=lose_and_find
+        )
+        group.kafka.delete_topic("t")
+        await group.offsets._cluster.refresh()
+        await group.commit(7)
+        assert (commits, group.committed) == (10, 7)
+
+
+async def test_a_commit_is_repeated_while_no_metadata_is_to_be_had(network: Any) -> None:
+    async with knowing_t(network) as group:
+        group.kafka.fail(OffsetCommitRequest, E.UNKNOWN_TOPIC_ID, times=3)
+        group.kafka.fail(MetadataRequest, Close(), times=3)
+        await group.commit(7)
+        assert group.committed == 7
+
+
+async def test_a_look_up_finds_the_topic_that_was_made_anew(network: Any) -> None:
+    async with knowing_t(network) as group:
+        group.kafka.delete_topic("t")
+        group.kafka.create_topic("t", 2)
+        assert await group.offsets.committed([TP]) == {TP: None}
+        assert [seen.version for seen in group.kafka.requests(OffsetFetchRequest)] == [10, 10]
+
+
+# ---------------------------------------------------------------- retries, and notes
+
+
+async def test_a_commit_is_tried_again_as_often_as_allowed_after_pauses_of_its_own(
+    network: Any,
+) -> None:
+    async with grouped(network) as group:
+        group.session.offsets = GroupOffsets(
+            group.offsets._cluster, "g", max_retries=2, backoff=2.0
+        )
+        group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+        start = anyio.current_time()
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7)
+        assert caught.value.code == E.COORDINATOR_LOAD_IN_PROGRESS
+        assert group.count(OffsetCommitRequest) == 3
+        # Two pauses of 2 s, give or take a fifth; they do not grow beyond the most of all others,
+        # or themselves if that is less.
+        assert 3.2 <= anyio.current_time() - start <= 4.8
+
+
+async def test_no_retry_at_all(network: Any) -> None:
+    async with grouped(network) as group:
+        group.session.offsets = GroupOffsets(group.offsets._cluster, "g", max_retries=0)
+        group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS)
+        with pytest.raises(BrokerError):
+            await group.commit(7)
+        assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
+
+
+async def test_a_note_goes_beside_offsets_without_metadata(network: Any) -> None:
+    async with grouped(network) as group:
+        other = TopicPartition("t", 1)
+        group.session.delivery.own([other])
+        given = {TP: OffsetAndMetadata(7, leader_epoch=3), other: OffsetAndMetadata(8, "mine")}
+        await group.session.commit(given, 5, note="by me")
+        assert group.kafka.committed_offsets("g") == {
+            TP: OffsetAndMetadata(7, "by me", 3),
+            other: OffsetAndMetadata(8, "mine"),
+        }
+
+
+async def test_a_note_that_is_too_long_is_left_out(network: Any) -> None:
+    async with grouped(network) as group:
+        group.owned.start_at(0)
+        group.owned.processed = 8
+        await group.session.commit_processed(5, note="x" * 5_000)
+        assert group.kafka.committed_offsets("g") == {TP: OffsetAndMetadata(8)}
+        assert group.count(OffsetCommitRequest) == 2
+
+
+async def test_metadata_of_the_applications_own_is_never_left_out(network: Any) -> None:
+    async with grouped(network) as group:
+        with pytest.raises(BrokerError) as caught:
+            await group.session.commit({TP: OffsetAndMetadata(7, "x" * 5_000)}, 5, note="by me")
+        assert caught.value.code == E.OFFSET_METADATA_TOO_LARGE
+        assert group.committed is None
+
+
+async def test_commits_are_measured(network: Any) -> None:
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetCommitRequest, Delay(0.5))
+        for offset in (7, 8):
+            await group.commit(offset)
+        measured = group.session.history.meters.read(anyio.current_time()).commit
+        assert (measured.maximum, measured.average) == (0.5, 0.25)

@@ -1,0 +1,92 @@
+"""What is said of an address where no broker answers, or not in this way: over real sockets, as the
+words are the system's."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+
+import anyio
+import pytest
+
+from kafkagroup import Consumer, ConsumerBusyError, IllegalStateError, KafkaGroupError, Security
+from kafkagroup.errors import ConnectionLostError, NoBrokersAvailableError
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.transport.broker import Broker
+from kafkagroup.transport.os_errors import reason
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    backend: str = request.param
+    return backend
+
+
+def closed_port() -> int:
+    """A port of this machine where nothing listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_refused_connection_says_so_and_names_the_address(host: str) -> None:
+    """It once said "All connection attempts failed", whatever the reason was."""
+    port = closed_port()
+    with pytest.raises(ConnectionLostError) as caught:
+        async with Broker.open(host, port):
+            raise AssertionError
+    assert str(caught.value) == f"{host}:{port}: Connection refused"
+    with pytest.raises(NoBrokersAvailableError) as none:
+        async with Consumer("t", bootstrap_servers=f"{host}:{port}"):
+            raise AssertionError
+    assert str(none.value) == f"no broker answered: {host}:{port}: Connection refused"
+
+
+def test_several_reasons_are_named_once_each() -> None:
+    """A name with an address of IPv6 and two of IPv4."""
+    failed = OSError("All connection attempts failed")
+    failed.__cause__ = ExceptionGroup(
+        "multiple connection attempts failed",
+        [
+            OSError(101, "Connect call failed ('2001:db8::1', 9092)"),
+            ConnectionRefusedError(111, "Connect call failed ('10.0.0.1', 9092)"),
+            ConnectionRefusedError(111, "Connect call failed ('10.0.0.2', 9092)"),
+        ],
+    )
+    assert reason(failed) == "Network is unreachable, Connection refused"
+    assert reason(socket.gaierror(-2, "Name or service not known")) == "Name or service not known"
+    assert reason(OSError("refused")) == "refused"
+
+
+async def test_tls_to_a_port_without_it() -> None:
+    """Kafka takes a ClientHello for a request that is far too large, and closes."""
+    with EmbeddedKafka({"t": 1}) as kafka:
+        host, port = kafka.bootstrap_servers.split(":")
+        consumer = Consumer("t", bootstrap_servers=kafka.bootstrap_servers, security=Security())
+        with pytest.raises(NoBrokersAvailableError) as caught:
+            async with consumer:
+                raise AssertionError
+    assert str(caught.value) == (
+        f"no broker answered: {host}:{port}: in the TLS handshake: closed by the broker; is this"
+        " the port of a TLS listener? One without TLS takes security=None, or a Security with"
+        ' security_protocol="SASL_PLAINTEXT"'
+    )
+
+
+async def test_two_tasks_that_read_at_once() -> None:
+    """The error is ours, and anyio's."""
+    with EmbeddedKafka({"t": 1}) as kafka:
+        async with Consumer("t", bootstrap_servers=kafka.bootstrap_servers) as consumer:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(consumer.getmany, 1, 30.0)
+                await anyio.wait_all_tasks_blocked()
+                with pytest.raises(ConsumerBusyError, match="another task is reading") as caught:
+                    await consumer.getone()
+                tasks.cancel_scope.cancel()
+    error = caught.value
+    for kind in (KafkaGroupError, IllegalStateError, anyio.BusyResourceError):
+        assert isinstance(error, kind)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -1,0 +1,374 @@
+"""Starting and stopping: three ways in, every way out, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio.abc import TaskGroup
+
+from kafkagroup import Consumer
+from kafkagroup.errors import IllegalStateError, NoBrokersAvailableError
+from kafkagroup.runtime.service import Service
+
+pytestmark = pytest.mark.anyio
+ASYNCIO_ONLY = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+
+
+class Thing(Service):
+    """Records what is done to it. Times in seconds."""
+
+    def __init__(
+        self,
+        *,
+        opening: float = 0.0,
+        closing: float = 0.0,
+        close_timeout: float = 5.0,
+        open_error: Exception | None = None,
+        close_error: Exception | None = None,
+    ) -> None:
+        super().__init__(close_timeout)
+        self.opening = opening
+        self.closing = closing
+        self.open_error = open_error
+        self.close_error = close_error
+        self.story: list[str] = []
+        self.crash: Exception | None = None
+        self.background: Any = anyio.sleep_forever
+
+    async def _open(self, tasks: TaskGroup) -> None:
+        self.story.append("opening")
+        self._spawn(tasks, self._work, "work")
+        await anyio.sleep(self.opening)
+        if self.open_error is not None:
+            raise self.open_error
+        self.story.append("open")
+
+    async def _work(self) -> None:
+        try:
+            await self.background()
+        finally:
+            self.story.append("work ended")
+
+    async def _close(self) -> None:
+        self.story.append("closing")
+        await anyio.sleep(self.closing)
+        if self.close_error is not None:
+            raise self.close_error
+        self.story.append("closed")
+
+    def _crashed(self, error: Exception) -> None:
+        self.crash = error
+
+
+WHOLE = ["opening", "open", "closing", "closed", "work ended"]
+
+
+@pytest.fixture(autouse=True)
+def no_task_left(anyio_backend: object) -> Any:
+    """What ran before a test is all that runs after it; each test calls this at its end."""
+
+    async def check(before: set[int]) -> None:
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        assert {t.id for t in anyio.get_running_tasks()} == before
+
+    return check
+
+
+def running() -> set[int]:
+    return {t.id for t in anyio.get_running_tasks()}
+
+
+# ---------------------------------------------------------------- three ways in
+
+
+async def test_async_with(no_task_left: Any) -> None:
+    before = running()
+    thing = Thing()
+    async with thing as entered:
+        assert entered is thing
+        assert thing.story == ["opening", "open"]
+    assert thing.story == WHOLE
+    await no_task_left(before)
+
+
+async def test_run_in_a_task_group_of_the_caller(no_task_left: Any) -> None:
+    before = running()
+    thing = Thing()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(thing.run)
+        assert thing.story == ["opening", "open"]
+        await thing.stop()
+        assert thing.story == WHOLE
+    await no_task_left(before)
+
+
+@ASYNCIO_ONLY
+async def test_start_and_stop_from_different_tasks(no_task_left: Any) -> None:
+    before = running()
+    thing = Thing()
+    await asyncio.create_task(thing.start())
+    assert thing.story == ["opening", "open"]
+    await asyncio.create_task(thing.stop())
+    assert thing.story == WHOLE
+    await no_task_left(before)
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_start_is_refused_on_trio() -> None:
+    thing = Thing()
+    with pytest.raises(IllegalStateError, match=r"nursery.start\(x.run\)"):
+        await thing.start()
+    assert thing.story == []
+    async with thing:
+        pass
+    assert thing.story == WHOLE
+
+
+def test_made_outside_of_an_event_loop() -> None:
+    thing = Thing()
+
+    async def use() -> None:
+        async with thing:
+            pass
+
+    asyncio.run(use())
+    assert thing.story == WHOLE
+
+
+# ---------------------------------------------------------------- out of order
+
+
+async def test_a_second_start_is_refused_and_harms_nobody(no_task_left: Any) -> None:
+    before = running()
+    thing = Thing()
+    async with thing:
+        with pytest.raises(IllegalStateError, match=r"^Thing was started already; make a new one$"):
+            async with thing:
+                raise AssertionError
+        with pytest.raises(IllegalStateError):
+            await thing.run()
+        assert thing.story == ["opening", "open"]
+    assert thing.story == WHOLE
+    with pytest.raises(IllegalStateError):
+        await thing.run()
+    assert thing.story == WHOLE
+    await no_task_left(before)
+
+
+@ASYNCIO_ONLY
+async def test_start_twice_then_stop(no_task_left: Any) -> None:
+    before = running()
+    thing = Thing(closing=0.01)
+    await thing.start()
+    with pytest.raises(IllegalStateError):
+        await thing.start()
+    await thing.stop()
+    assert thing.story == WHOLE
+    assert thing._host_task is not None
+    assert thing._host_task.done()
+    await no_task_left(before)
+
+
+async def test_stop_twice_and_at_the_same_time() -> None:
+    thing = Thing(closing=1)
+    async with thing:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(thing.stop)
+            tasks.start_soon(thing.stop)
+        assert thing.story == WHOLE
+        await thing.stop()
+    assert thing.story == WHOLE
+
+
+async def test_stopped_before_it_was_started_it_opens_nothing(no_task_left: Any) -> None:
+    before = running()
+    thing = Thing(opening=60)
+    await thing.stop()
+    assert thing.story == []
+    start = anyio.current_time()
+    async with thing:
+        pass
+    assert anyio.current_time() - start < 1
+    assert "open" not in thing.story
+    await no_task_left(before)
+
+
+async def test_stopped_while_it_opens() -> None:
+    thing = Thing(opening=60)
+    start = anyio.current_time()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(thing.run)
+        await anyio.sleep(1)
+        await thing.stop()
+    assert anyio.current_time() - start == pytest.approx(1)
+    assert thing.story == ["opening", "closing", "closed", "work ended"]
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("way", ["with", "run", "start"])
+async def test_a_failure_to_open_leaves_bare_and_closes(
+    way: str, anyio_backend_name: str, no_task_left: Any
+) -> None:
+    before = running()
+    thing = Thing(open_error=OSError("no"))
+    if way == "start" and anyio_backend_name == "trio":
+        pytest.skip("start() is for asyncio")
+    with pytest.raises(OSError, match=r"^no$"):
+        if way == "start":
+            await thing.start()
+        elif way == "run":
+            await thing.run()
+        else:
+            async with thing:
+                raise AssertionError
+    assert thing.story == ["opening", "closing", "closed", "work ended"]
+    await no_task_left(before)
+
+
+async def test_the_users_exception_leaves_bare_after_closing(no_task_left: Any) -> None:
+    before = running()
+    thing = Thing()
+    with pytest.raises(ValueError, match=r"^mine$"):
+        async with thing:
+            raise ValueError("mine")
+    assert thing.story == WHOLE
+    await no_task_left(before)
+
+
+async def test_a_failure_to_close_is_logged_and_replaces_nothing(
+    caplog: pytest.LogCaptureFixture, no_task_left: Any
+) -> None:
+    """The user's own exception must not be lost behind it, nor wrapped together with it."""
+    before = running()
+    thing = Thing(close_error=OSError("stuck"))
+    with pytest.raises(ValueError, match=r"^mine$"):
+        async with thing:
+            raise ValueError("mine")
+    async with Thing(close_error=OSError("stuck")):
+        pass
+    assert [r.getMessage() for r in caplog.records] == ["closing Thing failed"] * 2
+    await no_task_left(before)
+
+
+async def test_a_crash_in_the_background_reaches_the_user_not_the_task_group(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    thing = Thing()
+
+    async def crash() -> None:
+        async with anyio.create_task_group():
+            raise OSError("crash")
+
+    thing.background = crash
+    async with thing:
+        await anyio.sleep(1)
+        assert repr(thing.crash) == "OSError('crash')"
+    assert thing.story[-2:] == ["closing", "closed"]
+    assert [r.getMessage() for r in caplog.records] == ["work failed"]
+
+
+# ---------------------------------------------------------------- cancellation
+
+
+@pytest.mark.parametrize("way", ["with", "run", "start"])
+@pytest.mark.parametrize(("opening", "at"), [(60.0, 1.0), (60.0, 0.0), (0.0, 1.0)])
+async def test_cancelled_it_closes_in_good_order(
+    way: str, opening: float, at: float, anyio_backend_name: str, no_task_left: Any
+) -> None:
+    """Shielded: without that nobody could leave the group or commit any more."""
+    if way == "start" and (anyio_backend_name == "trio" or not opening):
+        pytest.skip("start() is for asyncio, and returns once open")
+    before = running()
+    thing = Thing(opening=opening, closing=2)
+    start = anyio.current_time()
+    with anyio.move_on_after(at) as scope:
+        if way == "with":
+            async with thing:
+                await anyio.sleep_forever()
+        elif way == "run":
+            await thing.run()
+        else:
+            await thing.start()
+    assert scope.cancelled_caught
+    if thing.story:
+        assert anyio.current_time() - start == pytest.approx(at + 2)
+        assert thing.story[-3:] == ["closing", "closed", "work ended"]
+    else:
+        assert (at, anyio.current_time() - start) == (0, pytest.approx(0))
+    await no_task_left(before)
+
+
+async def test_cancelled_it_closes_by_force_when_the_timeout_has_passed(
+    caplog: pytest.LogCaptureFixture, no_task_left: Any
+) -> None:
+    before = running()
+    thing = Thing(closing=60, close_timeout=3)
+    start = anyio.current_time()
+    with anyio.move_on_after(1):
+        async with thing:
+            await anyio.sleep_forever()
+    assert anyio.current_time() - start == pytest.approx(4)
+    assert thing.story == ["opening", "open", "closing", "work ended"]
+    assert [r.getMessage() for r in caplog.records] == ["closed by force after 3 s"]
+    await no_task_left(before)
+
+
+@ASYNCIO_ONLY
+async def test_a_host_that_is_cancelled_twice_still_waits_for_the_end(no_task_left: Any) -> None:
+    """asyncio.run cancels what is left at its end; the group must still be left."""
+    before = running()
+    thing = Thing(closing=0.05)
+    await thing.start()
+    assert thing._host_task is not None
+    thing._host_task.cancel()
+    await asyncio.sleep(0.01)
+    thing._host_task.cancel()
+    await asyncio.wait((thing._host_task,))
+    assert thing.story == WHOLE
+    await no_task_left(before)
+
+
+# ---------------------------------------------------------------- with sockets
+
+
+@pytest.mark.parametrize("how", ["body", "stop", "cancel", "error"])
+async def test_a_consumer_leaves_no_connection(network: Any, how: str, no_task_left: Any) -> None:
+    from kafkagroup.testing import EmbeddedKafka
+
+    before = running()
+    async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        consumer = Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g")
+        with anyio.move_on_after(5):
+            try:
+                async with consumer:
+                    with anyio.move_on_after(2):
+                        await consumer.getone()
+                    assert network.open == 3
+                    if how == "stop":
+                        await consumer.stop()
+                    elif how == "error":
+                        raise ValueError
+                    elif how == "cancel":
+                        await anyio.sleep_forever()
+            except ValueError:
+                assert how == "error"
+        assert network.open == 0
+        assert kafka.group_state("g") == "Empty"
+    await no_task_left(before)
+
+
+async def test_a_consumer_that_finds_no_broker(network: Any, no_task_left: Any) -> None:
+    before = running()
+    async with network:
+        with pytest.raises(NoBrokersAvailableError, match="kafka-1:9092: refused"):
+            async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g"):
+                raise AssertionError
+    await no_task_left(before)

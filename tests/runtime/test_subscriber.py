@@ -1,0 +1,392 @@
+"""What a group member's application sees at the end of a generation, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from kafkagroup import Consumer
+from kafkagroup._values import evolve
+from kafkagroup.assign import GroupSpec, cooperative_sticky_assignor, range_assignor
+from kafkagroup.errors import ErrorCode
+from kafkagroup.runtime import subscriber
+from kafkagroup.testing.embedded import EmbeddedKafka, Swallow
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest
+
+pytestmark = pytest.mark.anyio
+
+End = Callable[[EmbeddedKafka, Consumer], Awaitable[None]]
+
+
+def told_by_a_heartbeat(code: ErrorCode) -> End:
+    async def end(kafka: EmbeddedKafka, _: Consumer) -> None:
+        kafka.fail(HeartbeatRequest, code)
+
+    return end
+
+
+async def another_subscription(_: EmbeddedKafka, consumer: Consumer) -> None:
+    await consumer.subscribe("u")
+
+
+@pytest.mark.parametrize(
+    ("assignors", "end", "told"),
+    [
+        (None, told_by_a_heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), "revoked"),
+        (None, told_by_a_heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), "lost"),
+        ([cooperative_sticky_assignor], another_subscription, "revoked"),
+        ([cooperative_sticky_assignor], told_by_a_heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), "lost"),
+    ],
+    ids=["eager", "eager-lost", "cooperative", "cooperative-lost"],
+)
+async def test_what_goes_is_handed_out_no_more_even_while_a_callback_runs(
+    network: Any, assignors: Any, end: End, told: str
+) -> None:
+    """Callbacks wait for each other: until `revoked` has its turn the next owner may be at work on
+    the same records."""
+    tp = TopicPartition("t", 0)
+    story: list[str] = []
+    taken: list[int] = []
+
+    async def assigned(partitions: object) -> None:
+        if not story:
+            consumer.seek(tp, 0)
+            story.append("assigning")
+            await anyio.sleep(10)
+            story.append("assigned")
+
+    consumer = Consumer(
+        "t",
+        bootstrap_servers="kafka-1",
+        group_id="g",
+        assignors=assignors,
+        heartbeat_interval_ms=50,
+        on_partitions_assigned=assigned,
+        on_partitions_revoked=lambda _: story.append("revoked"),
+        on_partitions_lost=lambda _: story.append("lost"),
+    )
+
+    async def read() -> None:
+        async for record in consumer:
+            taken.append(record.offset)
+            await anyio.sleep(0.01)
+
+    async with network, EmbeddedKafka({"t": 1, "u": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", [f"{n}" for n in range(2_000)], partition=0)
+        with anyio.fail_after(60):
+            async with consumer, anyio.create_task_group() as tasks:
+                tasks.start_soon(read)
+                await anyio.sleep(2)
+                assert (story, consumer.assignment()) == (["assigning"], {tp})
+                assert len(taken) > 100
+                await end(kafka, consumer)
+                await anyio.sleep(0.1)
+                before, assigned_then = len(taken), consumer.assignment()
+                await anyio.sleep(5)
+                assert (story, len(taken) - before, assigned_then) == (["assigning"], 0, set())
+                await anyio.sleep(5)
+                assert story[:3] == ["assigning", "assigned", told]
+                await consumer.stop()
+
+
+@pytest.mark.parametrize(
+    ("assignors", "end"),
+    [
+        (None, told_by_a_heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)),
+        ([cooperative_sticky_assignor], another_subscription),
+    ],
+    ids=["eager", "cooperative"],
+)
+@pytest.mark.parametrize("auto_commit", [True, False], ids=["auto-commit", "own-commit"])
+async def test_the_last_commit_is_not_waited_for_by_who_is_no_member_any_more(
+    network: Any, assignors: Any, end: End, auto_commit: bool
+) -> None:
+    """Over a connection that is dead nobody refuses it, and the member came again only when its
+    time was up."""
+    story: list[str] = []
+    consumer = Consumer(
+        "t",
+        bootstrap_servers="kafka-1",
+        group_id="g",
+        assignors=assignors,
+        heartbeat_interval_ms=50,
+        auto_offset_reset="earliest",
+        enable_auto_commit=auto_commit,
+        on_partitions_assigned=lambda _: story.append("assigned"),
+        on_partitions_revoked=lambda _: story.append("revoked"),
+        on_partitions_lost=lambda _: story.append("lost"),
+    )
+    async with network, EmbeddedKafka({"t": 1, "u": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["x", "y"], partition=0)
+        with anyio.fail_after(60):
+            async with consumer, anyio.create_task_group() as tasks:
+                await anext(consumer)
+                await anyio.sleep(2)
+                dead = kafka.fail(OffsetCommitRequest, Swallow(), times=None)
+                await anext(consumer)
+                if not auto_commit:
+                    tasks.start_soon(consumer.commit)
+                tasks.start_soon(anext, consumer)
+                await end(kafka, consumer)
+                await anyio.sleep(1)
+                assert story == ["assigned"]
+                kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+                await anyio.sleep(1)
+                assert story == ["assigned", "lost"]
+                dead.stop()
+                tasks.cancel_scope.cancel()
+            assert consumer.assignment() == frozenset()
+
+
+async def test_what_is_unsubscribed_while_a_join_is_tried_again_is_let_go_of_before_it_is_anothers(
+    network: Any,
+) -> None:
+    """Its claims came beside a subscription without the topic, and counted for nothing: another
+    was given what it had not let go of."""
+    story: list[tuple[str, str]] = []
+
+    def member(name: str) -> Consumer:
+        def note(what: str) -> Callable[[Any], None]:
+            return lambda tps: story.extend(
+                (name, f"{what} {tp.topic}/{tp.partition}") for tp in tps
+            )
+
+        return Consumer(
+            "t",
+            "u",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            client_id=name,
+            assignors=[cooperative_sticky_assignor],
+            heartbeat_interval_ms=50,
+            on_partitions_assigned=note("gains"),
+            on_partitions_revoked=note("lets go of"),
+        )
+
+    first, second = member("first"), member("second")
+    async with network, EmbeddedKafka({"t": 1, "u": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(60):
+            async with first, anyio.create_task_group() as tasks:
+                tasks.start_soon(anext, first)
+                while len(first.assignment()) < 2:
+                    await anyio.sleep(0.1)
+                mine = kafka.fail(
+                    JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None
+                )
+                kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
+                await anyio.sleep(0.5)
+                await first.subscribe("t")
+                await anyio.sleep(0.5)
+                mine.stop()
+                async with second:
+                    tasks.start_soon(anext, second)
+                    while second.assignment() != {TopicPartition("u", 0)}:
+                        await anyio.sleep(0.1)
+                    tasks.cancel_scope.cancel()
+    assert story.index(("first", "lets go of u/0")) < story.index(("second", "gains u/0"))
+
+
+async def test_who_closes_is_told_of_the_revocation_though_no_commit_is_answered(
+    network: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last commit had half of what a rebalance may take, and closing was over before."""
+    story: list[str] = []
+    consumer = Consumer(
+        "t",
+        bootstrap_servers="kafka-1",
+        group_id="g",
+        rebalance_timeout_ms=60_000,
+        auto_offset_reset="earliest",
+        on_partitions_revoked=lambda _: story.append("revoked"),
+    )
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["x"], partition=0)
+        with anyio.fail_after(60):
+            async with consumer:
+                await anext(consumer)
+                kafka.fail(OffsetCommitRequest, Swallow(), times=None)
+                before = anyio.current_time()
+                await consumer.stop()
+                assert anyio.current_time() - before < 10
+    assert story == ["revoked"]
+    assert "closed by force" not in caplog.text
+
+
+async def test_what_a_static_member_let_go_of_is_given_away_though_it_was_away_then(
+    network: Any,
+) -> None:
+    """Its application was stuck when it should have rejoined; when it came back it was given its
+    old place without a rebalance, and what it had let go of was nobody's for ever."""
+
+    def member(**options: Any) -> Consumer:
+        return Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            assignors=[cooperative_sticky_assignor],
+            session_timeout_ms=6_000,
+            rebalance_timeout_ms=4_000,
+            max_poll_interval_ms=3_000,
+            **options,
+        )
+
+    stuck, other = member(group_instance_id="a", auto_offset_reset="earliest"), member()
+    async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        for partition in (0, 1):
+            kafka.produce("t", ["x"], partition=partition)
+        with anyio.fail_after(60):
+            async with stuck:
+                while len(stuck.assignment()) < 2:
+                    await anyio.sleep(0.1)
+                taken = {tp for _ in (0, 1) for tp in await stuck.getmany(1, timeout=5)}
+                assert len(taken) > 0
+                async with other, anyio.create_task_group() as tasks:
+                    tasks.start_soon(anext, other)
+                    await anyio.sleep(5)
+                    tasks.start_soon(anext, stuck)
+                    await anyio.sleep(3)
+                    owned = sorted(stuck.assignment() | other.assignment())
+                    tasks.cancel_scope.cancel()
+    assert owned == [TopicPartition("t", 0), TopicPartition("t", 1)]
+
+
+async def test_line_15_a_static_member_that_comes_back_for_other_topics_gets_those(
+    network: Any,
+) -> None:
+    """The coordinator gave it its old share without a rebalance, and again each time that it
+    rejoined in the same words: it read nothing for ever."""
+
+    def member(topic: str, instance: str) -> Consumer:
+        return Consumer(
+            topic,
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            group_instance_id=instance,
+            session_timeout_ms=6_000,
+        )
+
+    async with network, EmbeddedKafka({"t": 2, "u": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(60):
+            async with member("t", "leader"):
+                async with member("t", "a") as before:
+                    await before.wait_assignment()
+                async with member("u", "a") as after:
+                    while not after.assignment():
+                        await anyio.sleep(0.1)
+                    assert {tp.topic for tp in after.assignment()} == {"u"}
+
+
+def own_assignor(spec: GroupSpec) -> Any:
+    """An assignor of the application's own."""
+    return range_assignor(spec)
+
+
+@pytest.mark.parametrize(
+    ("assignor", "in_thread"),
+    [
+        (range_assignor, ["_subscriptions", "_spec", "range_assignor", "_encoded"]),
+        (own_assignor, ["_subscriptions"]),
+    ],
+    ids=["range", "own"],
+)
+@pytest.mark.parametrize("size", ["large", "small"])
+async def test_a_thread_does_the_work_of_a_large_groups_leader(
+    network: Any, monkeypatch: pytest.MonkeyPatch, assignor: Any, in_thread: list[str], size: str
+) -> None:
+    """900 members once held the leader's loop for two seconds; an application's own assignor is
+    not called in a thread. Whoever is assigned much reads it in one too."""
+    done: list[str] = []
+
+    async def run_sync(work: Any, **_: object) -> object:
+        done.append(work.func.__name__)
+        return work()
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    if size == "large":
+        monkeypatch.setattr(subscriber, "_LARGE_GROUP", 0)
+    async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with Consumer(
+            "t", bootstrap_servers="kafka-1", group_id="g", assignors=[assignor]
+        ) as consumer:
+            assert len(await consumer.wait_assignment()) == 2
+    assert done == ([*in_thread, "decode_assignment"] if size == "large" else [])
+
+
+async def test_members_that_subscribe_to_the_same_topics_share_one_set_of_them(
+    network: Any,
+) -> None:
+    """900 members of 900 topics were 800,000 names that the collector looked through, and stopped
+    the loop meanwhile for 80 ms."""
+    specs: list[GroupSpec] = []
+
+    def seeing(spec: GroupSpec) -> Any:
+        specs.append(spec)
+        return range_assignor(spec)
+
+    async with network, EmbeddedKafka({"t": 2, "u": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        options = {"bootstrap_servers": "kafka-1", "group_id": "g", "assignors": [seeing]}
+        with anyio.fail_after(60):
+            async with (
+                Consumer("t", "u", **options),
+                Consumer("t", "u", **options),
+                Consumer("t", **options),
+            ):
+                while not specs or len(specs[-1].members) < 3:
+                    await anyio.sleep(0.1)
+    topics = [member.topics for member in specs[-1].members.values()]
+    assert sorted(map(sorted, topics)) == [["t"], ["t", "u"], ["t", "u"]]
+    assert len(set(map(id, topics))) == 2
+
+
+async def test_racks_that_move_back_while_a_thread_compares_them_are_no_reason_to_rejoin(
+    network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joins: list[JoinGroupRequest] = []
+    during: list[Callable[[], Awaitable[None]]] = []
+
+    async def run_sync(work: Any, **_: object) -> object:
+        result = work()
+        if work.func is subscriber._racks_now and during:
+            await during.pop()()
+        return result
+
+    def note(request: JoinGroupRequest) -> bool:
+        joins.append(request)
+        return False
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    monkeypatch.setattr(subscriber, "_LARGE_GROUP", 0)
+    async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.fail(JoinGroupRequest, Swallow(), times=None, when=note)
+        async with Consumer(
+            "t", bootstrap_servers="kafka-1", group_id="g", client_rack="a"
+        ) as consumer:
+            assert len(await consumer.wait_assignment()) == 2
+            await anyio.sleep(1)
+            cluster, before = consumer._engine._cluster, len(joins)
+
+            async def move(rack: str) -> None:
+                await cluster.take(evolve(cluster.metadata, racks={1: rack}))
+
+            await move("a")
+            await anyio.sleep(5)
+            assert len(joins) == before + 1
+            during.append(lambda: move("a"))
+            await move("b")
+            await anyio.sleep(5)
+            assert (during, len(joins)) == ([], before + 1)

@@ -1,0 +1,563 @@
+"""Heartbeats in a thread of their own, while the application's loop stands still.
+
+Threads and sockets are real, so time is: sessions are as short as the machine allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from kafkagroup import (
+    BrokerError,
+    CommitFailedError,
+    Consumer,
+    CoordinatorFound,
+    GroupLeft,
+    GroupMember,
+    GroupProtocol,
+    Rebalanced,
+    RebalanceStarted,
+    TopicPartition,
+)
+from kafkagroup.assign import GroupSpec
+from kafkagroup.assign.spec import named
+from kafkagroup.errors import ErrorCode
+from kafkagroup.member.state import Config, Member
+from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.runtime.driver import Offer
+from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.threaded import ThreadedDriver
+from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.options import ClientOptions
+from kafkagroup.types import Assignment
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest
+
+pytestmark = pytest.mark.anyio
+
+SESSION = 1.0
+NAME = "kafkagroup heartbeats"
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    settings = BrokerSettings(
+        group_min_session_timeout=0.1,
+        group_consumer_session_timeout=SESSION,
+        group_consumer_heartbeat_interval=0.05,
+    )
+    with EmbeddedKafka({"t": 2}, settings=settings) as broker:
+        for partition in range(2):
+            broker.produce("t", [f"{n}" for n in range(100)], partition=partition)
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert threads() == 0
+
+
+def threads() -> int:
+    return sum(thread.name == NAME for thread in threading.enumerate())
+
+
+class Told:
+    """A consumer, and what it was told."""
+
+    def __init__(self, kafka: EmbeddedKafka, **options: Any) -> None:
+        self.story: list[str] = []
+        self.consumer = Consumer(
+            "t",
+            group_id="g",
+            **{
+                "bootstrap_servers": kafka.bootstrap_servers,
+                "on_partitions_assigned": lambda _: self.story.append("assigned"),
+                "on_partitions_revoked": lambda _: self.story.append("revoked"),
+                "on_partitions_lost": lambda _: self.story.append("lost"),
+                "heartbeat_thread": True,
+                "session_timeout_ms": int(SESSION * 1000),
+                "heartbeat_interval_ms": 50,
+                **options,
+            },
+        )
+
+    def generation(self) -> int:
+        return self.consumer.group_metadata().generation_id
+
+
+def block(seconds: float) -> None:
+    """Do what an application should not."""
+    time.sleep(seconds)
+
+
+async def until(condition: Any) -> None:
+    with anyio.fail_after(20):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+def until_blocking(condition: Any) -> None:
+    """As `until`, with the loop blocked."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+async def test_a_blocked_loop_costs_no_membership(kafka: EmbeddedKafka, threaded: bool) -> None:
+    told = Told(kafka, heartbeat_thread=threaded)
+    async with told.consumer as consumer:
+        first = await consumer.getone()
+        before = told.generation()
+        block(2 * SESSION)
+        second = await consumer.getone()
+        await consumer.commit()
+        joins = len(kafka.requests(JoinGroupRequest))
+        if threaded:
+            assert (told.story, told.generation()) == (["assigned"], before)
+            assert (second.partition, second.offset) == (first.partition, 1)
+        else:
+            await until(lambda: told.generation() > before)
+            assert told.story == ["assigned", "lost", "assigned"]
+    assert joins == len(kafka.requests(JoinGroupRequest)) or not threaded
+    assert told.story[-1] == "revoked"
+    assert len(kafka.requests(LeaveGroupRequest)) == 1
+
+
+async def test_a_loop_blocked_past_max_poll_leaves_at_once_and_comes_back(
+    kafka: EmbeddedKafka,
+) -> None:
+    told = Told(kafka, max_poll_interval_ms=300, session_timeout_ms=30_000)
+    async with told.consumer as consumer:
+        await consumer.getone()
+        until_blocking(lambda: kafka.group_state("g") == "Empty")
+        assert len(kafka.requests(LeaveGroupRequest)) == 1
+        assert told.story == ["assigned"]
+        with anyio.fail_after(20):
+            await consumer.getone()
+        assert told.story == ["assigned", "lost", "assigned"]
+    assert len(kafka.requests(LeaveGroupRequest)) == 2
+
+
+async def test_waiting_in_the_client_does_not_excuse_a_blocked_loop(kafka: EmbeddedKafka) -> None:
+    told = Told(kafka, max_poll_interval_ms=1_500, auto_offset_reset="latest")
+
+    async def read() -> None:
+        async for record in told.consumer:
+            raise AssertionError(record)
+
+    async with told.consumer as consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await until(lambda: told.story == ["assigned"])
+        await consumer.seek_to_end()
+        await anyio.sleep(2)  # that long it may wait
+        assert (told.story, len(kafka.requests(LeaveGroupRequest))) == (["assigned"], 0)
+        until_blocking(lambda: kafka.group_state("g") == "Empty")
+        await until(lambda: told.story == ["assigned", "lost", "assigned"])
+        await consumer.stop()
+
+
+async def test_a_revocation_waits_for_a_blocked_loop_and_heartbeats_do_not(
+    kafka: EmbeddedKafka,
+) -> None:
+    told = Told(kafka)
+    async with told.consumer as consumer:
+        await consumer.getone()
+        await consumer.getone()
+        kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
+        beats = len(kafka.requests(HeartbeatRequest))
+        joins = len(kafka.requests(JoinGroupRequest))
+        until_blocking(lambda: len(kafka.requests(HeartbeatRequest)) > beats + 10)
+        assert (told.story, len(kafka.requests(JoinGroupRequest))) == (["assigned"], joins)
+        assert sum(kafka.committed("g", "t").values()) == 0
+        await until(lambda: not consumer.assignment())
+        assert told.story == ["assigned"]
+        with anyio.fail_after(20):
+            await consumer.getone()
+        assert told.story == ["assigned", "revoked", "assigned"]
+        assert sum(kafka.committed("g", "t").values()) == 2
+
+
+async def test_what_is_lost_before_the_loop_runs_again_is_not_revoked(
+    kafka: EmbeddedKafka,
+) -> None:
+    """behaviours, line 22: a commit would be refused; it once took the member out for longer."""
+    told = Told(kafka)
+    async with told.consumer as consumer:
+        await consumer.getone()
+        beats = len(kafka.requests(HeartbeatRequest))
+        kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
+        until_blocking(lambda: len(kafka.requests(HeartbeatRequest)) > beats + 3)
+        kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+        until_blocking(lambda: not consumer_owns(consumer))
+        assert told.story == ["assigned"]
+        await until(lambda: len(told.story) == 3)
+        assert told.story == ["assigned", "lost", "assigned"]
+
+
+def consumer_owns(consumer: Consumer) -> bool:
+    """Whether it would hand out a record, were its loop to run."""
+    driver = consumer._session.driver
+    return driver is not None and driver.owning_until > 0
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("how", ["away", "unknown"])
+@pytest.mark.parametrize("threaded", [True, False])
+async def test_a_commit_right_after_the_loop_was_blocked_reports_what_was_lost(
+    kafka: EmbeddedKafka, protocol: str, how: str, threaded: bool
+) -> None:
+    """The thread knows of the loss, the application's loop has not run since; without a thread
+    nobody knows but the coordinator."""
+    options: dict[str, Any] = {"heartbeat_thread": threaded, "group_protocol": protocol}
+    if how == "away" and threaded:
+        options["max_poll_interval_ms"] = 300
+    told = Told(kafka, **options)
+    async with told.consumer as consumer:
+        record = await consumer.getone()
+        if how == "unknown":
+            kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+            kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+            if threaded:
+                until_blocking(lambda: not consumer_owns(consumer))
+            else:
+                kafka.fail(OffsetCommitRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+        else:
+            until_blocking(lambda: kafka.group_state("g") == "Empty")
+        assert told.story == ["assigned"]
+        with anyio.fail_after(20), pytest.raises(CommitFailedError) as caught:
+            await consumer.commit()
+        assert told.story[:2] == ["assigned", "lost"]
+        assert caught.value.partitions == (TopicPartition("t", record.partition),)
+        with anyio.fail_after(20):
+            await consumer.getone()
+            await consumer.commit()
+        assert 1 in kafka.committed("g", "t").values()
+
+
+async def test_a_callback_that_blocks_the_loop_while_closing_costs_nothing(
+    kafka: EmbeddedKafka,
+) -> None:
+    told = Told(kafka, on_partitions_revoked=lambda _: block(2 * SESSION))
+    async with told.consumer as consumer:
+        await consumer.getone()
+        await consumer.getone()
+    assert sum(kafka.committed("g", "t").values()) == 1
+    assert len(kafka.requests(LeaveGroupRequest)) == 1
+
+
+async def test_what_is_given_back_while_the_loop_is_blocked_is_handed_out_no_more(
+    kafka: EmbeddedKafka,
+) -> None:
+    told = Told(kafka)
+    async with told.consumer as consumer:
+        await consumer.getone()
+        kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+        kafka.fail(JoinGroupRequest, Delay(0.5))
+        until_blocking(lambda: not consumer_owns(consumer))
+        with anyio.move_on_after(0.2) as scope:
+            await consumer.getone()
+        assert scope.cancelled_caught
+        assert told.story == ["assigned", "lost"]
+
+
+async def test_a_cancelled_consumer_leaves_and_its_thread_ends(kafka: EmbeddedKafka) -> None:
+    with anyio.CancelScope() as scope:
+        async with Told(kafka).consumer as consumer:
+            await consumer.getone()
+            assert threads() == 1
+            scope.cancel()
+            await consumer.getone()
+    assert threads() == 0
+    assert len(kafka.requests(LeaveGroupRequest)) == 1
+
+
+async def test_closing_keeps_its_deadline_with_a_coordinator_that_is_silent(
+    kafka: EmbeddedKafka,
+) -> None:
+    async with Told(kafka, close_timeout=0.3).consumer as consumer:
+        await consumer.getone()
+        kafka.fail(LeaveGroupRequest, Swallow(), times=None)
+        began = anyio.current_time()
+    assert threads() == 0
+    assert anyio.current_time() - began < 10  # the request itself waits for 30 s
+
+
+async def test_a_consumer_may_be_stopped_before_its_thread_is_up(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka.fail(FindCoordinatorRequest, Swallow(), times=None)
+    async with Told(kafka).consumer as consumer:
+        await consumer.stop()
+    assert threads() == 0
+    assert "closed by force" not in caplog.text
+
+
+async def test_a_member_that_is_refused_fails_and_its_thread_ends(kafka: EmbeddedKafka) -> None:
+    kafka.fail(SyncGroupRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    async with Told(kafka).consumer as consumer:
+        with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"), anyio.fail_after(20):
+            await consumer.getone()
+        await until(lambda: threads() == 0)
+
+
+async def test_an_assignor_that_raises_fails_the_member(kafka: EmbeddedKafka) -> None:
+    @named("broken")
+    def broken(spec: GroupSpec) -> Assignment:
+        raise LookupError("no such thing")
+
+    async with Told(kafka, assignors=[broken]).consumer as consumer:
+        with pytest.raises(LookupError, match="no such thing"), anyio.fail_after(20):
+            await consumer.getone()
+        await until(lambda: threads() == 0)
+
+
+async def test_unsubscribing_and_subscribing_again_takes_a_new_thread(
+    kafka: EmbeddedKafka,
+) -> None:
+    told = Told(kafka)
+    async with told.consumer as consumer:
+        await consumer.getone()
+        await consumer.unsubscribe()
+        assert (threads(), told.story) == (0, ["assigned", "revoked"])
+        await consumer.subscribe("t")
+        await consumer.getone()
+        assert (threads(), told.story) == (1, ["assigned", "revoked", "assigned"])
+
+
+class Clumsy:
+    """An application with a bug."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def _stumble(self, where: str) -> None:
+        if where == self.where:
+            raise ZeroDivisionError(where)
+
+    def ending(self, *, lost: bool) -> None:
+        self._stumble("ending")
+
+    def alive(self) -> None:
+        self._stumble("alive")
+
+    def failed(self, error: Exception) -> None:
+        self._stumble("failed")
+
+    def poll_due(self, ran: float) -> float:
+        self._stumble("poll_due")
+        return float("inf")
+
+    async def revoke(self, deadline: float) -> Offer | None:
+        self._stumble("revoke")
+        return None
+
+    async def lose(self, reason: str) -> Offer | None:
+        return None
+
+    async def assign(self, generation: GenerationInfo) -> None:
+        self._stumble("assign")
+
+    async def compute(self, work: Compute) -> dict[str, bytes]:
+        return dict.fromkeys(work.members, b"")
+
+
+@pytest.mark.parametrize("where", ["ending", "alive", "poll_due", "revoke", "assign"])
+async def test_a_bug_on_either_side_of_the_border_ends_the_membership(
+    kafka: EmbeddedKafka, where: str
+) -> None:
+    """Raised in a callback of its loop, it would reach nobody, or take all of trio with it."""
+    config = Config(group_id="g", protocol_type="x", heartbeat_interval=0.05, session_timeout=6)
+    host, port = kafka.bootstrap_servers.split(":")
+    async with anyio.create_task_group() as tasks:
+        cluster = Cluster(((host, int(port)),), ClientOptions(), tasks)
+        driver = ThreadedDriver(
+            cluster,
+            Member(config=config, protocols=(("p", b""),)),
+            Clumsy(where),
+            LoopLag("g", 6.0, threaded=True),
+        )
+        kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
+        with pytest.raises((ZeroDivisionError, ExceptionGroup)) as raised, anyio.fail_after(20):
+            await driver.run()
+        error: BaseException = raised.value
+        while isinstance(error, BaseExceptionGroup):
+            (error,) = error.exceptions
+        assert repr(error) == f"ZeroDivisionError('{where}')"
+        assert (driver.out.is_set(), threads()) == (True, 0)
+        tasks.cancel_scope.cancel()
+
+
+def split(members: Mapping[str, bytes]) -> dict[str, bytes]:
+    return dict.fromkeys(members, b"work")
+
+
+async def test_work_of_a_group_of_any_type_outlasts_a_blocked_loop(kafka: EmbeddedKafka) -> None:
+    async with GroupMember(
+        "g",
+        GroupProtocol("workers", "split", b"", split),
+        bootstrap_servers=kafka.bootstrap_servers,
+        session_timeout_ms=int(SESSION * 1000),
+        heartbeat_interval_ms=50,
+        heartbeat_thread=True,
+    ) as member:
+        generation = await anext(member)
+        with generation.scope() as scope:
+            block(2 * SESSION)
+            await anyio.sleep(0.2)
+        assert not scope.cancel_called
+        assert not generation.over.is_set()
+        assert 0 < generation.owning_until - anyio.current_time() <= SESSION
+        assert member.loop_lag > SESSION
+    assert len(kafka.requests(LeaveGroupRequest)) == 1
+
+
+async def test_a_group_does_not_wait_for_ever_for_a_loop_that_is_blocked_for_good(
+    kafka: EmbeddedKafka,
+) -> None:
+    async with GroupMember(
+        "g",
+        GroupProtocol("workers", "split", b"", split),
+        bootstrap_servers=kafka.bootstrap_servers,
+        heartbeat_interval_ms=50,
+        rebalance_timeout_ms=300,
+        heartbeat_thread=True,
+    ) as member:
+        first = await anext(member)
+        await anyio.sleep(0.5)
+        assert not first.over.is_set()
+        until_blocking(lambda: kafka.group_state("g") == "Empty")
+        with anyio.fail_after(20):
+            second = await anext(member)
+        assert first.over.is_set()
+        assert second.assignment == b"work"
+
+
+async def test_a_coordinator_out_of_reach_ends_the_work_in_time(kafka: EmbeddedKafka) -> None:
+    """Its scopes have no deadline where heartbeats have a thread."""
+    async with GroupMember(
+        "g",
+        GroupProtocol("workers", "split", b"", split),
+        bootstrap_servers=kafka.bootstrap_servers,
+        session_timeout_ms=int(SESSION * 1000),
+        heartbeat_interval_ms=50,
+        heartbeat_thread=True,
+    ) as member:
+        generation = await anext(member)
+        kafka.fail(HeartbeatRequest, Swallow(), times=None)
+        with anyio.fail_after(20), generation.scope() as scope:
+            await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        assert anyio.current_time() >= generation.owning_until
+
+
+async def test_lag_is_measured_and_told_of(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told(kafka)
+    async with told.consumer as consumer:
+        await consumer.getone()
+        await anyio.lowlevel.checkpoint()
+        with caplog.at_level(logging.WARNING, "kafkagroup"):
+            until_blocking(lambda: consumer.loop_lag > SESSION)
+            assert caplog.messages == []
+            await until(lambda: caplog.messages)
+            block(SESSION)
+            await anyio.sleep(0.1)
+        (message,) = caplog.messages
+        assert message.startswith("group g: the event loop was late by ")
+        assert message.endswith(
+            " s, and rebalances waited: let what blocks run in a thread, as by"
+            " anyio.to_thread.run_sync"
+        )
+
+
+async def test_lag_without_a_thread_is_that_of_the_heartbeats(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told(kafka, heartbeat_thread=False)
+    async with told.consumer as consumer:
+        await consumer.getone()
+        with caplog.at_level(logging.WARNING, "kafkagroup.runtime.lag"):
+            block(SESSION)
+            await until(lambda: caplog.messages)
+        assert SESSION / 2 < consumer.loop_lag < 20
+        assert caplog.messages[0].endswith(
+            " s, and heartbeats waited: let what blocks run in a thread, as by"
+            " anyio.to_thread.run_sync, or set heartbeat_thread=True"
+        )
+
+
+async def test_a_coordinator_that_moves_while_the_loop_is_blocked_is_found(
+    anyio_backend: str,
+) -> None:
+    """By the addresses that the application has learned: the bootstrap address is gone."""
+    settings = BrokerSettings(group_min_session_timeout=0.1)
+    with EmbeddedKafka({"t": 2}, nodes=2, settings=settings) as kafka:
+        kafka.move_coordinator("g", 1)
+        for partition in range(2):
+            kafka.move_leader("t", partition, 2)
+            kafka.produce("t", ["0", "1", "2"], partition=partition)
+        told = Told(kafka, bootstrap_servers=kafka.address(1))
+        async with told.consumer as consumer:
+            await consumer.getone()
+            before = told.generation()
+            kafka.move_coordinator("g", 2)
+            kafka.kill(1)
+            until_blocking(
+                lambda: sum(seen.node_id == 2 for seen in kafka.requests(HeartbeatRequest)) > 5
+            )
+            await consumer.getone()
+            assert (told.story, told.generation()) == (["assigned"], before)
+
+
+def test_a_thread_does_not_outlive_the_loop_that_it_serves(kafka: EmbeddedKafka) -> None:
+    """A loop may be closed without a word. The member is silent from then on, and given up."""
+    loop = asyncio.new_event_loop()
+    consumer = Told(kafka).consumer
+    loop.run_until_complete(consumer.start())
+    loop.run_until_complete(consumer.getone())
+    assert threads() == 1
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+    until_blocking(lambda: threads() == 0)
+
+
+async def test_what_happens_in_the_thread_is_told_in_the_loop(kafka: EmbeddedKafka) -> None:
+    """Readers wait on what belongs to their loop."""
+    one = Told(kafka, heartbeat_thread=True).consumer
+    events = one.events()
+    with anyio.fail_after(20):
+        async with one:
+            found = [await anext(events) for _ in range(3)]
+            metrics = one.metrics()
+        found += [event async for event in events]
+    kinds = [type(event) for event in found]
+    assert kinds == [RebalanceStarted, CoordinatorFound, Rebalanced, GroupLeft]
+    assert metrics.last_rebalance == found[2]

@@ -1,0 +1,391 @@
+"""Topics that are missing, have an illegal name, or may not be described; and nothing at all to
+consume. Each of these once looked like a consumer without records."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from kafkagroup import (
+    BrokerError,
+    ConfigurationError,
+    Consumer,
+    HealthProblem,
+    NoBrokersAvailableError,
+    TopicPartition,
+    TroubleEnded,
+    TroubleReported,
+)
+from kafkagroup.errors import AuthorizationError, ErrorCode
+from kafkagroup.testing.embedded import Delay, EmbeddedKafka
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.group import LeaveGroupRequest
+from kafkagroup.wire.messages.metadata import MetadataRequest
+
+pytestmark = pytest.mark.anyio
+
+T0 = TopicPartition("t", 0)
+MISSING = (
+    "topic 'orders': it does not exist: UNKNOWN_TOPIC_OR_PARTITION (3); create it, or correct the"
+    " name; once it exists it is consumed"
+)
+ILLEGAL = (
+    "topic 'my orders': its name is illegal: INVALID_TOPIC_EXCEPTION (17); names of topics have 1"
+    " to 249 letters, digits, dots, underscores and hyphens"
+)
+DENIED = (
+    "topic 't': it may not be described: TOPIC_AUTHORIZATION_FAILED (29); this client's principal"
+    " needs an ACL that allows it READ (or DESCRIBE)"
+)
+WAYS = pytest.mark.parametrize(
+    "options",
+    [
+        {"group_id": "g"},
+        {"group_id": "g", "group_protocol": "consumer"},
+        {"group_id": None},
+    ],
+    ids=["classic", "consumer", "alone"],
+)
+
+
+@pytest.fixture
+def warned(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What was warned of since the last call, without for how long it has lasted."""
+    caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
+
+    def taken() -> list[str]:
+        found = [r.getMessage() for r in caplog.records if r.name == "kafkagroup.transport.trouble"]
+        caplog.clear()
+        return [line.partition(" s: ")[2] or line for line in found]
+
+    return taken
+
+
+@pytest.fixture
+def cluster(network: Any) -> Any:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[EmbeddedKafka]:
+        async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
+            network.serve_embedded(kafka)
+            with anyio.fail_after(5_000):
+                yield kafka
+
+    return opened
+
+
+def consumer(*topics: str, **options: Any) -> Consumer:
+    return Consumer(*topics, bootstrap_servers="kafka-1", **options)
+
+
+def topics(one: Consumer) -> list[str]:
+    """The details of the findings about topics, without for how long each has lasted."""
+    found = [f for f in one.health().findings if f.problem is HealthProblem.TOPIC]
+    return [", for ".join(f.detail.split(", for ")[:1]) for f in found]
+
+
+@WAYS
+async def test_topics_of_no_use_are_named_within_three_seconds_and_every_five_minutes(
+    cluster: Any, warned: Any, options: Any
+) -> None:
+    async with cluster() as kafka, consumer("t", "orders", "my orders", **options) as one:
+        events = one.events()
+        assert one.health()
+        await anyio.sleep(3.0)
+        assert warned() == [ILLEGAL, MISSING]
+        assert [detail.split(";")[0] for detail in topics(one)] == [
+            ILLEGAL.split(";")[0],
+            MISSING.split(";")[0],
+        ]
+        reported = [await anext(events) for _ in range(2 if options["group_id"] is None else 0)]
+        assert [type(event) for event in reported] == [TroubleReported] * len(reported)
+        await anyio.sleep(298.0)
+        assert warned() == []
+        await anyio.sleep(4.0)
+        assert warned() == [ILLEGAL, MISSING]
+        kafka.create_topic("orders", 1)
+        kafka.produce("orders", ["at last"], partition=0)
+        assert (await one.getone()).topic == "orders"
+        await anyio.sleep(2.0)
+        assert [line.split(",")[0] for line in warned()] == ["topic 'orders': works again"]
+        assert [detail.split(";")[0] for detail in topics(one)] == [ILLEGAL.split(";")[0]]
+        if options["group_id"] is None:
+            assert isinstance(await anext(events), TroubleEnded)
+
+
+@WAYS
+async def test_topics_that_are_subscribed_to_later(cluster: Any, warned: Any, options: Any) -> None:
+    """Metadata is looked at every five minutes: it was that long until one was noticed."""
+    async with cluster(), consumer("t", **options) as one:
+        await anyio.sleep(60.0)
+        await one.subscribe("t", "orders")
+        await anyio.sleep(3.0)
+        assert warned() == [MISSING]
+        await one.subscribe("t")
+        await anyio.sleep(60.0)
+        assert (topics(one), warned()) == ([], [])
+        await one.subscribe("my orders")
+        await anyio.sleep(3.0)
+        assert warned() == [ILLEGAL]
+
+
+async def test_a_topic_that_is_assigned_by_hand(cluster: Any, warned: Any) -> None:
+    async with cluster(), consumer(group_id=None) as one:
+        await one.assign([("orders", 0)])
+        await anyio.sleep(3.0)
+        assert warned() == [MISSING]
+        await anyio.sleep(60.0)
+        assert warned() == []
+
+
+@pytest.fixture
+def hidden(network: Any, leader_of: Any) -> None:
+    """A broker that does not let anybody see t."""
+
+    class Hidden(leader_of):
+        def metadata(self, request: object) -> Any:
+            answer = super().metadata(request)
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            denied = attrs.evolve(answer.topics[0], error_code=code, partitions=())
+            return attrs.evolve(answer, topics=(denied,))
+
+    network.handlers["b", 9092] = Hidden(lambda offset: b"")
+
+
+async def test_a_topic_that_must_not_be_seen(network: Any, hidden: None, warned: Any) -> None:
+    """The next call raises, once; who catches that, and goes on, is told all the same."""
+    async with network, Consumer("t", bootstrap_servers="b:9092") as one:
+        with pytest.raises(AuthorizationError):
+            await one.getone()
+        await anyio.sleep(3.0)
+        assert warned() == [DENIED]
+        assert [f.problem for f in one.health().findings] == [HealthProblem.TOPIC]
+
+
+@WAYS
+async def test_a_topic_that_goes_away(cluster: Any, warned: Any, options: Any) -> None:
+    async with cluster() as kafka, consumer("t", metadata_max_age_ms=5_000, **options) as one:
+        await one.wait_assignment()
+        await anyio.sleep(20.0)
+        assert warned() == []
+        kafka.delete_topic("t")
+        await anyio.sleep(9.0)
+        assert warned()[0] == MISSING.replace("orders", "t")
+
+
+async def test_a_topic_that_is_made_at_the_same_time_is_no_trouble(
+    cluster: Any, warned: Any
+) -> None:
+    async with cluster() as kafka, consumer("orders", group_id="g") as one:
+        await anyio.sleep(0.5)
+        kafka.create_topic("orders", 1)
+        await anyio.sleep(10.0)
+        assert (warned(), bool(one.health())) == ([], True)
+
+
+async def test_a_topic_that_nobody_has_answered_for_is_not_said_to_be_missing(
+    cluster: Any, warned: Any, network: Any
+) -> None:
+    async with cluster(), consumer("t", group_id=None) as one:
+        network.handlers.clear()
+        for stream in network.streams:
+            await stream.aclose()
+        with pytest.raises(NoBrokersAvailableError):
+            await one.subscribe("elsewhere")
+        await anyio.sleep(4.0)
+        assert (warned(), topics(one)) == ([], [])
+
+
+# ---------------------------------------------------------------- nothing at all
+
+
+NOTHING = r"^nothing is subscribed to and nothing is assigned: name topics or a pattern"
+
+
+@WAYS
+async def test_who_waits_for_records_of_nothing_is_told(cluster: Any, options: Any) -> None:
+    """Started without topics it may still be told some; waiting for a record it cannot be."""
+    async with cluster() as kafka, consumer(**options) as one:
+        kafka.produce("t", ["0"], partition=0)
+        for call in (one.getone, lambda: anext(one), lambda: anext(one.batches())):
+            with pytest.raises(ConfigurationError, match=NOTHING):
+                await call()
+        with pytest.raises(ConfigurationError, match=NOTHING):
+            async for _ in one:
+                raise AssertionError
+        await one.subscribe("t")
+        assert (await one.getone()).value == b"0"
+        await one.unsubscribe()
+        with pytest.raises(ConfigurationError, match=NOTHING):
+            await one.getone()
+        await one.assign([T0])
+        one.seek(T0, 0)
+        assert (await one.getone()).value == b"0"
+
+
+@WAYS
+async def test_waiting_with_a_limit_for_records_of_nothing_is_warned_of(
+    cluster: Any, warned: Any, options: Any
+) -> None:
+    """It does not wait for ever: another task may subscribe before the next call."""
+    async with cluster() as kafka, consumer(**options) as one:
+        for _ in range(9):
+            assert await one.getmany(timeout=1.0) == {}
+        assert (warned(), one.health().findings) == ([], ())
+        for _ in range(3):
+            assert await one.getmany(timeout=1.0) == {}
+        nothing = "waiting for records: nothing is subscribed to and nothing is assigned"
+        assert [line.split(";")[0] for line in warned()] == [nothing]
+        assert [f.detail.split(",")[0] for f in one.health().findings] == [nothing]
+        await one.subscribe("t")
+        kafka.produce("t", ["0"], partition=0)
+        assert (await one.getmany(timeout=30.0)).keys() == {T0}
+        assert [line.split(",")[0] for line in warned()] == ["waiting for records: works again"]
+        assert one.health()
+
+
+@WAYS
+async def test_who_waits_while_another_task_changes_what_is_consumed(
+    cluster: Any, options: Any
+) -> None:
+    """`unsubscribe` takes as long as the last commit and the group's answer, `assign` as long as
+    the metadata: who comes for a record meanwhile gets one of what follows."""
+    async with cluster() as kafka, consumer("t", **options) as one:
+        kafka.create_topic("u", 1)
+        kafka.produce("t", ["0"], partition=0)
+        values: list[bytes | None] = []
+        for api in (LeaveGroupRequest, ConsumerGroupHeartbeatRequest, MetadataRequest):
+            kafka.fail(api, Delay(1.0), times=None)
+
+        async def read(count: int) -> None:
+            while len(values) < count:
+                with anyio.move_on_after(0.2):
+                    values.append((await one.getone()).value)
+
+        await read(1)
+
+        async def change(wanted: str) -> None:
+            await one.unsubscribe()
+            if wanted == "u":
+                await one.subscribe("u")
+            else:
+                await one.assign([T0])
+                one.seek(T0, 0)
+
+        kafka.produce("u", ["1"], partition=0)
+        for wanted in ("u", "t"):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(change, wanted)
+                tasks.start_soon(read, len(values) + 1)
+        assert values == [b"0", b"1", b"0"]
+
+
+async def test_who_waits_for_an_assignment_goes_on_with_what_is_subscribed_to_next(
+    cluster: Any,
+) -> None:
+    async with cluster() as kafka, consumer("orders", group_id="g") as one:
+        kafka.create_topic("u", 1)
+        found = []
+
+        async def wait() -> None:
+            found.append(await one.wait_assignment())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.sleep(0.0)
+            await one.unsubscribe()
+            # Metadata changes, which wakes it while nothing is subscribed to.
+            kafka.create_topic("orders", 1)
+            await anyio.sleep(5.0)
+            assert found == []
+            await one.subscribe("u")
+        assert found == [{("u", 0)}]
+
+
+async def test_who_waits_for_an_assignment_of_nothing_is_told(cluster: Any) -> None:
+    async with cluster(), consumer(group_id="g") as one:
+        with pytest.raises(ConfigurationError, match=NOTHING):
+            await one.wait_assignment()
+        await one.subscribe("t")
+        assert len(await one.wait_assignment()) == 2
+
+
+async def test_who_waits_already_goes_on_with_what_is_subscribed_to_next(cluster: Any) -> None:
+    """Another task changes what is consumed."""
+    async with cluster() as kafka, consumer("t", group_id="g") as one:
+        kafka.create_topic("u", 1)
+        values = []
+
+        async def read() -> None:
+            values.append((await one.getone()).value)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await anyio.sleep(5.0)
+            await one.unsubscribe()
+            await anyio.sleep(5.0)
+            await one.subscribe("u")
+            kafka.produce("u", ["0"], partition=0)
+    assert values == [b"0"]
+
+
+async def test_what_went_wrong_comes_first(cluster: Any) -> None:
+    async with cluster():
+        one = consumer(group_id="g")
+        async with one:
+            pass
+        assert [record async for record in one] == []
+
+
+# ---------------------------------------------------------------- their logs
+
+
+@pytest.mark.parametrize(
+    ("partition", "said"),
+    [
+        (("orders", 0), "the topic does not exist"),
+        (("t", 7), "topic t has 2 partitions"),
+        (("my orders", 0), "INVALID_TOPIC_EXCEPTION"),
+    ],
+)
+async def test_offsets_of_what_is_not_there(cluster: Any, partition: Any, said: str) -> None:
+    """They ran into the request timeout, and then said that the leaders did not answer."""
+    tp = TopicPartition(*partition)
+    async with cluster(), consumer(group_id=None) as one:
+        start = anyio.current_time()
+        for ask in (
+            lambda: one.end_offsets([T0, tp]),
+            lambda: one.beginning_offsets([tp]),
+            lambda: one.offsets_for_times({tp: 0, T0: 0}),
+        ):
+            with pytest.raises(BrokerError, match=f"offsets of {tp}.*".replace("7", "7: ")) as got:
+                await ask()
+            assert said in str(got.value)
+        assert anyio.current_time() - start < 15.0
+        await one.assign([tp])
+        with pytest.raises(BrokerError):
+            await one.lag()
+
+
+async def test_offsets_of_what_must_not_be_seen(network: Any, hidden: None) -> None:
+    async with network, Consumer(bootstrap_servers="b:9092") as one:
+        with pytest.raises(AuthorizationError, match="DESCRIBE on topic 't' is not allowed"):
+            await one.end_offsets([T0])
+
+
+async def test_offsets_of_a_topic_that_was_just_made(cluster: Any) -> None:
+    """Not every broker knows it at once."""
+    async with cluster() as kafka, consumer(group_id=None) as one:
+        async with anyio.create_task_group() as tasks:
+
+            async def make() -> None:
+                await anyio.sleep(0.3)
+                kafka.create_topic("orders", 1)
+
+            tasks.start_soon(make)
+            assert await one.end_offsets([("orders", 0)]) == {("orders", 0): 0}

@@ -1,0 +1,522 @@
+"""Positions that the leader's log may not have: truncated logs (KIP-320), topics made anew."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from kafkagroup import Consumer
+from kafkagroup.errors import BrokerError, ErrorCode, OffsetOutOfRangeError, broker_error
+from kafkagroup.runtime.offsets import CommittedOffsets, GroupOffsets
+from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.metadata import MetadataRequest
+from kafkagroup.wire.messages.offsets import (
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
+from kafkagroup.wire.records import NewRecord, encode_batch
+
+pytestmark = pytest.mark.anyio
+
+E = ErrorCode
+TP = TopicPartition("t", 0)
+Asked = list[tuple[int, int]]
+Cluster = tuple[EmbeddedKafka, Callable[..., Consumer]]
+
+
+@pytest.fixture
+def asked() -> Asked:
+    """What was asked about t/0: (the leader's epoch, the epoch whose end is asked for)."""
+    return []
+
+
+@pytest.fixture
+def reading(network: Any, asked: Asked) -> Any:
+    """Two brokers with t/0 of ten records, each a batch, in leader epoch 0."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Cluster]:
+        async with network, EmbeddedKafka({"t": 1}, listen=False, nodes=2) as kafka:
+            network.serve_embedded(kafka, 2)
+            fill(kafka, 0, 10)
+
+            def record(request: OffsetForLeaderEpochRequest) -> bool:
+                assert request.replica_id == -1
+                for topic in request.topics:
+                    asked.extend(
+                        [(p.current_leader_epoch, p.leader_epoch) for p in topic.partitions]
+                    )
+                return False
+
+            kafka.fail(OffsetForLeaderEpochRequest, E.NONE, times=None, when=record)
+
+            def consumer(**options: Any) -> Consumer:
+                servers = ["kafka-1", "kafka-2"]
+                return Consumer(
+                    **{"bootstrap_servers": servers, "enable_auto_commit": False, **options}
+                )
+
+            with anyio.fail_after(500):
+                yield kafka, consumer
+
+    return opened
+
+
+def fill(kafka: EmbeddedKafka, start: int, end: int, what: str = "old") -> None:
+    for number in range(start, end):
+        kafka.produce("t", [f"{what} {number}"], partition=0)
+
+
+def move(kafka: EmbeddedKafka) -> None:
+    kafka.move_leader("t", 0, 3 - kafka.leader("t", 0))
+
+
+async def values_of(consumer: Consumer, count: int) -> list[str]:
+    found = []
+    for _ in range(count):
+        value = (await consumer.getone()).value
+        assert isinstance(value, bytes)
+        found.append(value.decode())
+    return found
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+async def commit(consumer: Consumer, offset: int, leader_epoch: int) -> None:
+    async with consumer:
+        await consumer.assign([TP])
+        await consumer.commit({TP: OffsetAndMetadata(offset, leader_epoch=leader_epoch)})
+
+
+# ---------------------------------------------------------------- a new leader
+
+
+async def test_nothing_is_asked_while_the_leader_stays(reading: Any, asked: Asked) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        fill(kafka, 10, 12)
+        await values_of(c, 2)
+        assert asked == []
+
+
+async def test_a_position_is_checked_with_a_new_leader_before_it_is_read_from(
+    reading: Any,
+    asked: Asked,
+) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        before = len(kafka.requests())
+        move(kafka)
+        fill(kafka, 10, 11, "new")
+        assert await values_of(c, 1) == ["new 10"]
+        assert asked == [(1, 0)]
+        leader = kafka.leader("t", 0)
+        kinds = [r.api for r in kafka.requests()[before:] if r.node_id == leader]
+        kinds = [kind for kind in kinds if kind in (FetchRequest, OffsetForLeaderEpochRequest)]
+        assert kinds[0] is OffsetForLeaderEpochRequest
+        move(kafka)
+        fill(kafka, 11, 12, "newer")
+        assert await values_of(c, 1) == ["newer 11"]
+        assert asked == [(1, 0), (2, 1)]
+
+
+async def test_a_position_without_an_epoch_is_not_checked(reading: Any, asked: Asked) -> None:
+    async with reading() as (kafka, consumer), consumer(auto_offset_reset="latest") as c:
+        await c.assign([TP])
+        assert await c.position(TP) == 10
+        move(kafka)
+        fill(kafka, 10, 11)
+        assert await values_of(c, 1) == ["old 10"]
+        assert asked == []
+
+
+async def test_after_a_truncation_reading_goes_on_where_the_logs_diverge(
+    reading: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reading() as (kafka, consumer), consumer(group_id="g") as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        kafka.truncate("t", 0, 6)
+        fill(kafka, 6, 12, "new")
+        assert await values_of(c, 6) == [f"new {n}" for n in range(6, 12)]
+        assert warnings(caplog) == ["t/0: the log was truncated: position 10, but it diverges at 6"]
+        await c.commit()
+        assert kafka.committed_offsets("g") == {TP: OffsetAndMetadata(12, leader_epoch=1)}
+
+
+async def test_a_log_that_is_shorter_after_a_truncation(reading: Any) -> None:
+    """Unchecked, the position would be out of range, and the policy would skip or repeat."""
+    async with reading() as (kafka, consumer), consumer(auto_offset_reset="earliest") as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        kafka.truncate("t", 0, 6)
+        await anyio.sleep(5)
+        assert await c.position(TP) == 6
+        fill(kafka, 6, 7, "new")
+        assert await values_of(c, 1) == ["new 6"]
+
+
+async def test_without_a_policy_a_truncation_is_raised_until_the_application_seeks(
+    reading: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reading() as (kafka, consumer), consumer(auto_offset_reset="none") as c:
+        await c.assign([TP])
+        c.seek(TP, 0)
+        await values_of(c, 10)
+        kafka.truncate("t", 0, 6)
+        fill(kafka, 6, 12, "new")
+        for _ in range(3):
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                await c.getone()
+            assert caught.value.offsets == {TP: 10}
+        assert warnings(caplog) == ["t/0: the log was truncated: position 10, but it diverges at 6"]
+        c.seek(TP, 6)
+        assert await values_of(c, 2) == ["new 6", "new 7"]
+
+
+async def test_what_was_fetched_and_not_handed_out_is_fetched_anew(
+    reading: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The position is below the divergence: nothing is lost, nothing is to be told."""
+    async with reading() as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        assert await values_of(c, 2) == ["old 0", "old 1"]
+        kafka.truncate("t", 0, 6)
+        fill(kafka, 6, 12, "new")
+        await anyio.sleep(5)
+        expected = [f"old {n}" for n in range(2, 6)] + [f"new {n}" for n in range(6, 12)]
+        assert await values_of(c, 10) == expected
+        assert warnings(caplog) == []
+
+
+async def test_what_arrives_from_before_the_truncation_is_not_taken_for_what_is_there_now(
+    reading: Any,
+) -> None:
+    """The answer is late: the position it was asked from has been found good meanwhile, but what it
+    brings is cut off. Reading went on behind it, and what is there now came to nobody."""
+    async with reading() as (kafka, consumer), consumer(metadata_max_age_ms=500) as c:
+
+        def at_the_end(request: FetchRequest) -> bool:
+            return any(p.fetch_offset == 10 for t in request.topics for p in t.partitions)
+
+        kafka.fail(FetchRequest, Delay(5.0), when=at_the_end)
+        await c.assign([TP])
+        await values_of(c, 10)
+        await anyio.sleep(0.2)
+        fill(kafka, 10, 12)
+        await anyio.sleep(1)
+        kafka.truncate("t", 0, 10)
+        fill(kafka, 10, 14, "new")
+        assert await values_of(c, 4) == [f"new {n}" for n in range(10, 14)]
+
+
+async def test_the_batch_that_is_open_is_read_to_its_end(reading: Any) -> None:
+    async with reading() as (kafka, consumer), consumer(group_id="g") as c:
+        kafka.produce("t", [f"old {n}" for n in range(10, 20)], partition=0)
+        fill(kafka, 20, 25)
+        await c.assign([TP])
+        c.seek(TP, 10)
+        assert await values_of(c, 1) == ["old 10"]
+        kafka.truncate("t", 0, 22)
+        fill(kafka, 22, 23, "new")
+        await anyio.sleep(5)
+        await c.commit()
+        assert kafka.committed("g", "t") == {0: 11}
+        expected = [f"old {n}" for n in range(11, 22)]
+        assert await values_of(c, 12) == [*expected, "new 22"]
+
+
+async def test_an_unfinished_batch_does_not_pull_the_position_up_again(reading: Any) -> None:
+    """The application holds the last record of a batch, so the batch is open, when its position
+    goes back: at its end the batch once pushed the position up, and what lay between was lost."""
+    async with reading() as (kafka, consumer), consumer(auto_offset_reset="earliest") as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        kafka.fail(FetchRequest, E.OFFSET_OUT_OF_RANGE)
+        await anyio.sleep(5)
+        assert await c.position(TP) == 0
+        assert await values_of(c, 3) == ["old 0", "old 1", "old 2"]
+
+
+# ---------------------------------------------------------------- resuming
+
+
+async def test_a_commit_is_checked_on_resume(
+    reading: Any, asked: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The group was away while the log was truncated and grew again past its commit."""
+    async with reading() as (kafka, consumer):
+        await commit(consumer(group_id="g"), 8, 0)
+        kafka.truncate("t", 0, 4)
+        fill(kafka, 4, 12, "new")
+        async with consumer(group_id="g") as c:
+            await c.assign([TP])
+            assert await values_of(c, 2) == ["new 4", "new 5"]
+        assert asked == [(1, 0)]
+        assert warnings(caplog) == ["t/0: the log was truncated: position 8, but it diverges at 4"]
+
+
+async def test_a_commit_that_is_still_good_is_kept(reading: Any, asked: Asked) -> None:
+    async with reading() as (_, consumer):
+        await commit(consumer(group_id="g"), 8, 0)
+        async with consumer(group_id="g") as c:
+            await c.assign([TP])
+            assert await values_of(c, 2) == ["old 8", "old 9"]
+        assert asked == [(0, 0)]
+
+
+async def test_a_commit_behind_a_marker_is_of_the_markers_epoch(
+    reading: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It named the epoch of the last record, in which the log ends before the marker: whoever
+    resumed there was told that the log was truncated."""
+    async with reading() as (kafka, consumer):
+        move(kafka)
+        kafka.append("t", 0, encode_batch([NewRecord(b"", b"")], control=True, transactional=True))
+        async with consumer(group_id="g", enable_auto_commit=True) as c:
+            await c.assign([TP])
+            await values_of(c, 10)
+            with anyio.move_on_after(1):
+                await c.getone()
+        assert kafka.committed_offsets("g")[TP] == OffsetAndMetadata(11, leader_epoch=1)
+        move(kafka)
+        fill(kafka, 11, 12, "new")
+        async with consumer(group_id="g", auto_offset_reset="none") as c:
+            await c.assign([TP])
+            assert await values_of(c, 1) == ["new 11"]
+        assert warnings(caplog) == []
+
+
+@pytest.mark.parametrize(("policy", "first"), [("earliest", "old 0"), ("latest", "new 10")])
+async def test_an_epoch_that_the_leader_never_heard_of_goes_by_the_policy(
+    reading: Any, asked: Asked, policy: Any, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Metadata is older than the commit, so it is asked again first; it never gets any newer."""
+    async with reading() as (kafka, consumer):
+        await commit(consumer(group_id="g"), 8, 7)
+        before = len(kafka.requests(MetadataRequest))
+        async with consumer(group_id="g", auto_offset_reset=policy) as c:
+            await c.assign([TP])
+            await anyio.sleep(20)
+            fill(kafka, 10, 11, "new")
+            assert await values_of(c, 1) == [first]
+        assert 5 <= len(kafka.requests(MetadataRequest)) - before < 12
+        assert asked == [(0, 7)]
+        (warning,) = warnings(caplog)
+        assert warning == (
+            "t/0: the log was truncated: its leader knows nothing of epoch 7,"
+            " which the records before position 8 are of"
+        )
+
+
+async def test_an_epoch_that_the_leader_never_heard_of_without_a_policy(reading: Any) -> None:
+    async with reading() as (_, consumer):
+        await commit(consumer(group_id="g"), 8, 7)
+        async with consumer(group_id="g", auto_offset_reset="none") as c:
+            await c.assign([TP])
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                await c.getone()
+            assert caught.value.offsets == {TP: 8}
+
+
+async def test_metadata_older_than_the_commit_is_asked_for_again_first(
+    reading: Any, asked: Asked
+) -> None:
+    """The leader that it names is deposed, and would say that it never heard of the epoch."""
+    async with reading() as (kafka, consumer), consumer(group_id="g") as c:
+        await c.assign([TP])
+        c.seek(TP, 9)
+        await values_of(c, 1)
+        move(kafka)
+        await c.assign([])
+        await commit(consumer(group_id="g"), 9, 1)
+        kafka.fail(MetadataRequest, E.LEADER_NOT_AVAILABLE, times=3)  # no news for a while
+        await c.assign([TP])
+        assert await values_of(c, 1) == ["old 9"]
+        assert asked == [(1, 1)]
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        E.NOT_LEADER_OR_FOLLOWER,
+        E.FENCED_LEADER_EPOCH,
+        E.UNKNOWN_LEADER_EPOCH,
+        E.UNKNOWN_TOPIC_OR_PARTITION,
+        E.OFFSET_NOT_AVAILABLE,
+        E.UNKNOWN_SERVER_ERROR,
+        Close(),
+    ],
+    ids=str,
+)
+async def test_a_check_is_tried_again(reading: Any, asked: Asked, action: Any) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        kafka.fail(OffsetForLeaderEpochRequest, action, times=3)
+        move(kafka)
+        fill(kafka, 10, 11)
+        assert await values_of(c, 1) == ["old 10"]
+        assert asked == [(1, 0)] * 4
+
+
+async def test_a_check_that_is_refused_reaches_the_application_once(
+    reading: Any, asked: Asked
+) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        kafka.fail(OffsetForLeaderEpochRequest, E.TOPIC_AUTHORIZATION_FAILED, times=None)
+        move(kafka)
+        with pytest.raises(BrokerError) as caught:
+            await c.getone()
+        assert caught.value == broker_error(
+            29, "validating t/0 at 10", operation="DESCRIBE", topic="t"
+        )
+        with anyio.move_on_after(60) as idle:
+            await c.getone()
+        assert idle.cancelled_caught
+        assert len(asked) == 1
+        c.seek(TP, 9)
+        assert await values_of(c, 1) == ["old 9"]
+
+
+@pytest.mark.parametrize(
+    "action", [E.FENCED_LEADER_EPOCH, E.OFFSET_NOT_AVAILABLE, Close()], ids=str
+)
+async def test_a_check_that_never_succeeds_makes_no_hot_loop(reading: Any, action: Any) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        kafka.fail(OffsetForLeaderEpochRequest, action, times=None)
+        move(kafka)
+        await anyio.sleep(1)
+        before = len(kafka.requests())
+        with anyio.move_on_after(10):
+            await c.getone()
+        assert 8 < len(kafka.requests()) - before < 100
+
+
+async def test_a_seek_beats_the_check_that_is_on_its_way(reading: Any) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        kafka.fail(OffsetForLeaderEpochRequest, Delay(5))
+        kafka.truncate("t", 0, 4)
+        fill(kafka, 4, 12, "new")
+        await anyio.sleep(2)
+        c.seek(TP, 8)
+        assert await values_of(c, 1) == ["new 8"]
+        await anyio.sleep(10)
+        assert await values_of(c, 1) == ["new 9"]
+
+
+# ---------------------------------------------------------------- a topic made anew
+
+
+def make_anew(kafka: EmbeddedKafka, records: int) -> None:
+    kafka.delete_topic("t")
+    kafka.create_topic("t", 1)
+    fill(kafka, 0, records, "new")
+
+
+@pytest.mark.parametrize("records", [3, 20])
+async def test_a_topic_made_anew_is_read_from_its_start(
+    reading: Any, records: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With twenty records the old position is in the new log: only the id tells."""
+    async with reading() as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        make_anew(kafka, records)
+        assert await values_of(c, 3) == ["new 0", "new 1", "new 2"]
+        assert warnings(caplog) == ["t was deleted and made anew: position 10 is of the old topic"]
+
+
+async def test_a_topic_made_anew_goes_by_the_policy(reading: Any) -> None:
+    async with reading() as (kafka, consumer), consumer(auto_offset_reset="latest") as c:
+        await c.assign([TP])
+        c.seek(TP, 5)
+        await values_of(c, 5)
+        make_anew(kafka, 20)
+        await anyio.sleep(10)
+        assert await c.position(TP) == 20
+
+
+async def test_a_topic_made_anew_without_a_policy(reading: Any) -> None:
+    async with reading() as (kafka, consumer), consumer(auto_offset_reset="none") as c:
+        await c.assign([TP])
+        c.seek(TP, 5)
+        await values_of(c, 5)
+        make_anew(kafka, 20)
+        for _ in range(3):
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                await c.getone()
+            assert caught.value.offsets == {TP: 10}
+        c.seek(TP, 1)
+        assert await values_of(c, 1) == ["new 1"]
+
+
+async def test_a_topic_made_anew_before_the_first_fetch(reading: Any) -> None:
+    """Paused since its position was found: the commit is of the old topic."""
+    async with reading() as (kafka, consumer):
+        await commit(consumer(group_id="g"), 8, -1)
+        async with consumer(group_id="g", metadata_max_age_ms=1000) as c:
+            await c.assign([TP])
+            c.pause(TP)
+            assert await c.position(TP) == 8
+            make_anew(kafka, 20)
+            await anyio.sleep(5)
+            c.resume(TP)
+            assert await values_of(c, 1) == ["new 0"]
+
+
+async def test_a_topic_made_anew_while_its_committed_offset_is_on_its_way(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer was of the old topic, and counted as one of the new: its start was skipped."""
+    once = GroupOffsets.once
+    slow = [True]
+
+    async def answered_late(self: GroupOffsets, *asked: Any) -> CommittedOffsets:
+        found = await once(self, *asked)
+        if slow:
+            slow.clear()
+            make_anew(kafka, 20)
+            await self._cluster.refresh()
+        return found
+
+    async with reading() as (kafka, consumer):
+        await commit(consumer(group_id="g"), 8, -1)
+        monkeypatch.setattr(GroupOffsets, "once", answered_late)
+        async with consumer(group_id="g") as c:
+            await c.assign([TP])
+            assert await values_of(c, 1) == ["new 0"]
+
+
+async def test_a_topic_that_is_gone_for_a_while(reading: Any) -> None:
+    async with reading() as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        kafka.delete_topic("t")
+        before = len(kafka.requests())
+        await anyio.sleep(10)
+        assert len(kafka.requests()) - before < 100
+        kafka.create_topic("t", 1)
+        fill(kafka, 0, 20, "new")
+        assert await values_of(c, 2) == ["new 0", "new 1"]
+        assert kafka.requests(ListOffsetsRequest)

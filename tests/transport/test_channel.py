@@ -1,0 +1,242 @@
+"""What a stream receives lands in the room it is given, and what is sent leaves in order; by way of
+a socket of our own or not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+import trustme
+from anyio.abc import ByteStream, SocketStream
+from anyio.streams.tls import TLSStream
+
+from kafkagroup.transport.channel import Channel
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Real time, as the sockets are real."""
+    name: str = request.param
+    return name
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[SocketStream, ByteStream]]:
+    """Both ends of a connection over loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stream = await anyio.connect_tcp(*listener.getsockname())
+        peer = await SocketStream.from_socket(listener.accept()[0])
+    async with stream, peer:
+        yield stream, peer
+
+
+async def into(channel: Channel, room: memoryview) -> int:
+    """Receive once; return how many bytes."""
+    return await channel.receive(lambda: room[:], lambda count: count)
+
+
+async def read(channel: Channel, size: int) -> bytes:
+    data = bytearray(size)
+    filled = 0
+    with anyio.fail_after(5):
+        while filled < size:
+            with memoryview(data) as view, view[filled:] as room:
+                filled += await into(channel, room)
+    return bytes(data)
+
+
+async def test_what_a_socket_has_is_read_without_its_stream() -> None:
+    async with connected() as (stream, peer):
+        channel = Channel(stream, 1000)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(peer.send, b"0123456789" * 100_000)
+            assert await read(channel, 1_000_000) == b"0123456789" * 100_000
+        channel.close()
+
+
+async def test_no_more_is_read_than_is_asked_for_or_there_is_room_for() -> None:
+    async with connected() as (stream, peer):
+        await peer.send(b"abcdefgh")
+        channel = Channel(stream, 3)
+        assert await into(channel, memoryview(bytearray(100))) == 3
+        assert await into(channel, memoryview(bytearray(2))) == 2
+        assert await read(channel, 3) == b"fgh"
+        channel.close()
+
+
+async def test_the_end_comes_after_all_that_was_sent() -> None:
+    async with connected() as (stream, peer):
+        channel = Channel(stream, 1000)
+        await peer.send(b"all")
+        await peer.aclose()
+        assert await read(channel, 3) == b"all"
+        with pytest.raises(anyio.EndOfStream):
+            await into(channel, memoryview(bytearray(1)))
+        channel.close()
+
+
+async def test_a_socket_that_always_has_more_leaves_the_loop_to_others() -> None:
+    async with connected() as (stream, peer):
+        await peer.send(bytes(10_000))
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await anyio.lowlevel.checkpoint()
+
+        channel = Channel(stream, 10)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count)
+            await read(channel, 10_000)
+            tasks.cancel_scope.cancel()
+        channel.close()
+        assert turns >= 500
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_on_asyncio_the_loop_reads_without_a_task() -> None:
+    """A task that waits for the socket runs a turn later."""
+    async with connected() as (stream, peer):
+        channel = Channel(stream, 1000)
+        data, came = bytearray(100), 0
+        readers: list[object] = []
+
+        def take(count: int) -> str | None:
+            nonlocal came
+            came += count
+            readers.append(asyncio.current_task())
+            return "all" if came == 3 else None
+
+        async def send() -> None:
+            for n in range(3):
+                await peer.send(b"x")
+                while came == n:
+                    await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            with anyio.fail_after(5):
+                assert await channel.receive(lambda: memoryview(data), take) == "all"
+        assert readers == [None] * 3
+        channel.close()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_room_that_is_filled_is_followed_by_the_next_in_the_same_turn() -> None:
+    """An answer that is longer than the first room came a turn of the loop late for each growth."""
+    async with connected() as (stream, peer):
+        await peer.send(bytes(5_000))
+        channel = Channel(stream, 100_000)
+        rooms = iter((512, 4_096, 8_192))
+        turn, turns = 0, []
+
+        async def count_turns() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await anyio.lowlevel.checkpoint()
+
+        def take(count: int) -> str | None:
+            turns.append((count, turn))
+            return "all" if sum(n for n, _ in turns) == 5_000 else None
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count_turns)
+            await channel.receive(lambda: memoryview(bytearray(next(rooms))), take)
+            tasks.cancel_scope.cancel()
+        assert turns == [(n, turns[0][1]) for n in (512, 4_096, 392)]
+        channel.close()
+
+
+async def test_what_is_raised_while_it_is_taken_is_raised_to_who_receives() -> None:
+    async with connected() as (stream, peer):
+        await peer.send(b"x")
+        channel = Channel(stream, 1000)
+
+        def take(count: int) -> None:
+            raise ValueError(f"{count} bytes")
+
+        with anyio.fail_after(5), pytest.raises(ValueError, match="1 bytes"):
+            await channel.receive(lambda: memoryview(bytearray(10)), take)
+        channel.close()
+
+
+async def test_cancelled_while_it_waits_it_has_taken_nothing() -> None:
+    async with connected() as (stream, peer):
+        channel = Channel(stream, 1000)
+        with anyio.move_on_after(0.05) as scope:
+            await into(channel, memoryview(bytearray(1)))
+        assert scope.cancelled_caught
+        await peer.send(b"x")
+        assert await read(channel, 1) == b"x"
+        channel.close()
+
+
+async def test_what_goes_through_tls_goes_through_the_stream() -> None:
+    authority = trustme.CA()
+    theirs = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("broker").configure_cert(theirs)
+    ours = ssl.create_default_context()
+    authority.configure_trust(ours)
+    secret: list[TLSStream] = []
+    async with connected() as (plain, peer):
+
+        async def serve() -> None:
+            stream = await TLSStream.wrap(peer, server_side=True, ssl_context=theirs)
+            await stream.send(b"secret")
+            secret.append(stream)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(serve)
+            stream = await TLSStream.wrap(plain, hostname="broker", ssl_context=ours)
+        channel = Channel(stream, 4)
+        assert await into(channel, memoryview(bytearray(100))) == 4
+        assert await read(channel, 2) == b"et"
+        assert channel.send_now(b"a request") == 0
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(channel.send, b"a request")
+            assert await secret[0].receive() == b"a request"
+        channel.close()
+
+
+async def test_what_a_socket_takes_is_sent_at_once() -> None:
+    async with connected() as (stream, peer):
+        channel = Channel(stream, 1000)
+        assert channel.send_now(b"a request") == 9
+        with anyio.fail_after(5):
+            assert await peer.receive() == b"a request"
+        channel.close()
+
+
+async def test_the_rest_is_sent_as_the_peer_reads() -> None:
+    async with connected() as (stream, peer):
+        channel = Channel(stream, 1000)
+        data = b"0123456789" * 2_000_000
+        sent = channel.send_now(data)
+        assert 0 < sent < len(data)
+        got = bytearray()
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(channel.send, data[sent:])
+                while len(got) < len(data):
+                    got += await peer.receive()
+        assert got == data
+        channel.close()
+
+
+async def test_what_is_wrong_with_a_socket_is_met_by_who_waits() -> None:
+    async with connected() as (stream, _):
+        channel = Channel(stream, 1000)
+        channel.close()
+        assert channel.send_now(b"a request") == 0
+        with pytest.raises(OSError, match="descriptor"):
+            await channel.send(b"a request")

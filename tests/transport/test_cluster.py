@@ -1,0 +1,410 @@
+"""Whom a cluster asks, how often, and what it keeps of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import chain, repeat
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from kafkagroup.errors import BrokerError, NoBrokersAvailableError
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import Throttle
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import ClusterMetadata, Node, PartitionMetadata
+from kafkagroup.transport.options import Address, ClientOptions
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
+from kafkagroup.wire.messages.metadata import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kafkagroup.wire.schema import Versions
+
+pytestmark = pytest.mark.anyio
+
+OPTIONS = ClientOptions(request_timeout=4.0, connect_timeout=3.0)
+A, B, C = ("a", 9092), ("b", 9092), ("c", 9092)
+
+
+@asynccontextmanager
+async def clustered(*servers: Address) -> AsyncIterator[Cluster]:
+    async with anyio.create_task_group() as tasks:
+        cluster = Cluster(servers, OPTIONS, tasks)
+        yield cluster
+        await cluster.aclose()
+
+
+def knows(**nodes: Address) -> Callable[[MetadataRequest], MetadataResponse]:
+    """Answers that name these brokers (n1=...) and whatever topics are asked for."""
+
+    def answer(request: MetadataRequest) -> MetadataResponse:
+        return MetadataResponse(
+            brokers=tuple(
+                MetadataResponseBroker(node_id=int(name[1:]), host=host, port=port)
+                for name, (host, port) in nodes.items()
+            ),
+            topics=tuple(
+                MetadataResponseTopic(error_code=0, name=topic.name, partitions=())
+                for topic in request.topics or ()
+            ),
+        )
+
+    return answer
+
+
+def serving(answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda peer: peer.serve({MetadataRequest: answer})
+
+
+# ---------------------------------------------------------------- bootstrap
+
+
+async def test_the_first_addresses_are_dead(network: Any) -> None:
+    network.handlers |= {B: None, C: serving(knows(n1=C))}
+    async with network, clustered(A, B, C) as cluster:
+        start = anyio.current_time()
+        assert (await cluster.refresh()).nodes == {1: Node(1, *C)}
+        assert anyio.current_time() - start == pytest.approx(OPTIONS.connect_timeout)
+        assert network.dialled == [A, B, C]
+
+
+async def test_all_addresses_are_dead_and_each_reason_is_named(network: Any) -> None:
+    async def web_server(peer: Any) -> None:
+        await peer.read()
+        await peer.stream.send(b"HTTP/1.1 400 Bad Request\r\n")
+
+    network.handlers |= {B: None, C: web_server}
+    async with network, clustered(A, B, C) as cluster:
+        with pytest.raises(NoBrokersAvailableError) as caught:
+            await cluster.refresh()
+    assert str(caught.value) == (
+        "no broker answered: a:9092: refused; b:9092: no connection within 3.0 s;"
+        " answer of 1213486160 bytes; the limit is 1048576 (max_frame)"
+    )
+
+
+async def test_the_connection_to_a_bootstrap_address_is_closed_once_brokers_are_known(
+    network: Any,
+) -> None:
+    network.handlers |= {A: serving(knows(n1=B)), B: serving(knows(n1=B))}
+    async with network, clustered(A) as cluster:
+        await cluster.refresh()
+        await anyio.sleep(1)
+        assert (network.dialled, network.open) == ([A], 0)
+        await cluster.refresh()
+        assert (network.dialled, network.open) == ([A, B], 1)
+        await cluster.refresh()
+        assert (network.dialled, network.open) == ([A, B], 1)
+
+
+async def test_a_broker_that_wants_silence_at_its_bootstrap_address_wants_it_under_its_name(
+    network: Any,
+) -> None:
+    """KIP-219. Its Metadata answer asked for it, and the next request came at once."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.fail(MetadataRequest, Throttle(2.0))
+        async with clustered(("kafka-1", 9092)) as cluster:
+            await cluster.refresh()
+            start = anyio.current_time()
+            await cluster.refresh()
+            assert anyio.current_time() - start == pytest.approx(2.0)
+
+
+def muting(seconds: float) -> Callable[[MetadataRequest], MetadataResponse]:
+    """The first answer asks for silence."""
+    throttles = chain([round(seconds * 1000)], repeat(0))
+    return lambda request: attrs.evolve(knows(n1=A)(request), throttle_time_ms=next(throttles))
+
+
+async def test_a_broker_that_wants_silence_under_its_name_wants_it_at_its_bootstrap_address(
+    network: Any,
+) -> None:
+    """KIP-219. The coordinator is known before there is metadata: then others are asked first."""
+    network.handlers[A] = serving(muting(2.0))
+    async with network, clustered(A) as cluster:
+        await cluster.broker(Node(1, *A)).request(MetadataRequest(topics=()))
+        start = anyio.current_time()
+        await cluster.refresh()
+        assert anyio.current_time() - start == pytest.approx(2.0)
+
+
+async def test_a_broker_that_is_gone_for_a_while_wants_its_silence_still(network: Any) -> None:
+    """KIP-219. Metadata may leave out for a moment a broker that lives."""
+    network.handlers[A] = serving(muting(2.0))
+    async with network, clustered(A) as cluster:
+        await cluster.take(ClusterMetadata(nodes={1: Node(1, *A)}))
+        await cluster.broker(Node(1, *A)).request(MetadataRequest(topics=()))
+        start = anyio.current_time()
+        await cluster.take(ClusterMetadata(nodes={2: Node(2, *B)}))
+        await cluster.take(ClusterMetadata(nodes={1: Node(1, *A)}))
+        await cluster.broker(Node(1, *A)).request(MetadataRequest(topics=()))
+        assert anyio.current_time() - start == pytest.approx(2.0)
+
+
+async def test_a_broker_that_is_still_starting_names_none(network: Any) -> None:
+    answers = iter([knows(), knows(n1=A)])
+    network.handlers[A] = serving(lambda request: next(answers)(request))
+    async with network, clustered(A) as cluster:
+        assert (await cluster.refresh()).nodes == {}
+        assert (await cluster.refresh()).nodes == {1: Node(1, *A)}
+
+
+async def test_a_cluster_whose_brokers_were_all_replaced_is_found_anew(network: Any) -> None:
+    network.handlers |= {A: serving(knows(n1=B, n2=C)), B: serving(knows(n1=B, n2=C))}
+    async with network, clustered(A) as cluster:
+        await cluster.refresh()
+        network.handlers = {A: serving(knows(n7=("new", 1)))}
+        for stream in network.streams:
+            await stream.aclose()
+        assert (await cluster.refresh()).nodes == {7: Node(7, "new", 1)}
+        # Both known ones were tried before the bootstrap address was.
+        assert sorted(network.dialled[1:]) == [A, B, C]
+
+
+async def test_killed_and_made_anew_at_the_bootstrap_address(network: Any) -> None:
+    async with network:
+        async with EmbeddedKafka({"t": 1}, listen=False, seed=1) as kafka:
+            network.serve_embedded(kafka)
+            async with clustered(("kafka-1", 9092)) as cluster:
+                cluster.topics.add("t")
+                first = await cluster.refresh()
+                kafka.kill(1)
+                with pytest.raises(NoBrokersAvailableError):
+                    await cluster.refresh()
+                assert cluster.metadata is first
+                async with EmbeddedKafka({"t": 3}, listen=False, seed=2) as other:
+                    network.serve_embedded(other)
+                    again = await cluster.refresh()
+                assert first.topics["t"].topic_id != again.topics["t"].topic_id
+                assert again.partition_counts(["t"]) == {"t": 3}
+
+
+async def test_an_address_that_no_socket_takes_is_one_dead_broker(network: Any) -> None:
+    """A hostile or broken answer must not crash whoever asks next."""
+    network.handlers[A] = serving(knows(n1=("x", -1), n2=("x", 2**31 - 1), n3=A))
+    async with network, clustered(A) as cluster:
+        for _ in range(5):
+            await cluster.refresh()
+        assert cluster.metadata.nodes[3] == Node(3, *A)
+
+
+# ---------------------------------------------------------------- refreshing
+
+
+async def test_callers_at_the_same_time_share_one_request(network: Any) -> None:
+    asked: list[int] = []
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        while True:
+            incoming = await peer.read()
+            asked.append(len(incoming.request.topics))
+            await anyio.sleep(1)
+            await peer.answer(incoming, knows(n1=A)(incoming.request))
+
+    network.handlers[A] = handler
+    async with network, clustered(A) as cluster:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(cluster.refresh)
+            await anyio.sleep(0.5)
+            assert len(asked) == 1
+            # These come too late for the request that is on its way, and share the next.
+            for _ in range(3):
+                tasks.start_soon(cluster.refresh)
+        assert len(asked) == 2
+
+
+async def test_a_topic_added_after_the_request_left_is_asked_for_again(network: Any) -> None:
+    """An answer to a request sent before may not know what the caller wants to know."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        while True:
+            incoming = await peer.read()
+            await anyio.sleep(1)
+            await peer.answer(incoming, knows(n1=A)(incoming.request))
+
+    network.handlers[A] = handler
+    found: list[object] = []
+    async with network, clustered(A) as cluster:
+
+        async def want(topic: str, delay: float) -> None:
+            await anyio.sleep(delay)
+            cluster.topics.add(topic)
+            found.append((topic, topic in (await cluster.refresh()).topics))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(want, "one", 0)
+            tasks.start_soon(want, "two", 0.5)
+            tasks.start_soon(want, "three", 0.6)
+    assert sorted(found) == [("one", True), ("three", True), ("two", True)]
+
+
+async def test_a_failed_refresh_counts_for_nobody(network: Any) -> None:
+    async with network, clustered(A) as cluster:
+        with pytest.raises(NoBrokersAvailableError):
+            await cluster.refresh()
+        network.handlers[A] = serving(knows(n1=A))
+        assert (await cluster.refresh()).nodes == {1: Node(1, *A)}
+
+
+async def test_whoever_watches_is_told_of_changes_only(network: Any) -> None:
+    network.handlers |= {A: serving(knows(n1=A)), B: serving(knows(n1=A))}
+    async with network, clustered(A) as cluster:
+        told: list[int] = []
+        cluster.on_change = lambda: told.append(len(cluster.metadata.topics))
+        await cluster.refresh()
+        await cluster.refresh()
+        assert told == [0]
+        cluster.topics.add("t")
+        await cluster.refresh()
+        assert len(told) == 2
+
+
+def large(leader: int = 1, epoch: int = 0) -> MetadataResponse:
+    """One topic of more partitions than the loop has time to merge."""
+    partitions = tuple(
+        MetadataResponsePartition(
+            error_code=0,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=epoch,
+            replica_nodes=(1, 2),
+            isr_nodes=(1, 2),
+        )
+        for index in range(2_001)
+    )
+    topic = MetadataResponseTopic(error_code=0, name="t", partitions=partitions)
+    return attrs.evolve(knows(n1=A, n2=B)(MetadataRequest(topics=())), topics=(topic,))
+
+
+async def test_a_large_answer_is_merged_in_a_thread(network: Any) -> None:
+    """What a fetch response says of a leader meanwhile is not forgotten."""
+    work: list[object] = []
+    tp = TopicPartition("t", 7)
+
+    async def run_in_thread(job: Callable[[], Any]) -> Any:
+        done = job()
+        work.append(job)
+        if isinstance(done, ClusterMetadata) and len(work) == 4:
+            named = LeaderIdAndEpoch(leader_id=2, leader_epoch=9)
+            assert cluster.take_leader(tp, named, FetchResponse(responses=()))
+        return done
+
+    network.handlers |= {A: serving(lambda _: large()), B: serving(lambda _: large())}
+    options = attrs.evolve(OPTIONS, run_in_thread=run_in_thread)
+    async with network, anyio.create_task_group() as tasks:
+        cluster = Cluster((A,), options, tasks)
+        await cluster.refresh()
+        # Decoded and merged.
+        assert len(work) == 2
+        assert cluster.metadata.partition_counts(["t"]) == {"t": 2_001}
+        await cluster.refresh()
+        # Decoded, merged, and merged again: to what a fetch response said meanwhile.
+        assert len(work) == 5
+        assert cluster.metadata.leader(tp) == PartitionMetadata(2, 9, (1, 2))
+        await cluster.aclose()
+
+
+# ---------------------------------------------------------------- brokers that move
+
+
+async def test_a_broker_that_moves_is_reached_at_its_new_address(network: Any) -> None:
+    where = [A]
+    network.handlers |= {
+        A: serving(lambda request: knows(n1=where[0])(request)),
+        B: serving(lambda request: knows(n1=B)(request)),
+    }
+    async with network, clustered(A) as cluster:
+        await cluster.refresh()
+        old = cluster.broker(cluster.metadata.nodes[1])
+        await old.connect()
+        where[0] = B
+        await cluster.refresh()
+        await anyio.sleep(1)
+        assert not old.connected
+        new = cluster.broker(cluster.metadata.nodes[1])
+        assert (new.node_id, new.host, new is old) == (1, "b", False)
+
+
+async def test_a_broker_that_has_left_is_closed(network: Any) -> None:
+    nodes: list[dict[str, Address]] = [{"n1": A, "n2": B}]
+    handler = serving(lambda request: knows(**nodes[0])(request))
+    network.handlers |= {A: handler, B: handler}
+    async with network, clustered(A) as cluster:
+        await cluster.refresh()
+        two = cluster.broker(Node(2, *B))
+        await two.connect("fetch")
+        nodes[0] = {"n1": A}
+        await cluster.refresh()
+        assert (two.is_connected("fetch"), cluster.metadata.nodes) == (False, {1: Node(1, *A)})
+
+
+async def test_an_address_from_elsewhere_replaces_a_broker_and_closes_the_old_one(
+    network: Any,
+) -> None:
+    """FindCoordinator may know of a move before Metadata does; nobody else closes the old one."""
+    network.handlers |= {A: serving(knows(n1=A)), B: serving(knows(n1=B))}
+    async with network, clustered(A) as cluster:
+        old = cluster.broker(Node(1, *A))
+        await old.connect()
+        new = cluster.broker(Node(1, *B))
+        await new.connect()
+        assert cluster.broker(Node(1, *B)) is new
+        await anyio.sleep(1)
+        assert (old.connected, new.connected, network.open) == (False, True, 1)
+
+
+# ---------------------------------------------------------------- the coordinator
+
+
+@pytest.mark.parametrize("versions", [Versions(0, 0), Versions(1, 3), Versions(0, 6)], ids=str)
+async def test_the_coordinator_is_looked_up_in_every_version(
+    network: Any, versions: Versions
+) -> None:
+    """Before version 4 the request names one group, in another field."""
+    asked: list[object] = []
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake({FindCoordinatorRequest: versions})
+        incoming = await peer.read()
+        asked.append((incoming.version, incoming.request.key, incoming.request.coordinator_keys))
+        found = Coordinator(key="g", node_id=3, host="h", port=9)
+        await peer.answer(
+            incoming,
+            FindCoordinatorResponse(node_id=3, host="h", port=9)
+            if versions.high < 4
+            else FindCoordinatorResponse(coordinators=(found,)),
+        )
+        await anyio.sleep_forever()
+
+    network.handlers[A] = handler
+    async with network, clustered(A) as cluster:
+        assert await cluster.find_coordinator("g") == Node(3, "h", 9)
+    high = versions.high
+    assert asked == [(high, "g", ()) if high < 4 else (high, "", ("g",))]
+
+
+@pytest.mark.parametrize("code", [15, 30])
+async def test_an_error_instead_of_the_coordinator(network: Any, code: int) -> None:
+    refusal = Coordinator(key="g", node_id=-1, host="", port=-1, error_code=code)
+    network.handlers[A] = lambda peer: peer.serve(
+        {FindCoordinatorRequest: lambda _: FindCoordinatorResponse(coordinators=(refusal,))}
+    )
+    async with network, clustered(A) as cluster:
+        with pytest.raises(BrokerError) as caught:
+            await cluster.find_coordinator("g")
+    assert caught.value.code == code

@@ -1,0 +1,853 @@
+"""One connection and one broker against a peer that says what it is told, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from kafkagroup.errors import (
+    ConnectionLostError,
+    DecodeError,
+    KafkaGroupError,
+    LimitExceededError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    UnsupportedVersionError,
+)
+from kafkagroup.transport.broker import Broker
+from kafkagroup.transport.connection import BrokerConnection
+from kafkagroup.transport.options import ClientOptions
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse
+from kafkagroup.wire.messages.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+)
+from kafkagroup.wire.messages.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
+from kafkagroup.wire.messages.produce import ProduceRequest
+from kafkagroup.wire.records import NewRecord, encode_batch
+from kafkagroup.wire.schema import Request, Versions, encode
+
+pytestmark = pytest.mark.anyio
+
+HERE = ("broker", 9092)
+METADATA = MetadataRequest(topics=())
+OPTIONS = ClientOptions(request_timeout=10.0, connect_timeout=3.0)
+BATCH = {TopicPartition("t", 0): encode_batch([NewRecord(None, b"v")])}
+
+
+def beat(name: str) -> HeartbeatRequest:
+    return HeartbeatRequest(group_id=name, generation_id=1, member_id="m")
+
+
+def beaten(number: int) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=number)
+
+
+def metadata(name: str = "c", **fields: Any) -> MetadataResponse:
+    return MetadataResponse(brokers=(), topics=(), cluster_id=name, **fields)
+
+
+@asynccontextmanager
+async def connected(options: ClientOptions = OPTIONS) -> AsyncIterator[BrokerConnection]:
+    async with anyio.create_task_group() as tasks:
+        connection = await BrokerConnection.connect(*HERE, options, tasks)
+        yield connection
+        await connection.aclose()
+
+
+class Outcomes:
+    """What each of several requests came to."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, object] = {}
+
+    async def take(self, name: str, call: Callable[[], Any]) -> None:
+        try:
+            self.of[name] = await call()
+        except KafkaGroupError as error:
+            self.of[name] = type(error)
+
+
+# ---------------------------------------------------------------- requests and answers
+
+
+async def test_pipelined_requests_are_matched_by_their_id(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        asked = [await peer.read() for _ in range(3)]
+        for incoming in reversed(asked):
+            await peer.answer(incoming, beaten(int(incoming.request.group_id)))
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    outcomes = Outcomes()
+    async with network, connected() as connection, anyio.create_task_group() as tasks:
+        for name in ("1", "2", "3"):
+            tasks.start_soon(
+                outcomes.take, name, lambda n=name: connection.request(beat(n), timeout=1)
+            )
+    assert outcomes.of == {"1": beaten(1), "2": beaten(2), "3": beaten(3)}
+
+
+async def test_on_answer_runs_before_any_task_that_the_answer_wakes(network: Any) -> None:
+    """A fetch hands records to the application there, and not a turn of the loop later."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        asked = [await peer.read() for _ in range(2)]
+        for incoming in asked:
+            await peer.answer(incoming, beaten(int(incoming.request.group_id)))
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    story: list[str] = []
+
+    def note(answer: HeartbeatResponse) -> None:
+        story.append(f"{answer.error_code} came")
+        if answer.error_code == 2:
+            raise ConnectionLostError("not that")
+
+    async def ask(name: str) -> None:
+        try:
+            await connection.request(beat(name), timeout=1, on_answer=note)
+            story.append(f"{name} goes on")
+        except ConnectionLostError as error:
+            story.append(f"{name} raises: {error}")
+
+    async with network, connected() as connection:
+        deliver = connection._deliver
+
+        def delivered(answer: Any) -> None:
+            deliver(answer)
+            story.append("delivered")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection, "_deliver", delivered)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, "1")
+                await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(ask, "2")
+        assert not connection.closed
+    assert [line for line in story if not line.startswith("1 goes")] == [
+        "1 came",
+        "delivered",
+        "2 came",
+        "delivered",
+        "2 raises: not that",
+    ]
+    assert "1 goes on" in story
+
+
+async def test_a_deadline_closes_the_connection_and_fails_what_waits_behind(network: Any) -> None:
+    """A broker answers in order: what is behind the silent request would wait too."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    outcomes = Outcomes()
+    async with network, connected() as connection:
+        start = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+            for name, timeout in (("short", 2), ("long", 60)):
+                tasks.start_soon(
+                    outcomes.take,
+                    name,
+                    lambda n=name, t=timeout: connection.request(beat(n), timeout=t),
+                )
+        assert anyio.current_time() - start == pytest.approx(2)
+        assert outcomes.of == {"short": RequestTimeoutError, "long": RequestTimeoutError}
+        assert connection.closed
+        await anyio.sleep(1)
+        assert network.open == 0
+        with pytest.raises(ConnectionLostError, match=r"the connection is closed: .*no answer to"):
+            await connection.request(METADATA, timeout=1)
+
+
+async def test_the_answer_to_a_cancelled_request_is_dropped(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        first, second = await peer.read(), await peer.read()
+        await peer.answer(first, beaten(1))
+        await peer.answer(second, beaten(2))
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    async with network, connected() as connection:
+        with anyio.move_on_after(1) as given_up:
+            await connection.request(beat("1"), timeout=10)
+        assert given_up.cancelled_caught
+        assert await connection.request(beat("2"), timeout=10) == beaten(2)
+        assert (connection.closed, len(network.streams)) == (False, 1)
+
+
+async def test_a_request_that_was_given_up_on_closes_a_connection_that_never_answers_it(
+    network: Any,
+) -> None:
+    """Commits on a half-open connection were given up on by their callers at the same moment as
+    their own deadline passed; the connection stayed, and with it no commit went through again."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    async with network, connected() as connection:
+        for name in ("1", "2"):
+            with anyio.move_on_after(1) as given_up:
+                await connection.request(beat(name), timeout=1.5)
+            assert given_up.cancelled_caught
+        with pytest.raises(ConnectionLostError, match="a request that was given up on"):
+            await connection.request(beat("3"), timeout=1.5)
+        await anyio.sleep(1)
+        assert (connection.closed, network.open) == (True, 0)
+
+
+async def test_cancelled_while_the_writer_is_blocked_half_a_frame_is_never_left(
+    network: Any,
+) -> None:
+    big = beat("g" * 5000)
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await anyio.sleep(5)
+        for number in (1, 2, 3):
+            incoming = await peer.read()
+            assert incoming.request == (big if number < 3 else beat("small"))
+            await peer.answer(incoming, beaten(number))
+        await anyio.sleep_forever()
+
+    network.room = 100
+    network.handlers[HERE] = handler
+    async with network, connected() as connection:
+        async with anyio.create_task_group() as tasks:
+
+            async def give_up() -> None:
+                with anyio.move_on_after(1):
+                    await connection.request(big, timeout=60)
+
+            tasks.start_soon(give_up)
+            tasks.start_soon(give_up)
+        assert await connection.request(beat("small"), timeout=60) == beaten(3)
+
+
+@pytest.mark.parametrize("cut", [3, 4, 9])
+async def test_the_broker_closes_in_the_middle_of_an_answer(network: Any, cut: int) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await peer.read()
+        await peer.stream.send(bytes.fromhex("0000000b0000000100")[:cut])
+
+    network.handlers[HERE] = handler
+    async with network, connected() as connection:
+        with pytest.raises(ConnectionLostError, match=r"^broker:9092: closed by the broker$"):
+            await connection.request(beat("g"), timeout=10)
+        assert connection.closed
+
+
+async def test_the_broker_closes_instead_of_the_first_answer(network: Any) -> None:
+    """Kafka's listeners with SASL let whoever comes without ask for versions, and no more."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await peer.read()
+
+    network.handlers[HERE] = handler
+    async with network, connected() as connection:
+        with pytest.raises(ConnectionLostError, match=r"closed by the broker; as .* wants SASL: "):
+            await connection.request(beat("g"), timeout=10)
+
+
+async def test_a_protocol_error_fails_everything_that_waits(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await peer.read()
+        await peer.read()
+        await peer.stream.send((2**31 - 1).to_bytes(4, "big"))
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    outcomes = Outcomes()
+    async with network, connected() as connection, anyio.create_task_group() as tasks:
+        for name in ("1", "2"):
+            tasks.start_soon(outcomes.take, name, lambda: connection.request(METADATA, timeout=10))
+    assert outcomes.of == {"1": LimitExceededError, "2": LimitExceededError}
+    assert network.open == 0
+
+
+class Thread:
+    """Stands for a thread: what it runs takes a second, during which the loop goes on."""
+
+    def __init__(self) -> None:
+        self.ran: list[object] = []
+
+    async def __call__(self, work: Callable[[], Any]) -> Any:
+        await anyio.sleep(1)
+        self.ran.append(work)
+        return work()
+
+    @property
+    def options(self) -> ClientOptions:
+        return ClientOptions(request_timeout=10.0, connect_timeout=3.0, run_in_thread=self)
+
+
+def large(name: str) -> MetadataResponse:
+    node = MetadataResponseBroker(node_id=1, host="h", port=1)
+    return MetadataResponse(brokers=(node,) * 1_001, topics=(), cluster_id=name)
+
+
+async def test_a_large_answer_is_decoded_in_a_thread(network: Any) -> None:
+    """And what came behind it is delivered after it."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        for message in (beaten(1), large("c"), beaten(2)):
+            await peer.answer(await peer.read(), message)
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    ends: dict[str, tuple[float, object]] = {}
+    thread = Thread()
+    async with network, connected(thread.options) as connection:
+        began = anyio.current_time()
+
+        async def ask(name: str, request: Request[Any]) -> None:
+            answer = await connection.request(request, timeout=5)
+            ends[name] = (anyio.current_time() - began, answer)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, "small", beat("1"))
+            await anyio.sleep(0.001)
+            tasks.start_soon(ask, "large", METADATA)
+            await anyio.sleep(0.001)
+            tasks.start_soon(ask, "behind", beat("2"))
+    assert {name: answer for name, (_, answer) in ends.items()} == {
+        "small": beaten(1),
+        "large": large("c"),
+        "behind": beaten(2),
+    }
+    assert len(thread.ran) == 1
+    assert ends["small"][0] < 0.1
+    assert 1 <= ends["large"][0] <= ends["behind"][0] < 1.1
+
+
+async def test_a_large_answer_that_is_damaged_fails_the_connection(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        incoming = await peer.read()
+        await peer.answer_bytes(incoming, encode(large("c"), 13)[:-1])
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    async with network, connected(Thread().options) as connection:
+        with pytest.raises(DecodeError, match="the input ends early"):
+            await connection.request(METADATA, timeout=5, highest=13)
+        assert connection.closed
+
+
+async def test_closing_while_a_large_answer_is_decoded_fails_what_waits(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await peer.answer(await peer.read(), large("c"))
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    outcomes = Outcomes()
+    thread = Thread()
+    async with network, connected(thread.options) as connection:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(outcomes.take, "1", lambda: connection.request(METADATA, timeout=5))
+            await anyio.sleep(0.5)
+            await connection.aclose()
+    assert (outcomes.of, thread.ran) == ({"1": ConnectionLostError}, [])
+
+
+async def test_closing_fails_what_waits(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    outcomes = Outcomes()
+    async with network, connected() as connection, anyio.create_task_group() as tasks:
+        tasks.start_soon(outcomes.take, "1", lambda: connection.request(METADATA, timeout=10))
+        await anyio.sleep(1)
+        await connection.aclose()
+    assert outcomes.of == {"1": ConnectionLostError}
+    assert network.open == 0
+
+
+async def test_a_request_that_cannot_be_encoded_harms_nobody(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await peer.serve({HeartbeatRequest: lambda _: beaten(0)})
+
+    network.handlers[HERE] = handler
+    async with network, connected() as connection:
+        with pytest.raises(LocalProtocolError):
+            await connection.request(
+                HeartbeatRequest(group_id="g", generation_id=2**40, member_id=""), timeout=1
+            )
+        assert await connection.request(beat("g"), timeout=1) == beaten(0)
+
+
+# ---------------------------------------------------------------- connecting
+
+
+async def test_connection_refused(network: Any) -> None:
+    async with network:
+        with pytest.raises(ConnectionLostError, match=r"^broker:9092: refused$"):
+            async with Broker.open(*HERE, options=OPTIONS):
+                raise AssertionError
+
+
+@pytest.mark.parametrize("shakes", [False, True])
+async def test_nobody_answers(network: Any, shakes: bool) -> None:
+    """Neither a black hole nor a peer that accepts and then says nothing is waited for long."""
+
+    async def silent(peer: Any) -> None:
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = silent if shakes else None
+    expected = RequestTimeoutError if shakes else ConnectionLostError
+    async with network:
+        start = anyio.current_time()
+        with pytest.raises(expected, match="within 3"):
+            async with Broker.open(*HERE, options=OPTIONS):
+                raise AssertionError
+        assert anyio.current_time() - start == pytest.approx(3)
+        assert network.open == 0
+
+
+async def test_cancelled_while_connecting_leaves_no_connection(network: Any) -> None:
+    async def silent(peer: Any) -> None:
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = silent
+    async with network:
+        async with anyio.create_task_group() as tasks:
+            with anyio.move_on_after(1):
+                await BrokerConnection.connect(*HERE, OPTIONS, tasks)
+        assert (len(network.streams), network.open) == (1, 0)
+
+
+@pytest.mark.parametrize("host", ["\udcff", "é" * 60], ids=["surrogate", "too long"])
+async def test_a_host_name_that_is_none(host: str) -> None:
+    """Addresses come from the broker, too: a bad one is a dead broker, not a crash."""
+    async with anyio.create_task_group() as tasks:
+        with pytest.raises(ConnectionLostError):
+            await BrokerConnection.connect(host, 9092, OPTIONS, tasks)
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 2**31 - 1])
+async def test_a_port_that_is_none(port: int) -> None:
+    async with anyio.create_task_group() as tasks:
+        with pytest.raises(ConnectionLostError, match=f"^127.0.0.1:{port}: "):
+            await BrokerConnection.connect("127.0.0.1", port, OPTIONS, tasks)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (ClientOptions(), (None, None)),
+        (ClientOptions(source_host="127.0.0.2", source_port=4000), ("127.0.0.2", 4000)),
+    ],
+)
+async def test_the_local_address_is_the_one_asked_for(
+    network: Any, options: ClientOptions, expected: tuple[str | None, int | None]
+) -> None:
+    network.handlers[HERE] = lambda peer: peer.serve({})
+    async with network, Broker.open(*HERE, options=options):
+        assert network.local == [expected]
+
+
+# ---------------------------------------------------------------- versions
+
+
+async def test_a_request_in_no_common_version_leaves_the_connection_open(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake({MetadataRequest: Versions(14, 20)})
+        await peer.serve({HeartbeatRequest: lambda _: beaten(0)})
+
+    network.handlers[HERE] = handler
+    async with network, Broker.open(*HERE, options=OPTIONS) as broker:
+        with pytest.raises(UnsupportedVersionError, match="speaks versions 14 to 20"):
+            await broker.request(METADATA)
+        assert await broker.request(beat("g")) == beaten(0)
+
+
+async def test_a_broker_that_knows_only_old_api_versions_is_asked_again(network: Any) -> None:
+    """KIP-511: the refusal is in v0 and names what the broker does speak."""
+    seen: list[int] = []
+
+    async def handler(peer: Any) -> None:
+        for highest in (2, 0):
+            incoming = await peer.read()
+            seen.append(incoming.version)
+            if incoming.version > highest:
+                refusal = ApiVersionsResponse(
+                    error_code=35,
+                    api_keys=(ApiVersion(api_key=18, min_version=0, max_version=2),),
+                )
+                body = bytes.fromhex("0023 00000001 0012 0000 0002")
+                assert refusal.api_keys[0].max_version == body[-1]
+                await peer.answer_bytes(incoming, body)
+                break
+        await peer.handshake({ApiVersionsRequest: Versions(0, 2)})
+        await peer.serve({MetadataRequest: lambda _: metadata()})
+
+    network.handlers[HERE] = handler
+    async with network, Broker.open(*HERE, options=OPTIONS) as broker:
+        assert (await broker.request(METADATA)).cluster_id == "c"
+    assert seen == [4]
+
+
+@pytest.mark.parametrize("body", ["0023 00000000", "0023 00000001 0012 0000 7fff"])
+async def test_a_refusal_that_names_nothing_useful_is_followed_by_v0(
+    network: Any, body: str
+) -> None:
+    """Once, at most: a broker that refuses for ever is not asked for ever."""
+    seen: list[int] = []
+
+    async def handler(peer: Any) -> None:
+        for _ in range(2):
+            incoming = await peer.read()
+            seen.append(incoming.version)
+            await peer.answer_bytes(incoming, bytes.fromhex(body))
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    async with network:
+        with pytest.raises(ConnectionLostError, match=r"UNSUPPORTED_VERSION \(35\)"):
+            async with Broker.open(*HERE, options=OPTIONS):
+                raise AssertionError
+    assert seen == ([4, 0] if body.endswith("00000000") else [4, 3])
+
+
+# ---------------------------------------------------------------- throttling
+
+
+@pytest.mark.parametrize(
+    ("throttle_ms", "seconds"),
+    [(1500, 1.5), (0, 0), (-1, 0), (-(2**31), 0), (2**31 - 1, 30.0)],
+)
+async def test_a_throttle_time_mutes_us_and_is_clamped(
+    network: Any, throttle_ms: int, seconds: float
+) -> None:
+    """KIP-219: the broker answers first and counts on us to hold back."""
+    arrived: list[float] = []
+
+    def answer(_: object) -> MetadataResponse:
+        arrived.append(anyio.current_time())
+        return metadata(throttle_time_ms=throttle_ms if len(arrived) == 1 else 0)
+
+    network.handlers[HERE] = lambda peer: peer.serve({MetadataRequest: answer})
+    async with network, Broker.open(*HERE, options=OPTIONS) as broker:
+        for _ in range(3):
+            await broker.request(METADATA)
+    assert [arrived[1] - arrived[0], arrived[2] - arrived[1]] == pytest.approx([seconds, 0])
+
+
+async def test_a_throttle_time_holds_back_every_connection_of_the_broker(network: Any) -> None:
+    arrived: list[tuple[str, float]] = []
+
+    def answer(request: HeartbeatRequest) -> HeartbeatResponse:
+        arrived.append((request.group_id, anyio.current_time() - start))
+        return HeartbeatResponse(
+            error_code=0, throttle_time_ms={"a": 2000, "b": 3000}.get(request.group_id, 0)
+        )
+
+    network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: answer})
+    async with network, Broker.open(*HERE, options=OPTIONS) as broker:
+        start = anyio.current_time()
+        await broker.request(beat("a"), connection_id="one")
+        async with anyio.create_task_group() as tasks:
+
+            async def later(name: str, delay: float) -> None:
+                await anyio.sleep(delay)
+                await broker.request(beat(name), connection_id=name)
+
+            tasks.start_soon(later, "b", 0.5)
+        await broker.request(beat("c"), connection_id="other")
+    assert arrived == [
+        ("a", pytest.approx(0)),
+        ("b", pytest.approx(2)),
+        ("c", pytest.approx(5)),
+    ]
+
+
+async def test_a_throttle_time_counts_where_nobody_waits_for_the_answer_any_more(
+    network: Any,
+) -> None:
+    """The answer to a commit that was cancelled asked for silence, and was not heard."""
+    arrived: list[float] = []
+
+    async def late(_: object) -> HeartbeatResponse:
+        arrived.append(anyio.current_time())
+        await anyio.sleep(0.5)
+        return HeartbeatResponse(error_code=0, throttle_time_ms=2000 if len(arrived) == 1 else 0)
+
+    network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: late})
+    async with network, Broker.open(*HERE, options=OPTIONS) as broker:
+        with anyio.move_on_after(0.25):
+            await broker.request(beat("a"))
+        await anyio.sleep(0.5)
+        await broker.request(beat("b"))
+    assert arrived[1] - arrived[0] == pytest.approx(2.5)
+
+
+async def test_a_throttle_that_grows_while_muted_is_waited_out(network: Any) -> None:
+    """Two requests were on their way; the later answer asks for the longer silence."""
+    arrived: list[tuple[str, float]] = []
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        while True:
+            incoming = await peer.read()
+            name = incoming.request.group_id
+            arrived.append((name, anyio.current_time() - start))
+            await anyio.sleep({"slow": 1.0}.get(name, 0))
+            await peer.answer(
+                incoming,
+                HeartbeatResponse(
+                    error_code=0, throttle_time_ms={"fast": 2000, "slow": 8000}.get(name, 0)
+                ),
+            )
+
+    network.handlers[HERE] = handler
+    async with network, Broker.open(*HERE, options=OPTIONS) as broker:
+        await broker.connect("slow")
+        await broker.connect("fast")
+        start = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+
+            async def ask(name: str, delay: float = 0) -> None:
+                await anyio.sleep(delay)
+                await broker.request(beat(name), connection_id=name)
+
+            tasks.start_soon(ask, "slow")
+            tasks.start_soon(ask, "fast")
+            tasks.start_soon(ask, "third", 0.5)
+    assert sorted(arrived) == [
+        ("fast", pytest.approx(0)),
+        ("slow", pytest.approx(0)),
+        ("third", pytest.approx(9)),
+    ]
+
+
+# ---------------------------------------------------------------- the broker's connections
+
+
+async def test_connections_are_kept_apart_by_their_id(network: Any) -> None:
+    """A parked JoinGroup must not hold up a heartbeat or a commit."""
+
+    def answer(request: HeartbeatRequest) -> HeartbeatResponse | None:
+        return None if request.group_id == "parked" else beaten(0)
+
+    network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: answer})
+    async with (
+        network,
+        Broker.open(*HERE, options=OPTIONS, offsets_channel_timeout=1) as broker,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(lambda: broker.request(beat("parked"), connection_id="group", timeout=99))
+        await anyio.sleep(1)
+        assert await broker.request(beat("free"), connection_id="offsets") == beaten(0)
+        assert await broker.request(beat("free")) == beaten(0)
+        assert len(network.streams) == 3
+        assert [broker.is_connected(c) for c in ("group", "offsets", "", "none")] == [
+            True,
+            True,
+            True,
+            False,
+        ]
+        assert (broker.connected, broker.offsets_channel_connected) == (True, True)
+        await broker.disconnect("offsets")
+        assert (broker.connected, broker.offsets_channel_connected) == (True, False)
+        await broker.connect_offsets_channel()
+        assert (broker.offsets_channel_connected, len(network.streams)) == (True, 4)
+        tasks.cancel_scope.cancel()
+
+
+async def test_first_uses_at_the_same_time_open_one_connection(network: Any) -> None:
+    network.handlers[HERE] = lambda peer: peer.serve({MetadataRequest: lambda _: metadata()})
+    async with network, anyio.create_task_group() as tasks:
+        broker = Broker(1, *HERE, tasks, OPTIONS)
+        async with anyio.create_task_group() as users:
+            for _ in range(5):
+                users.start_soon(broker.request, METADATA)
+        assert network.dialled == [HERE]
+        await broker.aclose()
+
+
+async def test_a_lost_connection_is_opened_again_at_the_next_use(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await peer.answer(await peer.read(), metadata())
+
+    network.handlers[HERE] = handler
+    async with network, Broker.open(*HERE, options=OPTIONS) as broker:
+        await broker.request(METADATA)
+        await anyio.sleep(1)
+        assert not broker.connected
+        assert (await broker.request(METADATA)).cluster_id == "c"
+        assert len(network.streams) == 2
+
+
+async def test_an_answer_that_came_is_not_lost_to_the_close_behind_it(network: Any) -> None:
+    """Whichever task runs first: a commit that was acknowledged must not pass for lost."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await peer.answer(await peer.read(), metadata())
+
+    network.handlers[HERE] = handler
+    async with network:
+        for _ in range(30):
+            async with Broker.open(*HERE, options=OPTIONS) as broker:
+                assert await broker.request(METADATA) == metadata()
+
+
+async def test_one_users_cancellation_does_not_end_the_connecting_of_another(
+    network: Any,
+) -> None:
+    async def handler(peer: Any) -> None:
+        await anyio.sleep(1)
+        await peer.serve({MetadataRequest: lambda _: metadata()})
+
+    network.handlers[HERE] = handler
+    async with network, anyio.create_task_group() as tasks:
+        broker = Broker(1, *HERE, tasks, OPTIONS)
+        outcomes = Outcomes()
+        async with anyio.create_task_group() as users:
+
+            async def give_up() -> None:
+                with anyio.move_on_after(0.5):
+                    await broker.request(METADATA)
+
+            users.start_soon(give_up)
+            users.start_soon(outcomes.take, "other", lambda: broker.request(METADATA))
+        assert outcomes.of == {"other": metadata()}
+        await broker.aclose()
+        await anyio.sleep(1)
+        assert network.open == 0
+
+
+async def test_closing_a_broker_closes_what_is_still_being_connected(network: Any) -> None:
+    """Otherwise a broker that has left the cluster keeps a connection that nobody closes."""
+
+    async def handler(peer: Any) -> None:
+        await anyio.sleep(1)
+        await peer.serve({MetadataRequest: lambda _: metadata()})
+
+    network.handlers[HERE] = handler
+    outcomes = Outcomes()
+    async with network, anyio.create_task_group() as tasks:
+        broker = Broker(1, *HERE, tasks, OPTIONS)
+        tasks.start_soon(outcomes.take, "1", lambda: broker.request(METADATA))
+        await anyio.sleep(0.5)
+        await broker.aclose()
+        await anyio.sleep(5)
+        assert outcomes.of == {"1": ConnectionLostError}
+        assert network.open == 0
+
+
+async def test_the_deadline_of_the_offsets_channel_is_its_own(network: Any) -> None:
+    network.handlers[HERE] = lambda peer: peer.serve(
+        {HeartbeatRequest: lambda _: None, OffsetFetchRequest: lambda _: None}
+    )
+    async with (
+        network,
+        Broker.open(*HERE, options=OPTIONS, offsets_channel_timeout=2) as broker,
+    ):
+        for ask, seconds in (
+            (lambda: broker.fetch_consumer_group_offsets("g"), 2),
+            (lambda: broker.heartbeat("g", 1, "m"), 10),
+        ):
+            start = anyio.current_time()
+            with pytest.raises(RequestTimeoutError, match=f"within {seconds} s"):
+                await ask()
+            assert anyio.current_time() - start == pytest.approx(seconds)
+
+
+async def test_committed_offsets_share_the_main_connection_unless_they_have_their_own(
+    network: Any,
+) -> None:
+    def offsets(_: OffsetFetchRequest) -> OffsetFetchResponse:
+        return OffsetFetchResponse(groups=(OffsetFetchResponseGroup(group_id="g"),))
+
+    network.handlers[HERE] = lambda peer: peer.serve({OffsetFetchRequest: offsets})
+    async with network:
+        for own, connections in ((None, 1), (5, 2)):
+            before = len(network.streams)
+            async with Broker.open(*HERE, options=OPTIONS, offsets_channel_timeout=own) as broker:
+                assert broker.offsets_channel_connected == (connections == 1)
+                await broker.fetch_consumer_group_offsets("g")
+                assert len(network.streams) - before == connections
+
+
+async def test_produce_without_acknowledgement_waits_for_nothing(network: Any) -> None:
+    seen: list[int] = []
+
+    def take(request: ProduceRequest) -> None:
+        seen.append(request.acks)
+
+    network.handlers[HERE] = lambda peer: peer.serve(
+        {ProduceRequest: take, MetadataRequest: lambda _: metadata()}
+    )
+    async with network, Broker.open(*HERE, options=OPTIONS) as broker:
+        assert await broker.produce_messages(BATCH, acks=0) is None
+        # The next answer on the connection is not taken for that of the Produce.
+        assert (await broker.request_metadata()).cluster_id == "c"
+    assert seen == [0]
+
+
+# ---------------------------------------------------------------- errors leave bare
+
+
+async def test_the_users_exception_leaves_bare(network: Any) -> None:
+    network.handlers[HERE] = lambda peer: peer.serve({})
+    async with network:
+        with pytest.raises(ValueError, match=r"^mine$"):
+            async with Broker.open(*HERE, options=OPTIONS):
+                raise ValueError("mine")
+        assert network.open == 0
+
+
+async def test_the_users_cancellation_passes_through(network: Any) -> None:
+    network.handlers[HERE] = lambda peer: peer.serve({})
+    async with network:
+        with anyio.move_on_after(1) as scope:
+            async with Broker.open(*HERE, options=OPTIONS):
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        assert network.open == 0
+
+
+async def test_a_protocol_error_of_the_handshake_leaves_bare(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.read()
+        await peer.stream.send(b"HTTP/1.1 400 Bad Request\r\n")
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    async with network:
+        with pytest.raises(RemoteProtocolError, match="the limit is 1048576"):
+            async with Broker.open(*HERE, options=OPTIONS):
+                raise AssertionError
+        assert network.open == 0

@@ -1,0 +1,523 @@
+"""Authentication on a connection: its order, its limits, its end, and how a session is renewed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import attrs
+import pytest
+
+from kafkagroup import Broker, Consumer
+from kafkagroup.errors import (
+    AuthenticationError,
+    ConnectionLostError,
+    KafkaGroupError,
+    LimitExceededError,
+    RequestTimeoutError,
+    UnsupportedVersionError,
+)
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import BrokerSettings
+from kafkagroup.transport.connection import BrokerConnection
+from kafkagroup.transport.options import ClientOptions
+from kafkagroup.transport.security import Security
+from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse, JoinGroupRequest
+from kafkagroup.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+)
+from kafkagroup.wire.messages.produce import ProduceRequest
+from kafkagroup.wire.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from kafkagroup.wire.schema import Versions
+
+pytestmark = pytest.mark.anyio
+
+HERE = ("broker", 9092)
+USERS = {"me": "word", "other": "word"}
+SASL = {SaslHandshakeRequest: Versions(0, 1), SaslAuthenticateRequest: Versions(0, 2)}
+GREETED = SaslHandshakeResponse(error_code=0, mechanisms=("PLAIN",))
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+async def inline(work: Callable[[], Any]) -> Any:
+    """Time is virtual here: it would not wait for a thread."""
+    await anyio.lowlevel.checkpoint()
+    return work()
+
+
+def security(mechanism: Any = "PLAIN", password: str = "word") -> Security:
+    return Security(
+        security_protocol="SASL_PLAINTEXT",
+        allow_plaintext_credentials=True,
+        sasl_mechanism=mechanism,
+        sasl_username="me",
+        sasl_password=password,
+    )
+
+
+def options(chosen: Security | None = None, **changes: Any) -> ClientOptions:
+    changes = {"request_timeout": 10.0, "connect_timeout": 3.0, **changes}
+    return ClientOptions(security=chosen or security(), run_in_thread=inline, **changes)
+
+
+OPTIONS = options()
+
+
+def beat(name: str) -> HeartbeatRequest:
+    return HeartbeatRequest(group_id=name, generation_id=1, member_id="m")
+
+
+def let_in(lifetime_ms: int = 0, **fields: Any) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(
+        **{
+            "error_code": 0,
+            "error_message": None,
+            "auth_bytes": b"",
+            "session_lifetime_ms": lifetime_ms,
+            **fields,
+        }
+    )
+
+
+@attrs.define
+class Gate:
+    """A broker behind PLAIN that writes down what it hears, and when."""
+
+    lifetimes: list[int] = attrs.field(factory=lambda: [0])
+    """Of each session in turn, in milliseconds; the last one is that of all further ones."""
+    slow: dict[str, float] = attrs.field(factory=dict)
+    """Group -> seconds until its heartbeat is answered."""
+    refuse_after: int = 99
+    heard: list[tuple[str, float]] = attrs.field(factory=list)
+
+    async def __call__(self, peer: Any) -> None:
+        start = anyio.current_time()
+        await peer.handshake(SASL)
+        while True:
+            incoming = await peer.read()
+            request = incoming.request
+            name = getattr(request, "group_id", type(request).__name__)
+            self.heard.append((name, anyio.current_time() - start))
+            if isinstance(request, SaslHandshakeRequest):
+                await peer.answer(incoming, GREETED)
+            elif isinstance(request, SaslAuthenticateRequest):
+                await peer.answer(incoming, self._session())
+            elif isinstance(request, HeartbeatRequest):
+                await anyio.sleep(self.slow.get(name, 0))
+                await peer.answer(incoming, HeartbeatResponse(error_code=0))
+
+    def _session(self) -> SaslAuthenticateResponse:
+        sessions = sum(name == "SaslAuthenticateRequest" for name, _ in self.heard)
+        if sessions > self.refuse_after:
+            return let_in(error_code=58, error_message="gone")
+        lifetimes = self.lifetimes
+        return let_in(lifetimes.pop(0) if len(lifetimes) > 1 else lifetimes[0])
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.heard]
+
+
+LOGIN = ["SaslHandshakeRequest", "SaslAuthenticateRequest"]
+
+
+@asynccontextmanager
+async def connected(chosen: ClientOptions = OPTIONS) -> AsyncIterator[BrokerConnection]:
+    async with anyio.create_task_group() as tasks:
+        connection = await BrokerConnection.connect(*HERE, chosen, tasks)
+        yield connection
+        await connection.aclose()
+
+
+async def outcome(call: Callable[[], Any], into: dict[str, Any], name: str) -> None:
+    try:
+        into[name] = await call()
+    except KafkaGroupError as error:
+        into[name] = type(error)
+
+
+# ---------------------------------------------------------------- before the first request
+
+
+async def test_who_one_is_comes_before_anything_else(network: Any) -> None:
+    seen: list[tuple[str, int]] = []
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake(SASL)
+        for answer in (GREETED, let_in(), HeartbeatResponse(error_code=0)):
+            incoming = await peer.read()
+            seen.append((type(incoming.request).__name__, incoming.version))
+            await peer.answer(incoming, answer)
+
+    network.handlers[HERE] = handler
+    async with network, connected() as connection:
+        await connection.request(beat("g"), timeout=1)
+    assert seen == [
+        ("SaslHandshakeRequest", 1),
+        ("SaslAuthenticateRequest", 2),
+        ("HeartbeatRequest", 4),
+    ]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_each_mechanism_with_the_right_and_the_wrong_password(
+    network: Any, mechanism: str
+) -> None:
+    async with EmbeddedKafka(listen=False, users=USERS) as kafka, network:
+        network.serve_embedded(kafka)
+        there = ("kafka-1", 9092)
+        async with Broker.open(*there, options=options(security(mechanism))) as broker:
+            assert (await broker.request_metadata([])).brokers
+        with pytest.raises(AuthenticationError) as caught:
+            async with Broker.open(*there, options=options(security(mechanism, "wrong"))):
+                raise AssertionError
+        assert str(caught.value).startswith(
+            "kafka-1:9092: the broker refuses: SASL_AUTHENTICATION_FAILED (58): Authentication f"
+        )
+        assert network.open == 0
+
+
+async def test_a_mechanism_that_the_broker_does_not_offer(network: Any) -> None:
+    async with EmbeddedKafka(listen=False, users=USERS, mechanisms=["PLAIN"]) as kafka, network:
+        network.serve_embedded(kafka)
+        with pytest.raises(AuthenticationError, match=r"not offer SCRAM-SHA-512;.* does: PLAIN$"):
+            async with Broker.open("kafka-1", 9092, options=options(security("SCRAM-SHA-512"))):
+                raise AssertionError
+
+
+async def test_a_broker_that_knows_no_sasl(network: Any) -> None:
+    network.handlers[HERE] = lambda peer: peer.serve({})
+    async with network:
+        with pytest.raises(UnsupportedVersionError, match="does not know SaslHandshakeRequest"):
+            async with Broker.open(*HERE, options=OPTIONS):
+                raise AssertionError
+        assert network.open == 0
+
+
+@pytest.mark.parametrize(
+    ("stage", "limit"), [("versions", 1_048_576), ("handshake", 65_536), ("tokens", 65_536)]
+)
+async def test_strangers_may_say_little(network: Any, stage: str, limit: int) -> None:
+    """Before it is known who is there, nobody has any reason for long answers."""
+
+    async def handler(peer: Any) -> None:
+        if stage == "versions":
+            await peer.read()
+        else:
+            await peer.handshake(SASL)
+            incoming = await peer.read()
+        if stage == "tokens":
+            await peer.answer(incoming, GREETED)
+            await peer.read()
+        await peer.stream.send((limit + 1).to_bytes(4, "big") + bytes(100))
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    async with network:
+        with pytest.raises(LimitExceededError, match=f"{limit + 1} bytes; the limit is {limit} "):
+            async with Broker.open(*HERE, options=OPTIONS):
+                raise AssertionError
+
+
+async def test_known_brokers_may_say_more(network: Any) -> None:
+    brokers = (MetadataResponseBroker(node_id=1, host="broker", port=1),) * 5_000
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake(SASL)
+        await peer.answer(await peer.read(), GREETED)
+        await peer.answer(await peer.read(), let_in())
+        await peer.answer(await peer.read(), MetadataResponse(brokers=brokers, topics=()))
+
+    network.handlers[HERE] = handler
+    async with network, connected() as connection:
+        answer = await connection.request(MetadataRequest(topics=()), timeout=1)
+    assert answer.brokers == brokers
+
+
+@pytest.mark.parametrize("silent_at", [1, 2])
+async def test_a_broker_that_falls_silent(network: Any, silent_at: int) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake(SASL)
+        for _ in range(silent_at - 1):
+            await peer.answer(await peer.read(), GREETED)
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    async with network:
+        start = anyio.current_time()
+        with pytest.raises(RequestTimeoutError, match="broker:9092: "):
+            async with Broker.open(*HERE, options=OPTIONS):
+                raise AssertionError
+        assert anyio.current_time() - start == pytest.approx(3)
+        assert network.open == 0
+
+
+async def test_a_callback_without_an_end(network: Any) -> None:
+    class Waits:
+        name = "PATIENCE"
+
+        async def authenticate(self, exchange: Any) -> None:
+            await anyio.sleep_forever()
+
+    chosen = Security(security_protocol="SASL_PLAINTEXT", sasl_mechanism=Waits())
+    network.handlers[HERE] = Gate()
+    async with network:
+        start = anyio.current_time()
+        with pytest.raises(RequestTimeoutError, match="broker:9092: not authenticated within 3 s"):
+            async with Broker.open(*HERE, options=options(chosen)):
+                raise AssertionError
+        assert anyio.current_time() - start == pytest.approx(3)
+        assert network.open == 0
+
+
+@pytest.mark.parametrize("delay", [0.5, 1.5, 2.5])
+async def test_cancelled_anywhere_nothing_stays_open(network: Any, delay: float) -> None:
+    async def handler(peer: Any) -> None:
+        await anyio.sleep(1)
+        await peer.handshake(SASL)
+        for answer in (GREETED, let_in()):
+            incoming = await peer.read()
+            await anyio.sleep(1)
+            await peer.answer(incoming, answer)
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    async with network, anyio.create_task_group() as tasks:
+        broker = Broker(1, *HERE, tasks, OPTIONS)
+        with anyio.move_on_after(delay) as scope:
+            await broker.connect()
+        assert scope.cancelled_caught
+        await anyio.sleep(0.1)
+        assert network.open == 0
+
+
+# ---------------------------------------------------------------- sessions that end (KIP-368)
+
+
+async def test_a_session_is_renewed_in_time_and_again(network: Any) -> None:
+    gate = network.handlers[HERE] = Gate([10_000, 20_000, 0])
+    async with network, connected():
+        await anyio.sleep(1000)
+    assert gate.names == LOGIN * 3
+    times = [at for name, at in gate.heard if name == LOGIN[0]]
+    assert times[0] == 0
+    assert 8.5 <= times[1] <= 9.5
+    assert 17 <= times[2] - times[1] <= 19
+
+
+async def test_no_request_is_lost_or_comes_between(network: Any) -> None:
+    """Brokers close the connection on whatever comes between the two, and what is in flight is
+    answered first: its wait must not count as theirs."""
+    gate = network.handlers[HERE] = Gate([10_000, 0], {"parked": 30.0})
+    outcomes: dict[str, Any] = {}
+    async with network, connected() as connection:
+        start = anyio.current_time()
+
+        async def ask(name: str, at: float) -> None:
+            await anyio.sleep_until(start + at)
+            await outcome(lambda: connection.request(beat(name), timeout=60), outcomes, name)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, "parked", 8.0)
+            tasks.start_soon(ask, "first", 10.0)
+            tasks.start_soon(ask, "second", 20.0)
+        assert not connection.closed
+    assert gate.names[:5] == [*LOGIN, "parked", *LOGIN]
+    assert sorted(gate.names[5:]) == ["first", "second"]
+    assert [at for _, at in gate.heard] == pytest.approx([0, 0, 8, 38, 38, 38, 38])
+    assert set(outcomes.values()) == {HeartbeatResponse(error_code=0)}
+
+
+async def test_what_has_no_answer_waits_too(network: Any) -> None:
+    gate = network.handlers[HERE] = Gate([10_000, 0], {"parked": 5.0})
+    produce = ProduceRequest(acks=0, timeout_ms=1, topic_data=())
+    async with network, connected() as connection, anyio.create_task_group() as tasks:
+        await anyio.sleep(8)
+        tasks.start_soon(lambda: connection.request(beat("parked"), timeout=60))
+        await anyio.sleep(2)
+        await connection.send_only(produce, highest=12)
+        await anyio.sleep(1)
+    assert gate.names == [*LOGIN, "parked", *LOGIN, "ProduceRequest"]
+
+
+async def test_who_waits_for_a_renewal_does_so_until_the_deadline(network: Any) -> None:
+    network.handlers[HERE] = Gate([10_000], {"parked": 1000.0})
+    outcomes: dict[str, Any] = {}
+    async with network, connected() as connection:
+        start = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+            for name, delay, timeout in (("parked", 8, 500), ("late", 10, 5)):
+                tasks.start_soon(ask_later, connection, name, delay, timeout, outcomes)
+        # A broker answers in order: as without a renewal, what is behind would wait as well.
+        assert connection.closed
+        assert outcomes == {"parked": RequestTimeoutError, "late": RequestTimeoutError}
+        assert anyio.current_time() - start == pytest.approx(15)
+    assert network.open == 0
+
+
+async def ask_later(
+    connection: BrokerConnection | Broker,
+    name: str,
+    delay: float,
+    timeout: float,
+    into: dict[str, Any],
+) -> None:
+    await anyio.sleep(delay)
+    await outcome(lambda: connection.request(beat(name), timeout=timeout), into, name)
+
+
+async def test_a_refused_renewal_reaches_whoever_waits_and_is_tried_anew(network: Any) -> None:
+    gate = network.handlers[HERE] = Gate([10_000], {"parked": 5.0}, refuse_after=1)
+    outcomes: dict[str, Any] = {}
+    async with network, Broker.open(*HERE, options=OPTIONS) as broker:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask_later, broker, "parked", 8, 60, outcomes)
+            tasks.start_soon(ask_later, broker, "waits", 10, 60, outcomes)
+        assert outcomes == {
+            "parked": HeartbeatResponse(error_code=0),
+            "waits": AuthenticationError,
+        }
+        gate.refuse_after = 99
+        assert await broker.request(beat("later")) == HeartbeatResponse(error_code=0)
+    assert gate.names == [*LOGIN, "parked", *LOGIN, *LOGIN, "later"]
+
+
+async def test_keys_of_tls_that_change_under_a_writer_cost_the_connection_only(
+    network: Any,
+) -> None:
+    """TLS 1.3: the reader then has to write, which anyio refuses while the writer does."""
+    network.handlers[HERE] = Gate()
+    outcomes: dict[str, Any] = {}
+    async with network, connected() as connection:
+
+        async def busy(_: int) -> bytes:
+            raise anyio.BusyResourceError("writing to")
+
+        network.streams[0].receive = busy
+        for name in ("one", "two"):
+            await outcome(lambda: connection.request(beat("g"), timeout=5), outcomes, name)
+    assert outcomes == {"one": HeartbeatResponse(error_code=0), "two": ConnectionLostError}
+
+
+async def test_a_connection_that_breaks_fails_whoever_waits(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake(SASL)
+        await peer.answer(await peer.read(), GREETED)
+        await peer.answer(await peer.read(), let_in(10_000))
+        assert isinstance((await peer.read()).request, SaslHandshakeRequest)
+        await anyio.sleep(2)
+
+    network.handlers[HERE] = handler
+    outcomes: dict[str, Any] = {}
+    async with network, connected() as connection:
+        await ask_later(connection, "waits", 10, 60, outcomes)
+    assert outcomes == {"waits": ConnectionLostError}
+
+
+@pytest.mark.parametrize("lifetime", [1, 999])
+async def test_a_broker_cannot_have_us_do_nothing_else(network: Any, lifetime: int) -> None:
+    gate = network.handlers[HERE] = Gate([lifetime])
+    async with network, connected():
+        await anyio.sleep(10.5)
+    assert gate.names == LOGIN * 11
+
+
+@pytest.mark.parametrize("lifetime", [0, -5, 2**63 - 1])
+async def test_a_session_without_an_end(network: Any, lifetime: int) -> None:
+    gate = network.handlers[HERE] = Gate([lifetime])
+    async with network, connected():
+        await anyio.sleep(30 * 86400)
+    assert gate.names == LOGIN
+
+
+async def test_a_renewal_that_takes_too_long_closes_the_connection(network: Any) -> None:
+    async def handler(peer: Any) -> None:
+        await peer.handshake(SASL)
+        await peer.answer(await peer.read(), GREETED)
+        await peer.answer(await peer.read(), let_in(10_000))
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    async with network, connected() as connection:
+        await anyio.sleep(9.5 + 3.1)
+        assert connection.closed
+
+
+# ---------------------------------------------------------------- a group behind it
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_a_consumer_lives_through_many_sessions(
+    network: Any, mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    short_sessions = BrokerSettings(connections_max_reauth=5.0)
+    async with EmbeddedKafka(listen=False, users=USERS, settings=short_sessions) as kafka, network:
+        network.serve_embedded(kafka)
+        kafka.create_topic("t")
+        consumer = Consumer(
+            "t",
+            bootstrap_servers="kafka-1:9092",
+            group_id="g",
+            security=security(mechanism),
+            auto_commit_interval_ms=1_000,
+        )
+        async with consumer:
+            for number in range(10):
+                kafka.produce("t", [str(number).encode()])
+                assert (await consumer.getone()).value == str(number).encode()
+                await anyio.sleep(5)
+        dialled = len(network.dialled)
+        # Once for the member id, once to join: no connection was lost.
+        assert len(kafka.requests(JoinGroupRequest)) == 2
+        assert len(kafka.requests(SaslHandshakeRequest)) > 5 * dialled
+
+
+async def run_sync(work: Callable[[], Any], abandon_on_cancel: bool = False) -> Any:
+    return await inline(work)
+
+
+async def test_a_consumer_with_wrong_credentials_does_not_start(network: Any) -> None:
+    """Not tried again, at no other address either: that would lock the account."""
+    async with EmbeddedKafka(nodes=3, listen=False, users=USERS) as kafka, network:
+        network.serve_embedded(kafka, nodes=3)
+        servers = ["kafka-1:9092", "kafka-2:9092", "kafka-3:9092"]
+        with pytest.raises(AuthenticationError, match="SASL_AUTHENTICATION_FAILED"):
+            async with Consumer("t", bootstrap_servers=servers, security=security(password="no")):
+                raise AssertionError
+        assert network.dialled == [("kafka-1", 9092)]
+        assert network.open == 0
+
+
+async def test_a_consumer_whose_credentials_were_withdrawn_fails_for_good(network: Any) -> None:
+    """Every call raises it; each background task finds out at most once."""
+    async with EmbeddedKafka(listen=False, users=USERS) as kafka, network:
+        network.serve_embedded(kafka)
+        kafka.create_topic("t")
+        consumer = Consumer(
+            "t", bootstrap_servers="kafka-1:9092", group_id="g", security=security()
+        )
+        async with consumer:
+            kafka.produce("t", [b"1"])
+            assert (await consumer.getone()).value == b"1"
+            async with EmbeddedKafka(listen=False, users={"me": "new"}) as changed:
+                network.serve_embedded(changed)
+                for stream in network.streams:
+                    await stream.send_eof()
+                for call in (consumer.getone, consumer.commit, consumer.getone):
+                    with pytest.raises(AuthenticationError, match="SASL_AUTHENTICATION_FAILED"):
+                        await call()
+                await anyio.sleep(600)
+                dialled = len(network.dialled)
+                await anyio.sleep(3600)
+                assert len(network.dialled) == dialled < 12

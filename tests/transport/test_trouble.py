@@ -1,0 +1,648 @@
+"""Trouble that lasts is never silent: a warning after ten seconds and every minute, an event, a
+finding of `health()`, and an info line when it ends. Whatever the trouble is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from struct import pack_into
+from typing import Any
+
+import anyio
+import pytest
+from crc32c import crc32c
+
+from kafkagroup import (
+    Admin,
+    BrokerError,
+    Consumer,
+    CorruptRecordError,
+    DeserializationError,
+    GroupMember,
+    GroupProtocol,
+    HealthProblem,
+    NewRecord,
+    NotWrittenError,
+    TopicPartition,
+    TroubleEnded,
+    TroubleReported,
+)
+from kafkagroup.errors import ErrorCode
+from kafkagroup.producer import Producer
+from kafkagroup.runtime.threaded import _TroublesBeside
+from kafkagroup.testing.embedded import Close, EmbeddedKafka, Swallow
+from kafkagroup.transport.trouble import Problem, Troubles
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
+from kafkagroup.wire.messages.offsets import (
+    ListOffsetsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
+from kafkagroup.wire.records import encode_batch
+
+pytestmark = pytest.mark.anyio
+
+T0 = TopicPartition("t", 0)
+BOTH = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+WORKERS = GroupProtocol("workers", "all", b"", lambda members: dict.fromkeys(members, b""))
+
+
+# ---------------------------------------------------------------- the recorder
+
+
+def problem(cause: str = "refused", subject: str = "a:1") -> Problem:
+    return Problem(subject=subject, cause=cause, advice="look")
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """The warnings, and the ends of trouble, that were logged since the last call."""
+    caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
+
+    def taken() -> list[str]:
+        found = [r.getMessage() for r in caplog.records if r.name == "kafkagroup.transport.trouble"]
+        caplog.clear()
+        return found
+
+    return taken
+
+
+def test_it_warns_after_ten_seconds_then_every_minute(lines: Any) -> None:
+    events: list[Any] = []
+    troubles = Troubles(events.append)
+    told = []
+    for tenth in range(1_400):
+        troubles.failed("key", tenth / 10, problem())
+        if lines():
+            told.append(tenth / 10)
+    assert told == [10.0, 70.0, 130.0]
+    troubles.succeeded("key", 140.0)
+    assert lines() == ["a:1: works again, after 140 s"]
+    assert events == [
+        TroubleReported(at=10.0, subject="a:1", cause="refused", advice="look", seconds=10.0),
+        TroubleEnded(at=140.0, subject="a:1", seconds=140.0),
+    ]
+    assert troubles.open == {}
+
+
+def test_what_recovers_in_time_is_no_trouble(lines: Any) -> None:
+    events: list[Any] = []
+    troubles = Troubles(events.append)
+    for start in (0.0, 9.0, 18.0):
+        for tenth in range(89):
+            troubles.failed("key", start + tenth / 10, problem())
+        troubles.succeeded("key", start + 8.9)
+    assert (lines(), events, troubles.lasting(27.0)) == ([], [], [])
+
+
+def test_a_try_that_took_long_counts_from_its_beginning(lines: Any) -> None:
+    troubles = Troubles()
+    troubles.failed("key", 30.0, problem("no answer"), since=20.0)
+    assert lines() == ["no progress for 10 s: a:1: no answer; look"]
+
+
+def test_failures_with_nothing_tried_between_are_not_one_trouble(lines: Any) -> None:
+    """A connection that is used every five minutes, and breaks twice."""
+    troubles = Troubles()
+    for now in (0.0, 300.0, 600.0):
+        troubles.failed("key", now, problem())
+        assert troubles.lasting(now + 1.0) == []
+    assert lines() == []
+
+
+def test_one_cause_is_one_line_and_one_finding_wherever_it_is_met(lines: Any) -> None:
+    """Four connections to one broker, or a thousand partitions of one topic."""
+    events: list[Any] = []
+    troubles = Troubles(events.append)
+    for second in range(100):
+        for key in range(50):
+            troubles.failed(key, second, problem())
+    assert lines() == [f"no progress for {n} s: a:1: refused; look" for n in (10, 70)]
+    assert troubles.lasting(99.0) == [(problem(), 99.0)]
+    for key in range(50):
+        troubles.succeeded(key, 100.0)
+    assert lines() == ["a:1: works again, after 100 s"]
+    assert [type(event) for event in events] == [TroubleReported, TroubleEnded]
+
+
+def test_a_cause_that_changes_makes_no_more_lines(lines: Any) -> None:
+    troubles = Troubles()
+    for second in range(70):
+        troubles.failed("key", second, problem(f"cause {second % 3}"))
+    assert lines() == ["no progress for 10 s: a:1: cause 1; look"]
+
+
+def test_one_failure_with_nothing_after_it_is_no_trouble() -> None:
+    """What comes after it may be a fetch that the broker rightly keeps."""
+    troubles = Troubles()
+    troubles.failed("key", 0.0, problem())
+    assert [troubles.lasting(now) for now in (9.0, 11.0, 29.0)] == [[], [], []]
+
+
+def test_what_nobody_tries_any_more_is_forgotten() -> None:
+    troubles = Troubles()
+    for second in range(20):
+        troubles.failed("key", second, problem())
+    assert troubles.lasting(49.0) == [(problem(), 49.0)]
+    assert troubles.lasting(49.1) == []
+    troubles.forget("key")
+    assert troubles.open == {}
+
+
+def test_it_keeps_no_more_than_a_thousand() -> None:
+    """A broker may name a million addresses, each tried once."""
+    troubles = Troubles()
+    for key in range(3_000):
+        troubles.failed(key, 0.0, problem())
+    assert len(troubles.open) == 1_000
+
+
+def test_what_happens_in_the_heartbeat_thread_is_kept_in_the_applications_loop() -> None:
+    calls: list[Callable[[], object]] = []
+    ours = Troubles()
+    threads = _TroublesBeside(ours, calls.append)
+    threads.failed("key", 20.0, problem(), since=0.0)
+    assert ours.open == {}
+    calls.pop()()
+    assert (ours.lasting(20.0), threads.open) == ([(problem(), 20.0)], ours.open)
+    threads.succeeded("key", 21.0)
+    calls.pop()()
+    assert threads.open == {}
+
+
+# ---------------------------------------------------------------- a consumer's and a member's
+
+
+class Watch:
+    """What a client tells while something is wrong."""
+
+    def __init__(self, client: Consumer | GroupMember, lines: Callable[[], list[str]]) -> None:
+        self.client = client
+        self.lines = lines
+        self.events: list[TroubleReported | TroubleEnded] = []
+
+    async def read(self) -> None:
+        async for event in self.client.events():
+            if isinstance(event, TroubleReported | TroubleEnded):
+                self.events.append(event)
+
+    def findings(self) -> list[str]:
+        return [
+            finding.detail
+            for finding in self.client.health().findings
+            if finding.problem is HealthProblem.NO_PROGRESS
+        ]
+
+    async def lasts(self, *words: str, again: bool = True) -> None:
+        """It is told after ten seconds, and again a minute later."""
+        self.lines()
+        self.events.clear()
+        await anyio.sleep(9.5)
+        assert (self.lines(), self.events) == ([], [])
+        await anyio.sleep(3.5)
+        (line,) = self.lines()
+        (event,) = self.events
+        assert isinstance(event, TroubleReported)
+        for word in words:
+            assert word in line
+            assert any(word in detail for detail in self.findings()), self.findings()
+            assert word in f"{event.subject}: {event.cause}; {event.advice}"
+        if not again:
+            return
+        await anyio.sleep(75.0)
+        assert [word in line for line in self.lines() for word in words] == [True] * len(words)
+        assert self.events == [event]
+
+    async def ends(self) -> None:
+        await anyio.sleep(20.0)
+        (line,) = self.lines()
+        assert "works again, after " in line
+        assert isinstance(self.events[-1], TroubleEnded)
+        assert self.findings() == []
+
+
+@pytest.fixture
+def watched(network: Any, lines: Any) -> Any:
+    """A cluster of two nodes, and a client that is watched."""
+
+    @asynccontextmanager
+    async def opened(
+        client: Consumer | GroupMember, *faults: tuple[type[Any], Any], **topics: int
+    ) -> AsyncIterator[tuple[EmbeddedKafka, Watch, list[Any]]]:
+        async with network, EmbeddedKafka(topics or {"t": 1}, nodes=2, listen=False) as kafka:
+            network.serve_embedded(kafka, 2)
+            rules = [kafka.fail(api, action, times=None) for api, action in faults]
+            watch = Watch(client, lines)
+            with anyio.fail_after(5_000):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(watch.read)
+                    await anyio.lowlevel.checkpoint()
+                    async with client:
+                        yield kafka, watch, rules
+
+    return opened
+
+
+def consumer(*topics: str, **options: Any) -> Consumer:
+    return Consumer(*topics, **{"bootstrap_servers": "kafka-1,kafka-2", "group_id": "g", **options})
+
+
+def member() -> GroupMember:
+    return GroupMember("g", WORKERS, bootstrap_servers="kafka-1,kafka-2")
+
+
+CLIENTS = pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(lambda: consumer("t"), id="classic"),
+        pytest.param(lambda: consumer("t", group_protocol="consumer"), id="consumer"),
+        pytest.param(lambda: consumer("t", heartbeat_thread=False, group_id="h"), id="other"),
+        pytest.param(member, id="member"),
+    ],
+)
+
+
+@CLIENTS
+async def test_a_coordinator_that_cannot_be_found(watched: Any, client: Callable[[], Any]) -> None:
+    fault = FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE
+    async with watched(client(), fault) as (_, watch, rules):
+        await watch.lasts("membership of group", "COORDINATOR_NOT_AVAILABLE", "__consumer_offsets")
+        rules[0].stop()
+        await watch.ends()
+
+
+@CLIENTS
+@pytest.mark.parametrize(
+    "code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR]
+)
+async def test_a_coordinator_that_takes_no_member(
+    watched: Any, client: Callable[[], Any], code: ErrorCode
+) -> None:
+    faults = (JoinGroupRequest, code), (ConsumerGroupHeartbeatRequest, code)
+    async with watched(client(), *faults) as (_, watch, rules):
+        await watch.lasts("membership of group", code.name)
+        for rule in rules:
+            rule.stop()
+        await watch.ends()
+
+
+@CLIENTS
+async def test_a_coordinator_where_nothing_listens(
+    watched: Any, client: Callable[[], Any], network: Any
+) -> None:
+    """Or one that is advertised by a wrong name."""
+    one = client()
+    group = one._options.group_id if isinstance(one, Consumer) else "g"
+    async with watched(one) as (kafka, watch, _):
+        await anyio.sleep(10.0)
+        dead = f"kafka-{kafka.coordinator(group)}", 9092
+        handler = network.handlers.pop(dead)
+        for stream in network.streams:
+            await stream.aclose()
+        await watch.lasts(f"{dead[0]}:9092: refused", "advertised.listeners")
+        network.handlers[dead] = handler
+        await watch.ends()
+
+
+@CLIENTS
+async def test_requests_that_are_never_answered(watched: Any, client: Callable[[], Any]) -> None:
+    async with watched(client()) as (kafka, watch, _):
+        await anyio.sleep(10.0)
+        rules = [
+            kafka.fail(api, Swallow(), times=None)
+            for api in (HeartbeatRequest, ConsumerGroupHeartbeatRequest)
+        ]
+        # A GroupMember joins anew when its session is over, and that is answered.
+        again = isinstance(watch.client, Consumer)
+        await watch.lasts("no answer to ", "HeartbeatRequest", "broker is alive", again=again)
+        for rule in rules:
+            rule.stop()
+        await anyio.sleep(60.0)
+        assert watch.findings() == []
+
+
+async def test_a_join_that_is_never_answered(watched: Any) -> None:
+    """It may be the other members, who do not rejoin; that is told after half a minute, and by
+    `health()` once the rebalance timeout is over."""
+    async with watched(consumer("t"), (JoinGroupRequest, Swallow())) as (_, watch, _):
+        await anyio.sleep(29.0)
+        assert watch.lines() == []
+        await anyio.sleep(2.0)
+        (line,) = watch.lines()
+        assert "no answer to JoinGroupRequest; either the coordinator hangs, or another" in line
+        assert watch.findings() == []
+        await anyio.sleep(270.0)
+        assert [f.problem for f in watch.client.health().findings] == []
+
+
+async def test_a_leader_where_nothing_listens(watched: Any, network: Any) -> None:
+    one = consumer(group_id=None)
+    async with watched(one) as (kafka, watch, _):
+        leader = kafka.leader("t", 0)
+        handler = network.handlers.pop((f"kafka-{leader}", 9092))
+        await one.assign([T0])
+        await watch.lasts(f"broker {leader} at kafka-{leader}:9092: refused")
+        network.handlers[f"kafka-{leader}", 9092] = handler
+        await watch.ends()
+
+
+async def test_a_leader_that_is_a_black_hole(watched: Any, network: Any) -> None:
+    """Nobody answers, not even to say that nobody is there."""
+    one = consumer(group_id=None)
+    async with watched(one) as (kafka, watch, _):
+        await one.assign([T0])
+        await anyio.sleep(1.0)
+        network.handlers[f"kafka-{kafka.leader('t', 0)}", 9092] = None
+        for stream in network.streams:
+            await stream.aclose()
+        await watch.lasts("no connection within 10.0 s", "advertised.listeners")
+
+
+async def test_fetches_that_are_never_answered(watched: Any) -> None:
+    one = consumer(group_id=None)
+    async with watched(one, (FetchRequest, Swallow())) as (_, watch, rules):
+        await one.assign([T0])
+        await watch.lasts("no answer to FetchRequest")
+        rules[0].stop()
+        await anyio.sleep(60.0)
+        assert watch.findings() == []
+
+
+async def test_a_broker_that_closes_instead_of_answering(watched: Any) -> None:
+    one = consumer(group_id=None)
+    async with watched(one, (FetchRequest, Close())) as (_, watch, rules):
+        await one.assign([T0])
+        await watch.lasts("closed by the broker")
+        rules[0].stop()
+        await watch.ends()
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR])
+async def test_fetches_that_are_refused(watched: Any, code: ErrorCode) -> None:
+    one = consumer(group_id=None)
+    async with watched(one, (FetchRequest, code), t=20) as (kafka, watch, rules):
+        for partition in range(20):
+            kafka.produce("t", ["v"], partition=partition)
+        await one.assign([("t", partition) for partition in range(20)])
+        await watch.lasts(f"fetching topic t: {code.name}")
+        rules[0].stop()
+        await watch.ends()
+
+
+@pytest.mark.parametrize("group_id", [None, "g"])
+async def test_a_partition_that_does_not_exist(watched: Any, group_id: str | None) -> None:
+    one = consumer(group_id=group_id)
+    async with watched(one) as (kafka, watch, _):
+        await one.assign([T0, ("t", 6), ("t", 7)])
+        await watch.lasts("fetching t/6 (and 1 more): it does not exist: topic t has 1 partitions")
+        kafka.add_partitions("t", 8)
+        await watch.ends()
+
+
+async def test_an_assignment_of_partitions_that_do_not_exist(watched: Any) -> None:
+    """As a leader gives that knows of another cluster."""
+
+    def wrong(spec: Any) -> Any:
+        return {member: (TopicPartition("t", 9),) for member in spec.members}
+
+    async with watched(consumer("t", assignors=[wrong])) as (_, watch, _):
+        await watch.lasts("fetching t/9: it does not exist: topic t has 1 partitions")
+
+
+@pytest.mark.parametrize(
+    ("api", "words"),
+    [
+        (OffsetFetchRequest, "reading offsets of group g: "),
+        (ListOffsetsRequest, "looking up where topic t starts and ends: "),
+    ],
+)
+async def test_positions_that_cannot_be_looked_up(watched: Any, api: Any, words: str) -> None:
+    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    if api is ListOffsetsRequest:
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+    async with watched(consumer("t"), (api, code)) as (_, watch, rules):
+        await watch.lasts(words, code.name)
+        rules[0].stop()
+        await watch.ends()
+
+
+async def test_partitions_that_rest_after_an_error(watched: Any, lines: Any) -> None:
+    """It was raised once, and then there was no line of it: one for all of them, as what is refused
+    for a group is refused for each of its partitions."""
+    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    one, partitions = consumer(), [TopicPartition("t", n) for n in range(3)]
+    async with watched(one, (OffsetFetchRequest, code), t=3):
+        await one.assign(partitions)
+        for _ in partitions:
+            with pytest.raises(BrokerError, match=code.name):
+                await one.getone()
+        await anyio.sleep(9.0)
+        assert lines() == []
+        for seconds in (5.0, 61.0):
+            await anyio.sleep(seconds)
+            (line,) = lines()
+            assert "reading t/0 (and 2 more): " in line
+            assert code.name in line
+        findings = one.health().findings
+        assert [f.problem for f in findings] == [HealthProblem.NOT_READ] * 3
+        for tp in partitions:
+            one.seek(tp, 0)
+        await anyio.sleep(6.0)
+        (line,) = lines()
+        assert "works again" in line
+
+
+def plain(data: bytes) -> int:
+    return int(data)
+
+
+async def looked_up(data: bytes) -> int:
+    return int(data)
+
+
+@pytest.mark.parametrize("deserializer", [plain, looked_up], ids=["plain", "coroutine"])
+@pytest.mark.parametrize("ended_by", ["seek", "success", "loss"])
+async def test_a_partition_that_rests_before_a_record_that_does_not_deserialize(
+    watched: Any, lines: Any, deserializer: Any, ended_by: str
+) -> None:
+    """It was raised, and there was neither a line nor a finding."""
+    bad = True
+
+    def deserialize(data: bytes) -> Any:
+        return deserializer(b"x" if data == b"2" and bad else data)
+
+    one = consumer("t", value_deserializer=deserialize)
+    async with watched(one) as (kafka, _, _):
+        kafka.produce("t", ["1", "2"])
+        assert (await one.getone()).value == 1
+        assert one.health().healthy
+        for _ in range(2):
+            with pytest.raises(DeserializationError, match="t/0 at offset 1"):
+                await one.getone()
+            (finding,) = one.health().findings
+            assert (finding.problem, finding.partition) == (HealthProblem.NOT_READ, T0)
+            assert "invalid literal for int()" in finding.detail
+        await anyio.sleep(9.0)
+        assert lines() == []
+        for seconds in (5.0, 61.0):
+            await anyio.sleep(seconds)
+            (line,) = lines()
+            assert "reading t/0: " in line
+            assert "seek()" in line
+        if ended_by == "seek":
+            one.seek(T0, 2)
+        elif ended_by == "success":
+            bad = False
+            assert (await one.getone()).value == 2
+        else:
+            await one.unsubscribe()
+        assert HealthProblem.NOT_READ not in {f.problem for f in one.health().findings}
+        await anyio.sleep(6.0)
+        (line,) = lines()
+        assert "works again" in line
+
+
+async def test_a_partition_that_rests_before_damaged_bytes(watched: Any, lines: Any) -> None:
+    one = consumer()
+    async with watched(one) as (kafka, _, _):
+        damaged = bytearray(encode_batch([NewRecord(None, b"1")]))
+        damaged[61] = 126  # the length of the first record: beyond the batch
+        pack_into(">I", damaged, 17, crc32c(bytes(damaged[21:])))
+        kafka.append("t", 0, bytes(damaged))
+        await one.assign([T0])
+        one.seek(T0, 0)
+        with pytest.raises(CorruptRecordError, match="t/0 at offset 0"):
+            await one.getone()
+        await anyio.sleep(14.0)
+        (line,) = lines()
+        assert "reading t/0: " in line
+        assert [f.problem for f in one.health().findings] == [HealthProblem.NOT_READ]
+
+
+@BOTH
+async def test_the_auto_commit_adds_no_warnings_to_these(
+    watched: Any, protocol: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There was one each time that a commit had been tried for the request timeout."""
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    one = consumer("t", group_protocol=protocol, auto_commit_interval_ms=1)
+    async with watched(one, (OffsetCommitRequest, code)) as (kafka, watch, rules):
+        kafka.produce("t", ["0", "1"], partition=0)
+        await one.getone()
+        await one.getone()
+        await watch.lasts("committing offsets of group g: ", code.name)
+        await anyio.sleep(40.0)
+        warned = [r.name for r in caplog.records if r.levelname == "WARNING"]
+        assert {name for name in warned if name != "kafkagroup.transport.trouble"} == set()
+        rules[0].stop()
+        await watch.ends()
+
+
+@BOTH
+async def test_commits_that_are_never_taken(watched: Any, protocol: Any) -> None:
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    one = consumer("t", group_protocol=protocol, auto_commit_interval_ms=1)
+    async with watched(one, (OffsetCommitRequest, code)) as (kafka, watch, rules):
+        kafka.produce("t", ["0", "1"], partition=0)
+        await one.getone()
+        await one.getone()
+        await watch.lasts("committing offsets of group g: ", code.name)
+        rules[0].stop()
+        await watch.ends()
+
+
+@pytest.fixture
+def loggers() -> Iterator[list[str]]:
+    """The logger of each warning."""
+    names: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            names.append(record.name)
+
+    handler = Kept(logging.WARNING)
+    logging.getLogger("kafkagroup").addHandler(handler)
+    yield names
+    logging.getLogger("kafkagroup").removeHandler(handler)
+
+
+async def test_answers_to_other_questions(watched: Any, network: Any, loggers: list[str]) -> None:
+    """Wrong correlation ids: each connection ends at its first answer, and the next begins. Each of
+    them once made a warning of its own."""
+    one = consumer(group_id=None)
+    async with watched(one) as (kafka, watch, _):
+        leader = f"kafka-{kafka.leader('t', 0)}", 9092
+        serve = network.handlers[leader]
+
+        async def wrong(peer: Any) -> None:
+            await peer.handshake()
+            incoming = await peer.read()
+            await peer.stream.send(b"\0\0\0\x08" + (incoming.correlation_id + 77).to_bytes(4) * 2)
+            await anyio.sleep_forever()
+
+        network.handlers[leader] = wrong
+        for stream in network.streams:
+            await stream.aclose()
+        await one.assign([T0])
+        await watch.lasts("to a request that was never sent", "no proxy changes what it sends")
+        assert loggers == ["kafkagroup.transport.trouble"] * 2
+        network.handlers[leader] = serve
+        await watch.ends()
+
+
+async def test_an_admin_that_is_refused_for_long(network: Any, lines: Any) -> None:
+    """A call is tried again for a minute: its caller is told before that is over."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.fail(FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=None)
+        async with Admin(bootstrap_servers="kafka-1") as admin:
+            with pytest.raises(BrokerError):
+                await admin.describe_group("g")
+    (line,) = lines()
+    assert "a request of the client: COORDINATOR_NOT_AVAILABLE (15)" in line
+
+
+async def test_a_producer_whose_broker_is_away(network: Any, lines: Any) -> None:
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with Producer(bootstrap_servers="kafka-1") as producer:
+            await producer.write("t", [NewRecord(None, b"0")])
+            network.handlers.clear()
+            for stream in network.streams:
+                await stream.aclose()
+            with pytest.raises(NotWrittenError):
+                await producer.write("t", [NewRecord(None, b"1")])
+    told = [line.partition(";")[0] for line in lines()]
+    assert [line.endswith("kafka-1:9092: refused") for line in told] == [True, True]
+
+
+@CLIENTS
+async def test_nothing_is_told_where_all_is_well(watched: Any, client: Callable[[], Any]) -> None:
+    """Long polls, joins that wait for another member, and hours of idleness are no trouble."""
+    async with watched(client()) as (_, watch, _):
+        for _ in range(5):
+            await anyio.sleep(50.0)
+            assert watch.findings() == []
+        assert (watch.lines(), watch.events) == ([], [])
+
+
+@BOTH
+async def test_a_cluster_that_is_away_is_told_of_once_a_minute(
+    watched: Any, network: Any, protocol: Any
+) -> None:
+    """Coordinator, leader and metadata fail at the same time, each with retries of its own."""
+    async with watched(consumer("t", group_protocol=protocol)) as (_, watch, _):
+        await anyio.sleep(10.0)
+        handlers, network.handlers = network.handlers, {}
+        for stream in network.streams:
+            await stream.aclose()
+        await anyio.sleep(120.0)
+        assert all("refused" in line for line in watch.lines())
+        assert sum("refused" in line for line in watch.lines()) <= 2 * 2
+        network.handlers = handlers
+        await anyio.sleep(30.0)
+        assert watch.findings() == []
