@@ -28,10 +28,12 @@ from kafkagroup.consume.partitions import (
     ByPartition,
     Partition,
     Partitions,
+    check_record_limit,
     offset_of,
     offsets_of,
     partition_of,
     partitions_of,
+    seconds_of,
     times_of,
 )
 from kafkagroup.consume.subscription import Topics, checked_pattern, checked_topics
@@ -220,8 +222,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         With `arrow` they are pyarrow.RecordBatches, made without an object for each record; the
         schema's metadata names topic and partition. Needs the extra `arrow`, and no deserializers.
         """
-        if max_records < 1:
-            raise ConfigurationError(f"max_records={max_records}; expected at least 1")
+        check_record_limit(max_records)
         if not arrow:
             return Batches(lambda: self._next(lambda: self._delivery.next_batch(max_records)))
         if self._delivery.conversion is not None:
@@ -250,13 +251,13 @@ class Consumer(Service, Keyed[K_co, V_co]):
         processed from here on. With nothing subscribed to and nothing assigned the answer is empty;
         calls that go on for 10 s without either are warned of.
         """
-        if max_records < 1:
-            raise ConfigurationError(f"max_records={max_records}; expected at least 1")
+        check_record_limit(max_records)
         found: dict[TopicPartition, list[Record[K_co, V_co]]] = {}
+        seconds = seconds_of(timeout)
         try:
             batches = await self._next(
                 lambda: self._delivery.next_batches(max_records) or None,
-                anyio.current_time() + timeout,
+                anyio.current_time() + seconds,
             )
         except NothingArrived:
             return found

@@ -1,4 +1,4 @@
-"""How calls take partitions: one converter for all of them.
+"""How calls take partitions, offsets and limits: one converter for all of them.
 
 A partition is a `TopicPartition` or a tuple of topic and number. A call that takes several accepts
 one, or an iterable of them.
@@ -6,6 +6,7 @@ one, or an iterable of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias, TypeGuard, TypeVar
 
@@ -16,10 +17,12 @@ __all__ = [
     "ByPartition",
     "Partition",
     "Partitions",
+    "check_record_limit",
     "offset_of",
     "offsets_of",
     "partition_of",
     "partitions_of",
+    "seconds_of",
     "times_of",
 ]
 
@@ -95,11 +98,30 @@ def times_of(given: ByPartition[int]) -> dict[TopicPartition, int]:
     return found
 
 
+def check_record_limit(max_records: object) -> None:
+    """Raises: ConfigurationError for what is no number of records to ask for."""
+    if not _is_whole(max_records) or max_records < 1:
+        raise ConfigurationError(f"max_records={max_records!r}; expected a number from 1")
+
+
+def seconds_of(timeout: object) -> float:
+    """For how many seconds a caller means to wait. Raises: ConfigurationError."""
+    # NaN is no moment to wake at.
+    if not _is_number(timeout) or math.isnan(timeout):
+        raise ConfigurationError(f"timeout={timeout!r}; expected a number of seconds, such as 1.0")
+    return float(timeout)
+
+
 def _check_mapping(given: object, value: str) -> None:
     if not isinstance(given, Mapping):
         raise ConfigurationError(
             f"{given!r} is no mapping; expected {{TopicPartition('topic', 0): {value}}}"
         )
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    # Not of one class: a number may be of numpy.
+    return hasattr(value, "__float__") and not isinstance(value, bool)
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

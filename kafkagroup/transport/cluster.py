@@ -190,7 +190,9 @@ class Cluster:
             try:
                 return await broker.request(request)
             except (TransportError, RemoteProtocolError) as error:
-                reasons.append(str(error))
+                address = f"{broker.host}:{broker.port}"
+                # What is wrong with the bytes of an answer does not say whose they are.
+                reasons.append(str(error) if address in str(error) else f"{address}: {error}")
                 logger.debug("%r did not answer: %s", broker, error)
         told = list(dict.fromkeys(reasons))
         more = f"; and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""

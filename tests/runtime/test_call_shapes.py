@@ -97,6 +97,22 @@ async def test_what_is_no_partition(network: Any) -> None:
         assert consumer.assignment() == {A, B}
 
 
+async def test_what_is_no_limit(network: Any) -> None:
+    """It was a TypeError of an addition or a comparison."""
+    async with consuming(network) as consumer:
+        for wrong in (A, "3", 0, None, True, 2.5):
+            expected = re.escape(f"max_records={wrong!r}; expected a number from 1")
+            with pytest.raises(ConfigurationError, match=expected):
+                await consumer.getmany(wrong)  # type: ignore[arg-type]
+            with pytest.raises(ConfigurationError, match=expected):
+                consumer.batches(wrong)  # type: ignore[call-overload]
+        for wrong in ("3", None, True, float("nan")):
+            expected = f"timeout={wrong!r}; expected a number of seconds"
+            with pytest.raises(ConfigurationError, match=expected):
+                await consumer.getmany(timeout=wrong)  # type: ignore[arg-type]
+        assert consumer.assignment() == {A, B}
+
+
 @pytest.mark.parametrize(
     "topics",
     [("t", "u"), (["t", "u"],), (("t", "u"),), ({"t", "u"},), (["t"], "u")],

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import pickle
 import socket
+import ssl
 
 import anyio
 import pytest
+from trustme import CA
 
 from kafkagroup import Consumer, ConsumerBusyError, IllegalStateError, KafkaGroupError, Security
 from kafkagroup.errors import ConnectionLostError, NoBrokersAvailableError
@@ -74,6 +76,20 @@ async def test_tls_to_a_port_without_it() -> None:
         " the port of a TLS listener? One without TLS takes security=None, or a Security with"
         ' security_protocol="SASL_PLAINTEXT"'
     )
+
+
+async def test_no_tls_to_a_port_with_it() -> None:
+    """The address was missing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    CA().issue_cert("127.0.0.1").configure_cert(context)
+    with EmbeddedKafka({"t": 1}, tls=context) as kafka:
+        with pytest.raises(NoBrokersAvailableError) as caught:
+            async with Consumer("t", bootstrap_servers=kafka.bootstrap_servers):
+                raise AssertionError
+        assert str(caught.value).startswith(
+            f"no broker answered: {kafka.bootstrap_servers}: answer of "
+        )
+        assert str(caught.value).endswith("; the listener speaks TLS: set security=Security(...)")
 
 
 async def test_two_tasks_that_read_at_once() -> None:
