@@ -19,9 +19,14 @@ FAST := tests/assign tests/consume tests/member tests/wire $(wildcard tests/sim/
   $(patsubst %,tests/test_%.py,errors layers options stories types values workers)
 # Those that let virtual time pass, too.
 ROOMS := $(FAST) tests/transport tests/runtime tests/zookeeper
+# Files with tests that run alone, and with long ones: finding the tests of all others takes longer.
+SERIAL := $(shell grep -lrE 'mark\.serial' tests --include 'test_*.py')
+LONG := $(shell grep -lrE 'mark\.long' tests --include 'test_*.py')
+# A worker of pytest-xdist for each CPU.
+PARALLEL := -n auto --maxprocesses 8
 # Brokers are waited for: more workers than CPUs, each with a Kafka of its own.
 WAITING_WORKERS := 4
-WIRE_DEPENDENCIES := aiokafka hypothesis kio pyarrow pytest pytest-asyncio trio
+WIRE_DEPENDENCIES := aiokafka hypothesis kio pyarrow pytest pytest-asyncio pytest-xdist trio
 
 # Shell: prints the first of some commands that is a Python which can make environments. Only
 # running one tells: pyenv's shims answer to the names of Pythons that are switched off, and
@@ -61,7 +66,7 @@ wheel: .venv/check.stamp ## a wheel for this platform, the one for all others, a
 	@ls dist
 
 test-fast: .venv/fast.stamp ## the pure rooms, in under a minute; needs no Java, no compiler and no other client
-	KAFKAGROUP_PURE=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not (brokers or long or serial or slow)" $(FAST)
+	KAFKAGROUP_PURE=1 $(BIN)/python -m pytest $(PARALLEL) -m "not (brokers or long or serial or slow)" $(FAST)
 
 # pytest, with its output and report kept for the closing lines: $(call pytest,name of the step,arguments)
 pytest = $(BIN)/python -m pytest --junitxml .venv/tests-$(1).xml $(2) | tee .venv/tests-$(1).log
@@ -69,9 +74,9 @@ pytest = $(BIN)/python -m pytest --junitxml .venv/tests-$(1).xml $(2) | tee .ven
 test: .venv/compiled.stamp $(SPARK) ## all but the long tests, on real Kafka, ZooKeeper and Spark if there is Java; 10 minutes
 	@$(if $(SPARK),,echo "NO JAVA: no test meets a real Kafka")
 	@rm -f .venv/tests-*
-	$(call pytest,rooms,-n auto --maxprocesses 8 -m "not (brokers or long or serial)" $(ROOMS))
+	$(call pytest,rooms,$(PARALLEL) -m "not (brokers or long or serial)" $(ROOMS))
 	$(call pytest,waiting,-n $(WAITING_WORKERS) -m "not (brokers or long or serial)" $(addprefix --ignore=,$(ROOMS)))
-	$(call pytest,serial,-m "serial and not (brokers or long)")
+	$(call pytest,serial,-m "serial and not (brokers or long)" $(SERIAL))
 	@echo "== make test passed on $$($(BIN)/python --version); $$($(COMPILED_OR_NOT)); the Kafka of those that share one:"
 	@cat .venv/tests-*.log | sed -nE 's/^((not|taken)[ :].*)/     \1/p' | sort -u
 	@echo "== what was met:"
@@ -81,8 +86,8 @@ test: .venv/compiled.stamp $(SPARK) ## all but the long tests, on real Kafka, Zo
 test-all: test test-rest ## make test, and then the rest: long tests, simulations, planted bugs, soak, other Pythons
 
 test-rest: .venv/compiled.stamp $(SPARK)
-	$(BIN)/python -m pytest -n 2 -m "long and not (brokers or serial)"
-	$(BIN)/python -m pytest -m "long and serial and not brokers"
+	$(BIN)/python -m pytest $(PARALLEL) -m "long and not (brokers or serial)" $(LONG)
+	$(BIN)/python -m pytest -m "long and serial and not brokers" $(LONG)
 	$(MAKE) --no-print-directory test-wire
 	@echo "== tests/wire and tests/consume, uncompiled:"
 	@sed 's/^/     /' .venv/wire.log
@@ -94,14 +99,14 @@ test-wire: .venv/compiled.stamp
 test-wire-%: | .venv/bin/python
 	@python=$$($(call first_usable,$(call called,$*))); \
 	if [ "$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" = $* ]; then \
-	  KAFKAGROUP_PURE=1 $(BIN)/python -m pytest tests/wire tests/consume tests/sim/test_bugs.py; \
+	  KAFKAGROUP_PURE=1 $(BIN)/python -m pytest $(PARALLEL) tests/wire tests/consume tests/sim/test_bugs.py; \
 	  echo "$*: passed" >> .venv/wire.log; \
 	elif [ -z "$$python" ]; then \
 	  echo "$*: SKIPPED, no such Python here" | tee -a .venv/wire.log; \
 	else \
 	  [ -x .venv-$*/bin/python ] || "$$python" -m venv .venv-$*; \
 	  KAFKAGROUP_PURE=1 .venv-$*/bin/python $(INSTALL) --editable . $(WIRE_DEPENDENCIES); \
-	  KAFKAGROUP_PURE=1 .venv-$*/bin/python -m pytest tests/wire tests/consume; \
+	  KAFKAGROUP_PURE=1 .venv-$*/bin/python -m pytest $(PARALLEL) tests/wire tests/consume; \
 	  echo "$*: passed" >> .venv/wire.log; \
 	fi
 

@@ -107,6 +107,7 @@ def test_a_candidate_that_waits_ends_by_the_signal(kafka: EmbeddedKafka) -> None
     assert two.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.serial  # what the end takes is compared with the session timeout
 def test_who_cannot_be_heard_ends_its_command_before_another_is_elected(
     kafka: EmbeddedKafka,
 ) -> None:

@@ -12,9 +12,14 @@ from .catalogue import ATTACKS
 from .honest import serving
 from .trial import PASSWORD, Attack, Result, trials
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="memory is measured by Linux's /proc"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not Path("/proc/self/clear_refs").exists(), reason="memory is measured by Linux's /proc"
+    ),
+    pytest.mark.long,
+    # How late a task is, and how much memory grows.
+    pytest.mark.serial,
+]
 
 Run = Callable[[Attack], Result]
 

@@ -569,6 +569,7 @@ async def consume_for(
 
 
 @pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="connections are not listed")
+@pytest.mark.serial  # sessions of 1.3 s are renewed or end
 class TestSessions:
     @pytest.mark.parametrize(
         ("anyio_backend", "mechanism"),

@@ -153,6 +153,8 @@ def real_brokers() -> Iterator[RealBrokers]:
         yield RealBrokers("4.3.1", running)
 
 
+@pytest.mark.long
+@pytest.mark.serial  # a request counts as unanswered after 0.15 s
 @all_traces
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_kafka(path: Path, recorded: str, real_brokers: RealBrokers) -> None:

@@ -7,6 +7,9 @@ from run import PARTITIONS, soak, soak_cluster, soak_zookeeper
 from kafkagroup.testing import LocalKafka, LocalZooKeeper
 from kafkagroup.testing.local import LocalKafkaUnavailable
 
+# Members are killed and frozen for times that are compared with the session timeout.
+pytestmark = [pytest.mark.long, pytest.mark.serial]
+
 
 @pytest.mark.parametrize("source", ["embedded", "kafka"])
 def test_nothing_is_lost(source, request):

@@ -40,6 +40,7 @@ def written(folder: Path) -> list[int]:
     return sorted(table.column("offset").to_pylist())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("point", "sink", "group", "reconciled"),
     [

@@ -321,6 +321,8 @@ class TestAsKafka:
         )
         assert peer.answers
 
+    # Sessions end after LIFETIME, while the test still speaks if the machine is busy.
+    @pytest.mark.serial
     def test_a_session_is_prolonged(self, mortal: Peer) -> None:
         mortal.handshake("PLAIN")
         alive = answer(ErrorCode.NONE, "", lifetime_ms=1500)
@@ -329,6 +331,7 @@ class TestAsKafka:
         assert mortal.plain() == alive
         assert mortal.answers
 
+    @pytest.mark.serial
     def test_a_session_cannot_be_prolonged_twice_a_second(self, mortal: Peer) -> None:
         for _ in range(2):
             assert mortal.handshake("PLAIN") == accepted()
@@ -336,6 +339,7 @@ class TestAsKafka:
         assert mortal.handshake("PLAIN") == ILLEGAL
         assert mortal.answers
 
+    @pytest.mark.serial
     def test_a_request_amid_the_prolonging(self, mortal: Peer) -> None:
         mortal.handshake("PLAIN")
         mortal.plain()
@@ -343,6 +347,7 @@ class TestAsKafka:
         assert mortal.ask(HEARTBEAT, 4) == HeartbeatResponse(error_code=34)
         assert mortal.closed
 
+    @pytest.mark.serial
     def test_a_session_is_prolonged_by_whom_it_belongs_to(self, mortal: Peer) -> None:
         mortal.handshake("PLAIN")
         mortal.plain()
@@ -352,12 +357,14 @@ class TestAsKafka:
         )
         assert mortal.closed
 
+    @pytest.mark.serial
     def test_a_session_is_prolonged_by_its_own_mechanism(self, mortal: Peer) -> None:
         mortal.handshake("PLAIN")
         mortal.plain()
         assert mortal.handshake("SCRAM-SHA-256") == accepted()
         assert mortal.token(b"n,,n=ann,r=mine") is None
 
+    @pytest.mark.serial
     def test_a_wrong_password_ends_the_session(self, mortal: Peer) -> None:
         mortal.handshake("SCRAM-SHA-256")
         assert mortal.scram("ann", PASSWORD).session_lifetime_ms == LIFETIME * 1000
@@ -366,6 +373,7 @@ class TestAsKafka:
         assert mortal.scram("ann", "wrong") == failed(f"{again} SCRAM-SHA-256")
         assert mortal.closed
 
+    @pytest.mark.serial
     def test_a_session_ends(self, mortal: Peer) -> None:
         """Nothing is said of it: the next request is not answered."""
         mortal.handshake("PLAIN")
