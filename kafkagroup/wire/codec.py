@@ -16,6 +16,7 @@ from uuid import UUID
 
 from kafkagroup.errors import DecodeError, LimitExceededError, LocalProtocolError
 from kafkagroup.wire.primitives import UVARINT_1, encode_uvarint, read_uvarint
+from kafkagroup.wire.rows import Rows
 from kafkagroup.wire.schema import (
     BOOL,
     BYTES,
@@ -98,6 +99,7 @@ def _too_long(name: str, size: int) -> LocalProtocolError:
 
 
 _RUNTIME = {
+    "Rows": Rows,
     "DecodeError": DecodeError,
     "LocalProtocolError": LocalProtocolError,
     "UUID": UUID,
@@ -281,14 +283,17 @@ def _structures_in(cls: type, version: int) -> Iterator[type]:
             yield nested
 
 
-def _write_decoder(out: _Module, cls: type) -> str:
-    """Write the function that reads one `cls`; answer its name."""
-    entry = f"read_{cls.__name__}"
+def _write_decoder(out: _Module, cls: type, *, as_row: bool = False) -> str:
+    """Write the function that reads one `cls`; answer its name. `as_row`: it reads the values of
+    its fields, and `make_` of the same class makes one of them."""
+    entry = f"row_{cls.__name__}" if as_row else f"read_{cls.__name__}"
     if entry in out.names:
         return entry
     out.names[entry] = None
-    for nested in _structures_in(cls, out.version):
-        _write_decoder(out, nested)
+    for spec in fields_of(cls).values():
+        nested = spec.kind.element if isinstance(spec.kind, Array) else spec.kind
+        if isinstance(nested, type) and out.version in spec.versions:
+            _write_decoder(out, nested, as_row=getattr(spec.kind, "as_rows", False))
     out(f"def {entry}(buf, pos, end, left):")
     out.indent += 1
     values = {name: out.name("D", default) for name, default in _defaults(cls).items()}
@@ -301,12 +306,19 @@ def _write_decoder(out: _Module, cls: type) -> str:
             out(f"f_{name} = {values[name]}")
             values[name] = f"f_{name}"
         _read_tags(out, tagged)
+    if as_row:
+        out(f"return ({', '.join(values.values())},), pos")
+        out.indent -= 1
+        out(f"def make_{cls.__name__}(row):")
+        out.indent += 1
+        values = {name: f"f_{name}" for name in values}
+        out(f"{', '.join(values.values())}, = row")
     out(f"self = new({out.name('C', cls)})")
     for name in values:
         # Filling the slots directly: the __init__ of a frozen class costs twice as much.
         setter = out.name("S", getattr(cls, name).__set__)
         out(f"{setter}(self, {values[name]})")
-    out("return self, pos")
+    out("return self" if as_row else "return self, pos")
     out.indent -= 1
     return entry
 
@@ -373,7 +385,7 @@ def _read_value(
     out("else:")
     out.indent += 1
     if isinstance(kind, Array):
-        _read_elements(out, name, kind.element)
+        _read_elements(out, name, kind)
     else:
         out("stop = pos + n")
         out(f"if stop > end: raise short({name!r}, n, end - pos)")
@@ -390,8 +402,8 @@ def _read_value(
     out.indent -= 1
 
 
-def _read_elements(out: _Module, name: str, element: Scalar | type) -> None:
-    target = f"f_{name}"
+def _read_elements(out: _Module, name: str, kind: Array) -> None:
+    element, target = kind.element, f"f_{name}"
     smallest = _smallest(element, out.version, out.flexible)
     out(f"if n * {smallest} > end - pos: raise short({name!r}, n, end - pos)")
     if isinstance(element, Scalar) and element.code and element is not UUID_:
@@ -413,10 +425,15 @@ def _read_elements(out: _Module, name: str, element: Scalar | type) -> None:
     out(f"{items} = []")
     out("for _ in range(n):")
     out.indent += 1
-    _read_value(out, name, element, nullable=False, target="item")
+    if kind.as_rows:
+        made_of = cast(type, element).__name__
+        out(f"item, pos = row_{made_of}(buf, pos, end, left)")
+    else:
+        _read_value(out, name, element, nullable=False, target="item")
     out(f"{items}.append(item)")
     out.indent -= 1
-    out(f"{target} = tuple({items})")
+    made = f"tuple({items})"
+    out(f"{target} = " + (f"Rows(make_{made_of}, {made})" if kind.as_rows else made))
 
 
 def _count_elements(out: _Module, name: str, count: str) -> None:

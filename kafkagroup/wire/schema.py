@@ -82,11 +82,15 @@ class Array:
     """Zero or more of one type; a tuple in Python."""
 
     element: Scalar | type
+    as_rows: bool = False
+    """Whether it is decoded to `wire.rows.Rows`."""
 
 
-def array(element: Scalar | type) -> Array:
-    """The type of an array of `element`, a scalar or a class made with `@struct`."""
-    return Array(element)
+def array(element: Scalar | type, *, as_rows: bool = False) -> Array:
+    """The type of an array of `element`, a scalar or a class made with `@struct`. `as_rows`: of
+    such a class without arrays of others, where an answer may have more of them than the collector
+    can look through at once."""
+    return Array(element, as_rows)
 
 
 Kind = Scalar | Array | type

@@ -3,6 +3,7 @@
 Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
 """
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from kafkagroup.wire.schema import (
@@ -93,7 +94,9 @@ class MetadataResponseTopic:
     name: str | None = field(STRING, nullable="12+")
     topic_id: UUID = field(UUID_, "10+", default=NO_ID, ignorable=True)
     is_internal: bool = field(BOOL, "1+", default=False, ignorable=True)
-    partitions: tuple[MetadataResponsePartition, ...] = field(array(MetadataResponsePartition))
+    partitions: Sequence[MetadataResponsePartition] = field(
+        array(MetadataResponsePartition, as_rows=True)
+    )
     topic_authorized_operations: int = field(INT32, "8+", default=-(2**31))
 
 

@@ -1,0 +1,66 @@
+"""Structures that are made when they are looked at."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from kafkagroup.wire.messages.metadata import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kafkagroup.wire.rows import Rows
+from kafkagroup.wire.schema import decode, encode
+
+PARTITIONS = tuple(
+    MetadataResponsePartition(
+        error_code=0,
+        partition_index=index,
+        leader_id=index % 7,
+        leader_epoch=index,
+        replica_nodes=(index % 7, 8),
+        isr_nodes=(8,),
+        offline_replicas=(index % 7,),
+    )
+    for index in range(20)
+)
+
+
+def answer(version: int) -> MetadataResponse:
+    """As decoded."""
+    topic = MetadataResponseTopic(error_code=0, name="t", partitions=PARTITIONS)
+    sent = MetadataResponse(brokers=(), topics=(topic,))
+    return decode(MetadataResponse, version, encode(sent, version))
+
+
+@pytest.fixture
+def rows() -> Rows[MetadataResponsePartition]:
+    found = answer(13).topics[0].partitions
+    assert isinstance(found, Rows)
+    return found
+
+
+def test_they_are_as_a_tuple_of_them(rows: Rows[MetadataResponsePartition]) -> None:
+    assert len(rows) == 20
+    assert tuple(rows) == PARTITIONS
+    assert (rows[3], rows[-1], rows[2:4]) == (PARTITIONS[3], PARTITIONS[-1], PARTITIONS[2:4])
+    assert rows == PARTITIONS
+    assert rows not in (PARTITIONS[1:], answer(4).topics[0].partitions[1:])
+    assert (hash(rows), repr(rows)) == (hash(PARTITIONS), repr(PARTITIONS))
+    assert PARTITIONS[5] in rows
+    assert rows == answer(13).topics[0].partitions
+
+
+def test_their_message_is_compared_and_encoded_as_any_other() -> None:
+    assert answer(13) == answer(13)
+    assert encode(answer(13), 13) == encode(answer(13), 13)
+    assert answer(4).topics[0].partitions[0].offline_replicas == ()
+
+
+def test_the_collector_looks_through_none_of_them(rows: Rows[MetadataResponsePartition]) -> None:
+    """It stopped all threads for 50 ms, to look through 245,000 partitions of one answer."""
+    for _ in range(3):
+        gc.collect()
+    assert not any(map(gc.is_tracked, rows._rows))
