@@ -18,7 +18,7 @@ SPARK := $(if $(shell command -v java),.venv/spark.stamp)
 FAST := tests/assign tests/consume tests/member tests/wire $(wildcard tests/sim/test_judge*.py) \
   $(patsubst %,tests/test_%.py,errors layers options stories types values workers)
 # Those that let virtual time pass, too.
-ROOMS := $(FAST) tests/transport tests/runtime tests/zookeeper
+ROOMS := $(FAST) $(addprefix tests/,model runtime sim transport zookeeper)
 # Files with tests that run alone, and with long ones: finding the tests of all others takes longer.
 SERIAL := $(shell grep -lrE 'mark\.serial' tests --include 'test_*.py')
 LONG := $(shell grep -lrE 'mark\.long' tests --include 'test_*.py')

@@ -36,6 +36,8 @@ from .shrink import names, shrink, without
 ROOT = Path(__file__).parents[2]
 HISTORIES = 120
 """Every tenth on trio."""
+FEW = 10
+"""So many of each protocol for `make test`."""
 ASSIGNED = 30
 """So many more of groups whose coordinator assigns (KIP-848)."""
 
@@ -57,6 +59,14 @@ def outcomes(pool: ProcessPoolExecutor) -> list[Outcome]:
     return list(pool.map(live, range(HISTORIES), chunksize=4))
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_few_runs_break_no_invariant(protocol: str) -> None:
+    outcomes = [live(seed, protocol=protocol) for seed in range(FEW)]
+    assert {command(o.seed, protocol=protocol): o.wrong for o in outcomes if o.wrong} == {}
+    assert len(outcomes) == FEW
+
+
+@pytest.mark.long
 def test_a_hundred_lives_under_fire_without_a_violation(outcomes: list[Outcome]) -> None:
     wrong = {command(o.seed): o.wrong for o in outcomes if o.wrong}
     assert wrong == {}
@@ -88,6 +98,7 @@ def test_every_eighth_life_is_of_group_members_that_share_shards() -> None:
     assert Delivered not in seen
 
 
+@pytest.mark.long
 def test_lives_that_the_coordinator_assigns_to_without_a_violation(
     pool: ProcessPoolExecutor,
 ) -> None:
