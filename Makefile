@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check compile wheel test-fast test test-all test-rest test-wire test-brokers soak sim bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile docs clean
+.PHONY: help setup demo check compile wheel test-fast test test-all test-rest test-wire test-brokers soak sim bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile docs clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -42,6 +42,9 @@ help: ## list the targets
 
 demo: .venv/demo.stamp ## a group of processes in a live view; BROKER=host:port for a real broker
 	@$(BIN)/python examples/demo.py $(BROKER)
+
+setup: .venv/compiled.stamp ## all that development needs, into .venv, compiled; the other targets do it themselves
+	@$(COMPILED_OR_NOT)
 
 check: .venv/compiled.stamp ## format, lint, types, which module may import which, known vulnerabilities
 	$(BIN)/ruff format --check .

@@ -1,0 +1,56 @@
+"""CONTRIBUTING.md and the hooks of pre-commit name targets, files, markers and tools that exist."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import yaml
+from doc_blocks import ROOT
+
+TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+PYTEST = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"][
+    "ini_options"
+]
+
+
+def test_every_target_is_in_the_makefile() -> None:
+    targets = set(re.findall("`make ([a-z-]+)", TEXT)) | set(
+        re.findall("^make ([a-z-]+)", TEXT, re.M)
+    )
+    assert {"setup", "test-fast", "test", "test-rest", "test-all", "check"} <= targets
+    assert targets <= set(re.findall("^([a-z-]+):", MAKEFILE, re.M))
+
+
+def test_every_path_is_there() -> None:
+    paths = set(re.findall("`((?:tests|docs|kafkagroup)/[^` ]*)`", TEXT))
+    paths |= set(re.findall(r"-m pytest (\S+)`", TEXT))
+    assert len(paths) > 5
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_every_folder_that_has_long_tests_is_named() -> None:
+    """What `make test` leaves out is said."""
+    long = {
+        test.relative_to(ROOT).parts[1]
+        for test in (ROOT / "tests").rglob("test_*.py")
+        if re.search(r"pytest\.mark\.long", test.read_text("utf-8"))
+    }
+    (listed,) = re.findall("### What only .*?\n(.*?)###", TEXT, re.S)
+    assert long
+    assert [folder for folder in long if f"`tests/{folder}" not in listed] == []
+
+
+def test_the_markers_are_pytests() -> None:
+    there = {marker.partition(":")[0] for marker in PYTEST["markers"]}
+    assert {"slow", "long", "serial"} <= there
+    assert all(f"`{marker}`" in TEXT for marker in ("slow", "long", "serial"))
+
+
+def test_the_hooks_are_tools_of_make_check() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
+    (local,) = config["repos"]
+    tools = {hook["entry"].split()[0].removeprefix(".venv/bin/") for hook in local["hooks"]}
+    assert (local["repo"], tools) == ("local", {"ruff", "mypy"})
+    assert all(f"$(BIN)/{tool}" in MAKEFILE for tool in tools)
