@@ -504,6 +504,8 @@ class Consumer(Service, Keyed[K_co, V_co]):
         consumer's; FencedError, BrokerError, TransportError after trying for `request_timeout_ms`,
         or as often as `offsets_commit_max_retries` says. After a second or two BrokerError
         UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION of a topic that was deleted or recreated.
+        Partitions are committed 1,000 at a time: of more, some may be committed when it raises, and
+        the next commit covers the others.
         """
         self._raise_if_closed()
         timeout = self._options.request_timeout
