@@ -11,7 +11,7 @@ import signal
 
 import anyio
 
-from kafkagroup.recipes import Election
+from kafkagroup.coordination import Election
 
 
 async def lead(token: int) -> None:

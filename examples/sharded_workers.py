@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import anyio
 
-from kafkagroup.recipes import Shards, Share
+from kafkagroup.coordination import ShardAssignment, Shards
 
 
 async def work(shard: int, token: int) -> None:
@@ -20,7 +20,7 @@ async def work(shard: int, token: int) -> None:
     await anyio.sleep_forever()
 
 
-def tell(share: Share) -> None:
+def tell(share: ShardAssignment) -> None:
     def names(values: Iterable[bytes]) -> str:
         return " ".join(sorted(value.decode() for value in values))
 

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from kafkagroup.admin import Admin
     from kafkagroup.consume.delivery import Batch
     from kafkagroup.consumer import Consumer
+    from kafkagroup.coordination import (
+        Election,
+        Leader,
+        Leaders,
+        Leadership,
+        MemberOptions,
+        ShardAssignment,
+        Shards,
+    )
     from kafkagroup.errors import (
         AuthenticationError,
         AuthorizationError,
@@ -58,15 +67,6 @@ if TYPE_CHECKING:
         TroubleReported,
     )
     from kafkagroup.group import Generation, GroupMember, GroupProtocol
-    from kafkagroup.recipes import (
-        Election,
-        Leader,
-        Leaders,
-        Leadership,
-        MemberOptions,
-        Shards,
-        Share,
-    )
     from kafkagroup.runtime.busy import ConsumerBusyError
     from kafkagroup.runtime.event_feed import GroupEvents
     from kafkagroup.runtime.health import Health, HealthFinding, HealthProblem
@@ -166,8 +166,8 @@ __all__ = [
     "RequestMetrics",
     "RequestTimeoutError",
     "Security",
+    "ShardAssignment",
     "Shards",
-    "Share",
     "Subscription",
     "TimestampType",
     "TlsError",
@@ -213,12 +213,12 @@ _HOMES = {
     "HealthFinding": "runtime.health",
     "Health": "runtime.health",
     "HealthProblem": "runtime.health",
-    "Election": "recipes",
-    "Leader": "recipes",
-    "Leaders": "recipes",
-    "Leadership": "recipes",
+    "Election": "coordination",
+    "Leader": "coordination",
+    "Leaders": "coordination",
+    "Leadership": "coordination",
     "LoadsFile": "runtime.loads_file",
-    "MemberOptions": "recipes",
+    "MemberOptions": "coordination",
     "NewRecord": "wire.records",
     "Node": "transport.metadata",
     "OffsetAndMetadata": "types",
@@ -227,8 +227,8 @@ _HOMES = {
     "Record": "types",
     "RequestMetrics": "runtime.metrics",
     "Security": "transport.security",
-    "Shards": "recipes",
-    "Share": "recipes",
+    "Shards": "coordination",
+    "ShardAssignment": "coordination",
     "Subscription": "wire.group_log",
     "TimestampType": "types",
     "Token": "transport.sasl.oauthbearer",

@@ -406,7 +406,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         """What the calling task has in hand it does not come back for: waiting for that would be
         waiting for itself. It is not processed."""
         if anyio.get_current_task().id == self._reader.task:
-            self._session.forget_hand()
+            self._session.drop_in_flight()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer owns now."""
@@ -557,12 +557,12 @@ class Consumer(Service, Keyed[K_co, V_co]):
             return found
         return None if offsets is None else offsets.coordinator
 
-    def forget_coordinator(self, reason: str = "the application asked for it") -> None:
+    def invalidate_coordinator(self, reason: str = "the application asked for it") -> None:
         """Look for the coordinator again. The membership goes on: a member of the group stays one
         wherever the group is coordinated."""
         self._raise_if_closed()
         if self._session.driver is not None:
-            self._session.driver.forget_coordinator(reason)
+            self._session.driver.invalidate_coordinator(reason)
         if self._session.offsets is not None:
             self._session.offsets.coordinator = None
 
@@ -763,7 +763,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         traceback: TracebackType | None,
     ) -> None:
         # The body is over: nobody comes back for what it had in hand.
-        self._session.forget_hand()
+        self._session.drop_in_flight()
         await super().__aexit__(exc_type, exc_value, traceback)
 
     async def _open(self, tasks: TaskGroup) -> None:

@@ -19,7 +19,7 @@ from kafkagroup.events import RebalanceCause
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.options import GroupMemberOptions
-from kafkagroup.runtime.driver import Driver, Offer
+from kafkagroup.runtime.driver import Driver, SupportedProtocols
 from kafkagroup.runtime.event_feed import GroupEvents
 from kafkagroup.runtime.health import Checkup, Health, HealthProblem, check_troubles, not_well
 from kafkagroup.runtime.history import History
@@ -66,9 +66,9 @@ class GroupProtocol:
 class Generation:
     """One generation of the group: who is in it, and what is assigned to this member."""
 
-    def __init__(self, info: GenerationInfo, owning_until: float, *, timed: bool) -> None:
+    def __init__(self, info: GenerationInfo, lease_expires_at: float, *, timed: bool) -> None:
         self._info = info
-        self._owning_until = owning_until
+        self._owning_until = lease_expires_at
         self._timed = timed
         """Whether scopes end by their deadline. Where heartbeats have a thread, a loop that was
         blocked would see the deadline pass before it hears that it was moved on."""
@@ -118,7 +118,7 @@ class Generation:
         return self._info.assignment
 
     @property
-    def owning_until(self) -> float:
+    def lease_expires_at(self) -> float:
         """Until when this member is sure to be in the generation, on the loop's clock: one session
         timeout after the last acknowledged heartbeat was sent. Each one moves it on."""
         return self._owning_until
@@ -127,8 +127,8 @@ class Generation:
     def scope(self) -> Iterator[anyio.CancelScope]:
         """Run work that is cancelled when the generation ends: `with generation.scope(): ...`.
 
-        It is cancelled at `owning_until` at the latest: from then on the coordinator may have given
-        the assignment to others, whether this member can hear of that or not.
+        It is cancelled at `lease_expires_at` at the latest: from then on the coordinator may have
+        assigned its part to others, whether this member can hear of that or not.
         """
         with anyio.CancelScope(deadline=self._deadline) as scope:
             self._scopes.add(scope)
@@ -146,8 +146,8 @@ class Generation:
     def _deadline(self) -> float:
         return self._owning_until if self._timed else float("inf")
 
-    def _extend(self, owning_until: float) -> None:
-        self._owning_until = owning_until
+    def _extend(self, lease_expires_at: float) -> None:
+        self._owning_until = lease_expires_at
         for scope in self._scopes:
             scope.deadline = self._deadline
 
@@ -162,19 +162,19 @@ class Generation:
             scope.cancel()
 
 
-class _Desk:
+class _GenerationQueue:
     """The application of the driver: hands generations to `GroupMember.__anext__`."""
 
     def __init__(
         self,
         protocols: Sequence[GroupProtocol],
-        owning_until: Callable[[], float],
+        lease_expires_at: Callable[[], float],
         *,
         most_blocked: float,
         timed: bool,
     ) -> None:
         self.protocols = {p.name: p for p in protocols}
-        self.owning_until = owning_until
+        self.lease_expires_at = lease_expires_at
         self.most_blocked = most_blocked
         """Seconds that the group waits for a loop that stands still while heartbeats go on."""
         self.timed = timed
@@ -203,7 +203,7 @@ class _Desk:
 
     def alive(self) -> None:
         if self.latest is not None:
-            self.latest._extend(self.owning_until())
+            self.latest._extend(self.lease_expires_at())
 
     def failed(self, error: Exception) -> None:
         self.error = error
@@ -213,7 +213,7 @@ class _Desk:
     def poll_due(self, ran: float) -> float:
         return ran + self.most_blocked
 
-    async def revoke(self, deadline: float) -> Offer | None:
+    async def revoke(self, deadline: float) -> SupportedProtocols | None:
         # Once more: a generation that is revoked in the step that began it was not here yet when
         # `ending` was called, and the user may have taken it since.
         self.ending(lost=False)
@@ -223,14 +223,14 @@ class _Desk:
                 await self.changed.wait()
         return None
 
-    async def lose(self, reason: str) -> Offer | None:
+    async def lose(self, reason: str) -> SupportedProtocols | None:
         # The work in hand was cancelled through its scope; waiting for it would help nobody.
         self.ending(lost=True)
         self.fresh = None
         return None
 
     async def assign(self, generation: GenerationInfo) -> None:
-        self.latest = self.fresh = Generation(generation, self.owning_until(), timed=self.timed)
+        self.latest = self.fresh = Generation(generation, self.lease_expires_at(), timed=self.timed)
         self.notify()
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
@@ -321,9 +321,9 @@ class GroupMember(Service):
         self._lag = LoopLag(options.group_id, options.session_timeout, threaded=threaded)
         self._kind = ThreadedDriver if threaded else Driver
         self._membership = options.membership
-        self._desk = _Desk(
+        self._desk = _GenerationQueue(
             offered,
-            lambda: self._running_driver().owning_until,
+            lambda: self._running_driver().lease_expires_at,
             most_blocked=options.rebalance_timeout,
             timed=not threaded or options.membership is not None,
         )
@@ -422,10 +422,10 @@ class GroupMember(Service):
         """The broker that coordinates the group; None while it is not known."""
         return None if self._driver is None else self._driver.coordinator
 
-    def forget_coordinator(self, reason: str = "the application asked for it") -> None:
+    def invalidate_coordinator(self, reason: str = "the application asked for it") -> None:
         """Look for the coordinator again. The membership goes on: a member of the group stays one
         wherever the group is coordinated."""
-        self._running_driver().forget_coordinator(reason)
+        self._running_driver().invalidate_coordinator(reason)
 
     def metrics(self) -> GroupMetrics:
         """Heartbeats, joins and syncs of the last minute; rebalances and why; the loop's lag. May
@@ -487,7 +487,9 @@ class GroupMember(Service):
         self._desk.protocols = {p.name: p for p in offered}
         self._rejoin(RebalanceCause.SUBSCRIPTION, "the metadata changed", _offer(offered))
 
-    def _rejoin(self, cause: RebalanceCause, reason: str, protocols: Offer | None = None) -> None:
+    def _rejoin(
+        self, cause: RebalanceCause, reason: str, protocols: SupportedProtocols | None = None
+    ) -> None:
         driver = self._running_driver()
         self._history.asked(cause, reason)
         driver.rejoin(reason, protocols)
@@ -513,7 +515,7 @@ class GroupMember(Service):
         self._spawn(tasks, partial(self._be_member, self._cluster, self._driver), "membership")
         tasks.start_soon(self._keep_time)
 
-    def _begin(self, cluster: Cluster, protocols: Offer) -> Running:
+    def _begin(self, cluster: Cluster, protocols: SupportedProtocols) -> Running:
         """A member that is yet to run."""
         member = evolve(self._member, protocols=protocols)
         if self._membership is None:
@@ -553,8 +555,8 @@ class GroupMember(Service):
             if generation is None or generation.over.is_set():
                 await desk.changed.wait()
                 continue
-            await anyio.sleep_until(generation.owning_until)
-            if anyio.current_time() < (until := desk.owning_until()):
+            await anyio.sleep_until(generation.lease_expires_at)
+            if anyio.current_time() < (until := desk.lease_expires_at()):
                 generation._extend(until)
             elif not generation.over.is_set():
                 generation._end()

@@ -24,7 +24,7 @@ CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
 SERVICES = ("pypi", "osv")
 """Asked in turn, the second one for what the first did not know."""
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """Seconds for all answers of one service. A check must not hang where there is no network."""
 
 Ask = Callable[[str, Mapping[str, str]], dict[str, Any]]
@@ -130,10 +130,10 @@ def pip_audit(service: str, packages: Mapping[str, str]) -> dict[str, Any]:
         listed.write_text("".join(f"{name}=={version}\n" for name, version in packages.items()))
         try:
             done = subprocess.run(
-                [*command, str(listed)], capture_output=True, text=True, timeout=PATIENCE
+                [*command, str(listed)], capture_output=True, text=True, timeout=TIMEOUT
             )
         except subprocess.TimeoutExpired:
-            raise Unanswered(f"no answer within {PATIENCE:g} s") from None
+            raise Unanswered(f"no answer within {TIMEOUT:g} s") from None
     try:
         report: dict[str, Any] = json.loads(done.stdout)
     except ValueError:

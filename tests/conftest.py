@@ -15,7 +15,7 @@ import trio.testing
 
 from kafkagroup.testing import EmbeddedKafka
 
-_PATIENCE = 5.0
+_TIMEOUT = 5.0
 """Real seconds that a loop without timers waits for a thread, before that counts as a deadlock."""
 
 
@@ -28,7 +28,7 @@ class _VirtualSelector(selectors.DefaultSelector):
         if ready := super().select(0):
             return ready
         if timeout is None:
-            if ready := super().select(_PATIENCE):
+            if ready := super().select(_TIMEOUT):
                 return ready
             raise RuntimeError("deadlock: every task waits, and no timer is set")
         self.now += max(timeout, 0.0)

@@ -18,7 +18,17 @@ _CORE = {"_backoff", "_generic", "_record", "_values", "types", "errors", "wire"
 _OPTIONS = {"options", "_option_kinds", "_foreign_options"}
 _TRANSPORT = {"_backoff", "_values", "types", "errors", "events", "wire", "transport"}
 _ENGINE = _CORE | _OPTIONS | {"events", "member", "consume", "transport", "runtime"}
-_PUBLIC = {"", "types", "errors", "options", "consumer", "group", "recipes", "admin", "producer"}
+_PUBLIC = {
+    "",
+    "types",
+    "errors",
+    "options",
+    "consumer",
+    "group",
+    "coordination",
+    "admin",
+    "producer",
+}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "_uncompiled": set(),
@@ -40,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": _ENGINE,
     "consumer": _ENGINE,
     "group": _ENGINE,
-    "recipes": _ENGINE | {"group"},
+    "coordination": _ENGINE | {"group"},
     "admin": _ENGINE | {"group"},
     "producer": _ENGINE | {"admin"},
     "": set(),  # its names are imported on first use

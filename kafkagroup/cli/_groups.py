@@ -18,7 +18,7 @@ __all__ = ["group_argument", "groups_argument", "named", "parted"]
 
 T = TypeVar("T")
 
-_PATIENCE_MS = 2_000
+_TIMEOUT_MS = 2_000
 """What somebody who has pressed TAB waits for a cluster."""
 
 
@@ -65,10 +65,10 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 async def _ids(connection: Connection, beginning: str) -> list[str]:
     options = connection.options(Admin) | {
-        "request_timeout_ms": _PATIENCE_MS,
-        "default_api_timeout_ms": _PATIENCE_MS,
+        "request_timeout_ms": _TIMEOUT_MS,
+        "default_api_timeout_ms": _TIMEOUT_MS,
     }
-    with anyio.move_on_after(_PATIENCE_MS / 1000):
+    with anyio.move_on_after(_TIMEOUT_MS / 1000):
         async with Admin(**options) as admin:
             found = await admin.list_groups()
         return [one.group_id for one in found.groups if one.group_id.startswith(beginning)]

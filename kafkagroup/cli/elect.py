@@ -15,7 +15,7 @@ from anyio.abc import Process
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
 from kafkagroup.cli._view import say
-from kafkagroup.recipes import Election, Leadership
+from kafkagroup.coordination import Election, Leadership
 
 __all__ = ["command"]
 
@@ -203,7 +203,7 @@ class _Candidate:
 
     async def _wait_unsure(self, leadership: Leadership) -> None:
         # Each heartbeat moves it on.
-        while (until := leadership.owning_until - self._grace) > anyio.current_time():  # noqa: ASYNC110
+        while (until := leadership.lease_expires_at - self._grace) > anyio.current_time():  # noqa: ASYNC110
             await anyio.sleep_until(until)
 
     async def _wait_another(self) -> None:

@@ -304,7 +304,7 @@ class Delivery:
             owned.processed = owned.position
         self._hand = ()
 
-    def forget_hand(self) -> None:
+    def drop_in_flight(self) -> None:
         """The application does not come back for what it has in hand: it is not processed."""
         self._hand = ()
 

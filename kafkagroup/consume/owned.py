@@ -42,7 +42,7 @@ class OwnedPartition(Progress):
     checked_epoch: int = -1
     """Epoch of the last leader that was known to have all that lies below `fetch_offset`."""
     topic_id: UUID = NO_ID
-    """The topic that the offsets are of; NO_ID until one is known. See `is_made_anew`."""
+    """The topic that the offsets are of; NO_ID until one is known. See `is_recreated`."""
     buffered: deque[RecordBatch] = field(factory=deque)
     buffered_bytes: int = 0
     buffered_records: int = 0
@@ -94,7 +94,7 @@ class OwnedPartition(Progress):
         """Whether a leader of this epoch may have another log below `fetch_offset` (KIP-320)."""
         return self.fetch_epoch >= 0 and leader_epoch >= 0 and leader_epoch != self.checked_epoch
 
-    def is_made_anew(self, topic_id: UUID) -> bool:
+    def is_recreated(self, topic_id: UUID) -> bool:
         """Whether the topic was deleted, and what has its name now is another."""
         # Asked before each fetch, and UUIDs are compared in Python: nearly always it is the same.
         if self.topic_id is topic_id:

@@ -8,7 +8,7 @@ from enum import Enum
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import ErrorCode
 
-__all__ = ["Remedy", "is_fetchable", "remedy", "wanted"]
+__all__ = ["ErrorAction", "action_for", "is_fetchable", "wanted"]
 
 
 def is_fetchable(owned: OwnedPartition) -> bool:
@@ -42,7 +42,7 @@ def wanted(
     return sorted(ready, key=lambda o: o.buffered_bytes)
 
 
-class Remedy(Enum):
+class ErrorAction(Enum):
     """What is done about a partition's error in a fetch or offsets answer."""
 
     RETRY = "retry"
@@ -55,25 +55,25 @@ class Remedy(Enum):
     """Nothing here can mend it: the application is told."""
 
 
-_REMEDIES: dict[int, Remedy] = {
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: Remedy.REFRESH,
-    ErrorCode.REPLICA_NOT_AVAILABLE: Remedy.REFRESH,
-    ErrorCode.KAFKA_STORAGE_ERROR: Remedy.REFRESH,
-    ErrorCode.FENCED_LEADER_EPOCH: Remedy.REFRESH,
-    ErrorCode.UNKNOWN_LEADER_EPOCH: Remedy.REFRESH,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Remedy.REFRESH,
-    ErrorCode.UNKNOWN_TOPIC_ID: Remedy.REFRESH,
-    ErrorCode.INCONSISTENT_TOPIC_ID: Remedy.REFRESH,
-    ErrorCode.LEADER_NOT_AVAILABLE: Remedy.REFRESH,
-    ErrorCode.OFFSET_NOT_AVAILABLE: Remedy.RETRY,
-    ErrorCode.REQUEST_TIMED_OUT: Remedy.RETRY,
-    ErrorCode.UNKNOWN_SERVER_ERROR: Remedy.RETRY,
-    ErrorCode.CORRUPT_MESSAGE: Remedy.RAISE,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Remedy.RAISE,
-    ErrorCode.OFFSET_OUT_OF_RANGE: Remedy.RESET,
+_REMEDIES: dict[int, ErrorAction] = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorAction.REFRESH,
+    ErrorCode.REPLICA_NOT_AVAILABLE: ErrorAction.REFRESH,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorAction.REFRESH,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorAction.REFRESH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: ErrorAction.REFRESH,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorAction.REFRESH,
+    ErrorCode.UNKNOWN_TOPIC_ID: ErrorAction.REFRESH,
+    ErrorCode.INCONSISTENT_TOPIC_ID: ErrorAction.REFRESH,
+    ErrorCode.LEADER_NOT_AVAILABLE: ErrorAction.REFRESH,
+    ErrorCode.OFFSET_NOT_AVAILABLE: ErrorAction.RETRY,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorAction.RETRY,
+    ErrorCode.UNKNOWN_SERVER_ERROR: ErrorAction.RETRY,
+    ErrorCode.CORRUPT_MESSAGE: ErrorAction.RAISE,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: ErrorAction.RAISE,
+    ErrorCode.OFFSET_OUT_OF_RANGE: ErrorAction.RESET,
 }
 
 
-def remedy(code: int) -> Remedy:
+def action_for(code: int) -> ErrorAction:
     """The row of an error code; one that is not in the table is raised."""
-    return _REMEDIES.get(code, Remedy.RAISE)
+    return _REMEDIES.get(code, ErrorAction.RAISE)

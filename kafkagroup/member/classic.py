@@ -43,7 +43,7 @@ from kafkagroup.member.vocabulary import (
     Compute,
     Computed,
     ComputeFailed,
-    CoordinatorDoubted,
+    CoordinatorInvalidated,
     Effect,
     Event,
     Fail,
@@ -75,7 +75,7 @@ _JOIN_GRACE = 5.0
 _SLOWING = 0.25
 """How much later, in times since the last rebalance, the next one is heard of at most."""
 
-_PATIENCE = 5
+_MAX_ATTEMPTS = 5
 """How often in a row a member rejoins without a pause when the group rebalances under it."""
 
 
@@ -121,7 +121,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 pass
             case RejoinRequested(reason=reason, protocols=protocols):
                 self._take_rejoin(reason, protocols)
-            case CoordinatorDoubted():
+            case CoordinatorInvalidated():
                 self._lose_coordinator()
             case Leaving():
                 self._take_leaving(event)
@@ -303,7 +303,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         member = self.member
         if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
             # At once, as the whole group waits for us; but not for ever.
-            again = member.attempts < _PATIENCE
+            again = member.attempts < _MAX_ATTEMPTS
             self._set(attempts=member.attempts + 1) if again else self._back_off()
             return self._restart("the group rebalanced before the assignment came")
         if answer.error_code != ErrorCode.NONE:
@@ -544,7 +544,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             return
         parked = member.phase in PARKING
         # The answer is of use until the session ends; then the connection counts as dead.
-        ends = member.owning_until if parked else member.session_ends
+        ends = member.lease_expires_at if parked else member.session_ends
         token = self._send(
             heartbeat_request(member),
             timeout=max(ends - self.now, config.heartbeat_interval),

@@ -37,8 +37,8 @@ from kafkagroup.member.consumer_state import (
     OVER,
     RESTING,
     Member,
+    PartitionsByTopicId,
     Phase,
-    Share,
     lacks,
 )
 from kafkagroup.member.consumer_vocabulary import (
@@ -54,7 +54,8 @@ from kafkagroup.member.consumer_vocabulary import (
 from kafkagroup.member.coordinated import DRAIN_SHARE, CoordinatedStep
 from kafkagroup.member.vocabulary import (
     AssignFailed,
-    CoordinatorDoubted,
+    AssignmentApplied,
+    CoordinatorInvalidated,
     Fail,
     GenerationInfo,
     Leave,
@@ -66,7 +67,6 @@ from kafkagroup.member.vocabulary import (
     Revoked,
     SendFailed,
     Started,
-    Taken,
     Woke,
 )
 from kafkagroup.types import TopicPartition
@@ -80,7 +80,7 @@ _SETTLING = 2.0
 """For how many heartbeat intervals after a change heartbeats are frequent: brokers compute
 assignments once a second (`group.consumer.assignment.interval.ms`)."""
 
-_PATIENCE = 5
+_MAX_ATTEMPTS = 5
 """How often a member beats at once when it has something to say, or joins at once when its place
 was given away, before it paces itself: a coordinator that knows no rest must not be hammered."""
 
@@ -129,7 +129,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 self._take_reply(token, message)
             case SendFailed(token=token, error=error):
                 self._take_failure(token, error)
-            case Taken(token=token):
+            case AssignmentApplied(token=token):
                 if token == self.member.telling:
                     self._set(
                         telling=None,
@@ -157,7 +157,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             case AssignFailed(error=error):
                 if self.member.phase not in OVER:
                     self._fail(error)
-            case CoordinatorDoubted():
+            case CoordinatorInvalidated():
                 self._lose_coordinator()
             case Woke():
                 pass
@@ -280,7 +280,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         elif self.now >= member.settled_at:
             self._set(hurried=0)
 
-    def _own_on(self, target: Share | None) -> None:
+    def _own_on(self, target: PartitionsByTopicId | None) -> None:
         """The coordinator knew us after the heartbeat was sent. But for what it takes away it waits
         no longer than the rebalance timeout, however often it hears of us meanwhile: since when,
         nobody tells, as an answer may have been lost, but it was after the last that came."""
@@ -334,7 +334,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     def _gone(self, error: BrokerError) -> None:
         """The coordinator has given the place away: join again, without a pause the first times."""
         self._set(losses=self.member.losses + 1, known=False)
-        if self.member.phase is Phase.JOINING or self.member.losses > _PATIENCE:
+        if self.member.phase is Phase.JOINING or self.member.losses > _MAX_ATTEMPTS:
             self._back_off(error)
         if self.member.holding:
             self._lose(str(error))
@@ -414,7 +414,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _hurry(self) -> None:
         """There is something to say: at once, but not again and again."""
-        if self.member.hurried < _PATIENCE:
+        if self.member.hurried < _MAX_ATTEMPTS:
             self._set(
                 hurried=self.member.hurried + 1, next_beat=min(self.member.next_beat, self.now)
             )
@@ -522,7 +522,7 @@ _OUTSIDE: Mapping[str, Any] = {
 """What a member that is not in the group has: nothing."""
 
 
-def _share(assignment: Assignment) -> Share:
+def _share(assignment: Assignment) -> PartitionsByTopicId:
     """What an answer assigns. A topic that it names twice counts with all its partitions."""
     share: dict[UUID, tuple[int, ...]] = {}
     for topic in assignment.topic_partitions:
@@ -532,7 +532,7 @@ def _share(assignment: Assignment) -> Share:
     return share
 
 
-def _named(share: Share, names: Mapping[UUID, str]) -> bytes:
+def _named(share: PartitionsByTopicId, names: Mapping[UUID, str]) -> bytes:
     return encode_assignment(
         [TopicPartition(names[topic], p) for topic, numbers in share.items() for p in numbers]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kafkagroup._values import evolve
-from kafkagroup.member.consumer_state import Member, Share
+from kafkagroup.member.consumer_state import Member, PartitionsByTopicId
 from kafkagroup.wire.messages.consumer_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,
@@ -71,7 +71,7 @@ def _request(member: Member, epoch: int, **fields: Any) -> ConsumerGroupHeartbea
     )
 
 
-def _listed(share: Share) -> tuple[TopicPartitions, ...]:
+def _listed(share: PartitionsByTopicId) -> tuple[TopicPartitions, ...]:
     return tuple(
         TopicPartitions(topic_id=topic_id, partitions=share[topic_id]) for topic_id in sorted(share)
     )

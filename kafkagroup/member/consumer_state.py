@@ -16,13 +16,13 @@ __all__ = [
     "RESTING",
     "Config",
     "Member",
+    "PartitionsByTopicId",
     "Phase",
-    "Share",
     "Statement",
     "lacks",
 ]
 
-Share = Mapping[UUID, tuple[int, ...]]
+PartitionsByTopicId = Mapping[UUID, tuple[int, ...]]
 """Topic id -> partitions, sorted; no topic without any."""
 
 
@@ -93,7 +93,7 @@ class Statement:
 
     topics: tuple[str, ...]
     pattern: str | None
-    owned: Share
+    owned: PartitionsByTopicId
     reconciled: int = 0
     """How often it had taken up what it was assigned: the coordinator waits to hear of each time,
     also where that leaves it with what it said before."""
@@ -113,11 +113,11 @@ class Member(CoordinatedMember):
     phase: Phase = Phase.IDLE
     epoch: int = 0
     """The member's epoch; 0 outside of the group."""
-    target: Share | None = None
+    target: PartitionsByTopicId | None = None
     """What the coordinator last said that is to be owned; None before it said anything."""
-    owned: Share = field(factory=dict)
+    owned: PartitionsByTopicId = field(factory=dict)
     """What the application holds, or is letting go of."""
-    taking: Share = field(factory=dict)
+    taking: PartitionsByTopicId = field(factory=dict)
     """What it is to hold after the reconciliation under way."""
     reconciled: int = 0
     """How often the application has taken up what was assigned."""
@@ -193,7 +193,7 @@ class Member(CoordinatedMember):
         return Statement(self.topics, self.pattern, self._claimed, self.reconciled)
 
     @property
-    def _claimed(self) -> Share:
+    def _claimed(self) -> PartitionsByTopicId:
         """What is told to be owned. What the application may hold must never seem to be let go of:
         the coordinator would give it to another member."""
         if self.telling is None:
@@ -206,6 +206,6 @@ class Member(CoordinatedMember):
         return claimed if lacks(claimed, self.said.owned) else self.said.owned
 
 
-def lacks(share: Share, other: Share) -> bool:
+def lacks(share: PartitionsByTopicId, other: PartitionsByTopicId) -> bool:
     """Whether anything of the other is not in the share."""
     return any({*p} - {*share.get(t, ())} for t, p in other.items())

@@ -1,6 +1,6 @@
 """What a member of a consumer group hears and says besides the vocabulary that all members share.
 
-Whoever runs the step answers every `Reconcile` with `Taken` or `AssignFailed`, and every `Name`
+The driver answers every `Reconcile` with `AssignmentApplied` or `AssignFailed`, and every `Name`
 with `TopicsNamed`, as often as more names become known.
 """
 
@@ -12,7 +12,8 @@ from uuid import UUID
 from kafkagroup._values import frozen
 from kafkagroup.member.vocabulary import (
     AssignFailed,
-    CoordinatorDoubted,
+    AssignmentApplied,
+    CoordinatorInvalidated,
     Fail,
     GenerationInfo,
     Leave,
@@ -25,7 +26,6 @@ from kafkagroup.member.vocabulary import (
     Send,
     SendFailed,
     Started,
-    Taken,
     WakeAt,
     Woke,
     _Event,
@@ -64,11 +64,11 @@ ConsumerEvent = (
     | Replied
     | SendFailed
     | Revoked
-    | Taken
+    | AssignmentApplied
     | AssignFailed
     | Woke
     | RejoinRequested
-    | CoordinatorDoubted
+    | CoordinatorInvalidated
     | Leaving
     | Subscribed
     | TopicsNamed

@@ -84,7 +84,7 @@ class CoordinatedMember:
         return token in (self.pending, self.finding, self.beating)
 
     @property
-    def owning_until(self) -> float:
+    def lease_expires_at(self) -> float:
         """Until when what is owned is surely this member's, without another answer."""
         if not self.holding:
             return 0.0

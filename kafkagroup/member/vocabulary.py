@@ -18,11 +18,12 @@ from kafkagroup.wire.schema import Request
 __all__ = [
     "Assign",
     "AssignFailed",
+    "AssignmentApplied",
     "Compute",
     "ComputeFailed",
     "Computed",
     "Coordinator",
-    "CoordinatorDoubted",
+    "CoordinatorInvalidated",
     "Effect",
     "Event",
     "Fail",
@@ -38,7 +39,6 @@ __all__ = [
     "Send",
     "SendFailed",
     "Started",
-    "Taken",
     "WakeAt",
     "Woke",
 ]
@@ -137,7 +137,7 @@ class AssignFailed(_Event):
 
 
 @frozen(kw_only=True)
-class Taken(_Event):
+class AssignmentApplied(_Event):
     """The application owns what it was told to: it has let go, committed, taken up."""
 
     token: int
@@ -158,7 +158,7 @@ class RejoinRequested(_Event):
 
 
 @frozen(kw_only=True)
-class CoordinatorDoubted(_Event):
+class CoordinatorInvalidated(_Event):
     """Somebody knows, or fears, that the coordinator is not to be reached where it was."""
 
     reason: str
@@ -186,7 +186,7 @@ Event = (
     | AssignFailed
     | Woke
     | RejoinRequested
-    | CoordinatorDoubted
+    | CoordinatorInvalidated
     | Leaving
 )
 

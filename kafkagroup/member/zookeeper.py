@@ -49,6 +49,7 @@ from kafkagroup.member.zookeeper_nodes import (
 from kafkagroup.member.zookeeper_state import MOVES, Member, Phase, View
 from kafkagroup.member.zookeeper_vocabulary import (
     AskFailed,
+    AssignmentApplied,
     Claim,
     Claimed,
     Confirm,
@@ -67,7 +68,6 @@ from kafkagroup.member.zookeeper_vocabulary import (
     SessionExpired,
     SessionFailed,
     Take,
-    Taken,
     ZooKeeperEffect,
     ZooKeeperEvent,
 )
@@ -143,7 +143,7 @@ class _Step:
                     self._released()
             case AskFailed(token=token, error=error):
                 self._ask_failed(token, error)
-            case Taken(token=token):
+            case AssignmentApplied(token=token):
                 if token == member.telling and member.phase is Phase.MEMBER:
                     self._set(telling=None)
             case Revoked(token=token):

@@ -168,7 +168,7 @@ class Member:
         return self.acknowledged + SURE * self.timeout
 
     @property
-    def owning_until(self) -> float:
+    def lease_expires_at(self) -> float:
         """Until when what the application was given is surely this member's."""
         return self.sure_until if self.given else 0.0
 

@@ -11,6 +11,7 @@ import attrs
 
 from kafkagroup.member.vocabulary import (
     AssignFailed,
+    AssignmentApplied,
     Compute,
     Computed,
     ComputeFailed,
@@ -23,7 +24,6 @@ from kafkagroup.member.vocabulary import (
     Revoke,
     Revoked,
     Started,
-    Taken,
     WakeAt,
     Woke,
     _Event,
@@ -32,6 +32,7 @@ from kafkagroup.member.zookeeper_nodes import MemberNode
 
 __all__ = [
     "AskFailed",
+    "AssignmentApplied",
     "Claim",
     "Claimed",
     "Confirm",
@@ -50,7 +51,6 @@ __all__ = [
     "SessionExpired",
     "SessionFailed",
     "Take",
-    "Taken",
     "ZooKeeperEffect",
     "ZooKeeperEvent",
 ]
@@ -158,7 +158,7 @@ ZooKeeperEvent = (
     | Claimed
     | Released
     | AskFailed
-    | Taken
+    | AssignmentApplied
     | Revoked
     | Computed
     | ComputeFailed

@@ -37,11 +37,12 @@ from kafkagroup.member.state import Member
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,
+    AssignmentApplied,
     Compute,
     Computed,
     ComputeFailed,
     Coordinator,
-    CoordinatorDoubted,
+    CoordinatorInvalidated,
     Event,
     Fail,
     GenerationInfo,
@@ -56,7 +57,6 @@ from kafkagroup.member.vocabulary import (
     Send,
     SendFailed,
     Started,
-    Taken,
     WakeAt,
     Woke,
 )
@@ -66,8 +66,8 @@ from kafkagroup.runtime.mailbox import Mailbox
 from kafkagroup.transport.broker import MAIN
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.latch import Latch
 from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.retry import Pauses
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
@@ -79,9 +79,17 @@ if TYPE_CHECKING:
 
     from kafkagroup.member.consumer_state import Member as ConsumerMember
 
-__all__ = ["Application", "Assignee", "Driver", "Hears", "Offer", "Polls", "computed"]
+__all__ = [
+    "Application",
+    "Assignee",
+    "Driver",
+    "DriverEvent",
+    "PollTimer",
+    "SupportedProtocols",
+    "computed",
+]
 
-Hears = Event | Subscribed | Taken | TopicsNamed
+DriverEvent = Event | Subscribed | AssignmentApplied | TopicsNamed
 Work = Revoke | Lose | Assign | Reconcile | Compute
 
 logger = logging.getLogger(__name__)
@@ -98,7 +106,7 @@ members, before that is worth a warning."""
 _CONNECTION = {Route.COORDINATOR: "group", Route.ASIDE: MAIN}
 
 
-Offer = tuple[tuple[str, bytes], ...]
+SupportedProtocols = tuple[tuple[str, bytes], ...]
 """Protocol name and metadata, the preferred first."""
 
 
@@ -119,13 +127,13 @@ class Application(Protocol):
         """When the application is to have come for more, as far as is known now; its loop ran
         last at `ran`. Only reads, and may be called in another thread than the rest."""
 
-    async def revoke(self, deadline: float) -> Offer | None:
+    async def revoke(self, deadline: float) -> SupportedProtocols | None:
         """Finish what is in hand, commit, let go; by `deadline` on the loop's clock.
 
         Answers what to offer at the next join, None for the same as before.
         """
 
-    async def lose(self, reason: str) -> Offer | None:
+    async def lose(self, reason: str) -> SupportedProtocols | None:
         """Let go without committing: others may own the partitions by now. Answers as `revoke`."""
 
     async def assign(self, generation: GenerationInfo) -> None:
@@ -152,19 +160,19 @@ async def computed(application: Application, work: Compute) -> Computed | Comput
     return Computed(now=anyio.current_time(), token=work.token, assignments=assignments)
 
 
-class Polls:
+class PollTimer:
     """Watches that the application comes back: else what it owns would be stuck with it."""
 
     def __init__(self, application: Application, ran: Callable[[], float]) -> None:
         """`ran` tells when the application's loop last ran."""
         self._application = application
         self._ran = ran
-        self._taken_up = Latch()
+        self._taken_up = OneShotEvent()
 
     def taken_up(self) -> None:
         """The application has been told what it owns from now on."""
         self._taken_up.set()
-        self._taken_up = Latch()
+        self._taken_up = OneShotEvent()
 
     async def run_out(self, group_id: str) -> None:
         """Return when the application has not come back in time."""
@@ -195,10 +203,10 @@ class Driver:
     ) -> None:
         self.member = member
         """The state, readable at any time; only `run` changes it."""
-        self.owning_until = 0.0
+        self.lease_expires_at = 0.0
         """Until when ownership is sure without another answer of the coordinator, on the loop's
         clock; zero while there is no generation. Asked for each record, so made at each step."""
-        self.out = Latch()
+        self.out = OneShotEvent()
         """Set once the member has left or failed."""
         self.fell_back = False
         """Whether it is out because its protocol is not to be had, and another one may be tried."""
@@ -219,18 +227,18 @@ class Driver:
         """When this side last ran. A member that stands still may have been given up meanwhile."""
         self._stood_still = False
         """It stood still for a whole session, and the coordinator has not answered since."""
-        self._polls: Polls
+        self._polls: PollTimer
         self._clock: Callable[[], float]
         """Of the loop that `run` runs in."""
         self._unnamed: frozenset[UUID] = frozenset()
         """Topics whose names are to be looked up."""
-        self._names_wanted: Latch
+        self._names_wanted: OneShotEvent
         """Set when there are others of these."""
         # Unbounded on purpose: each event answers an effect, so there are never more than those.
-        self._events: Mailbox[Hears] = Mailbox()
+        self._events: Mailbox[DriverEvent] = Mailbox()
         self._work: list[Work] = []
         """For the application, in order."""
-        self._served: Latch | None = None
+        self._served: OneShotEvent | None = None
         """While the application is at it: set when it has done all."""
 
     # ------------------------------------------------------------ what others ask
@@ -257,7 +265,7 @@ class Driver:
         return self.member.generation_id
 
     @property
-    def protocols(self) -> Offer:
+    def protocols(self) -> SupportedProtocols:
         """What it offers."""
         return self.member.protocols
 
@@ -285,7 +293,7 @@ class Driver:
         """Until when commits may be sent: the coordinator refuses those that come too late."""
         return float("inf")
 
-    def rejoin(self, reason: str, protocols: Offer | None = None) -> None:
+    def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
         """Ask for a new generation, perhaps with other metadata."""
         self._ask(RejoinRequested(now=anyio.current_time(), reason=reason, protocols=protocols))
 
@@ -294,20 +302,20 @@ class Driver:
         names = tuple(sorted(topics))
         self._ask(Subscribed(now=anyio.current_time(), topics=names, pattern=pattern))
 
-    def forget_coordinator(self, reason: str) -> None:
+    def invalidate_coordinator(self, reason: str) -> None:
         """Look for the coordinator again: the one that is known is not to be trusted."""
-        self._ask(CoordinatorDoubted(now=anyio.current_time(), reason=reason))
+        self._ask(CoordinatorInvalidated(now=anyio.current_time(), reason=reason))
 
     def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
         """Leave the group, as `Leaving` has it; `out` tells when it is done."""
         now = anyio.current_time()
         self._ask(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
 
-    def _ask(self, event: Hears) -> None:
+    def _ask(self, event: DriverEvent) -> None:
         """Take what somebody else wants."""
         self._post(event)
 
-    def _post(self, event: Hears) -> None:
+    def _post(self, event: DriverEvent) -> None:
         if not self._over:
             self._events.put(event)
 
@@ -324,10 +332,10 @@ class Driver:
     async def _be_member(self) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                self._polls = Polls(self._application, self._ran)
+                self._polls = PollTimer(self._application, self._ran)
                 tasks.start_soon(self._watch_polls)
                 if not isinstance(self.member, Member):
-                    self._names_wanted = Latch()
+                    self._names_wanted = OneShotEvent()
                     tasks.start_soon(self._look_up_names)
                 self._step(Started(now=self._clock(), jitter=random.random()), tasks)
                 while not self.member.out:
@@ -338,7 +346,7 @@ class Driver:
         finally:
             self._over = True
 
-    async def _next_event(self) -> Hears:
+    async def _next_event(self) -> DriverEvent:
         pulse = self._clock() + self.member.config.session_timeout * _PULSE
         due = min(self._wake_at, pulse)
         event = await self._events.take(due)
@@ -349,7 +357,7 @@ class Driver:
             event = Woke(now=now, jitter=random.random())
         return event
 
-    def _step(self, event: Hears, tasks: TaskGroup) -> None:
+    def _step(self, event: DriverEvent, tasks: TaskGroup) -> None:
         before = self.member
         if before.holding and event.now - self._awake > before.config.session_timeout:
             self._stood_still = True
@@ -365,8 +373,8 @@ class Driver:
         if self.member.acknowledged > before.acknowledged:
             self._stood_still = False
         session = self.member.config.session_timeout
-        self.owning_until = (
-            0.0 if self._stood_still else min(self.member.owning_until, self._awake + session)
+        self.lease_expires_at = (
+            0.0 if self._stood_still else min(self.member.lease_expires_at, self._awake + session)
         )
         if self.member.acknowledged > before.acknowledged:
             self._application.alive()
@@ -394,7 +402,7 @@ class Driver:
                 case Leave():
                     pass  # the phase says so
 
-    def _note_attempts(self, before: Member | ConsumerMember, event: Hears) -> None:
+    def _note_attempts(self, before: Member | ConsumerMember, event: DriverEvent) -> None:
         """Report what the coordinator refuses, and that it refuses no more. A coordinator that does
         not answer is reported where the connection is."""
         troubles, now, group_id = self._cluster.troubles, event.now, before.config.group_id
@@ -410,7 +418,7 @@ class Driver:
             troubles.failed((group_id, "membership"), now, problem)
 
     async def _send(self, send: Send) -> None:
-        event: Hears
+        event: DriverEvent
         sent = self._clock()
         try:
             if send.coordinator is None:
@@ -480,10 +488,10 @@ class Driver:
     def _give(self, work: Work, tasks: TaskGroup) -> None:
         self._work.append(work)
         if self._served is None:
-            self._served = Latch()
+            self._served = OneShotEvent()
             tasks.start_soon(self._serve_application, self._served)
 
-    async def _serve_application(self, served: Latch) -> None:
+    async def _serve_application(self, served: OneShotEvent) -> None:
         application = self._application
         while self._work:
             match work := self._work.pop(0):
@@ -497,7 +505,7 @@ class Driver:
                     await self._assign(generation)
                 case Reconcile(token=token, generation=generation):
                     if await self._assign(generation):
-                        self._post(Taken(now=anyio.current_time(), token=token))
+                        self._post(AssignmentApplied(now=anyio.current_time(), token=token))
                 case Compute():
                     self._post(await computed(application, work))
         self._served = None
@@ -523,7 +531,7 @@ class Driver:
         pauses = Pauses(self._cluster.options)
         troubles, group_id = self._cluster.troubles, self.member.config.group_id
         while True:
-            self._names_wanted = Latch()
+            self._names_wanted = OneShotEvent()
             if not self._unnamed:
                 pauses.reset()
                 troubles.succeeded((group_id, "names"), self._clock())

@@ -30,7 +30,7 @@ from kafkagroup.errors import (
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.state import Config, Member
 from kafkagroup.options import ConsumerProtocol
-from kafkagroup.runtime.chore import Chore, Spawn
+from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.driver import Driver
 from kafkagroup.runtime.fetcher import Fetcher
 from kafkagroup.runtime.log_offsets import LogOffsets
@@ -41,7 +41,7 @@ from kafkagroup.runtime.session import Session
 from kafkagroup.runtime.subscriber import Callbacks, Subscriber
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.latch import Latch
+from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.transport.unusable_topics import topic_problem
 from kafkagroup.types import TopicPartition
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 _UNKNOWN_TOPIC_PAUSE = 1.0
 """Seconds between looks for a topic that is subscribed to and does not exist yet."""
 
-_UNUSABLE_TOPIC_PATIENCE = 1.5
+_UNUSABLE_TOPIC_WARN_AFTER = 1.5
 """Seconds that a topic may be missing, or denied, before that is worth a warning: with a look each
 second it comes within three."""
 
@@ -134,10 +134,10 @@ class Engine:
         self._subscriber = Subscriber(
             session, cluster, callbacks, self._taken_up, claims=membership is not None
         )
-        self._following = Chore(spawn, self._follow_metadata, "metadata watch")
-        self._resting = Chore(spawn, self._report_resting, "partitions at rest")
+        self._following = CoalescingTask(spawn, self._follow_metadata, "metadata watch")
+        self._resting = CoalescingTask(spawn, self._report_resting, "partitions at rest")
         self._metadata_is_new = False
-        self._topics_changed = Latch()
+        self._topics_changed = OneShotEvent()
         """Set when other topics are asked for, or metadata tells more of them."""
         self._unusable: set[str] = set()
         """Topics that are asked for and cannot be consumed."""
@@ -445,7 +445,7 @@ class Engine:
             unknown = topics - set(self._cluster.metadata.partition_counts(topics))
             pause = min(_UNKNOWN_TOPIC_PAUSE, most) if unknown else most
             if await self._topics_changed.wait(asked_at + pause):
-                self._topics_changed = Latch()
+                self._topics_changed = OneShotEvent()
                 continue
             asked_at = anyio.current_time()
             try:
@@ -468,7 +468,7 @@ class Engine:
                     ("topic", name),
                     now,
                     problem,
-                    patience=_UNUSABLE_TOPIC_PATIENCE,
+                    patience=_UNUSABLE_TOPIC_WARN_AFTER,
                     pause=_UNUSABLE_TOPIC_INTERVAL,
                 )
             elif name in self._unusable and name in metadata.topics:

@@ -12,7 +12,7 @@ import anyio
 
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.events import EventsMissed, GroupEvent
-from kafkagroup.transport.latch import Latch
+from kafkagroup.transport.one_shot_event import OneShotEvent
 
 __all__ = ["EventFeed", "GroupEvents"]
 
@@ -58,7 +58,7 @@ class GroupEvents:
         self._buffer = buffer
         self._missed = 0
         self._over = False
-        self._changed = Latch()
+        self._changed = OneShotEvent()
 
     def __aiter__(self) -> GroupEvents:
         return self
@@ -89,4 +89,4 @@ class GroupEvents:
 
     def _notify(self) -> None:
         self._changed.set()
-        self._changed = Latch()
+        self._changed = OneShotEvent()

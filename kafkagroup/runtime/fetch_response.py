@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from kafkagroup._backoff import backoff
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.consume.plan import Remedy, remedy
+from kafkagroup.consume.plan import ErrorAction, action_for
 from kafkagroup.consume.transactions import AbortedTransactions
 from kafkagroup.errors import BrokerError, CorruptRecordError, DecodeError, broker_error
 from kafkagroup.options import ConsumerOptions
@@ -129,15 +129,15 @@ class ResponseHandler:
         return False
 
     def _act_on(self, owned: OwnedPartition, code: int) -> bool:
-        action = remedy(code)
+        action = action_for(code)
         error = broker_error(
             code,
             f"fetching {owned.tp} at {owned.fetch_offset}",
             operation="READ",
             topic=owned.tp.topic,
         )
-        logger.log(logging.WARNING if action is Remedy.RESET else logging.INFO, "%s", error)
-        if action is Remedy.RAISE:
+        logger.log(logging.WARNING if action is ErrorAction.RESET else logging.INFO, "%s", error)
+        if action is ErrorAction.RAISE:
             self._failed(owned, error)
             return False
         problem = Problem(
@@ -146,12 +146,12 @@ class ResponseHandler:
             advice="check that the topic exists, and that the brokers agree on who leads it",
         )
         self._troubles.failed(("fetch", owned.tp), self._clock(), problem)
-        if action is Remedy.RESET and owned.position == owned.fetch_offset:
+        if action is ErrorAction.RESET and owned.position == owned.fetch_offset:
             # Only once all that was fetched is handed out: that is still good.
             owned.reset = True
             self._look_up()
         self._back_off(owned)
-        return action is Remedy.REFRESH
+        return action is ErrorAction.REFRESH
 
     def _back_off(self, owned: OwnedPartition) -> None:
         owned.attempts += 1

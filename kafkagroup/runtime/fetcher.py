@@ -22,14 +22,14 @@ import anyio
 
 from kafkagroup._values import define
 from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.fetch_budget import FetchBudget
 from kafkagroup.consume.fetch_in_flight import FetchInFlight, PollSchedule
 from kafkagroup.consume.fetch_session import FetchSession, SessionRequest, sessionless
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.plan import is_fetchable, wanted
-from kafkagroup.consume.room import Room
 from kafkagroup.errors import BrokerError, RemoteProtocolError, TransportError
 from kafkagroup.options import ConsumerOptions
-from kafkagroup.runtime.chore import Chore, Spawn
+from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.fetch_request import HIGHEST_BY_NAME, fetch_request, partitions_of
 from kafkagroup.runtime.fetch_response import ResponseHandler
 from kafkagroup.runtime.portions import are_many, together
@@ -37,8 +37,8 @@ from kafkagroup.runtime.slices import Slices
 from kafkagroup.runtime.validation import is_doubtful
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.latch import Latch
 from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.retry import Pauses
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
@@ -75,8 +75,8 @@ often pays for one handshake with TLS and SASL; an idle consumer keeps no connec
 class _Immediate:
     """The immediate fetches from one broker."""
 
-    fetching: Chore
-    closing: Chore
+    fetching: CoalescingTask
+    closing: CoalescingTask
     is_woken: bool = False
     """Whether there may be partitions that the task has not seen."""
     used_at: float = -math.inf
@@ -111,7 +111,7 @@ class Fetcher:
             failed=failed,
         )
         self._clock = loop_clock()
-        self._wake = Latch()
+        self._wake = OneShotEvent()
         self._spawn = spawn
         self._running: set[tuple[int, int]] = set()
         """The lanes: brokers that are fetched from, and over which of the connections to each."""
@@ -124,9 +124,9 @@ class Fetcher:
         """How often there may have been more to fetch."""
         self._is_woken = False
         """Whether there may be partitions that `_start_fetches` has not seen."""
-        self._room = Room(options.fetch_max_bytes)
-        self._starting = Chore(spawn, self._start_fetches, "lanes")
-        self._leading = Chore(spawn, self._find_leaders, "leaders")
+        self._room = FetchBudget(options.fetch_max_bytes)
+        self._starting = CoalescingTask(spawn, self._start_fetches, "lanes")
+        self._leading = CoalescingTask(spawn, self._find_leaders, "leaders")
 
     @property
     def on_its_way(self) -> int:
@@ -148,7 +148,7 @@ class Fetcher:
     def made_room(self) -> None:
         """Less is buffered, or on its way, than was."""
         self._wake.set()
-        self._wake = Latch()
+        self._wake = OneShotEvent()
 
     async def _start_fetches(self) -> None:
         """Start the task of each lane that has none, and immediate fetches of what the long polls
@@ -356,8 +356,12 @@ class Fetcher:
         immediate = self._immediate.get(node_id)
         if immediate is None:
             immediate = self._immediate[node_id] = _Immediate(
-                Chore(self._spawn, partial(self._fetch_left_out, node_id), "immediate fetches"),
-                Chore(self._spawn, partial(self._close_unused, node_id), "unused connection"),
+                CoalescingTask(
+                    self._spawn, partial(self._fetch_left_out, node_id), "immediate fetches"
+                ),
+                CoalescingTask(
+                    self._spawn, partial(self._close_unused, node_id), "unused connection"
+                ),
             )
         immediate.is_woken = True
         immediate.fetching.ask()

@@ -116,7 +116,7 @@ class History:
             last_rebalance=self.last,
             losses=self.lost,
             last_heartbeat_seconds_ago=now - (_NEVER if driver is None else driver.last_heartbeat),
-            session_seconds_left=max(0.0 if driver is None else driver.owning_until - now, 0.0),
+            session_seconds_left=max(0.0 if driver is None else driver.lease_expires_at - now, 0.0),
             loop_lag=loop_lag,
         )
 

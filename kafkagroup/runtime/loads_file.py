@@ -24,7 +24,7 @@ __all__ = ["LoadsFile"]
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 5.0
+_READ_TIMEOUT = 5.0
 """Seconds that the group waits for the file: far less than any rebalance timeout."""
 
 
@@ -55,8 +55,8 @@ class LoadsFile:
     async def __call__(self) -> Mapping[TopicPartition, float]:
         """The loads that count; none while the file is missing, broken, stale or slow to read."""
         loads: Mapping[TopicPartition, float] = {}
-        trouble: str | None = f"reading it takes more than {_PATIENCE:g} s"
-        with anyio.move_on_after(_PATIENCE):
+        trouble: str | None = f"reading it takes more than {_READ_TIMEOUT:g} s"
+        with anyio.move_on_after(_READ_TIMEOUT):
             # The thread is given up: a file system that hangs would hold up the group.
             loads, trouble = await to_thread.run_sync(self._read, abandon_on_cancel=True)
         if trouble != self._trouble:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 import anyio
 
 from kafkagroup._values import define, field
-from kafkagroup.consume.plan import Remedy, remedy
+from kafkagroup.consume.plan import ErrorAction, action_for
 from kafkagroup.errors import (
     BrokerError,
     ErrorCode,
@@ -153,9 +153,9 @@ class LogOffsets:
                     if troubles.open:
                         troubles.succeeded(("log offsets", tp), anyio.current_time())
                     continue
-                action = remedy(p.error_code)
-                stale |= action is Remedy.REFRESH
-                if action in (Remedy.RAISE, Remedy.RESET):
+                action = action_for(p.error_code)
+                stale |= action is ErrorAction.REFRESH
+                if action in (ErrorAction.RAISE, ErrorAction.RESET):
                     found.errors[tp] = broker_error(
                         p.error_code, f"offsets of {tp}", operation="DESCRIBE", topic=tp.topic
                     )

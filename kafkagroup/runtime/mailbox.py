@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from kafkagroup.transport.latch import Latch
+from kafkagroup.transport.one_shot_event import OneShotEvent
 
 __all__ = ["Mailbox"]
 
@@ -22,7 +22,7 @@ class Mailbox(Generic[T]):
 
     def __init__(self) -> None:
         self._items: list[T] = []
-        self._wake: Latch | None = None
+        self._wake: OneShotEvent | None = None
         """While somebody waits."""
 
     def put(self, item: T) -> None:
@@ -34,7 +34,7 @@ class Mailbox(Generic[T]):
     async def take(self, until: float = float("inf")) -> T | None:
         """The oldest item; None when there is none by `until`, on the loop's clock."""
         if not self._items:
-            self._wake = Latch()
+            self._wake = OneShotEvent()
             try:
                 await self._wake.wait(until)
             finally:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from kafkagroup.runtime.driver import Application, Offer
+from kafkagroup.runtime.driver import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
-from kafkagroup.transport.latch import Latch
 from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 
@@ -22,12 +22,12 @@ class Running(Protocol):
     """One member of one group."""
 
     @property
-    def out(self) -> Latch:
+    def out(self) -> OneShotEvent:
         """Set once the member has left or failed."""
         ...
 
     @property
-    def owning_until(self) -> float:
+    def lease_expires_at(self) -> float:
         """Until when ownership is sure without another answer, on the loop's clock."""
         ...
 
@@ -42,7 +42,7 @@ class Running(Protocol):
         ...
 
     @property
-    def protocols(self) -> Offer:
+    def protocols(self) -> SupportedProtocols:
         """What it offers."""
         ...
 
@@ -75,10 +75,10 @@ class Running(Protocol):
         """Whether it left because the application did not come back in time."""
         ...
 
-    def rejoin(self, reason: str, protocols: Offer | None = None) -> None:
+    def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
         """Ask for a new generation, perhaps with other metadata."""
 
-    def forget_coordinator(self, reason: str) -> None:
+    def invalidate_coordinator(self, reason: str) -> None:
         """Look for the coordinator again, if there is one."""
 
     def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
@@ -105,7 +105,7 @@ class Membership(Protocol):
         *,
         group_id: str,
         protocol_type: str,
-        protocols: Offer,
+        protocols: SupportedProtocols,
         whole: bool,
         client_id: str | None,
         rebalance_timeout: float,

@@ -63,8 +63,8 @@ _SAME_COORDINATOR = frozenset(
 )
 """Tried again for as long as the caller waits, as are those of a coordinator that has moved."""
 _UNKNOWN_TOPIC = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
-"""Of a look-up: asked for `_PATIENCE` times at most. Of a commit: as often once metadata, too, has
-no such topic any more."""
+"""A look-up asks for one `_MAX_ATTEMPTS` times at most; so does a commit, once metadata no longer
+has the topic."""
 _NOT_OURS = frozenset(
     (
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -92,7 +92,7 @@ _UNSTABLE = (
 )
 """What to check while offsets may yet be moved by a transaction (KIP-447)."""
 
-_PATIENCE = 5
+_MAX_ATTEMPTS = 5
 """How often in a row a topic may be unknown: one just made is not known everywhere at once."""
 
 
@@ -190,7 +190,7 @@ class GroupOffsets:
                     self._refused("committing", again.error)
                     topic = await self._gone_topic(again.error, offsets, ids)
                     gone = 0 if topic is None else gone + 1
-                    if gone == _PATIENCE:
+                    if gone == _MAX_ATTEMPTS:
                         raise BrokerError(
                             again.error.code,
                             f"committing topic {topic!r} of group {self._group_id!r}: it was"
@@ -375,7 +375,7 @@ class GroupOffsets:
                 found.offsets[tp] = committed_offset(data)
                 continue
             error = self._error(code, f"reading the offset of {tp}", "DESCRIBE", tp.topic)
-            if code in _UNKNOWN_TOPIC and times < _PATIENCE:
+            if code in _UNKNOWN_TOPIC and times < _MAX_ATTEMPTS:
                 unknown[tp] = times
             elif code in _UNKNOWN_TOPIC or not self._is_passing(code):
                 found.errors[tp] = error

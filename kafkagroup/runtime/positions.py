@@ -21,7 +21,7 @@ from kafkagroup.errors import (
     TransportError,
 )
 from kafkagroup.options import OffsetReset
-from kafkagroup.runtime.chore import Chore, Spawn
+from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, Found, LogOffsets
 from kafkagroup.runtime.offsets import GroupOffsets, Identity
 from kafkagroup.runtime.portions import slices
@@ -69,7 +69,7 @@ class Positions:
             reset=self.look_up,
             failed=failed,
         )
-        self._looking_up = Chore(spawn, self._look_all_up, "positions")
+        self._looking_up = CoalescingTask(spawn, self._look_all_up, "positions")
         self._unknown: dict[TopicPartition, int] = {}
         """How often in a row the coordinator did not know the topic."""
 

@@ -22,7 +22,7 @@ from weakref import WeakSet
 import anyio
 
 from kafkagroup.errors import IllegalStateError
-from kafkagroup.transport.latch import Latch
+from kafkagroup.transport.one_shot_event import OneShotEvent
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
@@ -48,7 +48,7 @@ class _Started:
     """What `run` tells of itself on asyncio, where no task group listens."""
 
     def __init__(self) -> None:
-        self.event = Latch()
+        self.event = OneShotEvent()
 
     def started(self, value: None = None) -> None:
         self.event.set()
@@ -68,9 +68,9 @@ class Service(ABC):
         """Whether `run` was cancelled before anybody called `stop`."""
         self._failure: Exception | None = None
         self._opening: anyio.CancelScope | None = None
-        self._opened = Latch()
-        self._stop_requested = Latch()
-        self._stopped = Latch()
+        self._opened = OneShotEvent()
+        self._stop_requested = OneShotEvent()
+        self._stopped = OneShotEvent()
         self._host: TaskGroup | None = None
         self._host_task: asyncio.Task[None] | None = None
 

@@ -32,7 +32,7 @@ from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.membership import Running
 from kafkagroup.runtime.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
 from kafkagroup.runtime.portions import slices, together
-from kafkagroup.transport.latch import Latch
+from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.schema import NO_ID
@@ -51,7 +51,7 @@ class Session:
         self.offsets: GroupOffsets | None = None
         self.driver: Running | None = None
         self.identity: Identity = NO_MEMBERSHIP
-        self.changed = Latch()
+        self.changed = OneShotEvent()
         """Set, and replaced, whenever somebody who waits should look again."""
         self.errors: list[Exception] = []
         """For the application, each raised once."""
@@ -120,7 +120,7 @@ class Session:
         """Wake everybody who waits, and have the next record look around."""
         self.lease.end()
         self.changed.set()
-        self.changed = Latch()
+        self.changed = OneShotEvent()
 
     def tell(self, error: Exception) -> None:
         """Raise an error at the application's next call, once."""
@@ -197,9 +197,9 @@ class Session:
         if self.draining:
             self.notify()
 
-    def forget_hand(self) -> None:
+    def drop_in_flight(self) -> None:
         """The application does not come back for what it has in hand."""
-        self.delivery.forget_hand()
+        self.delivery.drop_in_flight()
         if self.draining:
             self.notify()
 
@@ -338,7 +338,7 @@ class Session:
             # The coordinator, which refused it, may know of the loss first: then the next heartbeat
             # of a member that seems to be one brings it.
             is_refused = self.may_commit and self.identity is identity
-            if now < driver.owning_until and (not is_refused or now >= heard_by):
+            if now < driver.lease_expires_at and (not is_refused or now >= heard_by):
                 return False
             until = heard_by if now < heard_by else now + interval
             await self.changed.wait(min(until, deadline))

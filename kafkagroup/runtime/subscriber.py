@@ -40,7 +40,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.driver import Offer
+from kafkagroup.runtime.driver import SupportedProtocols
 from kafkagroup.runtime.offsets import Identity
 from kafkagroup.runtime.portions import together
 from kafkagroup.runtime.session import Session
@@ -72,7 +72,7 @@ it would anyway)."""
 _DRAIN_SHARE = 0.75
 """How much of the rebalance timeout what a cooperative rebalance takes away may drain."""
 
-_LOADS_PATIENCE = 10.0
+_LOADS_TIMEOUT = 10.0
 """Seconds that the whole group waits for the leader's `partition_loads`."""
 
 _COMMIT_SHARE = 0.5
@@ -156,7 +156,7 @@ class Subscriber:
         """The generation since which it is assigned topics that are not subscribed to; else -1."""
         self._pauses = Pauses(cluster.options)
 
-    def protocols(self) -> Offer:
+    def protocols(self) -> SupportedProtocols:
         """What this member offers: every assignor, with the same subscription."""
         session = self._session
         owned, had = tuple(sorted(session.delivery.owned)), self._had
@@ -263,7 +263,7 @@ class Subscriber:
 
     # ------------------------------------------------------------ called by the driver, in order
 
-    async def revoke(self, deadline: float) -> Offer:
+    async def revoke(self, deadline: float) -> SupportedProtocols:
         """Finish, commit, tell, let go; cooperatively only of what is not subscribed to."""
         going = self._going(lost=False)
         # Again: a generation that was out of date from the start has been taken up since `ending`.
@@ -271,7 +271,7 @@ class Subscriber:
         await self._let_go(going, deadline, tell=bool(going) or not self.cooperative)
         return self.protocols()
 
-    async def lose(self, reason: str) -> Offer:
+    async def lose(self, reason: str) -> SupportedProtocols:
         """Let go without a commit: it would be refused, or overwrite the new owner's."""
         partitions = self._going(lost=True)
         logger.warning("lost %d partitions: %s", len(partitions), reason)
@@ -415,7 +415,7 @@ class Subscriber:
         if ask is None:
             return {}
         try:
-            with anyio.fail_after(_LOADS_PATIENCE):
+            with anyio.fail_after(_LOADS_TIMEOUT):
                 found = ask()
                 return await found if inspect.isawaitable(found) else found
         except Exception as error:

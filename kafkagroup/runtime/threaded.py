@@ -4,7 +4,7 @@ The thread has a loop of the same kind, whose clock is the application's, and it
 Two borders are crossed, by nothing but posting a call to the other loop: what the application is to
 do runs in the application's loop, in the order it was said; what it asks of the driver runs in the
 thread's. Neither side ever blocks on the other. What the application reads of the driver (`member`,
-`owning_until`) are values that the thread replaces as a whole.
+`lease_expires_at`) are values that the thread replaces as a whole.
 
 While the application's loop stands still, a revocation waits for it, and the rebalance timeout
 decides as it does for slow work; `max_poll_interval_ms` holds, as if nobody polled.
@@ -25,12 +25,12 @@ import anyio
 
 from kafkagroup.member.state import Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.driver import Application, Assignee, Driver, Hears, Offer
+from kafkagroup.runtime.driver import Application, Assignee, Driver, DriverEvent, SupportedProtocols
 from kafkagroup.runtime.history import History
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.latch import Latch
+from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.trouble import Problem, Troubles
 from kafkagroup.wire.schema import Request
 
@@ -49,7 +49,7 @@ Post = Callable[[Call], object]
 """Has a loop make a call soon, from any thread; calls are made in order. Raises: RuntimeError when
 the loop is over."""
 
-_PATIENCE = 1.0
+_STOP_TIMEOUT = 1.0
 """Seconds that the thread, cut short, may take to end: a look-up of a host name cannot be."""
 
 
@@ -74,7 +74,7 @@ class ThreadedDriver(Driver):
         self._probed: float | None = None
         """When the application's loop was asked whether it runs, until it answers."""
         self._error: BaseException | None = None
-        self._ended = Latch()
+        self._ended = OneShotEvent()
         self._calls, self._called = anyio.create_memory_object_stream[
             Callable[[], Awaitable[object]]
         ](float("inf"))
@@ -95,7 +95,7 @@ class ThreadedDriver(Driver):
                 await call()
         finally:
             self._to_thread(self._stop)
-            with anyio.move_on_after(_PATIENCE, shield=True):
+            with anyio.move_on_after(_STOP_TIMEOUT, shield=True):
                 await self._ended.wait()
                 thread.join()
             self._called.close()
@@ -103,7 +103,7 @@ class ThreadedDriver(Driver):
         if self._error is not None:
             raise self._error
 
-    def _ask(self, event: Hears) -> None:
+    def _ask(self, event: DriverEvent) -> None:
         self._to_thread(partial(self._post, event))
 
     def _to_thread(self, call: Call) -> None:
@@ -184,7 +184,7 @@ class ThreadedDriver(Driver):
     async def ask_application(self, function: Callable[[], Awaitable[T]]) -> T:
         """As `hand_over`, and wait for its answer."""
         answer: Future[T] = Future()
-        answered = Latch()
+        answered = OneShotEvent()
 
         async def call() -> None:
             try:
@@ -224,15 +224,15 @@ class _Border:
     def poll_due(self, ran: float) -> float:
         return self._application.poll_due(ran)
 
-    async def revoke(self, deadline: float) -> Offer | None:
-        async def revoke() -> Offer | None:
+    async def revoke(self, deadline: float) -> SupportedProtocols | None:
+        async def revoke() -> SupportedProtocols | None:
             if not self._driver.member.revoking:
                 return None  # lost since, while the loop stood still: nothing can be committed
             return await self._application.revoke(deadline)
 
         return await self._driver.ask_application(revoke)
 
-    async def lose(self, reason: str) -> Offer | None:
+    async def lose(self, reason: str) -> SupportedProtocols | None:
         lose = partial(self._application.lose, reason)
         leaving = self._driver.member.leaving
         if leaving is not None and leaving.lost:

@@ -15,7 +15,7 @@ import anyio
 from kafkagroup._values import frozen
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
-from kafkagroup.consume.plan import Remedy, remedy
+from kafkagroup.consume.plan import ErrorAction, action_for
 from kafkagroup.errors import (
     BrokerError,
     OffsetOutOfRangeError,
@@ -25,7 +25,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.options import OffsetReset
-from kafkagroup.runtime.chore import Chore, Spawn
+from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.portions import are_many, slices, together
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 _CONSUMER = -1
 """Replica id of one that is none."""
 
-_PATIENCE = 5
+_MAX_ATTEMPTS = 5
 """How often metadata is asked for, while it is older than the position, before its leader is."""
 
 
@@ -58,7 +58,7 @@ def is_doubtful(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
     if topic is None:
         return False
     leader = topic.partitions.get(owned.tp.partition)
-    return owned.is_made_anew(topic.topic_id) or (
+    return owned.is_recreated(topic.topic_id) or (
         leader is not None and owned.is_unchecked(leader.leader_epoch)
     )
 
@@ -100,7 +100,7 @@ class Validation:
         self._settled = settled
         self._reset = reset
         self._failed = failed
-        self._settling = Chore(spawn, self._settle_all, "validation")
+        self._settling = CoalescingTask(spawn, self._settle_all, "validation")
         self._is_woken = False
         """Whether there may be some that the task has not seen."""
 
@@ -134,7 +134,7 @@ class Validation:
         stale = False
         for owned in doubtful:
             tp = owned.tp
-            if owned.is_made_anew(metadata.topics[tp.topic].topic_id):
+            if owned.is_recreated(metadata.topics[tp.topic].topic_id):
                 logger.warning(
                     "%s was deleted and made anew: position %d is of the old topic",
                     tp.topic,
@@ -143,7 +143,7 @@ class Validation:
                 self._start_anew(owned)
                 continue
             leader = metadata.topics[tp.topic].partitions[tp.partition]
-            if leader.leader_epoch < owned.fetch_epoch and owned.attempts < _PATIENCE:
+            if leader.leader_epoch < owned.fetch_epoch and owned.attempts < _MAX_ATTEMPTS:
                 # Whoever read the last record knew of a leader that our metadata does not know.
                 owned.attempts += 1
                 stale = True
@@ -201,8 +201,8 @@ class Validation:
                 topic=owned.tp.topic,
             )
             logger.info("%s", error)
-            action = remedy(end.error_code)
-            if action in (Remedy.RAISE, Remedy.RESET):
+            action = action_for(end.error_code)
+            if action in (ErrorAction.RAISE, ErrorAction.RESET):
                 self._failed(owned, error)
             else:
                 problem = Problem(
@@ -212,7 +212,7 @@ class Validation:
                 )
                 key = "validation", owned.tp
                 self._cluster.troubles.failed(key, anyio.current_time(), problem)
-            return action is Remedy.REFRESH
+            return action is ErrorAction.REFRESH
         if (troubles := self._cluster.troubles).open:
             troubles.succeeded(("validation", owned.tp), anyio.current_time())
         if end.leader_epoch < 0 or end.end_offset < 0:

@@ -24,7 +24,7 @@ from kafkagroup.errors import (
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.options import ClientOptions
-from kafkagroup.transport.trouble import PATIENCE, Problem, Troubles
+from kafkagroup.transport.trouble import WARN_AFTER, Problem, Troubles
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafkagroup.wire.messages.group import (
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
     from kafkagroup.wire.messages.produce import ProduceResponse
 
-__all__ = ["MAIN", "Broker", "Silence"]
+__all__ = ["MAIN", "Broker", "BrokerThrottle"]
 
 R = TypeVar("R")
 
@@ -97,7 +97,7 @@ _WAITS = (
 _NO_BROKER = "check that a Kafka broker listens there, and that no proxy changes what it sends"
 
 
-class Silence:
+class BrokerThrottle:
     """What a broker wants to hear: nothing, for a while (KIP-219). Of one address, whichever
     `Broker` it is known by."""
 
@@ -124,7 +124,7 @@ class Broker:
         options: ClientOptions | None = None,
         *,
         offsets_channel_timeout: float | None = None,
-        silence: Silence | None = None,
+        silence: BrokerThrottle | None = None,
         troubles: Troubles | None = None,
     ) -> None:
         """With `offsets_channel_timeout`, in seconds, committed offsets have a connection of their
@@ -139,7 +139,7 @@ class Broker:
         self._offsets_timeout = offsets_channel_timeout or self._options.request_timeout
         self._connections: dict[str, BrokerConnection] = {}
         self._connecting: dict[str, anyio.Lock] = {}
-        self._silence = silence or Silence()
+        self._silence = silence or BrokerThrottle()
         self._troubles = troubles
         self._closings = 0
 
@@ -297,7 +297,7 @@ class Broker:
                 request,
                 timeout=timeout,
                 highest=highest,
-                late_after=PATIENCE + keeps,
+                late_after=WARN_AFTER + keeps,
                 on_answer=on_answer,
             )
         except RequestTimeoutError as error:

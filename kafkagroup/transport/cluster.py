@@ -24,7 +24,7 @@ from kafkagroup.errors import (
     TransportError,
     broker_error,
 )
-from kafkagroup.transport.broker import Broker, Silence
+from kafkagroup.transport.broker import Broker, BrokerThrottle
 from kafkagroup.transport.metadata import ClusterMetadata, Node, merge, with_leader
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.transport.trouble import Troubles
@@ -79,7 +79,7 @@ class Cluster:
         self._tasks = tasks
         self._brokers: dict[int, Broker] = {}
         self._bootstrap: dict[Address, Broker] = {}
-        self._silences: dict[Address, Silence] = {}
+        self._silences: dict[Address, BrokerThrottle] = {}
         """A broker that comes by another name, or comes back, may still want to hear nothing."""
         self._refreshing = anyio.Lock()
         self._asked = 0
@@ -240,7 +240,7 @@ class Cluster:
             yield self._bootstrap[address]
 
     def _make(self, node_id: int, address: Address) -> Broker:
-        silence = self._silences.setdefault(address, Silence())
+        silence = self._silences.setdefault(address, BrokerThrottle())
         return Broker(
             node_id,
             *address,

@@ -34,10 +34,10 @@ from kafkagroup.errors import (
 )
 from kafkagroup.transport.channel import Channel
 from kafkagroup.transport.clock import loop_clock
-from kafkagroup.transport.latch import Latch
+from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.os_errors import reason
-from kafkagroup.wire.connection import Answer, Connection, LargeAnswer
+from kafkagroup.wire.connection import Connection, LargeResponse, Response
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafkagroup.wire.schema import Request
 from kafkagroup.wire.shapes import fold, unfold
@@ -98,7 +98,7 @@ class _Waiting:
     """One request that somebody waits for."""
 
     on_answer: Callable[[Any], None] | None = None
-    done: Latch = field(factory=Latch)
+    done: OneShotEvent = field(factory=OneShotEvent)
     answer: object = None
     error: Exception | None = None
 
@@ -123,7 +123,7 @@ class BrokerConnection:
         self._outgoing: list[bytes] = []
         self._writing = False
         """Whether something waits to be written, or is being written: the next comes behind it."""
-        self._wake_writer: Latch | None = None
+        self._wake_writer: OneShotEvent | None = None
         """While there is a writer: set when there is something to write."""
         self._wrote_at = float("-inf")
         self._quick = 0
@@ -134,9 +134,9 @@ class BrokerConnection:
         self._clock = loop_clock()
         self._tasks: TaskGroup | None = None
         """Set while it runs."""
-        self._renewed: Latch | None = None
+        self._renewed: OneShotEvent | None = None
         """While the session is being renewed: set once requests may go out again."""
-        self._answered: Latch | None = None
+        self._answered: OneShotEvent | None = None
         """While the session is being renewed: set when nothing is in flight any more."""
 
     @classmethod
@@ -259,8 +259,8 @@ class BrokerConnection:
             await anyio.sleep(max(pause, _SHORTEST_SESSION))
             # KIP-368: between SaslHandshake and the end the broker takes nothing else; and what is
             # parked there, such as a JoinGroup, must not count against our deadline.
-            renewed = self._renewed = Latch()
-            self._answered = Latch()
+            renewed = self._renewed = OneShotEvent()
+            self._answered = OneShotEvent()
             if self._protocol.in_flight:
                 await self._answered.wait()
             self._answered = None
@@ -375,7 +375,7 @@ class BrokerConnection:
             self._start_writer(self._tasks)
 
     def _start_writer(self, tasks: TaskGroup) -> None:
-        self._wake_writer = Latch()
+        self._wake_writer = OneShotEvent()
         tasks.start_soon(self._write_all)
 
     def _fail(self, error: KafkaGroupError) -> None:
@@ -431,26 +431,26 @@ class BrokerConnection:
                 self._fail(error.with_traceback(None))
                 return
 
-    def _take(self, count: int) -> list[Answer | LargeAnswer] | None:
+    def _take(self, count: int) -> list[Response | LargeResponse] | None:
         """Deliver the answers that `count` more bytes complete; return the first that is large and
         those behind it. Raises: RemoteProtocolError."""
         self._heard = self._heard or bool(self._protocol.broker_versions)
         answers = self._protocol.received(count)
         for n, answer in enumerate(answers):
-            if isinstance(answer, LargeAnswer):
+            if isinstance(answer, LargeResponse):
                 return answers[n:]
             self._deliver(answer)
         return None
 
-    async def _deliver_large(self, answers: list[Answer | LargeAnswer]) -> None:
+    async def _deliver_large(self, answers: list[Response | LargeResponse]) -> None:
         # In a function of its own, or the last answer stayed, with its records, until the next.
         for answer in answers:
-            if isinstance(answer, LargeAnswer):
+            if isinstance(answer, LargeResponse):
                 self._deliver(await self._options.run_in_thread(answer.decode))
             else:
                 self._deliver(answer)
 
-    def _deliver(self, answer: Answer) -> None:
+    def _deliver(self, answer: Response) -> None:
         self._given_up.pop(answer.correlation_id, None)
         self.heard(answer.message)
         # An answer that nobody waits for any more belongs to a cancelled request. Taken out here: a
@@ -468,7 +468,7 @@ class BrokerConnection:
 
     async def _write_all(self) -> None:
         while self._outgoing:
-            self._wake_writer = wake = Latch()
+            self._wake_writer = wake = OneShotEvent()
             data = b"".join(self._outgoing)
             self._outgoing.clear()
             try:

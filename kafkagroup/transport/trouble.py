@@ -13,11 +13,11 @@ from collections.abc import Callable, Hashable
 from kafkagroup._values import define, frozen
 from kafkagroup.events import GroupEvent, TroubleEnded, TroubleReported
 
-__all__ = ["PATIENCE", "Problem", "Troubles"]
+__all__ = ["WARN_AFTER", "Problem", "Troubles"]
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 10.0
+WARN_AFTER = 10.0
 """Seconds without progress that are worth a warning."""
 
 _PAUSE = 60.0
@@ -81,7 +81,7 @@ class Troubles:
         problem: Problem,
         *,
         since: float | None = None,
-        patience: float = PATIENCE,
+        patience: float = WARN_AFTER,
         pause: float = _PAUSE,
     ) -> None:
         """Keep that something has failed, and warn if it has for `patience` seconds: once, then

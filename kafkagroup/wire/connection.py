@@ -39,9 +39,9 @@ __all__ = [
     "MAX_AUTHENTICATION_BYTES",
     "MAX_FRAME_BYTES",
     "MAX_HANDSHAKE_BYTES",
-    "Answer",
     "Connection",
-    "LargeAnswer",
+    "LargeResponse",
+    "Response",
 ]
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024
@@ -79,7 +79,7 @@ class _FlexibleHeader:
 
 
 @frozen
-class Answer:
+class Response:
     """The answer to the request of the same correlation id."""
 
     correlation_id: int
@@ -87,10 +87,10 @@ class Answer:
 
 
 @frozen
-class LargeAnswer:
+class LargeResponse:
     """An answer that takes too long to decode for a loop that others run in."""
 
-    decode: Callable[[], Answer]
+    decode: Callable[[], Response]
     """Decode it, in any thread. Raises: DecodeError, of which LimitExceededError is a kind; the
     connection is of no use then."""
 
@@ -172,12 +172,12 @@ class Connection:
         """Forget a request that the broker never answers (Produce with acks=0)."""
         del self._in_flight[correlation_id]
 
-    def receive_data(self, data: bytes) -> list[Answer]:
+    def receive_data(self, data: bytes) -> list[Response]:
         """Take bytes from the peer; answer the messages that they complete.
 
         Raises: RemoteProtocolError, of which DecodeError and LimitExceededError are kinds.
         """
-        answers: list[Answer] = []
+        answers: list[Response] = []
         left = memoryview(data)
         while left:
             with self.room() as room:
@@ -185,7 +185,7 @@ class Connection:
                 room[:count] = left[:count]
             left = left[count:]
             answers.extend(
-                answer if isinstance(answer, Answer) else answer.decode()
+                answer if isinstance(answer, Response) else answer.decode()
                 for answer in self.received(count)
             )
         return answers
@@ -195,13 +195,13 @@ class Connection:
         Released before anything else is called but `send`."""
         return memoryview(self._buffer)[self._filled :]
 
-    def received(self, count: int) -> list[Answer | LargeAnswer]:
+    def received(self, count: int) -> list[Response | LargeResponse]:
         """Take `count` bytes that were written to the room. As `receive_data`, but large answers
         are left to the caller to decode."""
         if self._closed:
             raise RemoteProtocolError("the connection is closed after a protocol error")
         self._filled += count
-        answers: list[Answer | LargeAnswer] = []
+        answers: list[Response | LargeResponse] = []
         try:
             while (frame := self._next_frame()) is not None:
                 answers.append(self._answer(frame))
@@ -272,7 +272,7 @@ class Connection:
         is_tls = self._versions is None and self._buffer[:2] == b"\x15\x03"
         return "; the listener speaks TLS: set security=Security(...)" if is_tls else ""
 
-    def _answer(self, frame: bytes | bytearray) -> Answer | LargeAnswer:
+    def _answer(self, frame: bytes | bytearray) -> Response | LargeResponse:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         sent = self._in_flight.pop(correlation_id)
         response, version = sent.request.response, sent.version
@@ -291,7 +291,7 @@ class Connection:
         try:
             return whole(max_elements=_ELEMENTS_AT_ONCE)
         except LimitExceededError:
-            return LargeAnswer(whole)
+            return LargeResponse(whole)
 
 
 def _decoded(
@@ -301,9 +301,9 @@ def _decoded(
     frame: bytes | bytearray,
     offset: int,
     max_elements: int | None = None,
-) -> Answer:
+) -> Response:
     message: object = decode(response, version, frame, offset, max_elements=max_elements)
-    return Answer(correlation_id, message)
+    return Response(correlation_id, message)
 
 
 @lru_cache(maxsize=8)

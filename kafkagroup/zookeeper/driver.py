@@ -34,16 +34,16 @@ from kafkagroup.member.zookeeper import step
 from kafkagroup.member.zookeeper_nodes import Paths, unit_of
 from kafkagroup.member.zookeeper_state import SURE, Member, Phase
 from kafkagroup.member.zookeeper_vocabulary import (
+    AssignmentApplied,
     Connect,
     Disconnect,
     Take,
-    Taken,
     ZooKeeperEvent,
 )
-from kafkagroup.runtime.driver import Application, Offer, Polls, computed
+from kafkagroup.runtime.driver import Application, PollTimer, SupportedProtocols, computed
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.threaded import this_loop
-from kafkagroup.transport.latch import Latch
+from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.zookeeper.session import Access, Session
@@ -77,10 +77,10 @@ class ZooKeeperDriver:
     ) -> None:
         self.member = member
         """The state, readable at any time; only `run` changes it."""
-        self.owning_until = 0.0
+        self.lease_expires_at = 0.0
         """Until when ownership is sure without another answer of ZooKeeper, on the loop's clock;
         zero while nothing is owned. Asked for each record, so made at each step."""
-        self.out = Latch()
+        self.out = OneShotEvent()
         """Set once the member has left or failed."""
         self._hosts = hosts
         self._access = access
@@ -89,7 +89,7 @@ class ZooKeeperDriver:
         self._lag = lag
         self._trouble = TroubleReporter(hosts, member.config.group_id, troubles)
         self._session: Session | None = None
-        self._polls = Polls(application, anyio.current_time)
+        self._polls = PollTimer(application, anyio.current_time)
         self._wake_at = float("inf")
         self._over = False
         # Unbounded on purpose: each event answers an effect, or is one of few that ZooKeeper says.
@@ -111,7 +111,7 @@ class ZooKeeperDriver:
         return self.member.generation_id
 
     @property
-    def protocols(self) -> Offer:
+    def protocols(self) -> SupportedProtocols:
         """What it offers."""
         return self.member.protocols
 
@@ -125,7 +125,7 @@ class ZooKeeperDriver:
         """When the session was last asked to be confirmed; -inf before the first time."""
         return self.member.confirm_sent or float("-inf")
 
-    def forget_coordinator(self, reason: str) -> None:
+    def invalidate_coordinator(self, reason: str) -> None:
         """There is none."""
 
     def stands(self, generation_id: int) -> bool:
@@ -178,7 +178,7 @@ class ZooKeeperDriver:
                     return sure_until
         raise CommitFailedError("the session with ZooKeeper is over, or may be")
 
-    def rejoin(self, reason: str, protocols: Offer | None = None) -> None:
+    def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
         """Have all members compute again, perhaps with other metadata of this one."""
         now = anyio.current_time()
         self._hear(RejoinRequested(now=now, reason=reason, protocols=protocols))
@@ -198,7 +198,7 @@ class ZooKeeperDriver:
         """Join, and stay until the member has left or failed."""
         try:
             async with anyio.create_task_group() as tasks:
-                done = Latch()
+                done = OneShotEvent()
                 tasks.start_soon(self._serve_application, done)
                 tasks.start_soon(self._watch_polls)
                 tasks.start_soon(self._watch_connecting)
@@ -236,7 +236,7 @@ class ZooKeeperDriver:
             logger.debug(
                 "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
             )
-        self.owning_until = self.member.owning_until
+        self.lease_expires_at = self.member.lease_expires_at
         if self.member.acknowledged > before.acknowledged:
             self._application.alive()
         for effect in effects:
@@ -298,7 +298,7 @@ class ZooKeeperDriver:
 
     # ------------------------------------------------------------ the application's part
 
-    async def _serve_application(self, done: Latch) -> None:
+    async def _serve_application(self, done: OneShotEvent) -> None:
         application = self._application
         async for work in self._desk:
             match work:
@@ -323,4 +323,4 @@ class ZooKeeperDriver:
         except KafkaGroupError as error:
             return AssignFailed(now=anyio.current_time(), error=error)
         self._polls.taken_up()
-        return Taken(now=anyio.current_time(), token=take.token)
+        return AssignmentApplied(now=anyio.current_time(), token=take.token)

@@ -54,7 +54,7 @@ _MOST_TURN = 10.0
 """Seconds of a turn, at most."""
 _GAP = 0.2
 """Seconds between two turns: what is late in one must not be in the way of the next."""
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 """Seconds until all clients have read a first record."""
 _VALUE = struct.Struct(">qi")
 """When it was produced, in nanoseconds, and in which round."""
@@ -182,10 +182,10 @@ def _produce(
         producer.produce(topic, value, partition=number % PARTITIONS)
         producer.poll(0)
 
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while not all((ready / topic).exists() for topic in topics):
         if time.monotonic() > deadline:
-            raise SystemExit(f"not every client has read a record within {_PATIENCE:g} s")
+            raise SystemExit(f"not every client has read a record within {_TIMEOUT:g} s")
         for topic in topics:
             send(topic, 0, _WARM)
         time.sleep(0.1)
@@ -249,7 +249,7 @@ def _confluent(bootstrap: str, topic: str, group: str, take: Take) -> None:
     )
     consumer.subscribe([topic])
     with closing(consumer):
-        while (record := consumer.poll(_PATIENCE)) is not None and take(record.value()):
+        while (record := consumer.poll(_TIMEOUT)) is not None and take(record.value()):
             pass
 
 

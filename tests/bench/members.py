@@ -21,7 +21,7 @@ from .java_members import JavaMember
 
 __all__ = ["FLEETS", "Fleet", "Member", "Ours", "settled"]
 
-_PATIENCE = 90.0
+_TIMEOUT = 90.0
 """Seconds without the partitions being shared out, after which a trial has failed."""
 
 _LOOK = 0.005
@@ -49,7 +49,7 @@ async def settled(members: Sequence[Member], partitions: int, quiet: float) -> f
 
     Raises: TimeoutError.
     """
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(_TIMEOUT):
         while True:
             changed_at = max(member.heard.changed_at for member in members)
             if time.perf_counter() - changed_at >= quiet and _shared_out(members, partitions):

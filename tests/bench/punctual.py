@@ -39,7 +39,7 @@ INTERVAL = 3_000
 CALM = 3 * INTERVAL / 1000
 """Seconds after the last join until all beat at their pace."""
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds without all having partitions, after which the trial has failed."""
 
 LATE = Target(99, INTERVAL / 10)
@@ -118,7 +118,7 @@ async def _beat(
     for first in range(0, members, AT_ONCE):
         await asyncio.gather(*(c.start() for c in consumers[first : first + AT_ONCE]))
     reading = [asyncio.create_task(_read(consumer)) for consumer in consumers]
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not all(consumer.assignment() for consumer in consumers):
             await asyncio.sleep(0.1)
     if frozen:

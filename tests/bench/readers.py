@@ -36,7 +36,7 @@ _TICK = 0.01
 """Seconds between the ticks of a ticker."""
 _TICKING = 3.0
 """Seconds that it ticks, at least: p99 takes hundreds of ticks."""
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 """Seconds that a peer may wait for records."""
 
 
@@ -247,7 +247,7 @@ def _aiokafka_many(bootstrap: str, topic: str, records: int) -> dict[str, float]
             clock: _Clock | None = None
             seen = size = 0
             while seen < records:
-                found = await consumer.getmany(timeout_ms=_PATIENCE * 1000, max_records=CHUNK)
+                found = await consumer.getmany(timeout_ms=_TIMEOUT * 1000, max_records=CHUNK)
                 for chunk in found.values():
                     seen += len(chunk)
                     size += _size(chunk)
@@ -278,10 +278,10 @@ def _confluent(bootstrap: str, topic: str) -> Any:
 
 def _confluent_one(bootstrap: str, topic: str, records: int) -> dict[str, float]:
     with closing(_confluent(bootstrap, topic)) as consumer:
-        size = len(consumer.poll(_PATIENCE).value())
+        size = len(consumer.poll(_TIMEOUT).value())
         clock = _Clock(1)
         for _ in range(records - 1):
-            size += len(consumer.poll(_PATIENCE).value())
+            size += len(consumer.poll(_TIMEOUT).value())
         return clock.stop(records, size)
 
 
@@ -291,7 +291,7 @@ def _confluent_many(bootstrap: str, topic: str, records: int) -> dict[str, float
         seen = size = 0
         while seen < records:
             # Asked for more than there is, it would wait for the rest in vain.
-            chunk = consumer.consume(min(CHUNK, records - seen), _PATIENCE)
+            chunk = consumer.consume(min(CHUNK, records - seen), _TIMEOUT)
             seen += len(chunk)
             size += sum([len(record.value()) for record in chunk])
             if clock is None:
@@ -313,7 +313,7 @@ def _kafka_python(bootstrap: str, topic: str, records: int) -> dict[str, float]:
     seen = size = 0
     with closing(consumer):
         while seen < records:
-            for chunk in consumer.poll(_PATIENCE * 1000, max_records=CHUNK).values():
+            for chunk in consumer.poll(_TIMEOUT * 1000, max_records=CHUNK).values():
                 seen += len(chunk)
                 size += _size(chunk)
             if clock is None and seen:

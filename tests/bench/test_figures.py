@@ -69,21 +69,26 @@ def test_only_partitions_that_stayed_have_gaps():
     assert kept_gaps(reads, (1.0, 4.0)) == [2.0, 5.5]
 
 
-class _Told:
+class _ReportedSaslError:
     def __init__(self, *partitions):
         self.heard = Heard(frozenset(partitions), changed_at=float(len(partitions)))
 
 
 @pytest.mark.asyncio
 async def test_settled_is_when_the_last_was_told():
-    assert await settled([_Told(0, 1), _Told(2)], 3, 0.0) == 2.0
+    assert await settled([_ReportedSaslError(0, 1), _ReportedSaslError(2)], 3, 0.0) == 2.0
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    "members", [[_Told(0, 1), _Told(1, 2)], [_Told(0), _Told(2)], [_Told(0, 1, 2), _Told()]]
+    "members",
+    [
+        [_ReportedSaslError(0, 1), _ReportedSaslError(1, 2)],
+        [_ReportedSaslError(0), _ReportedSaslError(2)],
+        [_ReportedSaslError(0, 1, 2), _ReportedSaslError()],
+    ],
 )
 async def test_not_settled_while_owned_twice_or_by_nobody_or_one_has_none(members, monkeypatch):
-    monkeypatch.setattr("bench.members._PATIENCE", 0.0)
+    monkeypatch.setattr("bench.members._TIMEOUT", 0.0)
     with pytest.raises(TimeoutError):
         await settled(members, 3, 0.0)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 KAFKAGROUP = (sys.executable, "-m", "kafkagroup")
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """Seconds that a process may take to do what it should do at once."""
 
 Program = subprocess.Popen[bytes]
@@ -37,5 +37,5 @@ def run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[byte
         input=given,
         capture_output=True,
         env=environment(),
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )

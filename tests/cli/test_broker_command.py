@@ -8,7 +8,7 @@ import socket
 
 import anyio
 import pytest
-from cli.programs import PATIENCE, running
+from cli.programs import TIMEOUT, running
 from click.testing import CliRunner
 
 from kafkagroup import Broker
@@ -29,7 +29,7 @@ def test_serves_until_it_is_told_to_end(ending: signal.Signals) -> None:
         address = process.stdout.readline().decode().strip()
         assert anyio.run(topics_at, address) == (1, {"t": 2, "u": 1})
         process.send_signal(ending)
-        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+        assert process.communicate(timeout=TIMEOUT) == (b"", b"")
     assert process.returncode == 0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import anyio
 import pytest
-from cli.programs import KAFKAGROUP, PATIENCE, environment, run, running
+from cli.programs import KAFKAGROUP, TIMEOUT, environment, run, running
 from click.testing import CliRunner
 
 from kafkagroup import NewRecord
@@ -119,7 +119,7 @@ def test_who_reads_has_enough(kafka: EmbeddedKafka, group: tuple[str, ...]) -> N
     with running("consume", "t", *options) as process:
         assert process.stdout.readline() == b"x" * 1_000 + b"\n"
         process.stdout.close()
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
         assert process.stderr.read() == b""
     if group:
         # What nobody has taken is not committed: a pipe has room for 64 KiB, of 500 KB together.
@@ -135,7 +135,7 @@ def test_a_signal_is_the_end_and_what_was_printed_is_committed(
     with running("consume", "t", *options) as process:
         assert process.stdout.readline() == b"a\n"
         process.send_signal(ending)
-        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+        assert process.communicate(timeout=TIMEOUT) == (b"", b"")
     assert process.returncode == 0
     assert kafka.committed("g", "t").get(0) == 1
     assert kafka.group_state("g") == "Empty"
@@ -163,13 +163,13 @@ def test_a_signal_ends_it_while_nobody_reads(kafka: EmbeddedKafka) -> None:
     with running("consume", "t", *servers, "--from-beginning") as process:
         # Filled to the brim: it writes, and nobody takes it.
         os.set_blocking(process.stdout.fileno(), False)
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not (first := process.stdout.read(10)):
             assert time.monotonic() < end
             time.sleep(0.02)
         time.sleep(0.2)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
     assert first == b"x" * 10
 
 
@@ -217,6 +217,6 @@ def test_its_lines_are_what_produce_reads(kafka: EmbeddedKafka) -> None:
         [*KAFKAGROUP, "consume", "copy", *servers, *ALL, "--json"],
         capture_output=True,
         env=environment(),
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     ).stdout
     assert copied == lines.replace(b'"topic": "t"', b'"topic": "copy"')

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from cli.programs import PATIENCE, Program, run, running
+from cli.programs import TIMEOUT, Program, run, running
 from click.testing import CliRunner
 
 from kafkagroup import Admin
@@ -40,7 +40,7 @@ def started(process: Program) -> tuple[str, int, int]:
 
 
 def wait(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -76,11 +76,11 @@ def test_who_leads_goes_on_when_others_come_and_the_next_takes_over(kafka: Embed
             wait(lambda: kafka.group_state("g") == "Stable")
             assert one.poll() is None
             one.send_signal(signal.SIGTERM)
-            assert one.wait(PATIENCE) == 128 + signal.SIGTERM
+            assert one.wait(TIMEOUT) == 128 + signal.SIGTERM
             assert one.stdout.read() == b""  # it was not started twice
             assert started(two)[1] > 1
             two.send_signal(signal.SIGINT)
-            assert two.wait(PATIENCE) == 128 + signal.SIGINT
+            assert two.wait(TIMEOUT) == 128 + signal.SIGINT
 
 
 def test_signals_are_passed_on(kafka: EmbeddedKafka) -> None:
@@ -91,7 +91,7 @@ def test_signals_are_passed_on(kafka: EmbeddedKafka) -> None:
         process.send_signal(signal.SIGUSR1)
         assert process.stdout.readline() == b"usr1\n"
         process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=PATIENCE)[0] == b"term\n"
+        assert process.communicate(timeout=TIMEOUT)[0] == b"term\n"
     assert process.returncode == 5
 
 
@@ -103,7 +103,7 @@ def test_a_candidate_that_waits_ends_by_the_signal(kafka: EmbeddedKafka) -> None
             wait(lambda: len(kafka.describe_group("g").members) == 2)
             wait(lambda: kafka.group_state("g") == "Stable")
             two.send_signal(signal.SIGTERM)
-            assert two.communicate(timeout=PATIENCE) == (b"", b"")
+            assert two.communicate(timeout=TIMEOUT) == (b"", b"")
     assert two.returncode == 128 + signal.SIGTERM
 
 
@@ -126,7 +126,7 @@ def test_who_cannot_be_heard_ends_its_command_before_another_is_elected(
         kafka.restart(1)
         assert started(process)[1] > token
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+        assert process.wait(TIMEOUT) == 128 + signal.SIGTERM
 
 
 def session(number: int) -> list[int]:
@@ -156,7 +156,7 @@ def test_who_was_frozen_ends_its_command_and_stands_again(kafka: EmbeddedKafka) 
             one.send_signal(signal.SIGCONT)
             wait(lambda: not is_there(before[2]))
             os.kill(other[2], signal.SIGTERM)
-            assert two.wait(PATIENCE) == 128 + signal.SIGTERM
+            assert two.wait(TIMEOUT) == 128 + signal.SIGTERM
             assert started(one)[1] > other[1]
 
 
@@ -187,7 +187,7 @@ def test_who_was_removed_ends_its_command_as_soon_as_another_leads(kafka: Embedd
             assert is_there(other[2])
             for process in (one, two):
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+                assert process.wait(TIMEOUT) == 128 + signal.SIGTERM
 
 
 async def remove(servers: str, member_id: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from aiokafka.partitioner import DefaultPartitioner
-from cli.programs import PATIENCE, run, running
+from cli.programs import TIMEOUT, run, running
 from click.testing import CliRunner
 
 from kafkagroup.cli._app import app
@@ -117,7 +117,7 @@ def test_an_error_is_told_while_somebody_types(kafka: EmbeddedKafka) -> None:
     with running("produce", "t", *servers, "--key-separator", "=") as process:
         process.stdin.write(b"a=1\nb\n")
         process.stdin.flush()
-        assert process.wait(PATIENCE) == 1
+        assert process.wait(TIMEOUT) == 1
         assert process.stderr.read().startswith(b"kafkagroup: line 2: there is no")
 
 
@@ -147,7 +147,7 @@ def test_a_signal_is_the_end(kafka: EmbeddedKafka, ending: signal.Signals) -> No
         while not sum(kafka.log_end("t", partition) for partition in range(7)):
             assert process.poll() is None
         process.send_signal(ending)
-        assert process.wait(PATIENCE) == 128 + ending
+        assert process.wait(TIMEOUT) == 128 + ending
         assert process.stderr.read() == b"kafkagroup: 1 record written to t\n"
 
 
@@ -171,14 +171,14 @@ def test_a_signal_while_a_record_is_not_acknowledged(
         while not kafka.requests(ProduceRequest):
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+        assert process.wait(TIMEOUT) == 128 + signal.SIGTERM
         assert process.stderr.read() == b"kafkagroup: " + told + b"\n"
 
 
 def test_a_topic_that_is_not_there_is_told_before_a_line_is_typed(kafka: EmbeddedKafka) -> None:
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     with running("produce", "none", *servers) as process:
-        assert process.wait(PATIENCE) == 1
+        assert process.wait(TIMEOUT) == 1
         told = b"kafkagroup: UNKNOWN_TOPIC_OR_PARTITION (3): there is no topic none\n"
         assert process.stderr.read() == told
 

@@ -35,7 +35,7 @@ def test_is_unchecked(fetched: int, checked: int, leader: int, unchecked: bool) 
     [(OLD, NEW, True), (OLD, OLD, False), (OLD, NO_ID, False), (NO_ID, NEW, False)],
 )
 def test_is_made_anew(before: UUID, now: UUID, anew: bool) -> None:
-    assert OwnedPartition(TP, topic_id=before).is_made_anew(now) is anew
+    assert OwnedPartition(TP, topic_id=before).is_recreated(now) is anew
 
 
 def test_a_new_start_forgets_the_log() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.consume.plan import Remedy, remedy, wanted
+from kafkagroup.consume.plan import ErrorAction, action_for, wanted
 from kafkagroup.errors import ErrorCode, NoOffsetError
 from kafkagroup.types import TopicPartition
 
@@ -59,8 +59,8 @@ def test_a_partition_that_backs_off_is_left_out_until_then() -> None:
 
 
 def test_every_fetch_error_has_its_row_and_what_has_none_is_raised() -> None:
-    rows: Mapping[Remedy, set[ErrorCode]] = {
-        Remedy.REFRESH: {
+    rows: Mapping[ErrorAction, set[ErrorCode]] = {
+        ErrorAction.REFRESH: {
             E.NOT_LEADER_OR_FOLLOWER,
             E.REPLICA_NOT_AVAILABLE,
             E.KAFKA_STORAGE_ERROR,
@@ -71,11 +71,11 @@ def test_every_fetch_error_has_its_row_and_what_has_none_is_raised() -> None:
             E.INCONSISTENT_TOPIC_ID,
             E.LEADER_NOT_AVAILABLE,
         },
-        Remedy.RETRY: {E.OFFSET_NOT_AVAILABLE, E.REQUEST_TIMED_OUT, E.UNKNOWN_SERVER_ERROR},
-        Remedy.RESET: {E.OFFSET_OUT_OF_RANGE},
+        ErrorAction.RETRY: {E.OFFSET_NOT_AVAILABLE, E.REQUEST_TIMED_OUT, E.UNKNOWN_SERVER_ERROR},
+        ErrorAction.RESET: {E.OFFSET_OUT_OF_RANGE},
     }
     expected = {code: row for row, codes in rows.items() for code in codes}
-    assert {code: remedy(code) for code in ErrorCode} == {
-        code: expected.get(code, Remedy.RAISE) for code in ErrorCode
+    assert {code: action_for(code) for code in ErrorCode} == {
+        code: expected.get(code, ErrorAction.RAISE) for code in ErrorCode
     }
-    assert remedy(999) is Remedy.RAISE
+    assert action_for(999) is ErrorAction.RAISE

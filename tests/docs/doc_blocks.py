@@ -26,7 +26,7 @@ __all__ = ["ROOT", "Block", "blocks", "run_page"]
 
 ROOT = Path(__file__).parent.parent.parent
 
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 """Seconds that a block may take."""
 
 _PARTS = re.compile(
@@ -189,7 +189,7 @@ async def _limited(main: Awaitable[Any], ends: Callable[[], bool] | None) -> Any
                 tasks.cancel_scope.cancel()
 
         tasks.start_soon(watch)
-        with anyio.fail_after(_PATIENCE):
+        with anyio.fail_after(_TIMEOUT):
             answer = await main
         assert ends is None, "it ended by itself, and not as the page says that it does"
         tasks.cancel_scope.cancel()

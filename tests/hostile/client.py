@@ -83,7 +83,7 @@ REQUESTS: dict[str, Request[Any]] = {
 }
 """One of each kind that may have a large answer, by the name of its API."""
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Seconds until a client counts as hanging: longer than any deadline that a job gives it. Less for
 what must go on trying."""
 
@@ -258,7 +258,7 @@ CLIENTS: dict[str, Client] = {
 
 async def _end_of(client: Awaitable[object], port: int, job: dict[str, Any]) -> str:
     """What came back or was raised, without the port, which is another in each run."""
-    patience = job.get("patience", PATIENCE)
+    patience = job.get("patience", TIMEOUT)
     try:
         end = f"no end within {patience:g} s"
         with anyio.move_on_after(patience):
@@ -371,7 +371,7 @@ async def _attacked(job: dict[str, Any]) -> dict[str, Any]:
         grown = _rss("VmHWM") - baseline
         # One more whole round that began after the end: it was not merely about to fail.
         wanted = bystander.records + 2
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(TIMEOUT):
             while bystander.records < wanted:
                 await anyio.sleep(0.001)
         tasks.cancel_scope.cancel()

@@ -28,7 +28,7 @@ from kafkagroup.wire.schema import Request, decode_prefix
 
 __all__ = ["SPOKEN", "Conversation", "Left", "Server", "Wire", "listening"]
 
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 """Seconds that a client may be silent: longer than any deadline of its own."""
 
 SPOKEN: tuple[type[Request[Any]], ...] = (
@@ -152,7 +152,7 @@ class Server:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            sock.settimeout(_PATIENCE)
+            sock.settimeout(_TIMEOUT)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             wire = Wire(sock)
             thread = threading.Thread(target=self._converse, args=(wire,), daemon=True)

@@ -28,7 +28,7 @@ from kafkagroup import TopicPartition
 from kafkagroup.testing import EmbeddedKafka
 
 EARLY, LATE = "early", "late"
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Virtual seconds: more than any session or back-off."""
 
 ZERO, ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -117,7 +117,7 @@ async def broker(nodes: int = 1) -> AsyncIterator[tuple[EmbeddedKafka, Network]]
         patch.setattr(anyio, "connect_tcp", network.connect_tcp)
         async with network, kafka:
             network.serve_embedded(kafka, nodes)
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(TIMEOUT):
                 yield kafka, network
             await settle()
             assert network.open == 0

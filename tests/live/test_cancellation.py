@@ -17,8 +17,8 @@ from live.knife import (
     BACKENDS,
     ONE,
     OTHER,
-    PATIENCE,
     RECORDS,
+    TIMEOUT,
     ZERO,
     Knife,
     backend,
@@ -360,7 +360,7 @@ async def check_closed(kafka: EmbeddedKafka, network: Network, consumer: Consume
     assert [record async for record in consumer] == []
     committed = kafka.committed("g", "t")
     async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as after:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT):
             seen = [await after.getone() for _ in range(RECORDS - sum(committed.values()))]
     for partition in (0, 1):
         found = [record.offset for record in seen if record.partition == partition]
@@ -450,7 +450,7 @@ async def test_cut_while_it_waits_for_a_generation(rejoining: bool, cut: str) ->
             assert generation is member.generation
             assert (generation.generation_id, generation.assignment) == (1 + rejoining, b"x")
             with generation.scope():
-                await anyio.sleep(PATIENCE / 2)
+                await anyio.sleep(TIMEOUT / 2)
             assert not generation.over.is_set()
             member.rejoin()
             assert (await anext(member)).generation_id == 2 + rejoining

@@ -42,7 +42,7 @@ HEARTBEAT_MS = 100
 SESSION_MS = 45_000
 """Nobody dies here: a member that a busy machine has starved must not pass for dead, or the others
 are given what it had."""
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds after which a group that has not settled never will: a JVM may take 30 to be there."""
 ASSIGNORS = {
     "range": range_assignor,
@@ -140,7 +140,7 @@ class Group:
         """Close a member, and wait until it has left."""
         self.members.remove(member)
         member.over.set()
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT):
             await member.ended.wait()
 
     async def _ours(self, member):
@@ -299,7 +299,7 @@ class Group:
                 all(len(m.owns) == share for m in self.members)
                 and sorted(p for m in self.members for p in m.owns) == list(range(PARTITIONS))
             ),
-            PATIENCE,
+            TIMEOUT,
         )
 
     async def describe(self):
@@ -309,7 +309,7 @@ class Group:
             found = await broker.request(FindCoordinatorRequest(coordinator_keys=(self.name,)))
             (at,) = found.coordinators
             async with Broker.open(at.host, at.port) as coordinator:
-                with anyio.fail_after(PATIENCE):
+                with anyio.fail_after(TIMEOUT):
                     while True:
                         answer = await coordinator.request(
                             DescribeGroupsRequest(groups=(self.name,))
@@ -351,7 +351,7 @@ def wave(name, produce):
             await produce(partition, numbered(partition, count + each, count))
         count += each
         everything = {b"%d/%d" % (p, n) for p in range(PARTITIONS) for n in range(count)}
-        await until(lambda: group.seen == everything, PATIENCE)
+        await until(lambda: group.seen == everything, TIMEOUT)
 
     return come
 

@@ -8,7 +8,7 @@ import subprocess
 
 import anyio
 import pytest
-from cli.programs import PATIENCE, Program, run, running
+from cli.programs import TIMEOUT, Program, run, running
 from confluent_kafka import Consumer as PeerConsumer
 from confluent_kafka import Producer as PeerProducer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -117,17 +117,17 @@ def test_one_of_two_leads_and_the_other_takes_over(bootstrap: str, name: str) ->
         with running(*command) as two:
             wait_members(bootstrap, name, 2)
             one.send_signal(signal.SIGTERM)
-            assert one.wait(PATIENCE) == 128 + signal.SIGTERM
+            assert one.wait(TIMEOUT) == 128 + signal.SIGTERM
             assert one.stdout.read() == b""
             assert told(two) > first
             two.send_signal(signal.SIGTERM)
-            assert two.wait(PATIENCE) == 128 + signal.SIGTERM
+            assert two.wait(TIMEOUT) == 128 + signal.SIGTERM
 
 
 def wait_members(bootstrap: str, group: str, count: int) -> None:
     async def there() -> None:
         async with Admin(bootstrap_servers=bootstrap) as admin:
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(TIMEOUT):
                 while True:
                     found = await admin.describe_group(group)
                     if (found.state, len(found.members)) == ("Stable", count):

@@ -50,7 +50,7 @@ PASSWORD = "canary in \"ann's\\ mine"
 USERS = {"ann": PASSWORD, "bob": "canary of bob's"}
 KEY_PASSWORD = "canary on a key"
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-PATIENCE = 15.0
+TIMEOUT = 15.0
 """Seconds within which an error that trying again cannot mend must be told."""
 
 SESSION = 1.3
@@ -118,18 +118,18 @@ class RealBrokers:
         return self.kafka.bootstrap_servers_of(door)
 
     def create(self, door: str, topic: str, partitions: int) -> None:
-        self.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(PATIENCE)
+        self.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(TIMEOUT)
 
     def append(self, door: str, topic: str, partition: int, values: list[str]) -> None:
         for value in values:
             self._producer.produce(topic, value, partition=partition)
-        assert self._producer.flush(PATIENCE) == 0
+        assert self._producer.flush(TIMEOUT) == 0
 
     def allow(self, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
         """From then on nobody else may, unless allowed too."""
         literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
         binding = AclBinding(kind, name, literal, f"User:{user}", "*", operation, allow)
-        self.admin.create_acls([binding])[binding].result(PATIENCE)
+        self.admin.create_acls([binding])[binding].result(TIMEOUT)
 
     def stop(self) -> None:
         self.kafka.stop()
@@ -285,7 +285,7 @@ async def first_record(
     consumer = Consumer(
         topic, bootstrap_servers=servers, group_id=group_id, security=security, **FAST
     )
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT):
         async with consumer:
             return (await consumer.getone()).value.decode()
 
@@ -677,7 +677,7 @@ async def test_a_group_that_may_not_be_described(real: RealBrokers, topic: str) 
     await run_sync(real.allow, "ann", ResourceType.GROUP, topic, AclOperation.ALL)
     bob = security("SCRAM-SHA-256", sasl_username="bob", sasl_password=USERS["bob"])
     async with Admin(bootstrap_servers=real.servers("SASL"), security=bob) as admin:
-        with pytest.raises(AuthorizationError) as raised, anyio.fail_after(PATIENCE):
+        with pytest.raises(AuthorizationError) as raised, anyio.fail_after(TIMEOUT):
             await admin.describe_group(topic)
     error = raised.value
     assert (error.resource, error.operation) == (f"group {topic!r}", "DESCRIBE")

@@ -37,7 +37,7 @@ from kafkagroup.member.vocabulary import (
     Computed,
     ComputeFailed,
     Coordinator,
-    CoordinatorDoubted,
+    CoordinatorInvalidated,
     Effect,
     Event,
     Fail,
@@ -448,9 +448,9 @@ def test_line_7_a_join_answer_read_late_does_not_make_ownership_sure() -> None:
     and delivered what it had kept, which by then was another's."""
     kept = evolve(PARKED, acknowledged=9.0, parked_at=10.0)
     syncing = step(kept, reply(7, joined(), now=25.0))[0]
-    assert (syncing.phase, syncing.owning_until) == (Phase.SYNCING, 20.0)
+    assert (syncing.phase, syncing.lease_expires_at) == (Phase.SYNCING, 20.0)
     beaten_since = evolve(kept, acknowledged=18.0)
-    assert step(beaten_since, reply(7, joined(), now=25.0))[0].owning_until == 28.0
+    assert step(beaten_since, reply(7, joined(), now=25.0))[0].lease_expires_at == 28.0
 
 
 def test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure() -> None:
@@ -467,7 +467,7 @@ def test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure() -> None:
         next_beat=3613.0,
         last_token=6,
     )
-    assert member.owning_until == 20.0
+    assert member.lease_expires_at == 20.0
     assert effects == (Assign(generation=generation()), beat(6, 10.0), WakeAt(time=3620.0))
 
 
@@ -477,7 +477,7 @@ def test_ownership_is_sure_from_when_the_sync_was_sent_that_is_answered() -> Non
     joining = evolve(REJOINING, parked_at=10.0)
     syncing = step(joining, reply(3, joined(), now=19.0))[0]
     stable = step(syncing, reply(4, synced(), now=19.5))[0]
-    assert (stable.phase, stable.owning_until) == (Phase.STABLE, 29.0)
+    assert (stable.phase, stable.lease_expires_at) == (Phase.STABLE, 29.0)
 
 
 # ---------------------------------------------------------------- heartbeats
@@ -1160,7 +1160,7 @@ def test_what_is_kept_stays_held_while_the_group_rebalances() -> None:
         next_beat=15.0,
     )
     assert [type(effect) for effect in effects] == [Send, WakeAt]
-    assert after.owning_until == 20.0
+    assert after.lease_expires_at == 20.0
 
 
 PARKED = evolve(REVOKING, config=COOPERATIVE, phase=Phase.JOINING, pending=7, last_token=7)
@@ -1181,16 +1181,20 @@ def test_what_is_kept_is_made_sure_of_past_the_parked_join() -> None:
 def test_who_is_known_past_the_parked_join_owns_on(code: int, calm_at: float) -> None:
     known = evolve(PARKED_BEATEN, beating=None, acknowledged=15.0, calm_at=calm_at)
     assert step(PARKED_BEATEN, reply(8, beaten(code))) == (known, (WakeAt(time=18.0),))
-    assert known.owning_until == 25.0
+    assert known.lease_expires_at == 25.0
 
 
 def test_who_is_known_past_a_join_that_has_broken_off_owns_on() -> None:
     """The answer came a moment after the other connection had been lost, and was not listened to:
     nothing was handed out until the next one."""
     broken = step(PARKED_BEATEN, SendFailed(now=15.5, token=7, error=LOST))[0]
-    assert (broken.phase, broken.coordinator, broken.owning_until) == (Phase.UNJOINED, None, 20.0)
+    assert (broken.phase, broken.coordinator, broken.lease_expires_at) == (
+        Phase.UNJOINED,
+        None,
+        20.0,
+    )
     known = step(broken, reply(8, beaten(), now=15.5))[0]
-    assert (known.phase, known.beating, known.owning_until) == (Phase.UNJOINED, None, 25.0)
+    assert (known.phase, known.beating, known.lease_expires_at) == (Phase.UNJOINED, None, 25.0)
 
 
 @pytest.mark.parametrize(("member", "token"), [(PARKED_BEATEN, 8), (DRAINING, 7)])
@@ -1199,8 +1203,8 @@ def test_no_longer_than_the_group_waits_for_who_is_to_rejoin(member: Member, tok
     over and what it has is another's; it once went on for a session after the last time."""
     late = evolve(member, beat_sent=65.0)
     told = step(late, reply(token, beaten(E.REBALANCE_IN_PROGRESS), now=65.0))[0]
-    assert told.owning_until == 10.0 + CONFIG.rebalance_timeout
-    assert step(late, reply(token, beaten(), now=65.0))[0].owning_until == 75.0
+    assert told.lease_expires_at == 10.0 + CONFIG.rebalance_timeout
+    assert step(late, reply(token, beaten(), now=65.0))[0].lease_expires_at == 75.0
 
 
 def test_who_is_unknown_past_the_parked_join_has_lost_what_it_kept() -> None:
@@ -1248,11 +1252,11 @@ def test_a_heartbeat_from_before_the_join_still_tells_until_when_what_is_kept_is
     of what it kept until the group had joined."""
     draining = evolve(DRAINING, config=COOPERATIVE)
     joining = step(draining, Revoked(now=13.5, token=6))[0]
-    assert (joining.phase, joining.owning_until) == (Phase.JOINING, 20.0)
-    assert step(joining, reply(7, beaten(), now=14.0))[0].owning_until == 23.0
+    assert (joining.phase, joining.lease_expires_at) == (Phase.JOINING, 20.0)
+    assert step(joining, reply(7, beaten(), now=14.0))[0].lease_expires_at == 23.0
     waiting = step(evolve(draining, retry_at=15.0), Revoked(now=13.5, token=6))[0]
     assert waiting.phase is Phase.UNJOINED
-    assert step(waiting, reply(7, beaten(), now=14.0))[0].owning_until == 23.0
+    assert step(waiting, reply(7, beaten(), now=14.0))[0].lease_expires_at == 23.0
     assert step(DRAINING, Revoked(now=13.5, token=6))[0].beating is None
 
 
@@ -1274,7 +1278,7 @@ def test_a_heartbeat_past_the_sync_does_not_keep_the_next_from_being_sent() -> N
 
 def test_a_heartbeat_that_nobody_waits_for_may_say_that_the_membership_is_over() -> None:
     """The coordinator was doubted while it was on its way; commits went on (seeds 6290, 9875)."""
-    doubting = step(BEATEN, CoordinatorDoubted(now=13.0, reason="no answer"))[0]
+    doubting = step(BEATEN, CoordinatorInvalidated(now=13.0, reason="no answer"))[0]
     assert (doubting.phase, doubting.beating) == (Phase.STABLE, None)
     for code in (E.NONE, E.REBALANCE_IN_PROGRESS):
         assert step(doubting, reply(6, beaten(code), now=13.0))[0] == doubting
@@ -1385,7 +1389,7 @@ def test_line_22_closed_in_a_cooperative_rebalance_is_lost() -> None:
 def test_how_long_ownership_is_sure() -> None:
     """Never once it was lost: others may own it, whatever the session says."""
     assert {
-        name: member.owning_until
+        name: member.lease_expires_at
         for name, member in (
             ("stable", STABLE),
             ("revoking", REVOKING),
@@ -1746,7 +1750,7 @@ def test_without_a_limit_nothing_is_counted() -> None:
 
 
 def test_a_doubted_coordinator_is_looked_for_at_once_and_the_generation_stands() -> None:
-    assert step(STABLE, CoordinatorDoubted(now=11.0, reason="drained")) == (
+    assert step(STABLE, CoordinatorInvalidated(now=11.0, reason="drained")) == (
         evolve(STABLE, coordinator=None, finding=6, last_token=6),
         (find(6), WakeAt(time=20.0)),
     )

@@ -34,8 +34,8 @@ from kafkagroup.member.consumer_state import (
     MOVES,
     Config,
     Member,
+    PartitionsByTopicId,
     Phase,
-    Share,
     Statement,
 )
 from kafkagroup.member.consumer_vocabulary import (
@@ -50,8 +50,9 @@ from kafkagroup.member.consumer_vocabulary import (
 )
 from kafkagroup.member.vocabulary import (
     AssignFailed,
+    AssignmentApplied,
     Coordinator,
-    CoordinatorDoubted,
+    CoordinatorInvalidated,
     Fail,
     GenerationInfo,
     Leave,
@@ -65,7 +66,6 @@ from kafkagroup.member.vocabulary import (
     Send,
     SendFailed,
     Started,
-    Taken,
     WakeAt,
     Woke,
 )
@@ -114,7 +114,7 @@ class Like(Exception):
 # ---------------------------------------------------------------- a member in each phase, at 10.0
 
 
-def says(owned: Share | None = None, **changes: Any) -> Statement:
+def says(owned: PartitionsByTopicId | None = None, **changes: Any) -> Statement:
     fields: dict[str, Any] = {"topics": ("t", "u"), "pattern": None, "owned": owned or {}}
     return Statement(**{**fields, **changes})
 
@@ -145,7 +145,7 @@ JOINED = evolve(
     next_beat=10.25,
     settled_at=16.0,
 )
-MINE: Share = {T: (0, 1)}
+MINE: PartitionsByTopicId = {T: (0, 1)}
 TAKING = evolve(JOINED, target=MINE, taking=MINE, telling=3, holding=True, last_token=3)
 OWNING = evolve(
     TAKING, telling=None, taking={}, owned=MINE, said=says(MINE), hurried=0, settled_at=0.0
@@ -185,11 +185,11 @@ def beat(token: int, epoch: int, timeout: float, **fields: Any) -> Send:
     )
 
 
-def listed(share: Share) -> tuple[TopicPartitions, ...]:
+def listed(share: PartitionsByTopicId) -> tuple[TopicPartitions, ...]:
     return tuple(TopicPartitions(topic_id=t, partitions=p) for t, p in share.items())
 
 
-def full(token: int, epoch: int, timeout: float, owned: Share, **fields: Any) -> Send:
+def full(token: int, epoch: int, timeout: float, owned: PartitionsByTopicId, **fields: Any) -> Send:
     everything: dict[str, Any] = {
         "rebalance_timeout_ms": 60_000,
         "subscribed_topic_names": ("t", "u"),
@@ -208,7 +208,7 @@ def found(code: int = 0) -> FindCoordinatorResponse:
 
 
 def answer(
-    code: int = 0, epoch: int = 5, share: Share | None = None, interval: int = 5_000
+    code: int = 0, epoch: int = 5, share: PartitionsByTopicId | None = None, interval: int = 5_000
 ) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(
         throttle_time_ms=0,
@@ -278,7 +278,7 @@ def test_an_answer_with_an_assignment_is_taken_up() -> None:
 def test_line_21_to_own_nothing_is_an_assignment_too_the_first_time() -> None:
     member, effects = step(JOINING, reply(2, answer(share={})))
     assert effects == (reconcile(3), WakeAt(time=10.25))
-    member, effects = step(member, Taken(now=10.0, token=3))
+    member, effects = step(member, AssignmentApplied(now=10.0, token=3))
     assert effects == (beat(4, 5, 10.0, topic_partitions=()), WakeAt(time=20.0))
     assert step(member, reply(4, answer(share={})))[1] == (WakeAt(time=10.25),)
 
@@ -462,7 +462,7 @@ def test_line_5_a_silent_session_rediscovers_the_coordinator() -> None:
 
 
 def test_a_doubted_coordinator_is_looked_for_at_once_and_the_membership_stands() -> None:
-    member, effects = step(OWNING, CoordinatorDoubted(now=10.0, reason="drained"))
+    member, effects = step(OWNING, CoordinatorInvalidated(now=10.0, reason="drained"))
     assert (member.phase, member.coordinator, effects[0]) == (Phase.MEMBER, None, find(4))
 
 
@@ -488,7 +488,7 @@ def test_an_operators_rejoin_says_everything_at_once() -> None:
 
 
 def test_line_34_what_was_taken_up_is_acknowledged_at_once() -> None:
-    assert step(TAKING, Taken(now=10.0, token=3)) == (
+    assert step(TAKING, AssignmentApplied(now=10.0, token=3)) == (
         evolve(
             TAKING,
             telling=None,
@@ -508,10 +508,10 @@ def test_line_34_what_was_given_and_taken_back_at_once_is_said_to_be_let_go_of()
     """What was given was taken back while it was being taken up. In the end the member owned what
     it had said before, so it said nothing: the coordinator waited until it threw the member out."""
     member, _ = step(evolve(TAKING, beating=4, saying=says()), reply(4, answer(share={})))
-    member, effects = step(evolve(member, beating=None), Taken(now=10.0, token=3))
+    member, effects = step(evolve(member, beating=None), AssignmentApplied(now=10.0, token=3))
     assert effects[:2] == (reconcile(4), beat(5, 5, 10.0, topic_partitions=listed(MINE)))
     member, _ = step(member, reply(5, answer()))
-    _, effects = step(member, Taken(now=10.0, token=4))
+    _, effects = step(member, AssignmentApplied(now=10.0, token=4))
     assert effects[0] == beat(6, 5, 10.0, topic_partitions=())
 
 
@@ -521,7 +521,7 @@ def test_line_34_what_is_to_go_is_owned_until_the_application_has_let_go() -> No
     assert (member.owned, member.taking) == (MINE, {T: (0,)})
     draining, effects = step(member, Woke(now=10.25))
     assert effects[0] == beat(6, 5, 9.75)
-    _, effects = step(evolve(draining, beating=None), Taken(now=10.25, token=5))
+    _, effects = step(evolve(draining, beating=None), AssignmentApplied(now=10.25, token=5))
     assert effects[0] == beat(7, 5, 9.75, topic_partitions=listed({T: (0,)}))
 
 
@@ -531,7 +531,7 @@ def test_one_thing_at_a_time_and_the_latest_target_counts() -> None:
         member = evolve(member, beating=9, saying=says(MINE))
         member, effects = step(member, reply(9, answer(share=share)))
         assert not [e for e in effects if isinstance(e, Reconcile)]
-    member, effects = step(member, Taken(now=10.0, token=5))
+    member, effects = step(member, AssignmentApplied(now=10.0, token=5))
     assert effects[0] == reconcile(6, U0)
     # What is let go of is said at once, while what it takes up counts as owned already.
     assert effects[1] == beat(7, 5, 10.0, topic_partitions=listed({T: (0,), U: (0,)}))
@@ -548,7 +548,7 @@ V = UUID(int=3)
 def test_line_35_what_has_no_name_yet_waits_the_rest_is_taken_up_and_acknowledged() -> None:
     member, effects = step(JOINING, reply(2, answer(share={T: (0,), V: (0, 1)})))
     assert effects == (Name(topic_ids=frozenset({V})), reconcile(3, T0), WakeAt(time=10.25))
-    member, effects = step(member, Taken(now=10.0, token=3))
+    member, effects = step(member, AssignmentApplied(now=10.0, token=3))
     assert effects[0] == beat(4, 5, 10.0, topic_partitions=listed({T: (0,)}))
     member, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
     v0, v1 = TopicPartition("v", 0), TopicPartition("v", 1)
@@ -557,7 +557,7 @@ def test_line_35_what_has_no_name_yet_waits_the_rest_is_taken_up_and_acknowledge
 
 def test_line_35_what_is_taken_back_before_it_has_a_name_is_said_to_be_let_go_of() -> None:
     member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0,)})))
-    member, _ = step(member, Taken(now=10.0, token=3))
+    member, _ = step(member, AssignmentApplied(now=10.0, token=3))
     member, _ = step(member, reply(4, answer()))
     in_flight = evolve(member, beating=5, last_token=5, saying=member.statement)
     member, effects = step(in_flight, reply(5, answer(share={T: (0,)})))
@@ -576,7 +576,7 @@ def test_line_41_an_assignment_of_unknown_topics_alone_is_not_nothing() -> None:
 
 def test_names_of_what_is_assigned_no_more_are_not_looked_for() -> None:
     member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0,)})))
-    member, _ = step(member, Taken(now=10.0, token=3))
+    member, _ = step(member, AssignmentApplied(now=10.0, token=3))
     _, effects = step(evolve(member, beating=9), reply(9, answer(share={T: (0,)})))
     assert Name(topic_ids=frozenset()) in effects
 
@@ -620,7 +620,7 @@ def test_line_37_who_is_fenced_loses_and_joins_again_without_a_pause(code: int) 
 def test_a_heartbeat_that_nobody_waits_for_may_say_that_the_membership_is_over(code: int) -> None:
     """The coordinator was doubted while it was on its way; for as long as it was looked for the
     member knew nothing, and commits went on (seed 6105)."""
-    doubting, _ = step(BEATING_, CoordinatorDoubted(now=10.0, reason="no answer"))
+    doubting, _ = step(BEATING_, CoordinatorInvalidated(now=10.0, reason="no answer"))
     assert (doubting.phase, doubting.beating) == (Phase.MEMBER, None)
     for told in (answer(epoch=6), answer(E.NOT_COORDINATOR)):
         assert step(doubting, reply(4, told))[0] == doubting
@@ -636,7 +636,7 @@ def test_line_34_fenced_while_it_reconciles_what_it_took_up_means_nothing() -> N
     fenced = reply(4, answer(E.FENCED_MEMBER_EPOCH))
     member, effects = step(evolve(TAKING, beating=4, last_token=4), fenced)
     assert [type(effect) for effect in effects] == [Lose]
-    assert step(member, Taken(now=10.0, token=3)) == (member, ())
+    assert step(member, AssignmentApplied(now=10.0, token=3)) == (member, ())
 
 
 @pytest.mark.parametrize("code", GONE)
@@ -665,7 +665,7 @@ def test_line_12_another_member_with_our_instance_id_is_fatal() -> None:
 
 
 def test_how_long_ownership_is_sure() -> None:
-    assert [m.owning_until for m in (JOINED, TAKING, OWNING, REVOKING, LOSING, LEAVING)] == [
+    assert [m.lease_expires_at for m in (JOINED, TAKING, OWNING, REVOKING, LOSING, LEAVING)] == [
         0.0,
         20.0,
         20.0,
@@ -679,26 +679,26 @@ def test_no_longer_than_the_group_waits_for_what_is_to_be_let_go_of() -> None:
     """Whose word that it has let go never came to the coordinator is thrown out, and what it has is
     another's; it went on for a session after its last heartbeat."""
     asked, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
-    assert asked.owning_until == 20.0
+    assert asked.lease_expires_at == 20.0
     late = evolve(asked, beating=9, beat_sent=65.0, saying=asked.statement, session_ends=75.0)
-    assert step(late, reply(9, answer(), now=65.0))[0].owning_until == 10.0 + 60.0
+    assert step(late, reply(9, answer(), now=65.0))[0].lease_expires_at == 10.0 + 60.0
     once_more = step(late, reply(9, answer(share={}), now=65.0))[0]
-    assert once_more.owning_until == 10.0 + 60.0
-    done, _ = step(late, Taken(now=65.0, token=5))
-    assert step(done, reply(9, answer(), now=65.0))[0].owning_until == 10.0 + 60.0
+    assert once_more.lease_expires_at == 10.0 + 60.0
+    done, _ = step(late, AssignmentApplied(now=65.0, token=5))
+    assert step(done, reply(9, answer(), now=65.0))[0].lease_expires_at == 10.0 + 60.0
     told = evolve(done, saying=done.statement)
-    assert step(told, reply(9, answer(), now=65.0))[0].owning_until == 75.0
+    assert step(told, reply(9, answer(), now=65.0))[0].lease_expires_at == 75.0
     # In the same answer it may be asked for more.
     again = step(evolve(told, acknowledged=60.0), reply(9, answer(share={}), now=65.0))[0]
     later = evolve(again, beating=9, beat_sent=120.0, saying=again.statement)
-    assert step(later, reply(9, answer(), now=120.0))[0].owning_until == 60.0 + 60.0
+    assert step(later, reply(9, answer(), now=120.0))[0].lease_expires_at == 60.0 + 60.0
 
 
 def test_the_group_may_have_asked_before_in_an_answer_that_was_lost() -> None:
     heard_late = evolve(BEATING_, beat_sent=15.0, session_ends=99.0)
     asked, _ = step(heard_late, reply(4, answer(share={T: (0,)}), now=15.0))
     late = evolve(asked, beating=9, beat_sent=70.0, saying=asked.statement)
-    assert step(late, reply(9, answer(), now=70.0))[0].owning_until == 10.0 + 60.0
+    assert step(late, reply(9, answer(), now=70.0))[0].lease_expires_at == 10.0 + 60.0
 
 
 # ---------------------------------------------------------------- leaving
@@ -725,7 +725,7 @@ def test_heartbeats_go_on_while_the_application_lets_go() -> None:
 def test_who_leaves_while_it_reconciles_lets_go_of_all_of_it() -> None:
     member, effects = step(TAKING, CLOSED)
     assert (member.phase, effects[0]) == (Phase.REVOKING, Revoke(token=4, deadline=55.0))
-    member, effects = step(member, Taken(now=10.0, token=3))
+    member, effects = step(member, AssignmentApplied(now=10.0, token=3))
     assert effects[0] == beat(5, 5, 10.0, topic_partitions=listed(MINE))
     assert step(member, Revoked(now=10.0, token=4))[1] == (beat(6, -1, 30.0),)
 
@@ -820,7 +820,7 @@ def test_leaving_twice_is_leaving_once() -> None:
     [
         reply(1, answer(E.UNKNOWN_MEMBER_ID)),
         SendFailed(now=10.0, token=1, error=LOST),
-        Taken(now=10.0, token=1),
+        AssignmentApplied(now=10.0, token=1),
         Revoked(now=10.0, token=1),
     ],
 )
@@ -889,7 +889,7 @@ class World:
             case Revoke(token=token) | Lose(token=token):
                 self.put(Revoked(now=self.now, jitter=0.0, token=token))
             case Reconcile(token=token):
-                self.put(Taken(now=self.now, jitter=0.0, token=token))
+                self.put(AssignmentApplied(now=self.now, jitter=0.0, token=token))
             case WakeAt(time=time):
                 assert time > self.now
                 self.wake = time
@@ -969,7 +969,14 @@ class Life:
         E.TOPIC_AUTHORIZATION_FAILED,
     )
     FATAL = (E.FENCED_INSTANCE_ID, E.GROUP_AUTHORIZATION_FAILED, E.UNSUPPORTED_ASSIGNOR)
-    SHARES: tuple[Share, ...] = ({}, {T: (0,)}, MINE, {U: (0,)}, {T: (1,), V: (0,)}, {V: (0,)})
+    SHARES: tuple[PartitionsByTopicId, ...] = (
+        {},
+        {T: (0,)},
+        MINE,
+        {U: (0,)},
+        {T: (1,), V: (0,)},
+        {V: (0,)},
+    )
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -1006,7 +1013,7 @@ class Life:
             return self.random.choice(
                 (
                     RejoinRequested(now=self.now, reason="again"),
-                    CoordinatorDoubted(now=self.now, reason="doubt"),
+                    CoordinatorInvalidated(now=self.now, reason="doubt"),
                     Subscribed(now=self.now, topics=("t",), pattern=None),
                     Subscribed(now=self.now, topics=(), pattern="t|u"),
                     TopicsNamed(now=self.now, names={V: "v"}),
@@ -1027,7 +1034,7 @@ class Life:
     def done(self, work: Revoke | Lose | Reconcile) -> ConsumerEvent:
         if isinstance(work, Reconcile):
             self.holds = frozenset(decode_assignment(work.generation.assignment))
-            return Taken(now=self.now, token=work.token)
+            return AssignmentApplied(now=self.now, token=work.token)
         self.holds = frozenset()
         return Revoked(now=self.now, token=work.token)
 
@@ -1141,7 +1148,7 @@ EVERY_EVENT: Mapping[str, ConsumerEvent] = {
     "subscribed": Subscribed(now=10.0, topics=("x",), pattern=None),
     "named": TopicsNamed(now=10.0, names={V: "v"}),
     "rejoin": RejoinRequested(now=10.0, reason="r"),
-    "doubted": CoordinatorDoubted(now=10.0, reason="r"),
+    "doubted": CoordinatorInvalidated(now=10.0, reason="r"),
     "leaving": CLOSED,
     "lost": Leaving(now=10.0, reason="late", lost=True),
     "assign failed": AssignFailed(now=10.0, error=DecodeError("x")),

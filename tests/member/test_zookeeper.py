@@ -55,6 +55,7 @@ from kafkagroup.member.zookeeper_nodes import (
 from kafkagroup.member.zookeeper_state import MOVES, Config, Member, Phase, View
 from kafkagroup.member.zookeeper_vocabulary import (
     AskFailed,
+    AssignmentApplied,
     Claim,
     Claimed,
     Confirm,
@@ -73,7 +74,6 @@ from kafkagroup.member.zookeeper_vocabulary import (
     SessionExpired,
     SessionFailed,
     Take,
-    Taken,
     ZooKeeperEffect,
     ZooKeeperEvent,
 )
@@ -180,7 +180,7 @@ def test_a_member_connects_registers_reads_computes_claims_and_only_then_takes_u
             deadline=2.0 + 30.0,
         )
     ]
-    member, effects = run(member, Taken(now=2.25, token=6))
+    member, effects = run(member, AssignmentApplied(now=2.25, token=6))
     assert effects == []
     assert member == attrs.evolve(
         FRESH,
@@ -210,7 +210,7 @@ def test_a_member_that_gets_nothing_is_told_so_once():
     member = attrs.evolve(OWNING, target=None, held=units(), given=units(), told=-1, computing=9)
     member, effects = run(member, Computed(now=100.0, token=9, assignments={}))
     assert effects == [Take(token=10, generation=generation(), units=units(), deadline=130.0)]
-    assert run(member, Taken(now=100.0, token=10), Woke(now=101.0))[1] == []
+    assert run(member, AssignmentApplied(now=100.0, token=10), Woke(now=101.0))[1] == []
 
 
 # ---------------------------------------------------------------- who computes what
@@ -297,7 +297,7 @@ def test_a_claim_is_released_only_when_the_application_has_let_go():
     member, effects = computed(OWNING, T0, T2)
     assert effects == [Take(token=10, generation=generation(T0), units=units(T0), deadline=131.0)]
     assert member.held == units(T0, T1)
-    member, effects = run(member, Taken(now=105.0, token=10))
+    member, effects = run(member, AssignmentApplied(now=105.0, token=10))
     assert effects == [Confirm(token=11), Release(token=12, units=units(T1))]
     member, effects = run(member, Released(now=105.0, token=12))
     assert effects == [Claim(token=13, units=units(T2))]
@@ -313,7 +313,7 @@ def test_a_claim_that_another_holds_is_tried_again_later_and_the_rest_is_taken_u
     member, _ = computed(member, T0, T1)
     member, effects = run(member, Claimed(now=101.0, token=10, granted=units(T1)))
     assert effects == [Take(token=11, generation=generation(T1), units=units(T1), deadline=131.0)]
-    member, effects = step(member, Taken(now=101.0, token=11))
+    member, effects = step(member, AssignmentApplied(now=101.0, token=11))
     assert effects == (WakeAt(time=101.125),)
     member, effects = run(member, Woke(now=101.125))
     assert effects == [Claim(token=12, units=units(T0))]
@@ -381,8 +381,8 @@ def test_a_whole_generation_is_let_go_of_before_the_next_is_claimed():
     member, effects = run(member, Computed(now=101.0, token=9, assignments={"me-1": b"new"}))
     new = attrs.evolve(generation(version=8), assignment=b"new")
     assert effects == [Take(token=10, generation=new, units=units(), deadline=131.0)]
-    assert (member.held, member.owning_until) == (units("7"), 0.0)
-    member, effects = run(member, Taken(now=101.0, token=10))
+    assert (member.held, member.lease_expires_at) == (units("7"), 0.0)
+    member, effects = run(member, AssignmentApplied(now=101.0, token=10))
     assert effects == [Release(token=11, units=units("7"))]
     member, effects = run(member, Released(now=101.0, token=11))
     assert effects == [Claim(token=12, units=units("8"))]
@@ -395,10 +395,10 @@ def test_a_whole_generation_is_let_go_of_before_the_next_is_claimed():
 
 def test_ownership_is_sure_for_half_a_session_from_when_the_confirmation_was_sent():
     member, _ = run(OWNING, Woke(now=102.0))
-    assert member.owning_until == 106.0
+    assert member.lease_expires_at == 106.0
     member, _ = run(member, Confirmed(now=105.0, token=10, version=7))
-    assert member.owning_until == 108.0  # not from when the answer came
-    assert attrs.evolve(member, given=units()).owning_until == 0.0
+    assert member.lease_expires_at == 108.0  # not from when the answer came
+    assert attrs.evolve(member, given=units()).lease_expires_at == 0.0
 
 
 def test_a_confirmation_that_failed_is_asked_for_again_soon():
@@ -438,7 +438,7 @@ def test_a_session_unconfirmed_for_its_whole_length_is_lost_though_nobody_says_s
     assert step(member, Woke(now=111.9))[1] == (WakeAt(time=112.0),)
     member, effects = step(member, Woke(now=112.0))
     assert effects == (Disconnect(session=1), Lose(token=11, reason=reason))
-    assert (member.phase, member.held, member.owning_until) == (Phase.LOSING, units(), 0.0)
+    assert (member.phase, member.held, member.lease_expires_at) == (Phase.LOSING, units(), 0.0)
 
 
 def test_after_a_loss_a_new_session_begins_once_the_application_has_let_go():
@@ -460,7 +460,7 @@ def test_after_a_loss_a_new_session_begins_once_the_application_has_let_go():
         Claimed(now=101.0, token=5, granted=units(T2)),
         Released(now=101.0, token=5),
         Confirmed(now=101.0, token=5, version=9),
-        Taken(now=101.0, token=5),
+        AssignmentApplied(now=101.0, token=5),
         Revoked(now=101.0, token=5),
         AskFailed(now=101.0, token=5, error=ConfigurationError("no")),
     ],
@@ -533,7 +533,7 @@ def test_what_no_retry_mends_ends_the_member(make: Callable[[Exception], ZooKeep
     error = ConfigurationError("no")
     member, effects = run(attrs.evolve(OWNING, computing=9, asking=8), make(error))
     assert effects == [Lose(token=10, reason="no"), Fail(error=error), Disconnect(session=1)]
-    assert (member.phase, member.owning_until) == (Phase.FAILED, 0.0)
+    assert (member.phase, member.lease_expires_at) == (Phase.FAILED, 0.0)
 
 
 def test_no_phase_moves_but_as_the_table_says():
@@ -693,7 +693,7 @@ class World:
         match effect:
             case Take(token=token, units=wanted):
                 self.app = wanted
-                self.step(Taken(now=self.now, token=token))
+                self.step(AssignmentApplied(now=self.now, token=token))
             case Revoke(token=token) | Lose(token=token):
                 self.app = frozenset()
                 self.step(Revoked(now=self.now, token=token))
@@ -747,7 +747,7 @@ def test_whatever_happens_nothing_is_owned_without_a_claim(seed):
     for _ in range(300):
         world.act()
         # While ownership is sure, all that the application was given is claimed.
-        if world.member.owning_until > world.now and not world.deliveries:
+        if world.member.lease_expires_at > world.now and not world.deliveries:
             assert world.app <= world.held
     # In quiet it settles: what is assigned and free is owned.
     world.others = frozenset()

@@ -42,7 +42,7 @@ from kafkagroup.wire.schema import Request, decode, encode
 
 __all__ = ["Broker", "play", "settings_of", "warm_up"]
 
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 """Seconds that an answer may take that is to come."""
 
 _NOT_YET = frozenset(
@@ -91,7 +91,7 @@ class _Client:
     async def hear(self) -> tuple[Any, int]:
         """The next answer, and its version. Raises: TimeoutError when it does not come."""
         asked, version = self._asked[self._answered]
-        with anyio.fail_after(_PATIENCE):
+        with anyio.fail_after(_TIMEOUT):
             (size,) = struct.unpack(">i", await self._reader.receive_exactly(4))
             data = await self._reader.receive_exactly(size)
         self._answered += 1
@@ -231,7 +231,7 @@ class _Player:
     async def insist(self, make: Callable[[], Request[Any]], version: int, node: int = 1) -> Any:
         """Ask until the node knows what it is asked about."""
         client = await self._client(f"helper@{node}")
-        with anyio.fail_after(_PATIENCE):
+        with anyio.fail_after(_TIMEOUT):
             while True:
                 await client.ask(make(), version)
                 answer, _ = await client.hear()
@@ -265,7 +265,7 @@ class _Player:
     async def _delete(self, name: str) -> None:
         await self.insist(lambda: request("DeleteTopics", 6, [f"topics={name}"], self._names), 6)
         client = await self._client("helper@1")
-        with anyio.fail_after(_PATIENCE):
+        with anyio.fail_after(_TIMEOUT):
             while True:
                 await client.ask(request("Metadata", 12, [f"topics={name}"], self._names), 12)
                 answer, _ = await client.hear()

@@ -103,7 +103,7 @@ async def test_a_file_that_cannot_be_read_in_time_is_given_up(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe that nobody writes to, as a file on a file system that hangs."""
-    monkeypatch.setattr(loads_file, "_PATIENCE", 0.05)
+    monkeypatch.setattr(loads_file, "_READ_TIMEOUT", 0.05)
     os.mkfifo(path)
     try:
         assert await LoadsFile(path, max_age=60)() == {}

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from kafkagroup.runtime.chore import Chore
+from kafkagroup.runtime.coalescing_task import CoalescingTask
 from kafkagroup.runtime.mailbox import Mailbox
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ async def test_a_chore_has_one_task_at_a_time_and_none_when_it_is_done() -> None
             done.append(todo.pop(0))
 
     async with anyio.create_task_group() as tasks:
-        chore = Chore(spawner(tasks, names), work, "sweeping")
+        chore = CoalescingTask(spawner(tasks, names), work, "sweeping")
         chore.ask()
         chore.ask()
         await anyio.sleep(1.5)
@@ -99,7 +99,7 @@ async def test_a_chore_that_was_cancelled_is_done_again_when_asked() -> None:
 
             outer.start_soon(scoped)
 
-        chore = Chore(spawn, work, "sweeping")
+        chore = CoalescingTask(spawn, work, "sweeping")
         chore.ask()
         await anyio.sleep(0.5)
         inner.cancel()

@@ -21,7 +21,7 @@ TP = TopicPartition("t", 0)
 class Reading:
     """A consumer that owns a partition with ten records, and never opens a connection."""
 
-    def __init__(self, owning_until: float = float("inf"), **options: Any) -> None:
+    def __init__(self, lease_expires_at: float = float("inf"), **options: Any) -> None:
         self.consumer = Consumer(**options)
         self.session = self.consumer._session
         self.reader = self.consumer._reader
@@ -29,7 +29,7 @@ class Reading:
         self.now = anyio.current_time()
         self.session.clock = lambda: self.now
         self.driver = self.session.driver = SimpleNamespace(  # type: ignore[assignment]
-            owning_until=self.now + owning_until
+            lease_expires_at=self.now + lease_expires_at
         )
         (owned,) = self.delivery.own([TP])
         owned.start_at(0)
@@ -72,7 +72,7 @@ async def test_others_get_the_loop_after_a_few_milliseconds() -> None:
 
 
 async def test_nothing_is_ready_once_ownership_is_no_longer_sure() -> None:
-    reading = Reading(owning_until=0.001)
+    reading = Reading(lease_expires_at=0.001)
     await reading.next()
     reading.now += 0.0009
     assert reading.ready() == 1

@@ -33,7 +33,7 @@ from kafkagroup.assign.spec import named
 from kafkagroup.errors import ErrorCode
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.driver import Offer
+from kafkagroup.runtime.driver import SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.threaded import ThreadedDriver
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
@@ -223,7 +223,7 @@ async def test_what_is_lost_before_the_loop_runs_again_is_not_revoked(
 def consumer_owns(consumer: Consumer) -> bool:
     """Whether it would hand out a record, were its loop to run."""
     driver = consumer._session.driver
-    return driver is not None and driver.owning_until > 0
+    return driver is not None and driver.lease_expires_at > 0
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -373,11 +373,11 @@ class Clumsy:
         self._stumble("poll_due")
         return float("inf")
 
-    async def revoke(self, deadline: float) -> Offer | None:
+    async def revoke(self, deadline: float) -> SupportedProtocols | None:
         self._stumble("revoke")
         return None
 
-    async def lose(self, reason: str) -> Offer | None:
+    async def lose(self, reason: str) -> SupportedProtocols | None:
         return None
 
     async def assign(self, generation: GenerationInfo) -> None:
@@ -432,7 +432,7 @@ async def test_work_of_a_group_of_any_type_outlasts_a_blocked_loop(kafka: Embedd
             await anyio.sleep(0.2)
         assert not scope.cancel_called
         assert not generation.over.is_set()
-        assert 0 < generation.owning_until - anyio.current_time() <= SESSION
+        assert 0 < generation.lease_expires_at - anyio.current_time() <= SESSION
         assert member.loop_lag > SESSION
     assert len(kafka.requests(LeaveGroupRequest)) == 1
 
@@ -473,7 +473,7 @@ async def test_a_coordinator_out_of_reach_ends_the_work_in_time(kafka: EmbeddedK
         with anyio.fail_after(20), generation.scope() as scope:
             await anyio.sleep_forever()
         assert scope.cancelled_caught
-        assert anyio.current_time() >= generation.owning_until
+        assert anyio.current_time() >= generation.lease_expires_at
 
 
 async def test_lag_is_measured_and_told_of(

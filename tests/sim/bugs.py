@@ -371,7 +371,7 @@ def does_not_check_ownership_after_a_freeze(stack: ExitStack) -> None:
     def make(step: Any) -> Any:
         def sure(self: Any, event: Any, tasks: Any) -> None:
             step(self, event, tasks)
-            self.owning_until = float("inf")
+            self.lease_expires_at = float("inf")
 
         return sure
 
@@ -574,7 +574,7 @@ def stands_still_while_it_rejoins(stack: ExitStack) -> None:
         def still(self: Any, event: Any, tasks: Any) -> None:
             step(self, event, tasks)
             if self.member.phase is not Phase.STABLE:
-                self.owning_until = 0.0
+                self.lease_expires_at = 0.0
 
         return still
 
@@ -678,7 +678,7 @@ def resumes_where_it_was(stack: ExitStack) -> None:
 @_bug("S8", "S7")
 def resets_on_any_fetch_error(stack: ExitStack) -> None:
     """Any error of a fetch is answered by the reset policy."""
-    _replace(stack, fetch_responses, "remedy", lambda code: remedies.Remedy.RESET)
+    _replace(stack, fetch_responses, "action_for", lambda code: remedies.ErrorAction.RESET)
 
 
 @_bug("S8")
@@ -1037,7 +1037,7 @@ def does_not_wait_for_the_work_of_a_generation(stack: ExitStack) -> None:
         self.ending(lost=False)
         self.fresh = None
 
-    _replace(stack, groups._Desk, "revoke", hasty)
+    _replace(stack, groups._GenerationQueue, "revoke", hasty)
 
 
 @_bug("S1", "S2")
@@ -1055,8 +1055,8 @@ def works_on_when_its_place_is_lost(stack: ExitStack) -> None:
         self.fresh = None
 
     _replace(stack, groups.Generation, "_deadline", property(lambda self: float("inf")))
-    _replace(stack, groups._Desk, "lose", lose)
-    _around(stack, groups._Desk, "ending", make)
+    _replace(stack, groups._GenerationQueue, "lose", lose)
+    _around(stack, groups._GenerationQueue, "ending", make)
 
 
 @_bug("L2")
@@ -1075,8 +1075,8 @@ def hands_out_nothing_after_a_loss(stack: ExitStack) -> None:
 
         return assigned
 
-    _replace(stack, groups._Desk, "lose", lose)
-    _around(stack, groups._Desk, "assign", make)
+    _replace(stack, groups._GenerationQueue, "lose", lose)
+    _around(stack, groups._GenerationQueue, "assign", make)
 
 
 # ------------------------------------------------------------------ paused partitions
@@ -1351,7 +1351,7 @@ def commits_to_the_topic_that_metadata_has(stack: ExitStack) -> None:
 @_bug("S19", "S8", "L2", "S6")
 def reads_on_in_a_recreated_topic(stack: ExitStack) -> None:
     """A position is kept though the topic is another: its first records are skipped."""
-    _replace(stack, OwnedPartition, "is_made_anew", lambda self, topic_id: False)
+    _replace(stack, OwnedPartition, "is_recreated", lambda self, topic_id: False)
 
 
 # ------------------------------------------------------------------ what a leader does

@@ -253,7 +253,7 @@ def stands_still_while_it_reconciles(stack: ExitStack) -> None:
         def still(self: Any, event: Any, tasks: Any) -> None:
             step(self, event, tasks)
             if self.member.telling is not None:
-                self.owning_until = 0.0
+                self.lease_expires_at = 0.0
 
         return still
 

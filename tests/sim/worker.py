@@ -26,7 +26,7 @@ TOPIC = "shard"
 _PIECE = 0.25
 """Seconds between two pieces of work."""
 
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 """Seconds after which an application asks again."""
 
 _LONGEST = 2.0
@@ -91,7 +91,7 @@ class Worker(Process):
             if self._orders:
                 await self._obey(self._orders.pop(0))
                 continue
-            generation = await self._within(self._member.__anext__, _PATIENCE)
+            generation = await self._within(self._member.__anext__, _TIMEOUT)
             if generation is not None:
                 await self._work_in(generation)
 
@@ -110,7 +110,7 @@ class Worker(Process):
                     self._call = scope
                     await self._work_on(share)
                 self._call_ended()
-                if anyio.current_time() >= generation.owning_until:
+                if anyio.current_time() >= generation.lease_expires_at:
                     break
         finally:
             self._call_ended()

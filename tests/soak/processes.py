@@ -11,7 +11,7 @@ from history import events
 from member_log import ENTRY, Kind
 from sim.events import Event
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds without a record that nobody had before, after which the soak gives up."""
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -103,7 +103,7 @@ class Members:
             if process.poll() is not None:
                 raise SystemExit(f"member {name} ended with exit code {process.returncode}")
         stall = time.monotonic() - self._progressed
-        if stall > PATIENCE and self.count < len(self._seen):
+        if stall > TIMEOUT and self.count < len(self._seen):
             raise SystemExit(f"no progress for {stall:.0f} s at {self.count} records")
 
     def _read_logs(self) -> None:

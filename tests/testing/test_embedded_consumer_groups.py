@@ -25,10 +25,10 @@ from kafkagroup.wire.messages.consumer_heartbeat import (
 
 E = ErrorCode
 T, U = UUID(int=1), UUID(int=2)
-Share = dict[UUID, tuple[int, ...]]
+PartitionsByTopicId = dict[UUID, tuple[int, ...]]
 
 
-def listed(share: Share) -> tuple[TopicPartitions, ...]:
+def listed(share: PartitionsByTopicId) -> tuple[TopicPartitions, ...]:
     return tuple(TopicPartitions(topic_id=t, partitions=p) for t, p in share.items())
 
 
@@ -65,7 +65,9 @@ class World:
         }
         return self.told(self.ask(member, 0, **{**everything, **fields}))
 
-    def beat(self, member: str, epoch: int, owned: Share | None = None) -> tuple[Any, ...]:
+    def beat(
+        self, member: str, epoch: int, owned: PartitionsByTopicId | None = None
+    ) -> tuple[Any, ...]:
         listing = None if owned is None else listed(owned)
         return self.told(self.ask(member, epoch, topic_partitions=listing))
 

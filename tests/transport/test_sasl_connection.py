@@ -264,7 +264,7 @@ async def test_a_broker_that_falls_silent(network: Any, silent_at: int) -> None:
 
 async def test_a_callback_without_an_end(network: Any) -> None:
     class Waits:
-        name = "PATIENCE"
+        name = "TIMEOUT"
 
         async def authenticate(self, exchange: Any) -> None:
             await anyio.sleep_forever()

@@ -20,9 +20,9 @@ from kafkagroup.wire.connection import (
     MAX_FRAME_BYTES,
     MAX_HANDSHAKE_BYTES,
     MAX_PLAIN_FRAME_BYTES,
-    Answer,
     Connection,
-    LargeAnswer,
+    LargeResponse,
+    Response,
 )
 from kafkagroup.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -120,8 +120,8 @@ def test_answers_in_fragments_of_one_byte() -> None:
     data = beat(0) + beat(1, 27)
     found = [connection.receive_data(data[i : i + 1]) for i in range(len(data))]
     last = len(beat(0)) - 1
-    assert found[last] == [Answer(0, HeartbeatResponse(error_code=0))]
-    assert found[-1] == [Answer(1, HeartbeatResponse(error_code=27))]
+    assert found[last] == [Response(0, HeartbeatResponse(error_code=0))]
+    assert found[-1] == [Response(1, HeartbeatResponse(error_code=27))]
     assert sum(map(len, found)) == 2
 
 
@@ -131,11 +131,11 @@ def test_several_answers_in_one_chunk_and_a_rest() -> None:
         connection.send(HEARTBEAT, FLEXIBLE)
     third = beat(2)
     assert connection.receive_data(beat(0) + beat(1) + third[:5]) == [
-        Answer(0, HeartbeatResponse(error_code=0)),
-        Answer(1, HeartbeatResponse(error_code=0)),
+        Response(0, HeartbeatResponse(error_code=0)),
+        Response(1, HeartbeatResponse(error_code=0)),
     ]
     assert connection.in_flight == 1
-    assert connection.receive_data(third[5:]) == [Answer(2, HeartbeatResponse(error_code=0))]
+    assert connection.receive_data(third[5:]) == [Response(2, HeartbeatResponse(error_code=0))]
 
 
 def test_answers_out_of_order_are_matched_by_their_id() -> None:
@@ -144,8 +144,8 @@ def test_answers_out_of_order_are_matched_by_their_id() -> None:
     connection.send(HEARTBEAT, FLEXIBLE)
     metadata = MetadataResponse(brokers=(), topics=(), cluster_id="c")
     assert connection.receive_data(beat(1) + frame(0, encode(metadata, 13), tags=b"\0")) == [
-        Answer(1, HeartbeatResponse(error_code=0)),
-        Answer(0, metadata),
+        Response(1, HeartbeatResponse(error_code=0)),
+        Response(0, metadata),
     ]
 
 
@@ -154,7 +154,7 @@ def test_tagged_fields_in_the_header_are_skipped() -> None:
     connection.send(HEARTBEAT, FLEXIBLE)
     tags = b"\2\x00\1x\x63\3abc"
     assert connection.receive_data(beat(0, tags=tags)) == [
-        Answer(0, HeartbeatResponse(error_code=0))
+        Response(0, HeartbeatResponse(error_code=0))
     ]
 
 
@@ -162,14 +162,16 @@ def test_an_old_version_has_no_tags_in_its_header() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, 3)
     body = encode(HeartbeatResponse(error_code=22), 3)
-    assert connection.receive_data(frame(0, body)) == [Answer(0, HeartbeatResponse(error_code=22))]
+    assert connection.receive_data(frame(0, body)) == [
+        Response(0, HeartbeatResponse(error_code=22))
+    ]
 
 
 @pytest.mark.parametrize("version", list(ApiVersionsRequest.versions))
 def test_the_answer_to_api_versions_has_the_old_header_in_every_version(version: int) -> None:
     connection = Connection("me")
     connection.send(ApiVersionsRequest(), version)
-    assert connection.receive_data(frame(0, encode(ALL, version))) == [Answer(0, ALL)]
+    assert connection.receive_data(frame(0, encode(ALL, version))) == [Response(0, ALL)]
 
 
 def test_a_refusal_of_api_versions_is_read_as_v0_whatever_was_asked() -> None:
@@ -179,7 +181,7 @@ def test_a_refusal_of_api_versions_is_read_as_v0_whatever_was_asked() -> None:
     refusal = ApiVersionsResponse(
         error_code=35, api_keys=(ApiVersion(api_key=18, min_version=0, max_version=2),)
     )
-    assert connection.receive_data(frame(0, encode(refusal, 0))) == [Answer(0, refusal)]
+    assert connection.receive_data(frame(0, encode(refusal, 0))) == [Response(0, refusal)]
 
 
 def test_a_request_without_answer_is_forgotten() -> None:
@@ -188,7 +190,7 @@ def test_a_request_without_answer_is_forgotten() -> None:
     connection.expect_no_answer(silent)
     connection.send(HEARTBEAT, FLEXIBLE)
     assert connection.in_flight == 1
-    assert connection.receive_data(beat(1)) == [Answer(1, HeartbeatResponse(error_code=0))]
+    assert connection.receive_data(beat(1)) == [Response(1, HeartbeatResponse(error_code=0))]
     with pytest.raises(RemoteProtocolError, match="answer 0 to a request that was never sent"):
         connection.receive_data(beat(silent))
 
@@ -323,7 +325,7 @@ def test_a_fetch_answer_stays_where_the_socket_writes_it(size: int) -> None:
     first, answer = fetched(connection, records)
     second, behind = fetched(connection, records)
     left = memoryview(answer + behind)
-    answers: list[Answer | LargeAnswer] = []
+    answers: list[Response | LargeResponse] = []
     tracemalloc.start()
     try:
         while left:
@@ -335,12 +337,12 @@ def test_a_fetch_answer_stays_where_the_socket_writes_it(size: int) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert [answer.correlation_id for answer in answers if isinstance(answer, Answer)] == [
+    assert [answer.correlation_id for answer in answers if isinstance(answer, Response)] == [
         first,
         second,
     ]
     for answer in answers:
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, Response)
         found = answer.message.responses[0].partitions[0].records
         assert (type(found), bytes(found)) == (memoryview, records)
     assert peak < 2 * size * 1.5 + 50_000
@@ -445,8 +447,8 @@ def brokers(count: int) -> MetadataResponse:
     return MetadataResponse(brokers=(node,) * count, topics=())
 
 
-def received(connection: Connection, data: bytes) -> list[Answer | LargeAnswer]:
-    answers: list[Answer | LargeAnswer] = []
+def received(connection: Connection, data: bytes) -> list[Response | LargeResponse]:
+    answers: list[Response | LargeResponse] = []
     for byte in data:
         with connection.room() as room:
             room[0] = byte
@@ -461,11 +463,11 @@ def test_an_answer_of_many_elements_is_left_to_the_caller_to_decode() -> None:
     few, many = brokers(1_000), brokers(1_001)
     data = frame(small, encode(few, 13), tags=b"\0") + frame(large, encode(many, 13), tags=b"\0")
     first, second, third = received(connection, data + frame(behind, encode(few, 13), tags=b"\0"))
-    assert isinstance(second, LargeAnswer)
+    assert isinstance(second, LargeResponse)
     assert [first, second.decode(), third] == [
-        Answer(small, few),
-        Answer(large, many),
-        Answer(behind, few),
+        Response(small, few),
+        Response(large, many),
+        Response(behind, few),
     ]
 
 
@@ -473,6 +475,6 @@ def test_a_large_answer_that_is_damaged_raises_once_it_is_decoded() -> None:
     connection = open_connection()
     connection.send(METADATA, 13)
     (large,) = received(connection, frame(0, encode(brokers(1_001), 13) + b"x", tags=b"\0"))
-    assert isinstance(large, LargeAnswer)
+    assert isinstance(large, LargeResponse)
     with pytest.raises(DecodeError, match="1 bytes left over"):
         large.decode()

@@ -15,7 +15,7 @@ from kafkagroup.events import GroupEvent, TroubleEnded, TroubleReported
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
-from kafkagroup.runtime.driver import Offer
+from kafkagroup.runtime.driver import SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
@@ -48,10 +48,10 @@ class Stuck:
     def poll_due(self, ran: float) -> float:
         return (self.left if self.owns else ran) + 20.0
 
-    async def revoke(self, deadline: float) -> Offer | None:
+    async def revoke(self, deadline: float) -> SupportedProtocols | None:
         return None
 
-    async def lose(self, reason: str) -> Offer | None:
+    async def lose(self, reason: str) -> SupportedProtocols | None:
         self.story.append(("lost", anyio.current_time()))
         return None
 

@@ -307,7 +307,7 @@ def _delete_groups(
 def _sasl_handshake(
     _: Cluster, __: int, request: SaslHandshakeRequest, ___: Caller, reply: Reply
 ) -> None:
-    # Who may authenticate never comes here: the connection's `Doorkeeper` has answered.
+    # Who may authenticate never comes here: the connection's `SaslAuthenticator` has answered.
     reply(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=()))
 
 

@@ -33,7 +33,7 @@ from kafkagroup.wire.messages.sasl import (
     SaslHandshakeResponse,
 )
 
-__all__ = ["MAX_REQUEST_BYTES", "MECHANISMS", "Accounts", "Doorkeeper", "Verdict"]
+__all__ = ["MAX_REQUEST_BYTES", "MECHANISMS", "Accounts", "SaslAuthenticator", "Verdict"]
 
 MECHANISMS = ("PLAIN", *SCRAM_HASHES)
 """All that there are."""
@@ -45,7 +45,7 @@ _MIN_PAUSE = 1.0
 """Seconds between the beginnings of two re-authentications. One that comes sooner is refused."""
 
 
-class _Told(SaslError):
+class _ReportedSaslError(SaslError):
     """Kafka lets the client hear this message; of any other it says that credentials are wrong."""
 
 
@@ -95,16 +95,18 @@ def _plain(passwords: Mapping[str, str]) -> Conversation:
     message = yield b""
     parts = message.decode("utf-8", "replace").split("\0")
     if len(parts) != 3:
-        raise _Told(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
+        raise _ReportedSaslError(
+            f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}"
+        )
     authorized_as, user, password = parts
     if not user:
-        raise _Told("Authentication failed: username not specified")
+        raise _ReportedSaslError("Authentication failed: username not specified")
     if not password:
-        raise _Told("Authentication failed: password not specified")
+        raise _ReportedSaslError("Authentication failed: password not specified")
     if passwords.get(user) != password:
-        raise _Told("Authentication failed: Invalid username or password")
+        raise _ReportedSaslError("Authentication failed: Invalid username or password")
     if authorized_as not in ("", user):
-        raise _Told(
+        raise _ReportedSaslError(
             "Authentication failed: Client requested an authorization id that is different from"
             " username"
         )
@@ -137,7 +139,7 @@ class _Stage(Enum):
     """The client has shown who it is."""
 
 
-class Doorkeeper:
+class SaslAuthenticator:
     """What is known of the client of one connection."""
 
     def __init__(self, accounts: Accounts) -> None:
@@ -202,7 +204,7 @@ class Doorkeeper:
             return _token(self._conversation.send(request.auth_bytes))
         except StopIteration as done:
             user, token = done.value
-        except _Told as error:
+        except _ReportedSaslError as error:
             return _failed(str(error))
         except SaslError:
             again = "authentication" if self._user is None else "re-authentication"

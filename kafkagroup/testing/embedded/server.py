@@ -24,7 +24,7 @@ from kafkagroup.testing.embedded.cluster import Cluster, Node
 from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.testing.embedded.faults import Close, Delay, Faults, Swallow, Throttle
 from kafkagroup.testing.embedded.refusals import refuse
-from kafkagroup.testing.embedded.sasl import MAX_REQUEST_BYTES, Accounts, Doorkeeper
+from kafkagroup.testing.embedded.sasl import MAX_REQUEST_BYTES, Accounts, SaslAuthenticator
 from kafkagroup.testing.embedded.tls import TlsStream
 from kafkagroup.wire.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from kafkagroup.wire.schema import Request
@@ -66,7 +66,7 @@ class _Client:
     node_id: int
     number: int
     host: str
-    doorkeeper: Doorkeeper | None
+    doorkeeper: SaslAuthenticator | None
     """None where nobody has to show who it is."""
 
 
@@ -192,7 +192,7 @@ class Server:
             within = TlsStream(stream, self._tls)
             await within.do_handshake()
             stream = within
-        doorkeeper = None if self._accounts is None else Doorkeeper(self._accounts)
+        doorkeeper = None if self._accounts is None else SaslAuthenticator(self._accounts)
         return _Client(stream, node_id, number, f"/{address[0]}", doorkeeper)
 
     async def _converse(self, client: _Client) -> None:

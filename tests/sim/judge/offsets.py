@@ -55,7 +55,7 @@ from .book import (
     leaves,
 )
 
-_PATIENCE = 0.45
+_TIMEOUT = 0.45
 """Seconds that the last commit is given at least: half of a second, or of what is left."""
 
 _TRIED_AGAIN = frozenset(
@@ -517,7 +517,7 @@ class Offsets:
         ):
             return
         start = max(tenure.starts, default=0)
-        if done > max(acked, start) and event.time - tenure.processed_at < _PATIENCE:
+        if done > max(acked, start) and event.time - tenure.processed_at < _TIMEOUT:
             text = (
                 f"{life.name} lets go of {tp} with {done} processed, {max(acked, start)} committed"
             )
@@ -535,7 +535,7 @@ class Offsets:
                 self._unanswered.setdefault(event.member, []).append(tenure)
                 continue
             excused = life.troubled > life.joined_by
-            if tenure.flying and not excused and event.time - tenure.flying_since < _PATIENCE:
+            if tenure.flying and not excused and event.time - tenure.flying_since < _TIMEOUT:
                 text = f"{life.name} gives {tp} up before its commit of {tenure.sent} is answered"
                 self._book.report("S3", event, text, tenure.sent_by, number)
 

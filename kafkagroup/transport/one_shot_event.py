@@ -11,10 +11,10 @@ import math
 
 import anyio
 
-__all__ = ["Latch"]
+__all__ = ["OneShotEvent"]
 
 
-class Latch:
+class OneShotEvent:
     """Set once, for good. May be made where no loop runs; all else in one loop."""
 
     __slots__ = ("_is_set", "_waiting")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from kafkagroup.transport.latch import Latch
+from kafkagroup.transport.one_shot_event import OneShotEvent
 
 pytestmark = pytest.mark.anyio
 
 
 def test_it_is_made_and_set_where_no_loop_runs() -> None:
-    latch = Latch()
+    latch = OneShotEvent()
     assert not latch.is_set()
     latch.set()
     assert latch.is_set()
 
 
 async def test_all_who_wait_go_on() -> None:
-    latch, story = Latch(), []
+    latch, story = OneShotEvent(), []
 
     async def wait(name: str) -> None:
         await latch.wait()
@@ -35,7 +35,7 @@ async def test_all_who_wait_go_on() -> None:
 
 
 async def test_who_comes_later_lets_others_run() -> None:
-    latch, story = Latch(), []
+    latch, story = OneShotEvent(), []
     latch.set()
 
     async def other() -> None:
@@ -50,7 +50,7 @@ async def test_who_comes_later_lets_others_run() -> None:
 
 
 async def test_who_is_cancelled_holds_up_nobody_and_leaves_nothing() -> None:
-    latch = Latch()
+    latch = OneShotEvent()
     with anyio.move_on_after(1):
         await latch.wait()
     assert latch._waiting == ()
@@ -64,7 +64,7 @@ async def test_who_is_cancelled_holds_up_nobody_and_leaves_nothing() -> None:
 
 
 async def test_a_wait_ends_at_its_time_and_tells_whether_it_happened() -> None:
-    latch, began = Latch(), anyio.current_time()
+    latch, began = OneShotEvent(), anyio.current_time()
     assert not await latch.wait(began - 1)
     assert not await latch.wait(began + 5)
     assert (anyio.current_time() - began, latch._waiting) == (pytest.approx(5), ())
@@ -76,12 +76,12 @@ async def test_a_wait_ends_at_its_time_and_tells_whether_it_happened() -> None:
     assert anyio.current_time() - began == pytest.approx(7)
 
 
-async def _set_after(seconds: float, latch: Latch) -> None:
+async def _set_after(seconds: float, latch: OneShotEvent) -> None:
     await anyio.sleep(seconds)
     latch.set()
 
 
-async def _cancel_and_set(scope: anyio.CancelScope, latch: Latch) -> None:
+async def _cancel_and_set(scope: anyio.CancelScope, latch: OneShotEvent) -> None:
     await anyio.wait_all_tasks_blocked()
     scope.cancel()
     latch.set()

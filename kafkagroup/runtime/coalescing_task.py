@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-__all__ = ["Chore", "Spawn"]
+__all__ = ["CoalescingTask", "Spawn"]
 
 Spawn = Callable[[Callable[[], Awaitable[None]], str], None]
 """Runs a background task with a name; its error reaches the application."""
 
 
-class Chore:
+class CoalescingTask:
     """Done by one task at a time. `work` returns, without a last wait, once nothing is to do."""
 
     __slots__ = ("_busy", "_name", "_spawn", "_work")

@@ -9,13 +9,13 @@ bring, for seconds.
 
 from __future__ import annotations
 
-__all__ = ["Room"]
+__all__ = ["FetchBudget"]
 
 _LEAST = 1024 * 1024
 """Bytes that are always wanted: smaller answers cost more than they save."""
 
 
-class Room:
+class FetchBudget:
     """Of one consumer. Mutable: asked before each fetch, and told of each answer."""
 
     def __init__(self, most: int) -> None:

@@ -59,8 +59,8 @@ __all__ = [
     "Leaders",
     "Leadership",
     "MemberOptions",
+    "ShardAssignment",
     "Shards",
-    "Share",
 ]
 
 logger = logging.getLogger(__name__)
@@ -369,10 +369,10 @@ class Leadership:
         return self._generation.generation_id
 
     @property
-    def owning_until(self) -> float:
+    def lease_expires_at(self) -> float:
         """Until when nobody else can have been elected, on the loop's clock: one session timeout
         after the last acknowledged heartbeat was sent. Each one moves it on."""
-        return self._generation.owning_until
+        return self._generation.lease_expires_at
 
     @property
     def over(self) -> anyio.Event:
@@ -439,7 +439,7 @@ class Election(_Recipe):
             self._led >= 0
             and last is not None
             and not last.over.is_set()
-            and anyio.current_time() < last.owning_until
+            and anyio.current_time() < last.lease_expires_at
         )
 
     @property
@@ -486,7 +486,7 @@ def _leader_in(generation: Generation) -> Leader:
 
 
 @attrs.frozen(eq=False, kw_only=True)
-class Share:
+class ShardAssignment:
     """This member's part of the shards, for one generation of the group."""
 
     member_id: str
@@ -541,7 +541,7 @@ class Shards(_Recipe):
         _check_value(value)
         self._shards = shards
         self._value = value
-        self._share: Share | None = None
+        self._share: ShardAssignment | None = None
         # The number is in the name: the coordinator itself refuses members that do not share one.
         protocol = GroupProtocol(
             "kafkagroup-shards", f"{shards}-shards", self._metadata(), partial(share_out, shards)
@@ -556,7 +556,7 @@ class Shards(_Recipe):
     def __aiter__(self) -> Shards:
         return self
 
-    async def __anext__(self) -> Share:
+    async def __anext__(self) -> ShardAssignment:
         """Wait until the share in hand is over, and for the next one.
 
         Raises: ConfigurationError for a group of another kind or number of shards, saying who says
@@ -570,7 +570,7 @@ class Shards(_Recipe):
             raise DecodeError(f"assigned a shard twice, or one beyond {self._shards}")
         members = {m.member_id: m.value for m in roster.members}
         before = {} if self._share is None else self._share.members
-        self._share = Share(
+        self._share = ShardAssignment(
             member_id=generation.member_id,
             token=generation.generation_id,
             mine=mine,

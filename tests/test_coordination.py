@@ -1,4 +1,4 @@
-"""What the recipes decide, what they say on the wire, and when their scopes end."""
+"""What the coordination decide, what they say on the wire, and when their scopes end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkagroup import ConfigurationError, ConsumerClosedError, GroupMember, GroupProtocol
-from kafkagroup.errors import DecodeError
-from kafkagroup.recipes import (
+from kafkagroup.coordination import (
     MAX_SHARDS,
     MAX_VALUE_BYTES,
     Election,
@@ -26,6 +25,7 @@ from kafkagroup.recipes import (
     elect,
     share_out,
 )
+from kafkagroup.errors import DecodeError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Delay, Swallow
 from kafkagroup.testing.embedded.settings import BrokerSettings
@@ -241,11 +241,11 @@ async def test_a_scope_ends_one_session_after_the_last_acknowledged_heartbeat_wa
             await anyio.sleep(3 * SESSION)  # acknowledgements move the end on
             silent = kafka.fail(HeartbeatRequest, Swallow(), times=None)
             last_chance = anyio.current_time()
-            sure_until = generation.owning_until
+            sure_until = generation.lease_expires_at
             await anyio.sleep_forever()
         # Heartbeats that were sent since, and never answered, changed nothing.
         assert silent.hits >= 1
-        assert anyio.current_time() == sure_until == generation.owning_until
+        assert anyio.current_time() == sure_until == generation.lease_expires_at
         assert last_chance + SESSION - BEAT <= sure_until <= last_chance + SESSION
         with anyio.fail_after(1.0):
             await generation.over.wait()

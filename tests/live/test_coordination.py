@@ -5,7 +5,7 @@ import pytest
 from brokers import FAST, until
 
 from kafkagroup import ConfigurationError
-from kafkagroup.recipes import Election, Leader, Shards
+from kafkagroup.coordination import Election, Leader, Shards
 
 pytestmark = pytest.mark.anyio
 

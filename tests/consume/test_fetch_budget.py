@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from kafkagroup.consume.room import Room
+from kafkagroup.consume.fetch_budget import FetchBudget
 
 MIB = 1024 * 1024
 
 
-def share(room: Room, buffered: int = 0, unread: int | None = None, lanes: int = 1) -> int:
+def share(room: FetchBudget, buffered: int = 0, unread: int | None = None, lanes: int = 1) -> int:
     return room.share(buffered=buffered, unread=buffered if unread is None else unread, lanes=lanes)
 
 
 def test_an_application_that_had_to_wait_gets_twice_as_much_up_to_the_bound() -> None:
-    room = Room(7 * MIB)
+    room = FetchBudget(7 * MIB)
     asked = []
     for _ in range(5):
         asked.append(share(room))
@@ -21,7 +21,7 @@ def test_an_application_that_had_to_wait_gets_twice_as_much_up_to_the_bound() ->
 
 
 def test_what_was_not_needed_is_wanted_no_more_down_to_a_mebibyte() -> None:
-    room = Room(50 * MIB)
+    room = FetchBudget(50 * MIB)
     room.wanted = 8 * MIB
     room.arrived(6 * MIB)
     assert room.wanted == 8 * MIB
@@ -33,20 +33,20 @@ def test_what_was_not_needed_is_wanted_no_more_down_to_a_mebibyte() -> None:
 
 
 def test_nothing_is_asked_for_while_enough_is_unread() -> None:
-    room = Room(50 * MIB)
+    room = FetchBudget(50 * MIB)
     assert share(room, buffered=MIB) == 0
     assert share(room, buffered=MIB - 1) == MIB
 
 
 def test_what_is_paused_takes_room_and_counts_for_nothing_else() -> None:
-    room = Room(4 * MIB)
+    room = FetchBudget(4 * MIB)
     assert share(room, buffered=2 * MIB, unread=0) == MIB
     assert share(room, buffered=3 * MIB - 1, unread=0) == 1
     assert share(room, buffered=3 * MIB, unread=0) == 0
 
 
 def test_what_is_on_its_way_takes_room_until_it_is_answered() -> None:
-    room = Room(4 * MIB)
+    room = FetchBudget(4 * MIB)
     room.wanted = 3 * MIB
     room.asked(2 * MIB)
     assert (room.on_its_way, share(room)) == (2 * MIB, MIB)
@@ -55,7 +55,7 @@ def test_what_is_on_its_way_takes_room_until_it_is_answered() -> None:
 
 
 def test_no_lane_takes_the_room_of_another() -> None:
-    room = Room(9 * MIB)
+    room = FetchBudget(9 * MIB)
     room.wanted = 8 * MIB
     asked = []
     for _ in range(4):
@@ -65,7 +65,7 @@ def test_no_lane_takes_the_room_of_another() -> None:
 
 
 def test_a_bound_below_a_mebibyte_holds() -> None:
-    room = Room(1000)
+    room = FetchBudget(1000)
     room.arrived(0)
     assert share(room) == 750
     room.arrived(1000)
@@ -74,7 +74,7 @@ def test_a_bound_below_a_mebibyte_holds() -> None:
 
 def test_long_polls_leave_room_for_an_immediate_fetch() -> None:
     """A broker may hold a long poll for seconds, and with it the bytes that it may bring."""
-    room = Room(4 * MIB)
+    room = FetchBudget(4 * MIB)
     room.wanted = 4 * MIB
     room.asked(share(room))
     assert share(room) == 0
@@ -84,7 +84,7 @@ def test_long_polls_leave_room_for_an_immediate_fetch() -> None:
 
 
 def test_an_immediate_fetch_heeds_what_is_buffered_but_not_what_is_unread() -> None:
-    room = Room(4 * MIB)
+    room = FetchBudget(4 * MIB)
     assert share(room, buffered=2 * MIB) == 0
     assert room.immediate_share(buffered=2 * MIB) == MIB
     assert room.immediate_share(buffered=4 * MIB - 1) == 1
