@@ -1,0 +1,34 @@
+"""More partitions than are gone through at once, of one consumer."""
+
+import anyio
+import pytest
+
+from kafkagroup import Consumer, TopicPartition
+from kafkagroup.admin import Admin
+
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
+
+COUNT = 1_001
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_commit_of_many_partitions(bootstrap, name, fill, protocol):
+    """It is made of several requests, and the next owner goes on where it ended."""
+    await fill(COUNT)
+    options = {"bootstrap_servers": bootstrap, "group_id": name, "group_protocol": protocol}
+    tps = [TopicPartition(name, n) for n in range(COUNT)]
+    with anyio.fail_after(120):
+        async with Consumer(name, enable_auto_commit=False, **options) as consumer:
+            while len(consumer.assignment()) < COUNT:
+                await anyio.sleep(0.05)
+            for tp in tps:
+                consumer.seek(tp, 0)
+            await consumer.commit()
+            committed = await consumer.committed(tps)
+            assert {o and o.offset for o in committed.values()} == {0}
+            await consumer.commit(dict.fromkeys(tps, 7))
+            committed = await consumer.committed(tps)
+            assert {o and o.offset for o in committed.values()} == {7}
+        # All tests share the broker, which keeps files open for each partition.
+        async with Admin(bootstrap_servers=bootstrap) as admin:
+            assert await admin.delete_topics([name]) == {name: None}
