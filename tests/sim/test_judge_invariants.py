@@ -133,6 +133,17 @@ def test_s18_a_cooperative_one_begins_with_the_assignment():
     assert "S18" not in broken(kept, beats("REBALANCE_IN_PROGRESS"), 7.2, revokes(T0))
 
 
+def test_s18_an_assignment_that_is_refused_revokes_nothing():
+    """It names a topic that the member does not subscribe to: the member joins again instead."""
+    other = TopicPartition("other", 0)
+    kept = [consuming(cooperative=True), delivers(0, processed=False)]
+    bad, good = ({"A": (T1, *more)} for more in ((other,), ()))
+    for assignment, expected in ((bad, False), (good, True)):
+        answered = joins(2, *assignment["A"], owned=(T0, T1))
+        found = broken(kept, formed(assignment), answered, 7.2, revokes(T0))
+        assert ("S18" in found) is expected
+
+
 def test_s18_time_in_which_the_process_stood_still_is_not_its_own():
     assert "S18" not in broken(holding(), of(Frozen), 12.0, of(Thawed), 3.0, revokes(T0, T1))
 

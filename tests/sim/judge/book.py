@@ -292,6 +292,9 @@ class Book:
         """Member id -> who uses it."""
         self.instances: dict[str, Life] = {}
         """Instance id of a static member -> who asked to join by it last."""
+        self.misassigned: frozenset[str] = frozenset()
+        """Ids of members to which the last assignment gave topics that they do not subscribe to.
+        They refuse all of it, and join again."""
 
     def life(self, name: str) -> Life:
         life = self.lives.get(name)

@@ -12,6 +12,7 @@ from ..events import (
     Closing,
     Ended,
     Event,
+    Formed,
     Frozen,
     Healed,
     Killed,
@@ -119,6 +120,7 @@ class _Course:
             Thawed: self._thawed,
             Healed: self._healed,
             Misassigning: self._misassigning,
+            Formed: self._formed,
             Sent: self._sent,
             Answered: self._answered,
         }
@@ -143,6 +145,13 @@ class _Course:
         # What it has computed by then the coordinator may still get.
         until = math.inf if event.active else event.time + _LATE_ASSIGNMENT
         self._book.life(event.member).misassigned_until = until
+
+    def _formed(self, number: int, event: Formed) -> None:
+        self._book.misassigned = frozenset(
+            member
+            for member, assigned in event.assignment.items()
+            if any(tp.topic not in event.subscriptions.get(member, ()) for tp in assigned)
+        )
 
     def _healed(self, number: int, event: Healed) -> None:
         self._book.healed = event.time

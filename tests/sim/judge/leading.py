@@ -24,8 +24,6 @@ class Leading:
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        self._misassigned: frozenset[str] = frozenset()
-        """Members that the last assignment gave topics they do not subscribe to."""
         self._joins: dict[Life, deque[tuple[float, int]]] = {}
         """Member -> when it has joined because of that lately, and by which events."""
         self.handlers: Handlers = {Formed: self._formed, Sent: self._sent}
@@ -33,11 +31,6 @@ class Leading:
     def _formed(self, number: int, event: Formed) -> None:
         if event.protocol in _COOPERATIVE:
             self._check_handover(number, event)
-        self._misassigned = frozenset(
-            member
-            for member, share in event.assignment.items()
-            if any(tp.topic not in event.subscriptions.get(member, ()) for tp in share)
-        )
 
     def _check_handover(self, number: int, event: Formed) -> None:
         """S20, by what members report, whatever they subscribe to: of two claims the one of the
@@ -60,7 +53,7 @@ class Leading:
 
     def _sent(self, number: int, event: Sent) -> None:
         """L7."""
-        if event.api != "JoinGroup" or event.member_id not in self._misassigned:
+        if event.api != "JoinGroup" or event.member_id not in self._book.misassigned:
             return
         life = self._book.life(event.member)
         times = self._joins.setdefault(life, deque())

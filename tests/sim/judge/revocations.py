@@ -99,11 +99,18 @@ class Revocations:
                 self._expect(number, event, life, member, set(life.held))
         elif event.api == "Heartbeat" and event.error == "NONE":
             member.due.clear()
+        elif event.api == "SyncGroup" and self._is_refused(event):
+            return
         elif event.api in ("SyncGroup", BEATS) and event.assigned is not None:
             kept = set(event.assigned)
             for tp in kept & member.due.keys():
                 del member.due[tp]
             self._expect(number, event, life, member, set(life.held) - kept)
+
+    def _is_refused(self, event: Answered) -> bool:
+        """Whether the member refuses the assignment: it revokes nothing because of it."""
+        asked = self._book.request(event)
+        return asked is not None and asked[1].member_id in self._book.misassigned
 
     def _expect(
         self, number: int, event: Answered, life: Life, member: _Member, going: set[TopicPartition]
