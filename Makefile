@@ -77,6 +77,7 @@ pytest = $(BIN)/python -m pytest --junitxml .venv/tests-$(1).xml $(2) | tee .ven
 test: .venv/compiled.stamp $(SPARK) ## all but the long tests, on real Kafka, ZooKeeper and Spark if there is Java; 10 minutes
 	@$(if $(SPARK),,echo "NO JAVA: no test meets a real Kafka")
 	@rm -f .venv/tests-*
+	@$(if $(SPARK),$(BIN)/python tests/jars.py)
 	$(call pytest,rooms,$(PARALLEL) -m "not (brokers or long or serial)" $(ROOMS))
 	$(call pytest,waiting,-n $(WAITING_WORKERS) -m "not (brokers or long or serial)" $(addprefix --ignore=,$(ROOMS)))
 	$(call pytest,serial,-m "serial and not (brokers or long)" $(SERIAL))
@@ -86,9 +87,11 @@ test: .venv/compiled.stamp $(SPARK) ## all but the long tests, on real Kafka, Zo
 	@$(BIN)/python tests/stories.py .venv/tests-*.xml
 	@$(if $(SPARK),,echo "NO JAVA: no test has met a real Kafka")
 
-test-all: test test-rest ## make test, and then the rest: long tests, simulations, planted bugs, soak, other Pythons
+test-all: test ## make test, and then the rest: long tests, simulations, planted bugs, soak, other Pythons
+	@$(MAKE) --no-print-directory test-rest
 
 test-rest: .venv/compiled.stamp $(SPARK)
+	@$(if $(SPARK),$(BIN)/python tests/jars.py)
 	$(BIN)/python -m pytest $(PARALLEL) -m "long and not (brokers or serial)" $(LONG)
 	$(BIN)/python -m pytest -m "long and serial and not brokers" $(LONG)
 	$(MAKE) --no-print-directory test-wire

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jars
 import pytest
 from stories import STORIES, Outcome, lines_of, main, read_report, why_embedded
 
@@ -83,3 +84,12 @@ def test_a_report_of_pytest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     report.with_suffix(".log").write_text("", "utf-8")
     assert main([str(report)]) == 1
     assert f"{ONE} was not run" in capsys.readouterr().err
+
+
+def test_a_missing_java_is_reported_before_the_first_test(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    jars.main()
+    reason = "JAVA_HOME is /nowhere, which holds no bin/java"
+    assert capsys.readouterr().err == f"NO REAL KAFKA: {reason}\n"
