@@ -55,13 +55,13 @@ from kafkagroup.options import (
 from kafkagroup.runtime.batches import ArrowBatches, Batches
 from kafkagroup.runtime.engine import Engine
 from kafkagroup.runtime.event_feed import GroupEvents
+from kafkagroup.runtime.interfaces import AssignedCallback, Membership, PartitionsCallback
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST
-from kafkagroup.runtime.membership import Membership
 from kafkagroup.runtime.metrics import GroupMetrics
 from kafkagroup.runtime.reader import NothingArrived, Reader, Records
 from kafkagroup.runtime.service import Service
 from kafkagroup.runtime.session import Session
-from kafkagroup.runtime.subscriber import AssignedCallback, Callbacks, PartitionsCallback
+from kafkagroup.runtime.subscriber import Callbacks
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.options import client_options, parse_servers

@@ -37,7 +37,7 @@ from kafkagroup.errors import (
     escaped,
 )
 from kafkagroup.group import Generation, GroupMember, GroupProtocol
-from kafkagroup.runtime.membership import Membership
+from kafkagroup.runtime.interfaces import Membership
 from kafkagroup.transport.security import Security
 from kafkagroup.wire.schema import (
     BYTES,

@@ -19,12 +19,12 @@ from kafkagroup.events import RebalanceCause
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.options import GroupMemberOptions
-from kafkagroup.runtime.driver import Driver, SupportedProtocols
+from kafkagroup.runtime.driver import Driver
 from kafkagroup.runtime.event_feed import GroupEvents
 from kafkagroup.runtime.health import Checkup, Health, HealthProblem, check_troubles, not_well
 from kafkagroup.runtime.history import History
+from kafkagroup.runtime.interfaces import Membership, Running, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
-from kafkagroup.runtime.membership import Membership, Running
 from kafkagroup.runtime.metrics import GroupMetrics
 from kafkagroup.runtime.service import Service
 from kafkagroup.runtime.threaded import ThreadedDriver

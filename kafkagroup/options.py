@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     import re
     from datetime import timedelta
 
-    from kafkagroup.runtime.membership import Membership
-    from kafkagroup.runtime.subscriber import AssignedCallback, PartitionsCallback
+    from kafkagroup.runtime.interfaces import AssignedCallback, Membership, PartitionsCallback
     from kafkagroup.transport.security import Security
 
 __all__ = [

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import anyio
@@ -61,6 +61,7 @@ from kafkagroup.member.vocabulary import (
     Woke,
 )
 from kafkagroup.runtime.history import History, Step
+from kafkagroup.runtime.interfaces import Application, Assignee, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.mailbox import Mailbox
 from kafkagroup.transport.broker import MAIN
@@ -79,15 +80,7 @@ if TYPE_CHECKING:
 
     from kafkagroup.member.consumer_state import Member as ConsumerMember
 
-__all__ = [
-    "Application",
-    "Assignee",
-    "Driver",
-    "DriverEvent",
-    "PollTimer",
-    "SupportedProtocols",
-    "computed",
-]
+__all__ = ["Driver", "DriverEvent", "PollTimer", "computed"]
 
 DriverEvent = Event | Subscribed | AssignmentApplied | TopicsNamed
 Work = Revoke | Lose | Assign | Reconcile | Compute
@@ -104,50 +97,6 @@ _KEPT = 20.0
 members, before that is worth a warning."""
 
 _CONNECTION = {Route.COORDINATOR: "group", Route.ASIDE: MAIN}
-
-
-SupportedProtocols = tuple[tuple[str, bytes], ...]
-"""Protocol name and metadata, the preferred first."""
-
-
-class Application(Protocol):
-    """What is done with a generation. The plain functions are called at once, the coroutines one at
-    a time and in order."""
-
-    def ending(self, *, lost: bool) -> None:
-        """The generation ends, or is over already (`lost`): hand out no more work of what goes."""
-
-    def alive(self) -> None:
-        """The coordinator has confirmed the membership."""
-
-    def failed(self, error: Exception) -> None:
-        """The member is out of the group for good."""
-
-    def poll_due(self, ran: float) -> float:
-        """When the application is to have come for more, as far as is known now; its loop ran
-        last at `ran`. Only reads, and may be called in another thread than the rest."""
-
-    async def revoke(self, deadline: float) -> SupportedProtocols | None:
-        """Finish what is in hand, commit, let go; by `deadline` on the loop's clock.
-
-        Answers what to offer at the next join, None for the same as before.
-        """
-
-    async def lose(self, reason: str) -> SupportedProtocols | None:
-        """Let go without committing: others may own the partitions by now. Answers as `revoke`."""
-
-    async def assign(self, generation: GenerationInfo) -> None:
-        """Take up a new generation."""
-
-    async def compute(self, work: Compute) -> Mapping[str, bytes]:
-        """As the leader: each member's assignment."""
-
-
-class Assignee(Application, Protocol):
-    """An application whose partitions the coordinator assigns."""
-
-    def told(self, error: Exception) -> None:
-        """Something is wrong, and the member goes on. Called at once."""
 
 
 async def computed(application: Application, work: Compute) -> Computed | ComputeFailed:

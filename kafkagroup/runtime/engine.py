@@ -33,8 +33,8 @@ from kafkagroup.options import ConsumerProtocol
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.driver import Driver
 from kafkagroup.runtime.fetcher import Fetcher
+from kafkagroup.runtime.interfaces import Membership, Running
 from kafkagroup.runtime.log_offsets import LogOffsets
-from kafkagroup.runtime.membership import Membership, Running
 from kafkagroup.runtime.offsets import NO_MEMBERSHIP, GroupOffsets
 from kafkagroup.runtime.positions import Positions
 from kafkagroup.runtime.session import Session

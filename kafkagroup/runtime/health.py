@@ -18,7 +18,7 @@ from kafkagroup.types import TopicPartition
 
 if TYPE_CHECKING:
     from kafkagroup.consume.delivery import Delivery
-    from kafkagroup.runtime.membership import Running
+    from kafkagroup.runtime.interfaces import Running
     from kafkagroup.runtime.session import Session
 
 __all__ = [

@@ -39,7 +39,7 @@ from kafkagroup.runtime.metrics import GroupMeters, GroupMetrics
 if TYPE_CHECKING:
     from kafkagroup.member.consumer_state import Member as ConsumerMember
     from kafkagroup.member.state import Member
-    from kafkagroup.runtime.membership import Running
+    from kafkagroup.runtime.interfaces import Running
 
     State: TypeAlias = Member | ConsumerMember
 

@@ -28,8 +28,8 @@ from kafkagroup.errors import (
 )
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.history import History
+from kafkagroup.runtime.interfaces import Running
 from kafkagroup.runtime.lag import LoopLag
-from kafkagroup.runtime.membership import Running
 from kafkagroup.runtime.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
 from kafkagroup.runtime.portions import slices, together
 from kafkagroup.transport.one_shot_event import OneShotEvent

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import is_
@@ -40,7 +40,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.driver import SupportedProtocols
+from kafkagroup.runtime.interfaces import AssignedCallback, PartitionsCallback, SupportedProtocols
 from kafkagroup.runtime.offsets import Identity
 from kafkagroup.runtime.portions import together
 from kafkagroup.runtime.session import Session
@@ -56,18 +56,11 @@ from kafkagroup.wire.group_log import (
     encode_subscription,
 )
 
-__all__ = ["AssignedCallback", "Callbacks", "PartitionsCallback", "Subscriber"]
+__all__ = ["Callbacks", "Subscriber"]
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-PartitionsCallback = Callable[[list[TopicPartition]], Awaitable[object] | object]
-"""Called with partitions, sorted: a list of its own. A plain function or a coroutine function."""
-
-AssignedCallback = PartitionsCallback
-"""The same; where it answers with a mapping of partitions to offsets, each starts there (None: as
-it would anyway)."""
 
 _DRAIN_SHARE = 0.75
 """How much of the rebalance timeout what a cooperative rebalance takes away may drain."""

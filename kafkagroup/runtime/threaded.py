@@ -25,8 +25,9 @@ import anyio
 
 from kafkagroup.member.state import Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.driver import Application, Assignee, Driver, DriverEvent, SupportedProtocols
+from kafkagroup.runtime.driver import Driver, DriverEvent
 from kafkagroup.runtime.history import History
+from kafkagroup.runtime.interfaces import Application, Assignee, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster

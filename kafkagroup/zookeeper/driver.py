@@ -40,7 +40,8 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Take,
     ZooKeeperEvent,
 )
-from kafkagroup.runtime.driver import Application, PollTimer, SupportedProtocols, computed
+from kafkagroup.runtime.driver import PollTimer, computed
+from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.threaded import this_loop
 from kafkagroup.transport.one_shot_event import OneShotEvent

@@ -12,7 +12,7 @@ import attrs
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
-from kafkagroup.runtime.driver import Application, SupportedProtocols
+from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.transport.sasl.secret import Secret
 from kafkagroup.transport.security import Security

@@ -33,7 +33,7 @@ from kafkagroup.assign.spec import named
 from kafkagroup.errors import ErrorCode
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.driver import SupportedProtocols
+from kafkagroup.runtime.interfaces import SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.threaded import ThreadedDriver
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow

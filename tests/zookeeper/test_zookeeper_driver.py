@@ -15,7 +15,7 @@ from kafkagroup.events import GroupEvent, TroubleEnded, TroubleReported
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
-from kafkagroup.runtime.driver import SupportedProtocols
+from kafkagroup.runtime.interfaces import SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition

@@ -1,0 +1,187 @@
+"""What the parts of the runtime require of each other: interfaces, and types named in them.
+
+`Running` is a group member, as consumers and `GroupMember` use it; Kafka's is `driver.Driver`.
+`Application` is what a running member calls. Nothing here imports a module that implements one of
+these, also not for type checkers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Protocol
+
+from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.one_shot_event import OneShotEvent
+from kafkagroup.transport.trouble import Troubles
+from kafkagroup.types import TopicPartition
+
+__all__ = [
+    "Application",
+    "AssignedCallback",
+    "Assignee",
+    "Membership",
+    "PartitionsCallback",
+    "Running",
+    "SupportedProtocols",
+]
+
+SupportedProtocols = tuple[tuple[str, bytes], ...]
+"""Protocol name and metadata, the preferred first."""
+
+PartitionsCallback = Callable[[list[TopicPartition]], Awaitable[object] | object]
+"""A plain function or a coroutine function. It gets a sorted list, which it may change."""
+
+AssignedCallback = PartitionsCallback
+"""As `PartitionsCallback`, but it may return a mapping of partitions to the offsets where they
+start; None leaves a partition where it would start anyway."""
+
+
+class Application(Protocol):
+    """What a running member calls.
+
+    The member calls plain functions at once. It awaits coroutines one at a time, in order.
+    """
+
+    def ending(self, *, lost: bool) -> None:
+        """Stop delivering what is revoked: the generation ends, or has ended (`lost`)."""
+
+    def alive(self) -> None:
+        """Note that the coordinator has acknowledged the membership."""
+
+    def failed(self, error: Exception) -> None:
+        """Note that the member has left the group because of this error."""
+
+    def poll_due(self, ran: float) -> float:
+        """Return by when the application must poll again, given that its loop ran last at `ran`.
+
+        Reads only. It may run in another thread than the other functions.
+        """
+
+    async def revoke(self, deadline: float) -> SupportedProtocols | None:
+        """Process what is in flight, commit and release, by `deadline` on the loop's clock.
+
+        Returns the protocols to support at the next join, None for the same as before.
+        """
+
+    async def lose(self, reason: str) -> SupportedProtocols | None:
+        """Release without committing: others may own the partitions by now. Returns as `revoke`."""
+
+    async def assign(self, generation: GenerationInfo) -> None:
+        """Apply the assignment of a new generation."""
+
+    async def compute(self, work: Compute) -> Mapping[str, bytes]:
+        """Compute each member's assignment, as the leader."""
+
+
+class Assignee(Application, Protocol):
+    """An application whose partitions the coordinator assigns (KIP-848)."""
+
+    def told(self, error: Exception) -> None:
+        """Note an error that the member survives. Called at once."""
+
+
+class Running(Protocol):
+    """One member of one group."""
+
+    @property
+    def out(self) -> OneShotEvent:
+        """Set once the member has left or failed."""
+        ...
+
+    @property
+    def lease_expires_at(self) -> float:
+        """Until when the member owns its assignment without another answer, on the loop's clock."""
+        ...
+
+    @property
+    def member_id(self) -> str:
+        """The member's id in the group; "" before it has joined."""
+        ...
+
+    @property
+    def generation_id(self) -> int:
+        """The member's generation."""
+        ...
+
+    @property
+    def protocols(self) -> SupportedProtocols:
+        """The protocols that the member supports."""
+        ...
+
+    @property
+    def leads(self) -> bool:
+        """Whether the member requests a new generation when what it computed from has changed."""
+        ...
+
+    @property
+    def coordinator(self) -> Node | None:
+        """The broker that coordinates the group; None while there is none or it is unknown."""
+        ...
+
+    @property
+    def last_heartbeat(self) -> float:
+        """When the last heartbeat was sent, on the loop's clock; -inf before the first."""
+        ...
+
+    def stands(self, generation_id: int) -> bool:
+        """Whether this is the member's current generation, with all of its assignment applied."""
+        ...
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the group accepts commits of this member now."""
+        ...
+
+    @property
+    def expelled(self) -> bool:
+        """Whether the member left because the application did not poll in time."""
+        ...
+
+    def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
+        """Request a new generation, perhaps with other metadata."""
+
+    def invalidate_coordinator(self, reason: str) -> None:
+        """Look up the coordinator again, if there is one."""
+
+    def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
+        """Leave the group, as `Leaving` describes; `out` is set when that is done."""
+
+    async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
+        """Return until when commits of these may be sent, on the loop's clock.
+
+        Where no coordinator refuses late commits, check first, within `timeout` seconds, that the
+        member still owns them. Raises: CommitFailedError.
+        """
+        ...
+
+    async def run(self) -> None:
+        """Join, and return when the member has left or failed."""
+
+
+class Membership(Protocol):
+    """How to join a group whose members Kafka does not keep."""
+
+    def begin(
+        self,
+        application: Application,
+        *,
+        group_id: str,
+        protocol_type: str,
+        protocols: SupportedProtocols,
+        whole: bool,
+        client_id: str | None,
+        rebalance_timeout: float,
+        retry_backoff: float,
+        retry_backoff_max: float,
+        max_retries: int | None,
+        lag: LoopLag,
+        troubles: Troubles,
+    ) -> Running:
+        """Return a member that is not running yet.
+
+        `whole`: its generations exclude each other; otherwise its assignments are partitions, of
+        which each has one owner at a time. `troubles` records what fails and is retried.
+        """
+        ...
