@@ -15,7 +15,7 @@ COMPILED := $(shell sed -nE 's/^    "(kafkagroup\/.*\.py)",$$/\1/p' setup.py)
 # Spark is half a gigabyte, and of no use without Java.
 SPARK := $(if $(shell command -v java),.venv/spark.stamp)
 # Rooms whose tests neither wait nor need a broker: the CPU is what limits them.
-FAST := tests/assign tests/consume tests/member tests/wire $(wildcard tests/sim/test_judge*.py) \
+FAST := tests/assign tests/consume tests/member tests/wire $(wildcard tests/sim/test_checker*.py) \
   $(patsubst %,tests/test_%.py,errors layers options stories types values workers)
 # Those that let virtual time pass, too.
 ROOMS := $(FAST) $(addprefix tests/,model runtime sim transport zookeeper)
@@ -132,7 +132,7 @@ fuzz: .venv/compiled.stamp ## mutated answers through every decoder; CASES=n, SE
 fuzz-assign: .venv/check.stamp ## a million generated groups through every assignor; CASES=n, SEED=n
 	$(BIN)/python tests/assign/fuzz.py --cases $(or $(CASES),1000000) $(if $(SEED),--seed $(SEED))
 
-sim: .venv/compiled.stamp ## 10,000 simulated lives of groups, judged; PROTOCOL=consumer for KIP-848; HISTORIES=n, START=seed, KEEP=file to resume
+sim: .venv/compiled.stamp ## 10,000 simulated runs of groups, each checked; PROTOCOL=consumer for KIP-848; HISTORIES=n, START=seed, KEEP=file to resume
 	$(BIN)/python -m tests.sim --protocol $(or $(PROTOCOL),classic) --histories $(or $(HISTORIES),10000) --start $(or $(START),0) $(if $(KEEP),--resume $(KEEP))
 	$(BIN)/python -m tests.sim --bugs
 

@@ -1,1 +1,1 @@
-"""Whole groups in virtual time, with faults, judged from their histories."""
+"""Whole groups in virtual time, with faults, checked from their runs."""

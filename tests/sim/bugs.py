@@ -1,6 +1,6 @@
-"""Bugs that clients of groups have had, planted: who watches the judge.
+"""Bugs that clients of groups have had, planted to test the checker.
 
-Each must be seen in a history, by one of the invariants that it breaks.
+A simulated run must show each, by one of the invariants that it breaks.
 """
 
 from __future__ import annotations
@@ -657,7 +657,7 @@ def gives_all_to_one(stack: ExitStack) -> None:
 
 @_bug("S12", "S8")
 def resumes_where_it_was(stack: ExitStack) -> None:
-    """A partition that comes back goes on at the position of the tenure before."""
+    """A partition that comes back goes on at the position at which it was last owned."""
     memory: dict[Any, Any] = {}
 
     def make(take_up: Any) -> Any:

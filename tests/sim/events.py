@@ -1,15 +1,15 @@
-"""What happened in a run: one event after the other, of members, of the broker and of the world.
+"""The events of a run: of members, of brokers and of the simulation.
 
-A history is a list of events in the order in which they happened. It comes from a simulation or,
-as lines of JSON, from processes and a proxy on a real broker; the judge cannot tell which. Times
+A run is a list of events in the order in which they happened. It comes from a simulation or,
+as lines of JSON, from processes and a proxy on a real broker; the checker cannot tell which. Times
 are seconds on one clock that all members share: the virtual one, or the machine's monotonic one.
 
 Who writes what:
 - a member (its observer, outside the product): from `Opening` to `Ended`;
 - the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`.
-  All or nothing: once a member has a request in a history, all of its requests are there;
+  All or nothing: once a member has a request in a run, all of its requests are there;
 - the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Stored`, `Formed`;
-- the world: `Faulted`, `Misassigning`, `Killed`, `Frozen`, `Thawed`, `Healed`, `Finished`.
+- the simulation: `Faulted`, `Misassigning`, `Killed`, `Frozen`, `Thawed`, `Healed`, `Finished`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OfMember(Event):
     """Something that happened to, or was done by, one member."""
 
     member: str
-    """One life of one process: "m1", killed and started again "m1.2". Not Kafka's member id."""
+    """One run of one process: "m1", killed and started again "m1.2". Not Kafka's member id."""
 
 
 # ------------------------------------------------------------------ what a member tells
@@ -211,7 +211,7 @@ class Ended(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Sent(OfMember):
-    """A request left the member, of whatever family: judged is also how many there are.
+    """A request left the member, of whatever family: checked is also how many there are.
 
     The fields that are not in the request are empty.
     """
@@ -320,12 +320,12 @@ class Formed(Event):
     """Member id of the member that computed it; "" where the coordinator did."""
 
 
-# ------------------------------------------------------------------ what the world does
+# ------------------------------------------------------------------ what the simulation does
 
 
 @attrs.frozen(kw_only=True)
 class Faulted(Event):
-    """A fault began. For the reader of the transcript; the judge takes nothing from its text."""
+    """A fault began. For the reader of the transcript; the checker takes nothing from its text."""
 
     text: str
 

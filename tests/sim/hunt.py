@@ -1,4 +1,4 @@
-"""Looks for the histories that show the planted bugs, and keeps the first of them for the tests."""
+"""Find runs that show the planted bugs, and keep the first of them for the tests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from unittest import mock
 
 from . import bugs, consumer_bugs
 from . import run as running
+from .checker import find_violations
 from .events import Event
-from .judge import judge
 from .observe import Log
 from .plan import Plan, make_plan
 
@@ -29,13 +29,13 @@ KEPT = Path(__file__).with_name("bugs.json")
 """Name of a bug -> seeds that show it, each with the invariants that it breaks there."""
 
 MOST = 300
-"""So many histories must do."""
+"""How many seeds are tried for a bug."""
 
 _EVENTS = 20_000
-"""A history of more than that is that of a hot loop: what there is of it will do."""
+"""A run of more events than that is a hot loop, and is stopped there."""
 
 _CPU = 15
-"""Seconds after which a history that does not get on is cut short."""
+"""Seconds after which a run that makes no progress is stopped."""
 
 
 class _Enough(BaseException):
@@ -43,7 +43,7 @@ class _Enough(BaseException):
 
 
 class _Bounded(Log):
-    """A log that ends the history when it is long enough."""
+    """A log that ends the run when it is long enough."""
 
     last: _Bounded
 
@@ -63,9 +63,9 @@ def shown(
     *,
     protocol: str = "classic",
 ) -> list[str]:
-    """The invariants that are broken in the history of a seed, sorted, as far as it gets."""
+    """The invariants that are broken in the run of a seed, sorted, as far as it gets."""
     plan = make_plan(seed, protocol=protocol)
-    return sorted({violation.invariant for violation in judge(_events(plan, planted))})
+    return sorted({violation.invariant for violation in find_violations(_events(plan, planted))})
 
 
 def _events(plan: Plan, planted: AbstractContextManager[object] | None) -> Sequence[Event]:
@@ -80,7 +80,7 @@ def _events(plan: Plan, planted: AbstractContextManager[object] | None) -> Seque
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            # What a bug does to the world does not matter: the history goes as far as it goes.
+            # A bug may break the simulation itself: the run is checked as far as it got.
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             signal.signal(signal.SIGVTALRM, before)
@@ -108,7 +108,7 @@ def hunt(
                 print(f"{name}: {', '.join(_said(seed) for seed in caught_by)}", flush=True)
             else:
                 survivors.append(name)
-                print(f"{name}: SURVIVES {len(seeds)} histories", flush=True)
+                print(f"{name}: SURVIVES {len(seeds)} runs", flush=True)
     caught = len(wanted) - len(survivors)
     print(f"{caught} of {len(wanted)} bugs caught in {time.monotonic() - began:.0f} s")
     return 1 if survivors else 0
@@ -129,7 +129,7 @@ def _hunt_one(work: tuple[str, Sequence[int], int]) -> tuple[str, list[dict[str,
     found: list[dict[str, Any]] = []
     for seed in seeds:
         broken = bug.breaks & set(shown(seed, bug.plant(), protocol=bug.protocol))
-        # What the history shows without the bug does not count.
+        # What the run shows without the bug does not count.
         by = sorted(broken - set(shown(seed, protocol=bug.protocol))) if broken else []
         if by:
             found.append({"seed": seed, "by": by})

@@ -1,4 +1,4 @@
-"""Histories written down: one event a line, as JSON, read and written as a stream.
+"""Recorded events written down: one event a line, as JSON, read and written as a stream.
 
     {"event": "Delivered", "time": 3.25, "member": "m1", "partition": "t/0", "offset": 7, ...}
 
@@ -27,9 +27,9 @@ __all__ = ["from_line", "merged", "read", "to_line", "write"]
 _Convert = Callable[[Any], Any]
 
 
-def write(history: Iterable[Event], to: TextIO) -> None:
+def write(events: Iterable[Event], to: TextIO) -> None:
     """Write events, each on a line."""
-    for event in history:
+    for event in events:
         to.write(to_line(event) + "\n")
 
 

@@ -1,8 +1,8 @@
 """Time and the order of steps: virtual, seeded, and per process.
 
-Everything of a history runs in one thread on one loop. The processes in it are told apart by a
-context variable that each task inherits; the steps and timers of one that stands still are held
-back, and run once it goes on, as those of a process do after SIGCONT.
+A simulated run happens in one thread on one loop. A context variable that each task inherits tells
+its processes apart. The loop holds back the steps and timers of a frozen process, and runs them
+once it resumes, as those of a process do after SIGCONT.
 
 Steps of tasks that are ready together run in an order that the seed decides. Plain callbacks keep
 theirs: `call_soon` documents it, and programs count on it.
@@ -31,7 +31,7 @@ __all__ = ["PROCESS", "Standstill", "run_virtual"]
 T = TypeVar("T")
 
 PROCESS: ContextVar[str | None] = ContextVar("process", default=None)
-"""The process that a task or a callback belongs to; None for the world's own."""
+"""The process that a task or a callback belongs to; None for the simulation's own."""
 
 
 class Standstill(deque[Any]):

@@ -1,4 +1,4 @@
-"""Histories by the thousand, in several processes; what came of each is kept in a file."""
+"""Simulate many seeds in several processes; keep the outcome of each in a file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pathlib import Path
 
 import attrs
 
-from .judge import examine
+from .checker import examine
 from .plan import make_plan
 from .replay import command, commit
 from .run import run
 
-__all__ = ["Outcome", "live", "run_many"]
+__all__ = ["Outcome", "run_many", "run_one"]
 
 _SHOWN = 20
 """Failures that are printed one by one."""
@@ -28,35 +28,35 @@ _SHOWN = 20
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What came of one history."""
+    """The outcome of one simulated run."""
 
     seed: int
     members: int = 0
     faults: int = 0
     events: int = 0
     seconds: float = 0.0
-    """CPU time, the judge's too."""
+    """CPU time, including the checker."""
     wrong: tuple[str, ...] = ()
-    """Violations as text, the invariant first; "crash" where the history itself broke."""
+    """Violations as text, the invariant first; "crash" where the simulation itself failed."""
 
 
-def live(seed: int, protocol: str = "classic") -> Outcome:
-    """One history, judged."""
+def run_one(seed: int, protocol: str = "classic") -> Outcome:
+    """Simulate one seed and check it."""
     began = time.process_time()
     plan = make_plan(seed, protocol=protocol)
     try:
-        history = run(plan)
+        simulated = run(plan)
     except Exception:
         return Outcome(seed=seed, wrong=("crash: " + traceback.format_exc(limit=-8),))
-    verdict = examine(history.events)
-    wrong = [str(violation) for violation in verdict.violations]
-    if verdict.figures.lost:
-        wrong.append(f"S6: {verdict.figures.lost} records came to nobody")
+    result = examine(simulated.events)
+    wrong = [str(violation) for violation in result.violations]
+    if result.figures.lost:
+        wrong.append(f"S6: {result.figures.lost} records were never delivered")
     return Outcome(
         seed=seed,
         members=len(plan.members),
         faults=plan.faults,
-        events=len(history.events),
+        events=len(simulated.events),
         seconds=time.process_time() - began,
         wrong=tuple(wrong),
     )
@@ -71,7 +71,7 @@ def run_many(
     outcomes = [o for o in _known(kept) if o.seed in set(wanted)]
     known = {o.seed for o in outcomes}
     if known:
-        print(f"{len(known)} of {len(wanted)} histories are known from {kept}")
+        print(f"{len(known)} of {len(wanted)} runs are known from {kept}")
     shown = 0
     began = time.monotonic()
     progress = sys.stderr.isatty()
@@ -88,7 +88,7 @@ def run_many(
         if progress or len(outcomes) % 500 == 0:
             wrong = sum(bool(o.wrong) for o in outcomes)
             print(
-                f"{len(outcomes)} of {len(wanted)} histories, {wrong} with violations,"
+                f"{len(outcomes)} of {len(wanted)} runs, {wrong} with violations,"
                 f" {time.monotonic() - began:.0f} s",
                 end="\r" if progress else "\n",
                 file=sys.stderr,
@@ -108,7 +108,7 @@ def _known(kept: Path | None) -> list[Outcome]:
 
 
 def _outcomes(seeds: list[int], jobs: int, protocol: str) -> Iterator[Outcome]:
-    one = partial(live, protocol=protocol)
+    one = partial(run_one, protocol=protocol)
     if jobs == 1:
         yield from map(one, seeds)
         return
@@ -124,11 +124,11 @@ def _report(outcomes: list[Outcome]) -> None:
     count = len(outcomes)
     if not count:
         return
-    print(f"histories          {count}")
+    print(f"runs               {count}")
     print(f"members            {sum(o.members for o in outcomes)}")
     print(f"faults             {sum(o.faults for o in outcomes)}")
     print(f"events             {sum(o.events for o in outcomes)}")
-    print(f"CPU per history    {sum(o.seconds for o in outcomes) / count:.3f} s")
+    print(f"CPU per run        {sum(o.seconds for o in outcomes) / count:.3f} s")
     wrong = Counter(text.split(" ")[0].rstrip(":") for o in outcomes for text in o.wrong)
     print(f"violations         {sum(wrong.values())}")
     for invariant, times in sorted(wrong.items()):

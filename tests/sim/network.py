@@ -38,7 +38,7 @@ _SHREDDED = 48
 
 
 class Agenda:
-    """What is to be done when, by the world."""
+    """What the simulation does, and when."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -50,7 +50,7 @@ class Agenda:
     def at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
         """Call at this time, or soon."""
         if self._loop is not None:
-            # In the world's context: bytes go on travelling while their sender stands still.
+            # In the simulation's context: bytes go on travelling while their sender stands still.
             self._loop.call_at(time, action, *arguments, context=self._context)
             return
         entry = (time, next(self._count), action, arguments)

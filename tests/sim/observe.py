@@ -58,12 +58,12 @@ __all__ = ["BrokerWatch", "Log", "WireTap"]
 
 
 class Log:
-    """The history as it grows, and the digest of all bytes that crossed the wire."""
+    """The events as they happen, and the digest of all bytes that crossed the wire."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.muted: set[str] = set()
-        """Who is dead: what its remains do is no part of the history."""
+        """Processes that were killed: what their tasks still do is not recorded."""
         self.hash = hashlib.blake2b(digest_size=16)
 
     def tell(self, kind: Callable[..., Event], **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is to happen in one history: a value, made from a seed, that can be written down and cut.
+"""The schedule of one simulated run: a value made from a seed, that can be stored and shortened.
 
 Nothing is random after this but what the plan's seed decides while it runs: the order of steps,
 how long bytes travel, the jitter of back-offs.
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 PROTOCOLS = ("classic", "consumer")
-"""The kinds of histories: by the membership that members and brokers speak."""
+"""The kinds of runs: by the membership that members and brokers speak."""
 
 GROUP = "g"
 NODES = 3
@@ -39,7 +39,7 @@ class MemberPlan:
     start: float
     """Seconds."""
     leave: float | None = None
-    """When it closes for good; None: at the end of the history."""
+    """When it leaves; None: at the end of the run."""
     topics: tuple[str, ...]
     assignors: tuple[str, ...]
     instance: str | None = None
@@ -97,7 +97,7 @@ class Deed:
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """One history to be."""
+    """The schedule of one simulated run."""
 
     seed: int
     backend: str
@@ -342,7 +342,7 @@ FAULTS: dict[str, tuple[int, Any]] = {
     "recreate_topic": (0, lambda random, _: {"seconds": random.choice((0.0, 0.5, 2.0, 6.0))}),
     "misassign": (0, _misassign),
 }
-"""Name -> how often, relative to the others, 0 for those that have histories of their own; and
+"""Name -> how often, relative to the others, 0 for those that have runs of their own; and
 what makes one."""
 
 DEEDS: dict[str, tuple[int, Any]] = {
@@ -364,10 +364,10 @@ _KINDS: dict[str, tuple[float, int]] = {
     "throttled": (0.3, 3),
     "skip": (0.3, 4),
 }
-"""What only some histories have: how many of them, and how often at most."""
+"""What only some runs have: how many of them, and how often at most."""
 
 _ADDED = 0.4
-"""How many histories have actions of `_ADDITIONS`."""
+"""How many runs have actions of `_ADDITIONS`."""
 
 _ADDITIONS: dict[str, tuple[float, tuple[float, float], tuple[int, int]]] = {
     "pause": (0.6, (2.0, 12.0), (4, 10)),
@@ -378,23 +378,23 @@ _ADDITIONS: dict[str, tuple[float, tuple[float, float], tuple[int, int]]] = {
     "recreate_topic": (0.35, (0.0, 0.0), (1, 3)),
     "misassign": (0.35, (0.0, 0.0), (1, 1)),
 }
-"""Name -> the share of those histories that have it, its duration in seconds where that differs
-from the other histories', and how many times at least and at most."""
+"""Name -> the share of those runs that have it, its duration in seconds where that differs
+from the other runs', and how many times at least and at most."""
 
 _SHORT_POLL = 6.0
 """The poll interval of members whose applications wait for long."""
 
 _DYING_LATE = 0.1
-"""How many histories have a death when all is well."""
+"""How many runs have a death when all is well."""
 
 _CUTTING = 0.15
-"""How many histories have logs that lose their end."""
+"""How many runs have logs that lose their end."""
 
 _STRICT = 0.35
 """In how many of those the clients must not find a position by themselves."""
 
 _SEEKERS = 0.2
-"""How many histories have members that seek whenever they are assigned something."""
+"""How many runs have members that seek whenever they are assigned something."""
 
 _MODES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("cooperative_sticky",),),
@@ -408,7 +408,7 @@ _MODES: tuple[tuple[tuple[str, ...], ...], ...] = (
 
 
 _SHARDS_EVERY = 8
-"""Of so many histories one is of group members."""
+"""Of so many runs one is of group members."""
 
 _NAMING = frozenset(("seek", "skip", "commit_position"))
 """Deeds that name an offset without its leader epoch: nobody can tell afterwards whether a log that
@@ -419,7 +419,7 @@ _IDLE = frozenset(("seek", "pause", "skip", "commit_position", "add_partitions")
 
 
 _PATTERNS = 0.25
-"""How many histories of KIP-848 have members that subscribe by a pattern."""
+"""How many runs of KIP-848 have members that subscribe by a pattern."""
 
 _REMOTE_ASSIGNORS: tuple[tuple[str | None, ...], ...] = (
     (None,),
@@ -468,7 +468,7 @@ def _adding(plan: Plan, random: Random) -> Plan:
             added.append(Deed(at=round(random.uniform(3, plan.heal), 3), what=what, **fields))
     deeds, members = [*plan.deeds, *added], plan.members
     if any(deed.what == "wait_idle" for deed in added):
-        # Few wait undisturbed for longer than the poll interval of the other histories.
+        # Few wait undisturbed for longer than the poll interval of the other runs.
         members = tuple(attrs.evolve(member, max_poll=_SHORT_POLL) for member in members)
     if any(deed.what == "recreate_topic" for deed in added):
         deeds, members = _unnamed(deeds, members)
@@ -488,7 +488,7 @@ def _unnamed(
 
 
 def _assigned_to(plan: Plan) -> Plan:
-    """The same world with members that the coordinator assigns to (KIP-848)."""
+    """The same plan with members that the coordinator assigns to (KIP-848)."""
     random = Random(f"consumer {plan.seed}")
     deeds = tuple(_translated(random, deed) for deed in plan.deeds)
     asked = random.choice(_REMOTE_ASSIGNORS)

@@ -29,7 +29,7 @@ class Bug:
     """What is wrong, in a line."""
     plant: Callable[[], AbstractContextManager[object]]
     protocol: str = "classic"
-    """The kind of histories that show it."""
+    """The kind of runs that show it."""
 
 
 def bug(

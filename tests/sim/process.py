@@ -1,4 +1,4 @@
-"""One life of one process: an application that consumes, and tells what it sees.
+"""One run of one process: an application that consumes, and records what it sees.
 
 The consumer is the product's own, as it is. Everything here runs in the tasks of the process, so
 that it stands still, and dies, together with it.
@@ -167,10 +167,10 @@ class Process:
             self._misassigns = how
             self._tell(Misassigning, active=bool(how))
 
-    # ------------------------------------------------------------ what the world asks of it
+    # ------------------------------------------------------------ what the simulation asks of it
 
     def within(self, action: Callable[..., object], *arguments: Any) -> None:
-        """Call from the world, as a part of the process.
+        """Call from the simulation, as a part of the process.
 
         Else what the event loop makes of the call, such as a cancellation that it delivers again
         and again, would run while the process stands still.
@@ -203,7 +203,7 @@ class Process:
         """Whether it goes again, as it has sought, through what the group may be done with."""
         return any(at < ends.get(tp, 0) for tp, at in self._sought.items())
 
-    # ------------------------------------------------------------ its life
+    # ------------------------------------------------------------ from start to close
 
     async def run(self) -> None:
         """From start to close. Its errors are told, not raised."""

@@ -1,4 +1,4 @@
-"""How a history is had again: the command, and the commit that it holds for."""
+"""The command that repeats a simulated run, and the commit for which it does."""
 
 from __future__ import annotations
 

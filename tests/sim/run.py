@@ -1,4 +1,4 @@
-"""Plan -> history: the world in which one plan happens.
+"""Run a plan: the simulation of brokers, network and members.
 
 Members, brokers and the network share one loop, one thread and one clock. Whatever goes wrong is
 undone when its time is over, all of it by `heal`; then the group gets a quiet time in which it must
@@ -50,7 +50,7 @@ from .plan import FAULTS, GROUP, NODES, Deed, MemberPlan, Plan
 from .process import Process
 from .worker import Worker
 
-__all__ = ["History", "run"]
+__all__ = ["SimulatedRun", "run"]
 
 _APIS = {
     cls.__name__.removesuffix("Request"): cls
@@ -87,8 +87,8 @@ _WALL = 1_750_000_000.0
 
 
 @attrs.frozen
-class History:
-    """What came of a plan."""
+class SimulatedRun:
+    """The events of one simulated run."""
 
     plan: Plan
     events: Sequence[Event]
@@ -105,16 +105,16 @@ class History:
         return whole.hexdigest()
 
 
-def run(plan: Plan) -> History:
-    """Let it happen. The same plan gives the same history, to the byte."""
+def run(plan: Plan) -> SimulatedRun:
+    """Run a plan. The same plan gives the same run, to the byte."""
     started = time.process_time()
-    world = _World(plan)
+    simulation = _Simulation(plan)
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(time, "time", world.time))
-        stack.enter_context(mock.patch.object(engine, "uuid4", world.uuid))
-        run_virtual(world.run, backend=plan.backend, seed=plan.seed)
-    log = world.log
-    return History(plan, log.events, log.hash.hexdigest(), time.process_time() - started)
+        stack.enter_context(mock.patch.object(time, "time", simulation.time))
+        stack.enter_context(mock.patch.object(engine, "uuid4", simulation.uuid))
+        run_virtual(simulation.run, backend=plan.backend, seed=plan.seed)
+    log = simulation.log
+    return SimulatedRun(plan, log.events, log.hash.hexdigest(), time.process_time() - started)
 
 
 def _settings(plan: Plan) -> BrokerSettings:
@@ -129,7 +129,7 @@ def _settings(plan: Plan) -> BrokerSettings:
     )
 
 
-class _Life:
+class _MemberSlot:
     """A place in the group, and the process that fills it now."""
 
     def __init__(self, plan: MemberPlan) -> None:
@@ -142,7 +142,7 @@ class _Life:
         self.left = False
 
 
-class _World:
+class _Simulation:
     """Everything that one plan needs, while it runs."""
 
     def __init__(self, plan: Plan) -> None:
@@ -160,7 +160,7 @@ class _World:
             settings=_settings(plan),
         )
         self.cluster = self.kafka._cluster
-        self.lives = {m.name: _Life(m) for m in plan.members}
+        self.slots = {m.name: _MemberSlot(m) for m in plan.members}
         self.rules: list[Fault] = []
         self.sequence = 0
         self.produced = 0.0
@@ -209,9 +209,9 @@ class _World:
 
     async def _happen(self) -> None:
         plan = self.plan
-        async with anyio.create_task_group() as lives:
-            for life in self.lives.values():
-                lives.start_soon(self._live, life)
+        async with anyio.create_task_group() as slots:
+            for slot in self.slots.values():
+                slots.start_soon(self._keep_running, slot)
             self.tasks.start_soon(self._produce)
             for deed in plan.deeds:
                 await anyio.sleep_until(deed.at)
@@ -219,12 +219,12 @@ class _World:
             await anyio.sleep_until(plan.heal)
             self._heal()
             await self._finish_work()
-            if plan.dies_late in self.lives:
-                await self._die_late(self.lives[plan.dies_late])
+            if plan.dies_late in self.slots:
+                await self._die_late(self.slots[plan.dies_late])
             self.closing = True
-            for life in self.lives.values():
-                if life.process is not None:
-                    life.process.stop()
+            for slot in self.slots.values():
+                if slot.process is not None:
+                    slot.process.stop()
         ends = {tp: self.kafka.log_end(*tp) for tp in self._partitions()}
         committed = self.kafka.committed_offsets(GROUP)
         self.log.tell(
@@ -239,12 +239,12 @@ class _World:
             while not self._all_done():
                 await anyio.sleep(_TICK)
 
-    async def _die_late(self, life: _Life) -> None:
+    async def _die_late(self, slot: _MemberSlot) -> None:
         """A member dies for good when nothing else is in the way of what it has."""
         await anyio.sleep_until(self.plan.heal + _CALM)
-        life.left = True
-        self._do(Deed(at=anyio.current_time(), what="kill", member=life.plan.name))
-        await anyio.sleep(life.plan.session + _TAKEN_OVER)
+        slot.left = True
+        self._do(Deed(at=anyio.current_time(), what="kill", member=slot.plan.name))
+        await anyio.sleep(slot.plan.session + _TAKEN_OVER)
         await self._finish_work()
 
     def _partitions(self) -> list[TopicPartition]:
@@ -257,7 +257,7 @@ class _World:
     def _all_done(self) -> bool:
         if len(self.cluster.topics) < len(self.plan.topics):
             return False  # one that was deleted is about to be created again
-        processes = (life.process for life in self.lives.values())
+        processes = (slot.process for slot in self.slots.values())
         visible = {tp: at[-1] + 1 for tp, at in self.records.items() if at}
         if any(process is not None and process.is_behind(visible) for process in processes):
             return False  # closed now, it would take the group back to where it is
@@ -279,17 +279,17 @@ class _World:
 
     # ------------------------------------------------------------ members
 
-    async def _live(self, life: _Life) -> None:
+    async def _keep_running(self, slot: _MemberSlot) -> None:
         """Keep a process running where the plan has one, until it is to leave."""
-        plan = life.plan
+        plan = slot.plan
         await anyio.sleep_until(plan.start)
         if plan.leave is not None:
-            self.tasks.start_soon(self._leave, life)
-        while not (life.left or self.closing):
-            life.count += 1
-            name = plan.name if life.count == 1 else f"{plan.name}.{life.count}"
-            life.over = over = anyio.Event()
-            life.process = process = self._kind(
+            self.tasks.start_soon(self._leave, slot)
+        while not (slot.left or self.closing):
+            slot.count += 1
+            name = plan.name if slot.count == 1 else f"{plan.name}.{slot.count}"
+            slot.over = over = anyio.Event()
+            slot.process = process = self._kind(
                 name,
                 plan,
                 self.kafka.bootstrap_servers,
@@ -299,9 +299,9 @@ class _World:
             )
             process.within(self.tasks.start_soon, self._process, process, over)
             await over.wait()
-            life.process = None
-            life.left = life.left or process.fenced
-            if not (life.left or self.closing):
+            slot.process = None
+            slot.left = slot.left or process.fenced
+            if not (slot.left or self.closing):
                 await anyio.sleep(_AGAIN)
 
     async def _process(self, process: Process, over: anyio.Event) -> None:
@@ -310,12 +310,12 @@ class _World:
         finally:
             over.set()
 
-    async def _leave(self, life: _Life) -> None:
-        assert life.plan.leave is not None
-        await anyio.sleep_until(life.plan.leave)
-        life.left = True
-        if life.process is not None:
-            life.process.stop()
+    async def _leave(self, slot: _MemberSlot) -> None:
+        assert slot.plan.leave is not None
+        await anyio.sleep_until(slot.plan.leave)
+        slot.left = True
+        if slot.process is not None:
+            slot.process.stop()
 
     def _leaked(self, name: str) -> tuple[str, ...]:
         return tuple(f"connection {s.number}" for s in self.network.between(name, 0))
@@ -365,7 +365,7 @@ class _World:
         self.agenda.at(at, action, *arguments)
 
     def _process_of(self, deed: Deed) -> Process | None:
-        return self.lives[deed.member].process if deed.member in self.lives else None
+        return self.slots[deed.member].process if deed.member in self.slots else None
 
     def _heal(self) -> None:
         for rule in self.rules:
@@ -373,13 +373,13 @@ class _World:
         for node in self.cluster.nodes.values():
             if not node.alive:
                 self.kafka.restart(node.node_id)
-        for life in self.lives.values():
-            self._thaw(life, life.frozen)
-            if life.process is not None:
-                life.process.misassign("")
-            if life.process is not None and not life.left:
-                life.process.order(Deed(at=0, what="subscribe", code=",".join(life.plan.topics)))
-                life.process.order(Deed(at=0, what="resume"))
+        for slot in self.slots.values():
+            self._thaw(slot, slot.frozen)
+            if slot.process is not None:
+                slot.process.misassign("")
+            if slot.process is not None and not slot.left:
+                slot.process.order(Deed(at=0, what="subscribe", code=",".join(slot.plan.topics)))
+                slot.process.order(Deed(at=0, what="resume"))
         for weather in self.network.weather.values():
             weather.clear()
         self.network.settled.set()
@@ -509,47 +509,47 @@ class _World:
 
     def _misassign(self, deed: Deed) -> None:
         """Have whoever leads the group compute bad assignments, from now on."""
-        for life in self.lives.values():
-            if life.process is not None:
-                life.process.misassign(deed.code)
+        for slot in self.slots.values():
+            if slot.process is not None:
+                slot.process.misassign(deed.code)
         self._order(attrs.evolve(deed, what="request_rejoin"))
         self._later(deed.seconds, self._end_misassignment)
 
     def _end_misassignment(self) -> None:
-        for life in self.lives.values():
-            if life.process is not None:
-                life.process.misassign("")
+        for slot in self.slots.values():
+            if slot.process is not None:
+                slot.process.misassign("")
 
     # processes
 
     def _freeze(self, deed: Deed) -> None:
-        life = self.lives[deed.member]
-        if life.process is not None:
-            life.frozen += 1
-            if life.frozen == 1:
-                self.log.tell(Frozen, member=life.process.name)
-                self.standstill.stop(life.process.name)
-            self._later(deed.seconds, self._thaw, life, 1)
+        slot = self.slots[deed.member]
+        if slot.process is not None:
+            slot.frozen += 1
+            if slot.frozen == 1:
+                self.log.tell(Frozen, member=slot.process.name)
+                self.standstill.stop(slot.process.name)
+            self._later(deed.seconds, self._thaw, slot, 1)
 
     _starve = _freeze
 
-    def _thaw(self, life: _Life, times: int) -> None:
-        if life.process is not None and 0 < life.frozen <= times:
-            self.log.tell(Thawed, member=life.process.name)
-            self.standstill.go(life.process.name)
-        life.frozen = max(0, life.frozen - times)
+    def _thaw(self, slot: _MemberSlot, times: int) -> None:
+        if slot.process is not None and 0 < slot.frozen <= times:
+            self.log.tell(Thawed, member=slot.process.name)
+            self.standstill.go(slot.process.name)
+        slot.frozen = max(0, slot.frozen - times)
 
     def _kill(self, deed: Deed) -> None:
-        life = self.lives[deed.member]
-        process = life.process
+        slot = self.slots[deed.member]
+        process = slot.process
         if process is not None:
             self.log.tell(Killed, member=process.name)
             self.log.muted.add(process.name)
             self.standstill.stop(process.name)
             self.network.abandon(process.name)
-            life.process = None
-            life.frozen = 0
-            life.over.set()
+            slot.process = None
+            slot.frozen = 0
+            slot.over.set()
 
     def _cancel_call(self, deed: Deed) -> None:
         process = self._process_of(deed)
@@ -583,10 +583,10 @@ class _World:
         self._later(deed.seconds, self._order, attrs.evolve(deed, what="resume"))
 
     def _subscribe(self, deed: Deed) -> None:
-        life = self.lives[deed.member]
-        some = [t for t in self.plan.topics if self.random.random() < 0.5] or life.plan.topics
+        slot = self.slots[deed.member]
+        some = [t for t in self.plan.topics if self.random.random() < 0.5] or slot.plan.topics
         self._order(attrs.evolve(deed, code=",".join(some)))
-        back = attrs.evolve(deed, code=",".join(life.plan.topics))
+        back = attrs.evolve(deed, code=",".join(slot.plan.topics))
         self._later(deed.seconds, self._order, back)
 
     def _add_partitions(self, deed: Deed) -> None:

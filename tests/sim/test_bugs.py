@@ -1,4 +1,4 @@
-"""Each planted bug is seen, in histories whose seeds `python -m tests.sim --bugs` has found."""
+"""Each planted bug is seen, in runs whose seeds `python -m tests.sim --bugs` has found."""
 
 import json
 from collections import Counter
@@ -6,15 +6,15 @@ from collections import Counter
 import pytest
 
 import kafkagroup
+from sim.checker import INVARIANTS
 from sim.hunt import BUGS, KEPT, shown
-from sim.judge import INVARIANTS
 
 pytestmark = [
     pytest.mark.skipif(
         kafkagroup.__compiled__,
         reason="bugs are planted by replacing methods, which compiled classes refuse",
     ),
-    # A history that takes too long is cut short wherever it is, even where nothing can be raised.
+    # A run that takes too long is cut short wherever it is, even where nothing can be raised.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -35,7 +35,7 @@ def test_every_invariant_has_a_bug_that_it_shows():
 
 
 @pytest.mark.parametrize("name", sorted(FOUND))
-def test_the_judge_sees(name):
+def test_the_checker_sees(name):
     bug = BUGS[name]
     for found in FOUND[name]:
         broken = set(shown(found["seed"], bug.plant(), protocol=bug.protocol))

@@ -1,4 +1,4 @@
-"""Histories survive being written down."""
+"""Events are read back as they were written."""
 
 import io
 

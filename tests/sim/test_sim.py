@@ -1,4 +1,4 @@
-"""Lives of groups, each with twenty faults and more, and no violation; and each of them again."""
+"""Simulated runs with at least twenty faults each: no violations, and each run is repeatable."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .events import (
     Sent,
     Worked,
 )
-from .many import Outcome, live
+from .many import Outcome, run_one
 from .plan import FAULTS, PROTOCOLS, from_json, make_plan, to_json
 from .replay import command
 from .run import run
 from .shrink import names, shrink, without
 
 ROOT = Path(__file__).parents[2]
-HISTORIES = 120
+RUNS = 120
 """Every tenth on trio."""
 FEW = 10
 """So many of each protocol for `make test`."""
@@ -55,43 +55,43 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture(scope="module")
 def outcomes(pool: ProcessPoolExecutor) -> list[Outcome]:
-    """What came of the first seeds, lived in two processes."""
-    return list(pool.map(live, range(HISTORIES), chunksize=4))
+    """The outcomes of the first seeds, run in two processes."""
+    return list(pool.map(run_one, range(RUNS), chunksize=4))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_few_runs_break_no_invariant(protocol: str) -> None:
-    outcomes = [live(seed, protocol=protocol) for seed in range(FEW)]
+    outcomes = [run_one(seed, protocol=protocol) for seed in range(FEW)]
     assert {command(o.seed, protocol=protocol): o.wrong for o in outcomes if o.wrong} == {}
     assert len(outcomes) == FEW
 
 
 @pytest.mark.long
-def test_a_hundred_lives_under_fire_without_a_violation(outcomes: list[Outcome]) -> None:
+def test_a_hundred_runs_break_no_invariant(outcomes: list[Outcome]) -> None:
     wrong = {command(o.seed): o.wrong for o in outcomes if o.wrong}
     assert wrong == {}
-    assert len(outcomes) == HISTORIES
+    assert len(outcomes) == RUNS
     assert min(o.members for o in outcomes) == 3
     assert max(o.members for o in outcomes) == 12
     assert min(o.faults for o in outcomes) >= 20
 
 
-def test_a_hundred_lives_meet_every_kind_of_fault() -> None:
-    plans = [make_plan(seed) for seed in range(HISTORIES)]
+def test_a_hundred_runs_meet_every_kind_of_fault() -> None:
+    plans = [make_plan(seed) for seed in range(RUNS)]
     met = {deed.what for plan in plans for deed in plan.deeds}
     assert set(FAULTS) <= met
     assert {plan.backend for plan in plans} == {"asyncio", "trio"}
 
 
-def test_what_members_live_through_is_seen() -> None:
-    """A world in which nothing happens would have no violations either."""
+def test_the_faults_of_members_are_recorded() -> None:
+    """A simulation in which nothing happens would have no violations either."""
     seen = {type(event) for seed in range(12) for event in run(make_plan(seed)).events}
     assert {Assigned, Delivered, Frozen, Healed, Joined, Killed, Lost, Revoked} <= seen
 
 
-def test_every_eighth_life_is_of_group_members_that_share_shards() -> None:
-    plans = [make_plan(seed) for seed in range(HISTORIES)]
-    assert sum(plan.shards > 0 for plan in plans) == HISTORIES / 8
+def test_every_eighth_run_is_of_group_members_that_share_shards() -> None:
+    plans = [make_plan(seed) for seed in range(RUNS)]
+    assert sum(plan.shards > 0 for plan in plans) == RUNS / 8
     assert {plan.backend for plan in plans if plan.shards} == {"asyncio", "trio"}
     seen = {type(event) for seed in (7, 15, 23, 39) for event in run(make_plan(seed)).events}
     assert {Assigned, Frozen, Healed, Joined, Killed, Revoked, Worked} <= seen
@@ -99,17 +99,17 @@ def test_every_eighth_life_is_of_group_members_that_share_shards() -> None:
 
 
 @pytest.mark.long
-def test_lives_that_the_coordinator_assigns_to_without_a_violation(
+def test_runs_that_the_coordinator_assigns_to_break_no_invariant(
     pool: ProcessPoolExecutor,
 ) -> None:
-    one = partial(live, protocol="consumer")
+    one = partial(run_one, protocol="consumer")
     outcomes = list(pool.map(one, range(ASSIGNED), chunksize=2))
     wrong = {command(o.seed, protocol="consumer"): o.wrong for o in outcomes if o.wrong}
     assert wrong == {}
     assert len(outcomes) == ASSIGNED
 
 
-def test_such_lives_are_of_every_kind_and_meet_what_concerns_them() -> None:
+def test_such_runs_are_of_every_kind_and_meet_their_faults() -> None:
     plans = [make_plan(seed, protocol="consumer") for seed in range(ASSIGNED)]
     members = [member for plan in plans for member in plan.members]
     assert {m.protocol for m in members} == {"consumer", "auto"}
@@ -148,7 +148,7 @@ def test_a_seed_replays_to_the_byte_whatever_the_hash_seed(seed: int, protocol: 
 
 def test_who_knocks_in_the_dark_is_heard_when_all_is_well() -> None:
     """A member was told to rejoin, and its coordinator had been deaf to it since before."""
-    assert live(21752).wrong == ()
+    assert run_one(21752).wrong == ()
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,10 @@ def test_a_group_that_has_gone_back_gets_the_time_to_come_forth_again(
 ) -> None:
     """Closed where it had sought back to, or had sought past its last commit, it was left there; or
     where a log had grown again, since it was cut, to just where the group had committed."""
-    assert live(seed, protocol).wrong == ()
+    assert run_one(seed, protocol).wrong == ()
 
 
-def test_another_seed_is_another_history() -> None:
+def test_another_seed_is_another_run() -> None:
     plan = make_plan(3)
     other = from_json(to_json(plan).replace('"seed": 3', '"seed": 4', 1))
     assert run(plan).digest() != run(other).digest()

@@ -1,4 +1,4 @@
-"""A history as prose: one line for each thing that happened, many deliveries in a row as one."""
+"""A run as prose: one line for each event; deliveries in a row share one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One life of one process that consumes nothing: a group member that works on its share of shards.
+"""One run of one process that consumes nothing: a group member that works on its shards.
 
 The member is the product's own, as it is; the protocol is as simple as one can be. A shard is told
 as a partition of a topic that does not exist.

@@ -1,4 +1,4 @@
-"""The logs of the soak's members as the events of a history, which the judge reads."""
+"""The logs of the soak's members as events, which the checker reads."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ from kafkagroup import TopicPartition
 
 
 def events(data: bytes, topic: str, member: str, *, killed: bool) -> Iterator[Event]:
-    """A member's life, from its log, to its end or until it was killed."""
+    """A member's events, from its log, to its end or until it was killed."""
     partitions: dict[int, TopicPartition] = {}
     time, token = 0.0, 0
     for kind, number, offset, sequence, nanoseconds in ENTRY.iter_unpack(data):

@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 
-# As a program this finds its neighbours; the judge is one level up.
+# As a program this finds its neighbours; the checker is one level up.
 sys.path.insert(1, str(Path(__file__).parents[1]))
 
 import anyio
@@ -29,8 +29,8 @@ from deadline import deadline
 from processes import Members
 from proxy import CALM, Proxy
 from run import coordinator_down
+from sim.checker import CheckResult, examine
 from sim.events import Appended, Delivered, Event, Finished, Frozen, Healed, Joined, Killed, Thawed
-from sim.judge import Verdict, examine
 from sim.log import merged
 from stage import SESSION
 from stage_log import delivered
@@ -53,12 +53,12 @@ STAGE = Path(__file__).with_name("stage.py")
 
 
 @attrs.frozen(kw_only=True)
-class StageVerdict:
+class StageResult:
     """One group, and what it made of the next topic."""
 
-    verdict: Verdict
+    result: CheckResult
     events: int
-    """How many it was judged by."""
+    """How many it was checked by."""
     window: int
     """Longest run of records that came again."""
     rebalances: int
@@ -71,14 +71,14 @@ class StageVerdict:
 
     @property
     def clean(self) -> bool:
-        return self.verdict.clean and self.missing == self.surplus == 0
+        return self.result.clean and self.missing == self.surplus == 0
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
     """What the logs of all members, and the topics, say together."""
 
-    stages: tuple[StageVerdict, ...]
+    stages: tuple[StageResult, ...]
     seconds: float
     """From the first member's start until the last record was through and committed."""
     records: int
@@ -100,13 +100,13 @@ class Outcome:
         faults = ", ".join(f"{count} {kind}" for kind, count in self.faults.items())
         lines = [through, f"faults: {faults}"]
         for number, stage in enumerate(self.stages, 1):
-            figures = stage.verdict.figures
-            violations = stage.verdict.violations
+            figures = stage.result.figures
+            violations = stage.result.violations
             lines.append(
                 f"stage {number}: {figures.records} records, {figures.lost} lost,"
                 f" {figures.duplicated} came again, {stage.window} of them in a row at most;"
                 f" {stage.rebalances} rebalances,"
-                f" {figures.tenures} tenures, {figures.fenced} of them fenced;"
+                f" {figures.periods} ownership periods, {figures.fenced} of them fenced;"
                 f" {len(violations)} violations in {stage.events} events"
             )
             lines += [f"    {violation}" for violation in violations[:10]]
@@ -119,7 +119,7 @@ class Outcome:
 
 
 class StageMembers(Members):
-    """The members of one stage, and what the world has done to them."""
+    """The members of one stage, and what was done to them."""
 
     def __init__(self, folder: Path, records: int, arguments: list[str]) -> None:
         super().__init__(folder, records, arguments, STAGE)
@@ -139,8 +139,8 @@ class StageMembers(Members):
         self.befell.append(Thawed(time=time.monotonic(), member=name))
         super().thaw(name)
 
-    def histories(self) -> list[Iterator[Event]]:
-        """Each member's, and the world's."""
+    def runs(self) -> list[Iterator[Event]]:
+        """Each member's, and those of the faults."""
         return [iter(self.befell), *map(read_log, sorted(self._folder.iterdir()))]
 
 
@@ -253,11 +253,11 @@ class Pipeline:
         for stage in self.stages:
             stage.end()
 
-    def judge(self, seconds: float) -> Outcome:
-        """Judge each group by its history, and each topic by what the group before was given."""
-        verdicts = [self._judge_stage(number) for number in range(len(self.stages))]
+    def check(self, seconds: float) -> Outcome:
+        """Check each group by its events, and each topic by what the group before was given."""
+        results = [self._check_stage(number) for number in range(len(self.stages))]
         return Outcome(
-            stages=tuple(verdicts),
+            stages=tuple(results),
             seconds=seconds,
             records=self.records,
             connections=self.proxy.connections,
@@ -265,7 +265,7 @@ class Pipeline:
             faults=self.faults + self.proxy.faults,
         )
 
-    def _judge_stage(self, number: int) -> StageVerdict:
+    def _check_stage(self, number: int) -> StageResult:
         servers, topic = self.kafka.bootstrap_servers, self.topics[number]
         offsets = anyio.run(committed, servers, self.groups[number])
         end = anyio.run(ends, servers, topic, PARTITIONS)
@@ -276,12 +276,10 @@ class Pipeline:
             starts={},
         )
         tally = Tally(self.records)
-        history = chain(
-            contents(servers, topic), merged(self.stages[number].histories()), [finished]
-        )
-        verdict = examine(tally.listening(history), virtual=False)
-        stage = StageVerdict(
-            verdict=verdict,
+        recorded = chain(contents(servers, topic), merged(self.stages[number].runs()), [finished])
+        result = examine(tally.listening(recorded), virtual=False)
+        stage = StageResult(
+            result=result,
             events=tally.events,
             window=tally.window,
             rebalances=tally.generation,
@@ -301,7 +299,7 @@ class Pipeline:
 
 
 class Tally:
-    """Counts what passes on its way to the judge."""
+    """Counts what passes on its way to the checker."""
 
     def __init__(self, records: int) -> None:
         self.given = array("H", bytes(2 * records))
@@ -314,8 +312,8 @@ class Tally:
         self.generation = 0
         """The highest: each rebalance makes one."""
 
-    def listening(self, history: Iterable[Event]) -> Iterator[Event]:
-        for event in history:
+    def listening(self, recorded: Iterable[Event]) -> Iterator[Event]:
+        for event in recorded:
             self.events += 1
             if isinstance(event, Delivered):
                 self._delivered(event)
@@ -438,7 +436,7 @@ def run(
             story(pipeline)
             pipeline.wait_for(1.0)
             pipeline.drain()
-            return pipeline.judge(time.monotonic() - began)
+            return pipeline.check(time.monotonic() - began)
         finally:
             pipeline.end()
 
@@ -449,7 +447,7 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=RATE, help="records a second of a member")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="after which it has failed")
-    parser.add_argument("--logs", help="an empty folder in which the members' histories are kept")
+    parser.add_argument("--logs", help="an empty folder in which the members' runs are kept")
     parser.add_argument("--short", action="store_true", help="the form that the tests run")
     arguments = parser.parse_args()
     outcome = run(

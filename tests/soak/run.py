@@ -21,14 +21,14 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-# As a program this finds its neighbours; the judge is one level up.
+# As a program this finds its neighbours; the checker is one level up.
 sys.path.insert(1, str(Path(__file__).parents[1]))
 
 import anyio
 from deadline import deadline
 from processes import Members
+from sim.checker import CheckResult, examine
 from sim.events import Finished
-from sim.judge import Verdict, examine
 from sim.log import merged
 from topic import clean_up, committed, coordinator, prepare, written
 
@@ -53,7 +53,9 @@ Story = Callable[[Members, str, int], None]
 """What happens to the members of a group, as so many records come through."""
 
 
-def soak(bootstrap: str, records: int, *, rate: int = RATE, cooperative: bool = False) -> Verdict:
+def soak(
+    bootstrap: str, records: int, *, rate: int = RATE, cooperative: bool = False
+) -> CheckResult:
     """Three members; at a quarter one joins, at a half one is killed, at three quarters one
     leaves."""
     return _run(bootstrap, records, _on_one_broker, rate=rate, cooperative=cooperative)
@@ -66,7 +68,7 @@ def soak_cluster(
     rate: int = RATE,
     cooperative: bool = False,
     twice: bool = True,
-) -> Verdict:
+) -> CheckResult:
     """Five members; the coordinator's node is killed, a member while it is down, the node comes
     back, a member leaves; with `twice` another coordinator dies while a member joins."""
     story = partial(_on_a_cluster, kafka, twice=twice)
@@ -75,7 +77,7 @@ def soak_cluster(
 
 def soak_zookeeper(
     bootstrap: str, zookeeper: LocalZooKeeper, records: int, *, rate: int = RATE
-) -> Verdict:
+) -> CheckResult:
     """Members that are kept in ZooKeeper: one is killed, one stands still for longer than its
     session and goes on, each node of ZooKeeper is killed and comes back, one joins, one leaves."""
     story = partial(_in_zookeeper, zookeeper)
@@ -158,7 +160,7 @@ def _run(
     rate: int,
     cooperative: bool,
     more: Sequence[str] = (),
-) -> Verdict:
+) -> CheckResult:
     topic = group = f"soak-{uuid.uuid4().hex[:8]}"
     anyio.run(prepare, bootstrap, topic, PARTITIONS, records)
     with tempfile.TemporaryDirectory() as folder:
@@ -205,16 +207,16 @@ def _soak_as_told(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     if arguments.nodes == 3:
         with LocalKafka(nodes=3) as kafka:
-            verdict = soak_cluster(kafka, records, cooperative=cooperative)
+            result = soak_cluster(kafka, records, cooperative=cooperative)
     elif arguments.bootstrap is not None:
-        verdict = soak(arguments.bootstrap, records, cooperative=cooperative)
+        result = soak(arguments.bootstrap, records, cooperative=cooperative)
     else:
         with LocalKafka() as kafka:
-            verdict = soak(kafka.bootstrap_servers, records, cooperative=cooperative)
-    print(f"{verdict.figures} in {time.monotonic() - started:.1f} s")
-    for violation in verdict.violations[:20]:
+            result = soak(kafka.bootstrap_servers, records, cooperative=cooperative)
+    print(f"{result.figures} in {time.monotonic() - started:.1f} s")
+    for violation in result.violations[:20]:
         print(violation)
-    return 0 if verdict.clean else 1
+    return 0 if result.clean else 1
 
 
 if __name__ == "__main__":

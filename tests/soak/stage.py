@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterable, Iterable
 from pathlib import Path
 
-# As a program this finds its neighbours; the vocabulary of histories is one level up.
+# As a program this finds its neighbours; the vocabulary of runs is one level up.
 sys.path.insert(1, str(Path(__file__).parents[1]))
 
 import anyio

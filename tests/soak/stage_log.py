@@ -1,4 +1,4 @@
-"""What a member of the pipeline writes down: the events of its history as lines of JSON, each
+"""What a member of the pipeline writes down: its events as lines of JSON, each
 written with one system call, so that what a SIGKILL leaves behind is what has happened.
 
 The records of a batch share a line, or writing would take longer than reading them from Kafka:
@@ -23,7 +23,7 @@ from kafkagroup import Batch, TopicPartition
 
 
 class StageLog(Log):
-    """The history of one member as it grows, in a file."""
+    """The events of one member as they happen, in a file."""
 
     def __init__(self, path: str, member: str) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""A member's log is read as the events of its life, and those are judged."""
+"""A member's log is read as the events of one run, and those are checked."""
 
 from history import events
 from member_log import Entry, Kind, entries, pack
+from sim.checker import examine
 from sim.events import (
     Appended,
     Assigned,
@@ -16,7 +17,6 @@ from sim.events import (
     Revoked,
     Revoking,
 )
-from sim.judge import examine
 from topic import written
 
 from kafkagroup import TopicPartition
@@ -48,7 +48,7 @@ def test_a_log_reads_as_it_was_written():
     assert list(entries(packed(LOG))) == LOG
 
 
-def test_a_log_is_the_events_of_a_life():
+def test_a_log_is_the_recordedof_a_life():
     m = {"member": "m"}
     assert told(LOG) == [
         Assigned(time=1.0, **m, partitions=(P0,), generation=-1),
@@ -89,8 +89,8 @@ def gets(start, end, *, at):
     ]
 
 
-def verdict(*logs, killed=frozenset(), records=4, at=4):
-    history = [
+def result(*logs, killed=frozenset(), records=4, at=4):
+    recorded = [
         event
         for number, log in enumerate(logs)
         for event in events(
@@ -98,7 +98,7 @@ def verdict(*logs, killed=frozenset(), records=4, at=4):
         )
     ]
     return examine(
-        [*history, Finished(time=1e9, committed={P0: at}, ends={P0: records}, starts={})],
+        [*recorded, Finished(time=1e9, committed={P0: at}, ends={P0: records}, starts={})],
         virtual=False,
     )
 
@@ -107,52 +107,52 @@ def lets_go(at):
     return [Entry(Kind.REVOKED, 0, 0, 0, at)]
 
 
-def invariants(verdict):
-    return [violation.invariant for violation in verdict.violations]
+def invariants(result):
+    return [violation.invariant for violation in result.violations]
 
 
 def test_what_a_killed_member_had_not_committed_may_come_again():
     killed = [gets(0, 3, at=0), [Entry(Kind.COMMITTED, 0, 1, 0, 4)]]
-    found = verdict(killed, [gets(1, 4, at=9), lets_go(20)], killed={0})
+    found = result(killed, [gets(1, 4, at=9), lets_go(20)], killed={0})
     assert found.clean
-    assert (found.figures.duplicated, found.figures.tenures) == (2, 2)
+    assert (found.figures.duplicated, found.figures.periods) == (2, 2)
 
 
 def test_what_was_committed_may_not():
     killed = [gets(0, 3, at=0), [Entry(Kind.COMMITTED, 0, 2, 0, 4)]]
-    assert invariants(verdict(killed, [gets(1, 4, at=9), lets_go(20)], killed={0})) == ["S7"]
+    assert invariants(result(killed, [gets(1, 4, at=9), lets_go(20)], killed={0})) == ["S7"]
 
 
 def test_whoever_lets_go_has_committed():
     first = [gets(0, 2, at=0), lets_go(5)]
-    assert verdict(first, [gets(2, 4, at=9), lets_go(20)]).clean
-    assert invariants(verdict(first, [gets(1, 4, at=9), lets_go(20)])) == ["S7"]
+    assert result(first, [gets(2, 4, at=9), lets_go(20)]).clean
+    assert invariants(result(first, [gets(1, 4, at=9), lets_go(20)])) == ["S7"]
 
 
 def test_whoever_ends_without_a_word_has_not_let_go():
-    assert invariants(verdict([gets(0, 4, at=0)], at=3)) == ["S2"]
+    assert invariants(result([gets(0, 4, at=0)], at=3)) == ["S2"]
 
 
 def test_the_group_is_left_where_the_last_member_left_it():
-    assert invariants(verdict([gets(0, 4, at=0), lets_go(5)], at=3)) == ["S5"]
+    assert invariants(result([gets(0, 4, at=0), lets_go(5)], at=3)) == ["S5"]
 
 
 def test_a_record_that_nobody_had_is_lost():
-    found = verdict([gets(0, 4, at=0), lets_go(5)], records=5)
+    found = result([gets(0, 4, at=0), lets_go(5)], records=5)
     assert (found.violations, found.figures.lost, found.clean) == ((), 1, False)
 
 
 def test_a_record_that_was_passed_over_is_lost_and_the_commit_above_it_wrong():
-    found = verdict([gets(0, 2, at=0), lets_go(3)], [gets(3, 4, at=9), lets_go(20)])
+    found = result([gets(0, 2, at=0), lets_go(3)], [gets(3, 4, at=9), lets_go(20)])
     assert invariants(found) == ["S6"]
     assert found.figures.lost == 1
 
 
 def test_the_last_record_of_a_partition_was_processed_before_the_partition_was_lost():
     lost = [Entry(Kind.LOST, 0, 0, 0, 9)]
-    assert verdict([gets(0, 4, at=0), lost]).clean
+    assert result([gets(0, 4, at=0), lost]).clean
     in_hand = [e for e in gets(0, 4, at=0) if e[:3] != (Kind.PROCESSED, 0, 3)]
-    assert invariants(verdict([in_hand, lost])) == ["S6"]
+    assert invariants(result([in_hand, lost])) == ["S6"]
 
 
 def test_what_was_written_is_known_without_looking():

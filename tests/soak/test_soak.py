@@ -13,10 +13,10 @@ pytestmark = [pytest.mark.long, pytest.mark.serial]
 
 @pytest.mark.parametrize("source", ["embedded", "kafka"])
 def test_nothing_is_lost(source, request):
-    verdict = soak(request.getfixturevalue(source), 24_000)
-    assert verdict.clean, verdict
-    assert verdict.figures.fenced == 0
-    assert verdict.figures.tenures >= 3 * PARTITIONS
+    result = soak(request.getfixturevalue(source), 24_000)
+    assert result.clean, result
+    assert result.figures.fenced == 0
+    assert result.figures.periods >= 3 * PARTITIONS
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def cluster():
 
 
 def test_nothing_is_lost_when_the_coordinator_is_killed(cluster):
-    verdict = soak_cluster(cluster, 60_000, rate=2_000, cooperative=True, twice=False)
-    assert verdict.clean, verdict
-    assert verdict.figures.tenures > PARTITIONS
+    result = soak_cluster(cluster, 60_000, rate=2_000, cooperative=True, twice=False)
+    assert result.clean, result
+    assert result.figures.periods > PARTITIONS
 
 
 @pytest.fixture(params=[1, 3])
@@ -48,6 +48,6 @@ def zookeeper(request):
 
 
 def test_nothing_is_lost_where_the_group_is_kept_in_zookeeper(zookeeper, embedded):
-    verdict = soak_zookeeper(embedded, zookeeper, 20_000, rate=500)
-    assert verdict.clean, verdict
-    assert verdict.figures.tenures > 2 * PARTITIONS
+    result = soak_zookeeper(embedded, zookeeper, 20_000, rate=500)
+    assert result.clean, result
+    assert result.figures.periods > 2 * PARTITIONS

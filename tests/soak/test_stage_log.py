@@ -1,4 +1,4 @@
-"""What a member of the pipeline writes down is what the judge reads."""
+"""What a member of the pipeline writes down is what the checker reads."""
 
 import anyio
 import pytest

@@ -92,7 +92,7 @@ class Worker:
             sequence = int.from_bytes(record.value[:8], "big")
             self._write(Kind.DELIVERED, record.partition, record.offset, sequence)
             self._hand = record
-            # A partition that is not held is for the judge to see.
+            # A partition that is not held is for the checker to see.
             if (held := self._held.get(record.partition)) is not None:
                 held.end = record.offset + 1
             count += 1

@@ -1,8 +1,7 @@
-"""The judge: one pass over a history, and what in it no correct client does.
+"""Check the events of a run: find what no correct client does, in one pass.
 
 It asserts the invariants that `invariants` lists of every run, simulated or real, from events
-alone: it asks nobody, changes nothing, and is linear in the events. What a history does not tell it
-does not judge.
+alone. It changes nothing, is linear in the events, and does not check what they do not show.
 
 - `ownership`: S1, S2, S9
 - `offsets`: S3 to S8, S12, S13
@@ -12,9 +11,9 @@ does not judge.
 - `gaps`: L1; `liveness`: L2 to L5; `pace`: L6; `polls`: L9
 """
 
-from .book import Violation
-from .examine import Verdict, examine, judge
+from .examine import CheckResult, examine, find_violations
 from .figures import Figures
 from .invariants import INVARIANTS
+from .recorder import Violation
 
-__all__ = ["INVARIANTS", "Figures", "Verdict", "Violation", "examine", "judge"]
+__all__ = ["INVARIANTS", "CheckResult", "Figures", "Violation", "examine", "find_violations"]

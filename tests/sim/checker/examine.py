@@ -21,7 +21,6 @@ from ..events import (
     Sent,
     Thawed,
 )
-from .book import BEATS, Book, Violation
 from .epochs import Epochs
 from .figures import Counting, Figures
 from .gaps import Gaps
@@ -33,6 +32,7 @@ from .ownership import Ownership
 from .pace import Pace
 from .pauses import Pauses
 from .polls import PollTimer
+from .recorder import BEATS, Recorder, Violation
 from .revocations import Revocations
 from .topics import Topics
 
@@ -54,8 +54,8 @@ _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
 
 
 @attrs.frozen
-class Verdict:
-    """What a history comes to."""
+class CheckResult:
+    """The violations and figures of one run."""
 
     violations: tuple[Violation, ...]
     """In the order in which they came to light."""
@@ -67,52 +67,52 @@ class Verdict:
         return not self.violations and not self.figures.lost
 
 
-def judge(history: Iterable[Event], *, virtual: bool = True) -> list[Violation]:
-    """What is wrong in a history; nothing, if the list is empty. As `examine`."""
-    return list(examine(history, virtual=virtual).violations)
+def find_violations(events: Iterable[Event], *, virtual: bool = True) -> list[Violation]:
+    """Return the violations among the events of one run. As `examine`."""
+    return list(examine(events, virtual=virtual).violations)
 
 
-def examine(history: Iterable[Event], *, virtual: bool = True) -> Verdict:
-    """Judge a history, which is read once. O(events), and a byte for each offset of the logs.
+def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
+    """Check the events of one run in one pass. O(events), and a byte for each offset of the logs.
 
     With `virtual` time L1 to L3 are asserted too; otherwise they are among the figures only.
     """
-    book = Book(virtual=virtual)
-    gaps, pace, liveness = Gaps(book), Pace(book), Liveness(book)
-    counting = Counting(book, gaps, pace, liveness)
+    recorder = Recorder(virtual=virtual)
+    gaps, pace, liveness = Gaps(recorder), Pace(recorder), Liveness(recorder)
+    counting = Counting(recorder, gaps, pace, liveness)
     families = (
-        _Course(book),
+        _Course(recorder),
         gaps,  # before the event changes what is held and how far it was delivered
-        Revocations(book),  # before the event ends what is held
-        Ownership(book),
-        Pauses(book),
-        Offsets(book),
-        Topics(book),
-        Leading(book),
-        PollTimer(book),
-        Membership(book),
-        Epochs(book),
+        Revocations(recorder),  # before the event ends what is held
+        Ownership(recorder),
+        Pauses(recorder),
+        Offsets(recorder),
+        Topics(recorder),
+        Leading(recorder),
+        PollTimer(recorder),
+        Membership(recorder),
+        Epochs(recorder),
         pace,
         liveness,
         counting,
-        _After(book),
+        _After(recorder),
     )
     handlers: dict[type[Event], list[Callable[..., None]]] = {}
     for family in families:
         for kind, handler in family.handlers.items():
             handlers.setdefault(kind, []).append(handler)
-    for number, event in enumerate(history):
+    for number, event in enumerate(events):
         for handler in handlers.get(type(event), ()):
             handler(number, event)
-    asserted = [v for v in book.violations if virtual or v.invariant not in _TIMED]
-    return Verdict(tuple(asserted), counting.figures())
+    asserted = [v for v in recorder.violations if virtual or v.invariant not in _TIMED]
+    return CheckResult(tuple(asserted), counting.figures())
 
 
 class _Course:
     """What befalls processes, and which requests are on their way. First of all."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self.handlers = {
             Opening: self._opening,
             Closing: self._closing,
@@ -126,69 +126,69 @@ class _Course:
         }
 
     def _opening(self, number: int, event: Opening) -> None:
-        life = self._book.life(event.member)
-        life.told, life.opened = event, True
+        run = self._recorder.run_of(event.member)
+        run.opening, run.opened = event, True
 
     def _closing(self, number: int, event: Closing) -> None:
-        life = self._book.life(event.member)
-        if life.closing is None:
-            life.closing = (number, event.time)
+        run = self._recorder.run_of(event.member)
+        if run.closing is None:
+            run.closing = (number, event.time)
 
     def _frozen(self, number: int, event: Frozen) -> None:
-        self._book.life(event.member).frozen = True
+        self._recorder.run_of(event.member).frozen = True
 
     def _thawed(self, number: int, event: Thawed) -> None:
-        life = self._book.life(event.member)
-        life.frozen, life.thawed_at = False, event.time
+        run = self._recorder.run_of(event.member)
+        run.frozen, run.thawed_at = False, event.time
 
     def _misassigning(self, number: int, event: Misassigning) -> None:
         # What it has computed by then the coordinator may still get.
         until = math.inf if event.active else event.time + _LATE_ASSIGNMENT
-        self._book.life(event.member).misassigned_until = until
+        self._recorder.run_of(event.member).misassigned_until = until
 
     def _formed(self, number: int, event: Formed) -> None:
-        self._book.misassigned = frozenset(
+        self._recorder.misassigned = frozenset(
             member
             for member, assigned in event.assignment.items()
             if any(tp.topic not in event.subscriptions.get(member, ()) for tp in assigned)
         )
 
     def _healed(self, number: int, event: Healed) -> None:
-        self._book.healed = event.time
+        self._recorder.healed = event.time
 
     def _sent(self, number: int, event: Sent) -> None:
-        life = self._book.life(event.member)
-        life.wired = True
-        life.assigned_to = life.assigned_to or event.api == BEATS
-        life.in_flight[event.connection, event.correlation] = (number, event)
+        run = self._recorder.run_of(event.member)
+        run.wired = True
+        run.assigned_to = run.assigned_to or event.api == BEATS
+        run.in_flight[event.connection, event.correlation] = (number, event)
         if event.api not in _GREETING:
             # All that has waited leaves at once.
-            since = life.used.setdefault(event.connection, event.time)
-            life.has_connected = event.time == since
+            since = run.used.setdefault(event.connection, event.time)
+            run.has_connected = event.time == since
 
     def _answered(self, number: int, event: Answered) -> None:
         if event.api != "Fetch" and event.error not in _QUIETLY:
-            self._book.life(event.member).troubled = number
+            self._recorder.run_of(event.member).troubled = number
         if event.api == "FindCoordinator":
-            self._book.life(event.member).found_by = number
+            self._recorder.run_of(event.member).found_by = number
         elif event.api in _MEMBERSHIP and event.error in _QUIETLY:
-            life = self._book.life(event.member)
-            if (request := self._book.request(event)) is not None:
-                life.sure_until = request[1].time + life.told.session_timeout
+            run = self._recorder.run_of(event.member)
+            if (request := self._recorder.request(event)) is not None:
+                run.sure_until = request[1].time + run.opening.session_timeout
 
 
 class _After:
     """What is over once every rule has seen the event."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self.handlers = {Answered: self._answered, Killed: self._over, Ended: self._over}
 
     def _answered(self, number: int, event: Answered) -> None:
-        in_flight = self._book.life(event.member).in_flight
+        in_flight = self._recorder.run_of(event.member).in_flight
         in_flight.pop((event.connection, event.correlation), None)
 
     def _over(self, number: int, event: Killed | Ended) -> None:
-        life = self._book.life(event.member)
-        life.over = True
-        life.in_flight.clear()
+        run = self._recorder.run_of(event.member)
+        run.over = True
+        run.in_flight.clear()

@@ -8,7 +8,7 @@ from collections import deque
 import attrs
 
 from ..events import Answered, Sent
-from .book import BEATS, Book, Handlers, Life, leaves
+from .recorder import BEATS, Handlers, MemberRun, Recorder, leaves
 
 _RATE = 20
 """Requests in a second."""
@@ -67,84 +67,84 @@ class _Steps:
 class Pace:
     """The rules of back-off."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self._steps: dict[Life, _Steps] = {}
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._steps: dict[MemberRun, _Steps] = {}
         self._pauses: dict[float, int] = {}
         """Length of a pause before a retry, to the nanosecond -> how many there were, of all."""
         self.requests_per_second = 0
         self.handlers: Handlers = {Sent: self._sent, Answered: self._answered}
 
-    def _of(self, name: str) -> tuple[Life, _Steps]:
-        life = self._book.life(name)
-        steps = self._steps.get(life)
+    def _of(self, name: str) -> tuple[MemberRun, _Steps]:
+        run = self._recorder.run_of(name)
+        steps = self._steps.get(run)
         if steps is None:
-            steps = self._steps[life] = _Steps()
-        return life, steps
+            steps = self._steps[run] = _Steps()
+        return run, steps
 
     def _sent(self, number: int, event: Sent) -> None:
-        life, steps = self._of(event.member)
+        run, steps = self._of(event.member)
         if steps.silent:
-            self._check_silent(number, event, life, steps)
+            self._check_silent(number, event, run, steps)
         if event.api not in _DRIVEN:
             times = steps.sent.setdefault(event.api, deque())
-            self._count(number, event, life, times, "")
+            self._count(number, event, run, times, "")
             self.requests_per_second = max(self.requests_per_second, len(times))
         if event.api == "JoinGroup":
-            self._check_rejoin(number, event, life, steps)
+            self._check_rejoin(number, event, run, steps)
         refused_at = steps.refused_at.pop(event.api, None)
         if refused_at is not None and not leaves(event):
             pause = event.time - refused_at
-            self._paused(number, event, life, pause)
-            if event.api in _ALONE and pause < _SHORT and life.thawed_at < refused_at:
-                self._hasten(number, event, life, steps)
+            self._paused(number, event, run, pause)
+            if event.api in _ALONE and pause < _SHORT and run.thawed_at < refused_at:
+                self._hasten(number, event, run, steps)
 
-    def _check_rejoin(self, number: int, event: Sent, life: Life, steps: _Steps) -> None:
+    def _check_rejoin(self, number: int, event: Sent, run: MemberRun, steps: _Steps) -> None:
         """Whatever a join or its sync was refused with, the next join comes after a pause."""
         at, steps.turned_away_at = steps.turned_away_at, None
         counted = "JoinGroup" in steps.refused_at
-        if at is not None and not counted and life.thawed_at < at and event.time - at < _SHORT:
-            self._hasten(number, event, life, steps)
+        if at is not None and not counted and run.thawed_at < at and event.time - at < _SHORT:
+            self._hasten(number, event, run, steps)
 
-    def _hasten(self, number: int, event: Sent, life: Life, steps: _Steps) -> None:
+    def _hasten(self, number: int, event: Sent, run: MemberRun, steps: _Steps) -> None:
         steps.hasty += 1
         if steps.hasty == _HASTY:
-            text = f"{life.name} has sent at once {_HASTY} times what was just refused"
-            self._book.report("L6", event, text, number)
+            text = f"{run.name} has sent at once {_HASTY} times what was just refused"
+            self._recorder.report("L6", event, text, number)
 
-    def _check_silent(self, number: int, event: Sent, life: Life, steps: _Steps) -> None:
+    def _check_silent(self, number: int, event: Sent, run: MemberRun, steps: _Steps) -> None:
         at, until, by = steps.silent.get(event.node or -event.connection, (0.0, 0.0, -1))
         # What was sent already is on its way; and a new connection has to say hello.
-        asked = event.time > max(at, life.thawed_at) + self._book.race
+        asked = event.time > max(at, run.thawed_at) + self._recorder.race
         if asked and event.time < until - _EARLY and event.api != "ApiVersions":
             left = until - event.time
-            text = f"{life.name} sends {event.api}, to a broker that wants silence for {left:.2f} s"
-            self._book.report("L6", event, text, by, number)
+            text = f"{run.name} sends {event.api}, to a broker that wants silence for {left:.2f} s"
+            self._recorder.report("L6", event, text, by, number)
 
     def _answered(self, number: int, event: Answered) -> None:
-        life, steps = self._of(event.member)
+        run, steps = self._of(event.member)
         if event.throttle > 0:
             broker, until = event.node or -event.connection, event.time + event.throttle
             if until > steps.silent.get(broker, (0.0, 0.0, -1))[1]:
                 steps.silent[broker] = (event.time, until, number)
-                life.muted[broker] = until
+                run.muted[broker] = until
         if event.error == "NONE":
             steps.refused.pop(event.api, None)
             return
         refused = event.api == "JoinGroup" or event.error != "REBALANCE_IN_PROGRESS"
-        if event.api in _REJOINED and event.error not in _AT_ONCE and refused and not life.held:
+        if event.api in _REJOINED and event.error not in _AT_ONCE and refused and not run.held:
             # A sync that another rebalance overtook is repeated at once: the group waits for it.
             steps.turned_away_at = event.time
         if event.error in _RETRIED and event.api in _PAUSED:
             steps.refused_at[event.api] = event.time
         times = steps.refused.setdefault(event.api, deque())
-        self._count(number, event, life, times, f", refused with {event.error}")
+        self._count(number, event, run, times, f", refused with {event.error}")
 
     def _count(
         self,
         number: int,
         event: Sent | Answered,
-        life: Life,
+        run: MemberRun,
         times: deque[tuple[float, int]],
         how: str,
     ) -> None:
@@ -152,16 +152,16 @@ class Pace:
         while times[0][0] <= event.time - 1.0:
             times.popleft()
         # What piled up while the process stood still comes at once.
-        if len(times) > _RATE and life.thawed_at < times[0][0]:
-            text = f"{life.name} sends {event.api} {len(times)} times in a second{how}"
-            self._book.report("L6", event, text, times[0][1], number)
+        if len(times) > _RATE and run.thawed_at < times[0][0]:
+            text = f"{run.name} sends {event.api} {len(times)} times in a second{how}"
+            self._recorder.report("L6", event, text, times[0][1], number)
             times.clear()
 
-    def _paused(self, number: int, event: Sent, life: Life, pause: float) -> None:
-        if not self._book.virtual or pause < _SHORT or life.thawed_at > event.time - pause:
+    def _paused(self, number: int, event: Sent, run: MemberRun, pause: float) -> None:
+        if not self._recorder.virtual or pause < _SHORT or run.thawed_at > event.time - pause:
             return
         length = round(pause, 9)
         self._pauses[length] = self._pauses.get(length, 0) + 1
         if self._pauses[length] == _ALIKE:
             text = f"{_ALIKE} retries came after a pause of exactly {length} s"
-            self._book.report("L6", event, text, number)
+            self._recorder.report("L6", event, text, number)

@@ -38,8 +38,8 @@ from ..events import (
     Revoking,
     Sent,
 )
-from .book import BEATS, Book, Handlers, Life, joins
 from .epochs import GONE
+from .recorder import BEATS, Handlers, MemberRun, Recorder, joins
 
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
 """Requests whose errors say something of the membership."""
@@ -111,9 +111,9 @@ class Standing:
 class Membership:
     """The rules of membership."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self._standings: dict[Life, Standing] = {}
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._standings: dict[MemberRun, Standing] = {}
         self._partitions: dict[str, int] = {}
         """Topic -> how many partitions it had at first."""
         self._misled_at = -math.inf
@@ -142,22 +142,22 @@ class Membership:
             Formed: self._formed,
         }
 
-    def _standing(self, name: str) -> tuple[Life, Standing]:
-        life = self._book.life(name)
-        standing = self._standings.get(life)
+    def _standing(self, name: str) -> tuple[MemberRun, Standing]:
+        run = self._recorder.run_of(name)
+        standing = self._standings.get(run)
         if standing is None:
-            standing = self._standings[life] = Standing()
-        return life, standing
+            standing = self._standings[run] = Standing()
+        return run, standing
 
     # ------------------------------------------------------------ what a member sends
 
     def _sent(self, number: int, event: Sent) -> None:
         if event.api not in _MEMBERSHIP and event.api != "LeaveGroup":
             return
-        life, standing = self._standing(event.member)
+        run, standing = self._standing(event.member)
         standing.expired = standing.expired and not joins(event)
         if standing.fenced is not None and event.api in _MEMBERSHIP:
-            self._goes_on(number, event, life, standing, f"sends {event.api}")
+            self._goes_on(number, event, run, standing, f"sends {event.api}")
         if event.api in ("JoinGroup", "SyncGroup"):
             standing.joined_over = event.connection
         match event.api:
@@ -176,7 +176,7 @@ class Membership:
                 standing.kept,
             ):
                 pass  # whether it still has its place, while it waits for the answer to its join
-            case "Heartbeat" if 0 <= event.generation <= standing.before and life.has_waited(
+            case "Heartbeat" if 0 <= event.generation <= standing.before and run.has_waited(
                 event.time
             ):
                 pass  # that answer has come while this waited for a connection, or to be heard
@@ -184,21 +184,21 @@ class Membership:
                 self._check_generation(number, event, standing)
             case "LeaveGroup":
                 standing.id_gone = True
-        self._book.speakers[event.member_id] = life
+        self._recorder.speakers[event.member_id] = run
 
     def _check_id(self, number: int, event: Sent, standing: Standing) -> None:
         used, name = standing.member_id, event.member
         if event.member_id == used:
-            if used and event.time > standing.unknown_at + self._book.race:
+            if used and event.time > standing.unknown_at + self._recorder.race:
                 text = f"{name} insists on {used}, which the coordinator does not know"
-                self._book.report("S11", event, text, standing.used_by, number)
+                self._recorder.report("S11", event, text, standing.used_by, number)
         elif not event.member_id:
             if not standing.id_gone:
                 text = f"{name} joins without its member id {used}"
-                self._book.report("S11", event, text, standing.used_by, number)
+                self._recorder.report("S11", event, text, standing.used_by, number)
         elif event.member_id not in standing.offered:
             text = f"{name} joins as {event.member_id}, an id that it was never given"
-            self._book.report("S11", event, text, standing.used_by, number)
+            self._recorder.report("S11", event, text, standing.used_by, number)
         if event.member_id != used:
             standing.member_id, standing.used_by = event.member_id, number
             standing.id_gone, standing.unknown_at = False, math.inf
@@ -207,7 +207,7 @@ class Membership:
         if event.generation != standing.generation:
             now = standing.generation if standing.generation >= 0 else "none"
             text = f"{event.member} sends {event.api} of generation {event.generation}, in {now}"
-            self._book.report("S10", event, text, standing.join, number)
+            self._recorder.report("S10", event, text, standing.join, number)
 
     # ------------------------------------------------------------ what a member is told
 
@@ -218,11 +218,11 @@ class Membership:
                 self._misled_at = event.time
         if event.api not in _MEMBERSHIP and event.error in _PASSING:
             return
-        request = self._book.request(event)
+        request = self._recorder.request(event)
         if request is None:
             return
         by, sent = request
-        life, standing = self._standing(event.member)
+        run, standing = self._standing(event.member)
         if event.api not in _MEMBERSHIP:
             # An error that no retry mends, of finding the coordinator or of offsets.
             standing.excused = number
@@ -234,28 +234,28 @@ class Membership:
         if is_fenced and standing.fenced is None:
             standing.fenced, standing.fenced_at = number, event.time
         if event.api == BEATS:
-            self._beaten(number, event, life, standing, sent)
+            self._beaten(number, event, run, standing, sent)
         elif event.error == "NONE":
             if event.api == "JoinGroup" and by == standing.join:
-                if life.told.instance is not None and event.generation > standing.before + 1:
+                if run.opening.instance is not None and event.generation > standing.before + 1:
                     standing.excused = number  # KIP-345: it may have missed a generation
                 standing.generation = event.generation
                 standing.member_id, standing.used_by = event.member_id, number
                 # Who was away for too long since it asked is somebody new by now.
                 standing.id_gone, standing.unknown_at = standing.expired, math.inf
-                life.refused = None
+                run.refused = None
             elif event.api == "SyncGroup" and by == standing.sync:
                 standing.assigned, standing.assigned_by = event.assigned, number
         elif event.error not in _PASSING and not self._is_stale(by, sent, standing):
             standing.excused = number
-            life.refused = (number, event.time, sent.member_id, standing.generation)
+            run.refused = (number, event.time, sent.member_id, standing.generation)
             if event.error in ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"):
                 standing.id_gone = True
                 # One past a join says nothing that the join will not be told; and what leaves as a
                 # process wakes up may have been given up in that moment.
                 past = sent.api == "Heartbeat" and event.connection != standing.joined_over
-                if not past and sent.time > life.thawed_at:
-                    standing.unknown_at = max(event.time, life.thawed_at)
+                if not past and sent.time > run.thawed_at:
+                    standing.unknown_at = max(event.time, run.thawed_at)
         elif is_fenced:
             standing.excused = number  # past a join too, which would be told the same
         elif event.error == "UNKNOWN_MEMBER_ID" and sent.member_id == standing.member_id:
@@ -263,15 +263,15 @@ class Membership:
             standing.excused, standing.id_gone = number, True
 
     def _beaten(
-        self, number: int, event: Answered, life: Life, standing: Standing, sent: Sent
+        self, number: int, event: Answered, run: MemberRun, standing: Standing, sent: Sent
     ) -> None:
         if event.error == "NONE":
             if sent.generation == 0:
-                life.refused = None
+                run.refused = None
         elif event.error not in _PASSING:
             standing.excused = number
             if event.error in GONE and sent.generation > 0:
-                life.refused = (number, event.time, sent.member_id, sent.generation)
+                run.refused = (number, event.time, sent.member_id, sent.generation)
 
     def _is_stale(self, by: int, sent: Sent, standing: Standing) -> bool:
         if sent.api == "JoinGroup":
@@ -283,37 +283,37 @@ class Membership:
     # ------------------------------------------------------------ what comes of it
 
     def _assigned(self, number: int, event: Assigned) -> None:
-        life, standing = self._standing(event.member)
+        run, standing = self._standing(event.member)
         standing.polled = standing.polled or event.time
-        if not life.wired or life.assigned_to:
+        if not run.wired or run.assigned_to:
             return
-        name = life.name
+        name = run.name
         if event.generation != standing.generation:
             now = standing.generation if standing.generation >= 0 else "no answer"
             text = f"{name} takes up generation {event.generation}; its last join has {now}"
-            self._book.report("S10", event, text, standing.join, number)
+            self._recorder.report("S10", event, text, standing.join, number)
         elif standing.assigned is None:
             text = f"{name} takes up generation {event.generation} without its assignment"
-            self._book.report("S10", event, text, standing.join, number)
-        elif foreign := set(life.held) ^ set(standing.assigned):
+            self._recorder.report("S10", event, text, standing.join, number)
+        elif foreign := set(run.held) ^ set(standing.assigned):
             listed = ", ".join(map(str, sorted(foreign)))
             text = f"{name} has other partitions than it was assigned: {listed}"
-            self._book.report("S10", event, text, standing.assigned_by, number)
+            self._recorder.report("S10", event, text, standing.assigned_by, number)
 
     def _lost(self, number: int, event: Lost) -> None:
-        life, standing = self._standing(event.member)
-        self._note_away(event, life, standing)
-        closing = life.closing is not None
-        caused = standing.excused > life.joined_by or closing or standing.expired
-        caused |= event.time < life.misassigned_until  # the client refused what it has computed
-        if life.wired and event.partitions and not caused:
-            text = f"{life.name} loses its partitions, and nothing has ended its generation"
-            self._book.report("S10", event, text, life.joined_by, number)
+        run, standing = self._standing(event.member)
+        self._note_away(event, run, standing)
+        closing = run.closing is not None
+        caused = standing.excused > run.joined_by or closing or standing.expired
+        caused |= event.time < run.misassigned_until  # the client refused what it has computed
+        if run.wired and event.partitions and not caused:
+            text = f"{run.name} loses its partitions, and nothing has ended its generation"
+            self._recorder.report("S10", event, text, run.joined_by, number)
 
     def _revoking(self, number: int, event: Revoking | Revoked) -> None:
         self._note_away(event, *self._standing(event.member))
 
-    def _note_away(self, event: Event, life: Life, standing: Standing) -> None:
+    def _note_away(self, event: Event, run: MemberRun, standing: Standing) -> None:
         """Whether the application has been away for too long. It has left, then, if its coordinator
         could be told, and if not will be somebody new."""
         if standing.waiting:
@@ -321,7 +321,7 @@ class Membership:
         # Of one instant: it may have come back just too late.
         at_once = standing.polled == event.time
         since = standing.polled_before if at_once else standing.polled
-        away = event.time - since > life.told.max_poll_interval - 1e-6
+        away = event.time - since > run.opening.max_poll_interval - 1e-6
         standing.id_gone = standing.id_gone or away
         standing.expired = standing.expired or away
 
@@ -330,9 +330,9 @@ class Membership:
         standing.excused = number
 
     def _processed(self, number: int, event: Processed) -> None:
-        life, standing = self._standing(event.member)
-        if life.held:
-            self._note_away(event, life, standing)
+        run, standing = self._standing(event.member)
+        if run.held:
+            self._note_away(event, run, standing)
         if event.time > standing.polled:
             standing.polled_before, standing.polled = standing.polled, event.time
 
@@ -347,9 +347,9 @@ class Membership:
             standing.polled, standing.committing = event.time, None
 
     def _polling(self, number: int, event: Polling) -> None:
-        life, standing = self._standing(event.member)
-        if life.held:
-            self._note_away(event, life, standing)
+        run, standing = self._standing(event.member)
+        if run.held:
+            self._note_away(event, run, standing)
         standing.polled, standing.waiting = event.time, True
 
     def _left_client(self, number: int, event: Absent | Cancelling) -> None:
@@ -368,18 +368,18 @@ class Membership:
             standing.polled = standing.given
 
     def _delivered(self, number: int, event: Delivered) -> None:
-        life, standing = self._standing(event.member)
+        run, standing = self._standing(event.member)
         standing.polled = standing.given = event.time
         standing.waiting = False
         if standing.fenced is not None:
-            self._goes_on(number, event, life, standing, f"delivers {event.partition}")
+            self._goes_on(number, event, run, standing, f"delivers {event.partition}")
 
     def _goes_on(
-        self, number: int, event: Sent | Delivered, life: Life, standing: Standing, what: str
+        self, number: int, event: Sent | Delivered, run: MemberRun, standing: Standing, what: str
     ) -> None:
-        if event.time > max(standing.fenced_at, life.thawed_at) + self._book.race:
-            text = f"{life.name} {what} though another has its instance id"
-            self._book.report("S1", event, text, standing.fenced or 0, number)
+        if event.time > max(standing.fenced_at, run.thawed_at) + self._recorder.race:
+            text = f"{run.name} {what} though another has its instance id"
+            self._recorder.report("S1", event, text, standing.fenced or 0, number)
 
     # ------------------------------------------------------------ assignments
 
@@ -390,7 +390,7 @@ class Membership:
             self._partitions[tp.topic] = count
 
     def _formed(self, number: int, event: Formed) -> None:
-        leader = self._book.speakers.get(event.leader)
+        leader = self._recorder.speakers.get(event.leader)
         misassigned = leader is not None and event.time < leader.misassigned_until
         if misassigned or not event.partitions:
             return
@@ -411,7 +411,7 @@ class Membership:
                 return
         for wrong in found:
             text = f"generation {event.generation} by {event.protocol}: {wrong}"
-            self._book.report("S14", event, text, number)
+            self._recorder.report("S14", event, text, number)
 
     def _known_partitions(self, event: Formed) -> Iterator[dict[str, int]]:
         """Topic -> how many partitions the leader may have known of, all that there are last. Those

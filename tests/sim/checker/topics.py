@@ -2,7 +2,7 @@
 
 A record, a position or a commit is of one log. Once the topic is deleted what was read of it may
 still be delivered and processed, but a commit stored for the topic of that name lies within what
-was processed of the new log. Where a member continues is judged with the other positions.
+was processed of the new log. Where a member continues is checked with the other positions.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from kafkagroup import TopicPartition
 
 from ..events import Deleted, Delivered, Processed, Stored
-from .book import Book, Handlers
+from .recorder import Handlers, Recorder
 
 
 class Topics:
     """The rule of recreated topics."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self._deleted: dict[str, int] = {}
         """Name -> the event that deleted a topic of this name last."""
         self._read: dict[tuple[str, TopicPartition], set[int]] = {}
@@ -40,7 +40,7 @@ class Topics:
         tp = event.partition
         if tp.topic not in self._deleted:
             return
-        sequences = self._book.log(tp).sequences
+        sequences = self._recorder.log(tp).sequences
         if event.offset < len(sequences) and sequences[event.offset] == event.sequence:
             self._read.setdefault((event.member, tp), set()).add(event.offset)
 
@@ -54,6 +54,6 @@ class Topics:
         if (deleted := self._deleted.get(tp.topic)) is None:
             return
         reached = self._reached.get(tp, 0)
-        if event.offset > self._book.log(tp).next_visible(reached):
+        if event.offset > self._recorder.log(tp).next_visible(reached):
             text = f"{tp}@{event.offset} is committed to a recreated topic, processed to {reached}"
-            self._book.report("S19", event, text, deleted, number)
+            self._recorder.report("S19", event, text, deleted, number)

@@ -23,7 +23,7 @@ from ..events import (
     Revoked,
     Sent,
 )
-from .book import Book, Handlers, Life, joins, leaves
+from .recorder import Handlers, MemberRun, Recorder, joins, leaves
 
 
 @attrs.define(eq=False)
@@ -44,9 +44,9 @@ class _Polls:
 class PollTimer:
     """The rule of the poll timer."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self._members: dict[Life, _Polls] = {}
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._members: dict[MemberRun, _Polls] = {}
         self.handlers: Handlers = {
             Polling: self._polling,
             Absent: self._busy,
@@ -60,13 +60,13 @@ class PollTimer:
             Sent: self._sent,
         }
 
-    def _of(self, event: OfMember) -> tuple[Life, _Polls]:
-        life = self._book.life(event.member)
-        return life, self._members.setdefault(life, _Polls())
+    def _of(self, event: OfMember) -> tuple[MemberRun, _Polls]:
+        run = self._recorder.run_of(event.member)
+        return run, self._members.setdefault(run, _Polls())
 
     def _polling(self, number: int, event: Polling) -> None:
-        life, polls = self._of(event)
-        is_late = event.time - polls.left_at > life.told.max_poll_interval - 1e-6
+        run, polls = self._of(event)
+        is_late = event.time - polls.left_at > run.opening.max_poll_interval - 1e-6
         polls.polling = None if is_late else number
 
     def _busy(self, number: int, event: Event) -> None:
@@ -85,17 +85,17 @@ class PollTimer:
         polls.gave_up_some = polls.gave_up_some or bool(event.partitions)
 
     def _sent(self, number: int, event: Sent) -> None:
-        life, polls = self._of(event)
+        run, polls = self._of(event)
         if joins(event):
             polls.joined_by, polls.gave_up_some = number, False
-        if not leaves(event) or life.closing is not None or life.told.shards:
+        if not leaves(event) or run.closing is not None or run.opening.shards:
             return
-        failed = max(life.troubled, polls.failed_by) > polls.joined_by
-        if failed or event.time < life.misassigned_until:
+        failed = max(run.troubled, polls.failed_by) > polls.joined_by
+        if failed or event.time < run.misassigned_until:
             return  # the member failed, and its application hears of that next
-        if polls.polling is not None and life.thawed_at < event.time:
-            text = f"{life.name} leaves the group while its application polls"
-            self._book.report("L9", event, text, polls.polling, number)
-        elif not (life.held or polls.gave_up_some):
-            text = f"{life.name} leaves the group, and owned nothing to be polled for"
-            self._book.report("L9", event, text, polls.joined_by, number)
+        if polls.polling is not None and run.thawed_at < event.time:
+            text = f"{run.name} leaves the group while its application polls"
+            self._recorder.report("L9", event, text, polls.polling, number)
+        elif not (run.held or polls.gave_up_some):
+            text = f"{run.name} leaves the group, and owned nothing to be polled for"
+            self._recorder.report("L9", event, text, polls.joined_by, number)

@@ -1,19 +1,19 @@
-"""What a run comes to in numbers, whether it is judged or not."""
+"""What a run comes to in numbers, whether it is checked or not."""
 
 from __future__ import annotations
 
 import attrs
 
 from ..events import Assigned, Delivered, Finished, Lost, Offsets
-from .book import DELIVERED, HIDDEN, PASSED, Book, Handlers
 from .gaps import Gaps
 from .liveness import Liveness
 from .pace import Pace
+from .recorder import DELIVERED, HIDDEN, PASSED, Handlers, Recorder
 
 
 @attrs.frozen(kw_only=True)
 class Figures:
-    """The numbers of one history."""
+    """The numbers of one run."""
 
     records: int = 0
     """Records that a reader may see, in all logs."""
@@ -23,9 +23,9 @@ class Figures:
     """And how many to nobody, though no application has passed them over."""
     duplicated: int = 0
     """Deliveries beyond the first of a record."""
-    tenures: int = 0
+    periods: int = 0
     fenced: int = 0
-    """Tenures that ended with the member's place in the group, not with a commit."""
+    """Periods that ended with the member's place in the group, not with a commit."""
     delivery_gap: float = 0.0
     """L1: how long records waited in a cooperative rebalance, at the 99th percentile, in seconds;
     the next ones too."""
@@ -40,12 +40,12 @@ class Figures:
 class Counting:
     """Counts."""
 
-    def __init__(self, book: Book, gaps: Gaps, pace: Pace, liveness: Liveness) -> None:
-        self._book = book
+    def __init__(self, recorder: Recorder, gaps: Gaps, pace: Pace, liveness: Liveness) -> None:
+        self._recorder = recorder
         self._gaps = gaps
         self._pace = pace
         self._liveness = liveness
-        self._deliveries = self._tenures = self._fenced = 0
+        self._deliveries = self._periods = self._fenced = 0
         self._starts: Offsets = {}
         self._ends: Offsets = {}
         self.handlers: Handlers = {
@@ -56,7 +56,7 @@ class Counting:
         }
 
     def _assigned(self, number: int, event: Assigned) -> None:
-        self._tenures += len(event.partitions)
+        self._periods += len(event.partitions)
 
     def _lost(self, number: int, event: Lost) -> None:
         self._fenced += len(event.partitions)
@@ -71,7 +71,7 @@ class Counting:
         """The numbers so far."""
         records = delivered = unwanted = 0
         for tp, end in self._ends.items():
-            start, log = self._starts.get(tp, 0), self._book.log(tp)
+            start, log = self._starts.get(tp, 0), self._recorder.log(tp)
             flags = log.flags[start:end]
             missing = 0 if log.known else end - start - len(flags)
             records += sum(not flag & HIDDEN for flag in flags) + missing
@@ -79,14 +79,14 @@ class Counting:
             unwanted += sum(flag & (DELIVERED | HIDDEN | PASSED) == PASSED for flag in flags)
         distinct = sum(
             log.gone_deliveries + sum(flag & DELIVERED > 0 for flag in log.flags)
-            for log in self._book.logs.values()
+            for log in self._recorder.logs.values()
         )
         return Figures(
             records=records,
             delivered=delivered,
             lost=records - delivered - unwanted,
             duplicated=self._deliveries - distinct,
-            tenures=self._tenures,
+            periods=self._periods,
             fenced=self._fenced,
             delivery_gap=self._gaps.p99,
             takeover=self._liveness.takeover,

@@ -1,12 +1,13 @@
-"""The judge sees what members do wrong whose coordinator assigns (KIP-848), and nothing else.
+"""The checker sees what members do wrong whose coordinator assigns (KIP-848), and nothing else.
 
-Stories as in `test_judge`, and in its words.
+Stories as in `test_checker`, and in its words.
 """
 
 import attrs
 import pytest
 
 from kafkagroup import TopicPartition
+from sim.checker import find_violations
 from sim.events import (
     Closing,
     Ended,
@@ -21,8 +22,7 @@ from sim.events import (
     Stored,
     Thawed,
 )
-from sim.judge import judge
-from sim.test_judge import (
+from sim.test_checker import (
     T0,
     T1,
     assigned,
@@ -76,7 +76,7 @@ HAS_BOTH = [is_well(), owns(2, T0, T1)]
 
 def test_a_life_without_fault_is_clean():
     """What one lets go of another gets, with the commit; both close."""
-    life = [
+    story = [
         written(0, 1, 2),
         HAS_BOTH,
         looks_up()({T0: -1, T1: -1}),
@@ -95,7 +95,7 @@ def test_a_life_without_fault_is_clean():
         [of(Closing, "b"), revokes(T0, member="b"), beats(-1, member="b"), of(Ended, "b")],
         finished(3, 3),
     ]
-    assert broken(life) == []
+    assert broken(story) == []
 
 
 def test_s1_two_owners_in_one_epoch():
@@ -231,8 +231,8 @@ def test_s10_a_heartbeat_that_waited_may_leave_when_the_place_is_lost():
     assert "S10" not in broken(loses, muted, other, 0.96, lost, late, beats(-1))
     *before, thawed, gone, beat, answer = told(loses, 6.0, of(Thawed), lost, late)
     at_once = [attrs.evolve(event, time=thawed.time) for event in (gone, beat)]
-    assert "S10" not in [v.invariant for v in judge([*before, thawed, *at_once, answer])]
-    assert "S10" in [v.invariant for v in judge([*before, thawed, gone, beat, answer])]
+    assert "S10" not in [v.invariant for v in find_violations([*before, thawed, *at_once, answer])]
+    assert "S10" in [v.invariant for v in find_violations([*before, thawed, gone, beat, answer])]
 
 
 def test_s10_who_is_in_does_not_join_again():
@@ -270,7 +270,7 @@ def test_s10_nor_where_both_waited_for_silence():
         late = beats(2, answer=False)
         *before, one, other, answer, after, _ = told(HAS_BOTH, full[0], late, full[1], beats(2))
         other = attrs.evolve(other, time=one.time + apart)
-        return [v.invariant for v in judge([*before, one, other, answer, after])]
+        return [v.invariant for v in find_violations([*before, one, other, answer, after])]
 
     assert wrong("NONE", 0.0) == []
     assert wrong("NONE", 0.005) == ["S10", "S10"]

@@ -7,7 +7,7 @@ from collections import deque
 from kafkagroup import TopicPartition
 
 from ..events import Formed, Sent
-from .book import Book, Handlers, Life
+from .recorder import Handlers, MemberRun, Recorder
 
 _COOPERATIVE = frozenset(("cooperative-sticky",))
 """Protocols in which members keep what they own while they rejoin."""
@@ -22,9 +22,9 @@ _MOST = 20
 class Leading:
     """The rules of assignments in a row."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self._joins: dict[Life, deque[tuple[float, int]]] = {}
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._joins: dict[MemberRun, deque[tuple[float, int]]] = {}
         """Member -> when it has joined because of that lately, and by which events."""
         self.handlers: Handlers = {Formed: self._formed, Sent: self._sent}
 
@@ -49,18 +49,18 @@ class Leading:
             for tp in share:
                 if others := [owner for owner in owners.get(tp, ()) if owner != member]:
                     text = f"generation {event.generation} gives {member} {tp} of {others[0]}"
-                    self._book.report("S20", event, text, number)
+                    self._recorder.report("S20", event, text, number)
 
     def _sent(self, number: int, event: Sent) -> None:
         """L7."""
-        if event.api != "JoinGroup" or event.member_id not in self._book.misassigned:
+        if event.api != "JoinGroup" or event.member_id not in self._recorder.misassigned:
             return
-        life = self._book.life(event.member)
-        times = self._joins.setdefault(life, deque())
+        run = self._recorder.run_of(event.member)
+        times = self._joins.setdefault(run, deque())
         times.append((event.time, number))
         while times[0][0] <= event.time - _WINDOW:
             times.popleft()
         if len(times) > _MOST:
-            text = f"{life.name} joins {len(times)} times in {_WINDOW:g} s for a bad assignment"
-            self._book.report("L7", event, text, times[0][1], number)
+            text = f"{run.name} joins {len(times)} times in {_WINDOW:g} s for a bad assignment"
+            self._recorder.report("L7", event, text, times[0][1], number)
             times.clear()

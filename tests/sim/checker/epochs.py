@@ -13,7 +13,7 @@ import attrs
 from kafkagroup import TopicPartition
 
 from ..events import Answered, Assigned, Closing, Ended, Event, Lost, Partitions, Recreated, Sent
-from .book import BEATS, Book, Handlers, Life, longest_wait
+from .recorder import BEATS, Handlers, MemberRun, Recorder, longest_wait
 
 _SLACK = 0.5
 """Seconds in which who closes has told its group."""
@@ -63,9 +63,9 @@ class Standing:
 class Epochs:
     """The rules of epochs."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self._standings: dict[Life, Standing] = {}
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._standings: dict[MemberRun, Standing] = {}
         self._recreated_topics: set[str] = set()
         self.handlers: Handlers = {
             Sent: self._sent,
@@ -85,81 +85,81 @@ class Epochs:
     def _sent(self, number: int, event: Sent) -> None:
         if event.api != BEATS:
             return
-        life = self._book.life(event.member)
-        standing = self._standings.get(life)
+        run = self._recorder.run_of(event.member)
+        standing = self._standings.get(run)
         if standing is None:
-            standing = self._standings[life] = Standing(event.member_id, number)
+            standing = self._standings[run] = Standing(event.member_id, number)
         if event.member_id != standing.member_id:
-            text = f"{life.name} beats as {event.member_id}, and was {standing.member_id}"
-            self._book.report("S11", event, text, standing.named_by, number)
+            text = f"{run.name} beats as {event.member_id}, and was {standing.member_id}"
+            self._recorder.report("S11", event, text, standing.named_by, number)
             standing.member_id, standing.named_by = event.member_id, number
         if event.generation == 0:
-            self._joins(number, event, life, standing)
+            self._joins(number, event, run, standing)
         elif event.generation > 0:
-            if not self._beats(number, event, life, standing):
+            if not self._beats(number, event, run, standing):
                 return
         else:
             standing.left, standing.epoch = standing.epoch, 0
-        flies = _in_flight(life, standing.beat) is not None
-        standing.aside = standing.beat if flies and life.has_connected else -1
+        flies = _in_flight(run, standing.beat) is not None
+        standing.aside = standing.beat if flies and run.has_connected else -1
         standing.beat, standing.heard, standing.over = number, False, event.connection
         standing.named = event.generation
 
-    def _joins(self, number: int, event: Sent, life: Life, standing: Standing) -> None:
+    def _joins(self, number: int, event: Sent, run: MemberRun, standing: Standing) -> None:
         if standing.epoch and not (standing.overlooked or event.connection != standing.over):
-            text = f"{life.name} joins again, and nothing has ended its epoch {standing.epoch}"
-            self._book.report("S10", event, text, standing.epoch_by, number)
+            text = f"{run.name} joins again, and nothing has ended its epoch {standing.epoch}"
+            self._recorder.report("S10", event, text, standing.epoch_by, number)
         if event.owned != ():
             listed = "nothing of it" if event.owned is None else ", ".join(map(str, event.owned))
-            text = f"{life.name} joins, which begins with nothing owned, and says {listed}"
-            self._book.report("S2", event, text, number)
-        for tp, tenure in life.held.items():
-            text = f"{life.name} joins without having let go of {tp}"
-            self._book.report("S2", event, text, tenure.began, number)
+            text = f"{run.name} joins, which begins with nothing owned, and says {listed}"
+            self._recorder.report("S2", event, text, number)
+        for tp, period in run.held.items():
+            text = f"{run.name} joins without having let go of {tp}"
+            self._recorder.report("S2", event, text, period.began, number)
         standing.epoch = standing.before = 0
         standing.targets.clear()
         standing.given.clear()
         standing.said.clear()
 
-    def _beats(self, number: int, event: Sent, life: Life, standing: Standing) -> bool:
+    def _beats(self, number: int, event: Sent, run: MemberRun, standing: Standing) -> bool:
         """Answers whether it is the last one: what has waited may have been given up before that
         one left."""
         # Nobody changes the connection that an answer has just come over, or looks for whoever has
         # just answered: it was given up.
-        looked = standing.epoch and life.found_by > standing.epoch_by
+        looked = standing.epoch and run.found_by > standing.epoch_by
         overlooked = standing.overlooked or event.connection != standing.over or looked
         overlooked = overlooked and event.generation == standing.before == standing.named
-        waited = life.has_waited(event.time) or event.time <= life.thawed_at
+        waited = run.has_waited(event.time) or event.time <= run.thawed_at
         if waited and not overlooked and event.generation < (standing.epoch or standing.left + 1):
             return False  # so may what it left with have waited, or what it lost its place by
         if event.generation != standing.epoch and not overlooked:
             now = standing.epoch or "none"
-            text = f"{life.name} beats for epoch {event.generation}, in {now}"
-            self._book.report("S10", event, text, standing.epoch_by, number)
+            text = f"{run.name} beats for epoch {event.generation}, in {now}"
+            self._recorder.report("S10", event, text, standing.epoch_by, number)
         if event.owned is None:
-            last = _in_flight(life, standing.beat)
+            last = _in_flight(run, standing.beat)
             if last is not None and (last.connection, last.time) == (event.connection, event.time):
                 return False  # of two that waited together either may leave first
             if not standing.heard:
-                text = f"{life.name} says that nothing has changed since what may not be known"
-                self._book.report("S10", event, text, standing.beat, number)
+                text = f"{run.name} says that nothing has changed since what may not be known"
+                self._recorder.report("S10", event, text, standing.beat, number)
             return True
-        for tp, tenure in life.held.items():
+        for tp, period in run.held.items():
             if tp in event.owned:
                 continue
-            if tenure.revoking is not None and not life.has_waited(event.time):
-                text = f"{life.name} says that it let go of {tp}, which is being revoked"
-                self._book.report("S2", event, text, tenure.revoking, number)
+            if period.revoking is not None and not run.has_waited(event.time):
+                text = f"{run.name} says that it let go of {tp}, which is being revoked"
+                self._recorder.report("S2", event, text, period.revoking, number)
             elif tp in standing.said and not (
                 # Members report topic ids: that was the partition of the deleted topic.
-                tp.topic in self._recreated_topics and standing.said[tp] < tenure.began
+                tp.topic in self._recreated_topics and standing.said[tp] < period.began
             ):
-                text = f"{life.name} says that it let go of {tp}, and has it"
-                self._book.report("S2", event, text, tenure.began, number)
+                text = f"{run.name} says that it let go of {tp}, and has it"
+                self._recorder.report("S2", event, text, period.began, number)
         for tp in event.owned:
             if tp not in standing.given:
-                text = f"{life.name} claims {tp}, which it was not given since it joined"
-                self._book.report("S2", event, text, standing.epoch_by, number)
+                text = f"{run.name} claims {tp}, which it was not given since it joined"
+                self._recorder.report("S2", event, text, standing.epoch_by, number)
         standing.said.update(dict.fromkeys(event.owned, number))
         return True
 
@@ -168,16 +168,16 @@ class Epochs:
     def _answered(self, number: int, event: Answered) -> None:
         if event.api != BEATS:
             return
-        request = self._book.request(event)
-        life = self._book.life(event.member)
-        standing = self._standings.get(life)
+        request = self._recorder.request(event)
+        run = self._recorder.run_of(event.member)
+        standing = self._standings.get(run)
         if request is None or standing is None:
             return
         if request[0] == standing.aside:
             standing.heard |= event.error == "NONE"
         if request[0] != standing.beat:
             return
-        standing.overlooked = request[1].time <= life.thawed_at
+        standing.overlooked = request[1].time <= run.thawed_at
         if event.error in GONE or request[1].generation < 0:
             standing.before, standing.epoch, standing.epoch_by = standing.epoch, 0, number
         if event.error != "NONE" or request[1].generation < 0:
@@ -192,26 +192,26 @@ class Epochs:
     # ------------------------------------------------------------ what comes of it
 
     def _assigned(self, number: int, event: Assigned) -> None:
-        life = self._book.life(event.member)
-        standing = self._standings.get(life)
+        run = self._recorder.run_of(event.member)
+        standing = self._standings.get(run)
         if standing is None:
             return
         if event.generation not in (standing.epoch, standing.before) or not event.generation:
             now = standing.epoch or "none"
-            text = f"{life.name} takes up epoch {event.generation}, in {now}"
-            self._book.report("S10", event, text, standing.epoch_by, number)
-        held = set(life.held)
+            text = f"{run.name} takes up epoch {event.generation}, in {now}"
+            self._recorder.report("S10", event, text, standing.epoch_by, number)
+        held = set(run.held)
         for place, (_, _, target) in enumerate(standing.targets):
             if _is_of(held, target):
                 del standing.targets[:place]
                 return
         by, _, target = standing.targets[-1] if standing.targets else (-1, 0.0, ())
         listed = ", ".join(map(str, sorted(held ^ set(target)))) or "nothing of it"
-        text = f"{life.name} has other partitions than it was assigned: {listed}"
-        self._book.report("S10", event, text, by, number)
+        text = f"{run.name} has other partitions than it was assigned: {listed}"
+        self._recorder.report("S10", event, text, by, number)
 
     def _lost(self, number: int, event: Lost) -> None:
-        standing = self._standings.get(self._book.life(event.member))
+        standing = self._standings.get(self._recorder.run_of(event.member))
         if standing is not None:
             # It may have left without a word: it does not know whom to tell.
             standing.left, standing.epoch, standing.beat = standing.epoch, 0, -1
@@ -221,35 +221,35 @@ class Epochs:
 
     def _closing(self, number: int, event: Closing) -> None:
         """L2: what a member was assigned last it has."""
-        life = self._book.life(event.member)
-        standing = self._standings.get(life)
-        if standing is None or self._book.healed is None or not standing.targets:
+        run = self._recorder.run_of(event.member)
+        standing = self._standings.get(run)
+        if standing is None or self._recorder.healed is None or not standing.targets:
             return
         by, at, target = standing.targets[-1]
-        late = event.time - max(at, self._book.healed, life.hindered_until)
-        if late > longest_wait(life) and set(life.held) != set(target):
-            text = f"{life.name} has not taken up what it was assigned for {late:.1f} s"
-            self._book.report("L2", event, text, by, number)
+        late = event.time - max(at, self._recorder.healed, run.hindered_until)
+        if late > longest_wait(run) and set(run.held) != set(target):
+            text = f"{run.name} has not taken up what it was assigned for {late:.1f} s"
+            self._recorder.report("L2", event, text, by, number)
 
     def _ended(self, number: int, event: Ended) -> None:
         """L4: who closes tells its group, when nothing is in the way, and the others need not wait
         for its session to end."""
-        self._check_told(number, event, self._book.life(event.member))
+        self._check_told(number, event, self._recorder.run_of(event.member))
 
-    def _check_told(self, number: int, event: Event, life: Life) -> None:
-        standing = self._standings.get(life)
-        if standing is None or life.closing is None or self._book.healed is None:
+    def _check_told(self, number: int, event: Event, run: MemberRun) -> None:
+        standing = self._standings.get(run)
+        if standing is None or run.closing is None or self._recorder.healed is None:
             return
-        by, at = life.closing
-        calm = at - max(self._book.healed, life.hindered_until) > longest_wait(life) / 2
+        by, at = run.closing
+        calm = at - max(self._recorder.healed, run.hindered_until) > longest_wait(run) / 2
         if calm and standing.epoch and standing.heard and event.time - at < _SLACK:
-            text = f"{life.name} ends without a word, in epoch {standing.epoch}"
-            self._book.report("L4", event, text, by, number)
+            text = f"{run.name} ends without a word, in epoch {standing.epoch}"
+            self._recorder.report("L4", event, text, by, number)
 
 
-def _in_flight(life: Life, number: int) -> Sent | None:
+def _in_flight(run: MemberRun, number: int) -> Sent | None:
     """That request, if it is not answered."""
-    return next((sent for by, sent in life.in_flight.values() if by == number), None)
+    return next((sent for by, sent in run.in_flight.values() if by == number), None)
 
 
 def _is_of(held: set[TopicPartition], target: Partitions) -> bool:

@@ -1,11 +1,12 @@
 """The checker sees violations of S15 to S21, L7 and L9, and nothing else.
 
-Stories as in `test_judge`, and made of the same parts.
+Stories as in `test_checker`, and made of the same parts.
 """
 
 import pytest
 
 from kafkagroup import TopicPartition
+from sim.checker import INVARIANTS
 from sim.events import (
     Absent,
     Away,
@@ -24,8 +25,7 @@ from sim.events import (
     Stored,
     Thawed,
 )
-from sim.judge import INVARIANTS
-from sim.test_judge import (
+from sim.test_checker import (
     T0,
     T1,
     assigned,

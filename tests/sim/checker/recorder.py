@@ -1,7 +1,7 @@
-"""What a judge remembers of a history: members, tenures, logs, and what it found wrong.
+"""What the checker records of a run: members, ownership, logs, and the violations that it found.
 
-The families of rules share one book. Each fact has one writer: `ownership` opens and closes
-tenures, `offsets` keeps positions and logs, `membership` keeps who a member is to its group, the
+The families of rules share one recorder. Each fact has one writer: `ownership` opens and closes
+periods, `offsets` keeps positions and logs, `membership` keeps who a member is to its group, the
 pass itself keeps requests and what befell processes.
 """
 
@@ -43,17 +43,17 @@ class Violation:
     """Whose doing it is; "" where it is nobody's in particular."""
     text: str
     events: tuple[int, ...]
-    """The events that prove it, by their place in the history, in order."""
+    """The events that prove it, by their place among the events, in order."""
 
     def __str__(self) -> str:
         return f"{self.invariant} at {self.time:.3f}: {self.text}"
 
 
 @attrs.define(eq=False)
-class Tenure:
-    """One partition as long as one member has it: from `Assigned` to the end of its revocation."""
+class OwnershipPeriod:
+    """One partition while one member owns it: from `Assigned` to the end of its revocation."""
 
-    life: Life
+    run: MemberRun
     tp: TopicPartition
     began: int
     began_at: float
@@ -74,7 +74,7 @@ class Tenure:
     """The application has sought, or named an offset to commit that it was not at, or the log was
     cut: its commits may go back."""
     late: int | None = None
-    """An offset that may go back, in a commit of the tenure before that was not answered."""
+    """An offset that may go back, in a commit of the period before that was not answered."""
     cuts: set[int] = attrs.field(factory=set)
     """Where the log was cut, until it has delivered what was written there since."""
     gone: set[int] = attrs.field(factory=set)
@@ -117,21 +117,21 @@ class Tenure:
 
 
 @attrs.define(eq=False)
-class Life:
-    """One life of one member."""
+class MemberRun:
+    """One run of the process of one member."""
 
     name: str
-    told: Opening
+    opening: Opening
     opened: bool = False
     """It has told how it was configured, and tells when it closes."""
-    held: dict[TopicPartition, Tenure] = attrs.field(factory=dict)
-    """The tenures that last."""
-    tenures: dict[TopicPartition, Tenure] = attrs.field(factory=dict)
-    """The last tenure of each partition that it ever had."""
+    held: dict[TopicPartition, OwnershipPeriod] = attrs.field(factory=dict)
+    """The periods that last."""
+    periods: dict[TopicPartition, OwnershipPeriod] = attrs.field(factory=dict)
+    """The last period of each partition that it ever had."""
     assigned_to: bool = False
     """Its coordinator assigns: it sends heartbeats of KIP-848."""
     wired: bool = False
-    """Its requests are in the history."""
+    """Its requests are among the events."""
     in_flight: dict[tuple[int, int], tuple[int, Sent]] = attrs.field(factory=dict)
     """Connection and correlation id -> the request, and its number."""
     used: dict[int, float] = attrs.field(factory=dict)
@@ -175,13 +175,13 @@ class Life:
 
 @attrs.define(eq=False)
 class Log:
-    """One partition's log, as far as the history tells of it."""
+    """One partition's log, as far as the events show it."""
 
     known: bool = False
-    """Its records are in the history."""
+    """Its records are among the events."""
     flags: bytearray = attrs.field(factory=bytearray)
     sequences: list[int] = attrs.field(factory=list)
-    holder: Tenure | None = None
+    holder: OwnershipPeriod | None = None
     """Whoever got it last: of the latest generation, where there are two."""
     stored: int | None = None
     """What the broker has as the group's commit; None before the first."""
@@ -267,14 +267,14 @@ def lives_on(event: Sent) -> bool:
     return event.api == "Heartbeat" or (event.api == BEATS and event.generation > 0)
 
 
-def longest_wait(life: Life) -> float:
+def longest_wait(run: MemberRun) -> float:
     """How long the group may wait for one that was lost, when all is well, in seconds: for a
     session to end, and for a JoinGroup that nobody will ever answer."""
-    told = life.told
+    told = run.opening
     return told.session_timeout + told.rebalance_timeout + _JOIN_GRACE + REJOIN
 
 
-class Book:
+class Recorder:
     """Everything that is remembered."""
 
     def __init__(self, *, virtual: bool) -> None:
@@ -282,31 +282,31 @@ class Book:
         """Time is virtual: what happens at once takes none of it."""
         self.race = 0.0 if virtual else 0.05
         """Seconds that a process may take to notice what has reached it."""
-        self.lives: dict[str, Life] = {}
+        self.runs: dict[str, MemberRun] = {}
         self.logs: dict[TopicPartition, Log] = {}
         self.violations: list[Violation] = []
         self.healed: float | None = None
         self.sees_broker = False
-        """What brokers store is in the history: nothing else tells what is committed."""
-        self.speakers: dict[str, Life] = {}
+        """What brokers store is among the events: nothing else tells what is committed."""
+        self.speakers: dict[str, MemberRun] = {}
         """Member id -> who uses it."""
-        self.instances: dict[str, Life] = {}
+        self.instances: dict[str, MemberRun] = {}
         """Instance id of a static member -> who asked to join by it last."""
         self.misassigned: frozenset[str] = frozenset()
         """Ids of members to which the last assignment gave topics that they do not subscribe to.
         They refuse all of it, and join again."""
 
-    def life(self, name: str) -> Life:
-        life = self.lives.get(name)
-        if life is None:
-            life = self.lives[name] = Life(name, Opening(time=0.0, member=name))
-        return life
+    def run_of(self, name: str) -> MemberRun:
+        run = self.runs.get(name)
+        if run is None:
+            run = self.runs[name] = MemberRun(name, Opening(time=0.0, member=name))
+        return run
 
-    def is_replaced(self, life: Life) -> bool:
+    def is_replaced(self, run: MemberRun) -> bool:
         """Another has come in the place of a static member: what it had may be anybody's now. Until
-        it hears that it is fenced it cannot know, which is judged where it hears of it."""
-        instance = life.told.instance
-        return instance is not None and self.instances.get(instance, life) is not life
+        it hears that it is fenced it cannot know, which is checked where it hears of it."""
+        instance = run.opening.instance
+        return instance is not None and self.instances.get(instance, run) is not run
 
     def log(self, tp: TopicPartition) -> Log:
         log = self.logs.get(tp)
@@ -316,7 +316,7 @@ class Book:
 
     def request(self, answer: Answered) -> tuple[int, Sent] | None:
         """The request that is answered, and its number; None for an answer to nothing."""
-        return self.life(answer.member).in_flight.get((answer.connection, answer.correlation))
+        return self.run_of(answer.member).in_flight.get((answer.connection, answer.correlation))
 
     def report(self, invariant: str, event: Event, text: str, *events: int) -> None:
         """Something is wrong, at the time of `event`."""

@@ -23,7 +23,7 @@ from ..events import (
     Sent,
     Sought,
 )
-from .book import BEATS, Book, Event, Handlers, Life, joins, leaves
+from .recorder import BEATS, Event, Handlers, MemberRun, Recorder, joins, leaves
 
 _DRAIN_SHARE = 0.75
 """The share of the rebalance timeout for which a revocation waits for the record in flight."""
@@ -52,9 +52,9 @@ class _Member:
 class Revocations:
     """The rules of revocations."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self._members: dict[Life, _Member] = {}
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._members: dict[MemberRun, _Member] = {}
         self.handlers: Handlers = {
             Delivered: self._delivered,
             Processed: self._processed,
@@ -68,9 +68,9 @@ class Revocations:
             Closing: self._closing,
         }
 
-    def _of(self, name: str) -> tuple[Life, _Member]:
-        life = self._book.life(name)
-        return life, self._members.setdefault(life, _Member())
+    def _of(self, name: str) -> tuple[MemberRun, _Member]:
+        run = self._recorder.run_of(name)
+        return run, self._members.setdefault(run, _Member())
 
     # ------------------------------------------------------------ the record in flight
 
@@ -91,12 +91,12 @@ class Revocations:
     # ------------------------------------------------------------ what is to be revoked
 
     def _answered(self, number: int, event: Answered) -> None:
-        life, member = self._of(event.member)
-        if life.closing is not None or not life.held:
+        run, member = self._of(event.member)
+        if run.closing is not None or not run.held:
             return
         if event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS":
-            if not life.told.cooperative:
-                self._expect(number, event, life, member, set(life.held))
+            if not run.opening.cooperative:
+                self._expect(number, event, run, member, set(run.held))
         elif event.api == "Heartbeat" and event.error == "NONE":
             member.due.clear()
         elif event.api == "SyncGroup" and self._is_refused(event):
@@ -105,73 +105,78 @@ class Revocations:
             kept = set(event.assigned)
             for tp in kept & member.due.keys():
                 del member.due[tp]
-            self._expect(number, event, life, member, set(life.held) - kept)
+            self._expect(number, event, run, member, set(run.held) - kept)
 
     def _is_refused(self, event: Answered) -> bool:
         """Whether the member refuses the assignment: it revokes nothing because of it."""
-        asked = self._book.request(event)
-        return asked is not None and asked[1].member_id in self._book.misassigned
+        asked = self._recorder.request(event)
+        return asked is not None and asked[1].member_id in self._recorder.misassigned
 
     def _expect(
-        self, number: int, event: Answered, life: Life, member: _Member, going: set[TopicPartition]
+        self,
+        number: int,
+        event: Answered,
+        run: MemberRun,
+        member: _Member,
+        going: set[TopicPartition],
     ) -> None:
         for tp in sorted(going):
-            if life.held[tp].revoking is None:
+            if run.held[tp].revoking is None:
                 member.due.setdefault(tp, (number, event.time))
 
     def _sent(self, number: int, event: Sent) -> None:
-        life, member = self._of(event.member)
+        run, member = self._of(event.member)
         if joins(event):
             member.left_by = -1
-        elif leaves(event) and life.closing is None:
+        elif leaves(event) and run.closing is None:
             member.left_by = number
-        self._check_due(number, event, life, member)
+        self._check_due(number, event, run, member)
 
-    def _check_due(self, number: int, event: Event, life: Life, member: _Member) -> None:
+    def _check_due(self, number: int, event: Event, run: MemberRun, member: _Member) -> None:
         """S18."""
-        if not member.due or member.calling or life.closing is not None:
+        if not member.due or member.calling or run.closing is not None:
             return
         for tp, (by, at) in sorted(member.due.items()):
-            late = event.time - max(at, member.called_at, life.hindered_until)
-            if late > life.told.rebalance_timeout * _DRAIN_SHARE + _GRACE:
-                text = f"{life.name} is to revoke {tp} and has not for {late:.1f} s"
-                self._book.report("S18", event, text, by, number)
+            late = event.time - max(at, member.called_at, run.hindered_until)
+            if late > run.opening.rebalance_timeout * _DRAIN_SHARE + _GRACE:
+                text = f"{run.name} is to revoke {tp} and has not for {late:.1f} s"
+                self._recorder.report("S18", event, text, by, number)
                 del member.due[tp]
 
     # ------------------------------------------------------------ what comes of it
 
     def _revoking(self, number: int, event: Revoking) -> None:
-        life, member = self._of(event.member)
-        self._check_due(number, event, life, member)
+        run, member = self._of(event.member)
+        self._check_due(number, event, run, member)
         member.calling = True
-        drain = life.told.rebalance_timeout * _DRAIN_SHARE - _EARLY
+        drain = run.opening.rebalance_timeout * _DRAIN_SHARE - _EARLY
         for tp in event.partitions:
             member.due.pop(tp, None)
             last = member.in_flight.pop(tp, None)
-            if last is None or not life.opened or life.closing is not None:
+            if last is None or not run.opened or run.closing is not None:
                 continue
             by, at, offset = last
-            if event.time - at < drain and life.thawed_at < at:
-                text = f"{life.name} revokes {tp} with offset {offset} in flight"
-                self._book.report("S17", event, text, by, number)
-        if event.partitions and not life.told.shards:
-            self._check_member(number, event, life, member)
+            if event.time - at < drain and run.thawed_at < at:
+                text = f"{run.name} revokes {tp} with offset {offset} in flight"
+                self._recorder.report("S17", event, text, by, number)
+        if event.partitions and not run.opening.shards:
+            self._check_member(number, event, run, member)
 
-    def _check_member(self, number: int, event: Revoking, life: Life, member: _Member) -> None:
+    def _check_member(self, number: int, event: Revoking, run: MemberRun, member: _Member) -> None:
         """S21."""
-        if life.closing is not None:
+        if run.closing is not None:
             return
         ended, at = member.left_by, 0.0
-        if life.refused is not None:
-            ended, at = life.refused[0], life.refused[1]
+        if run.refused is not None:
+            ended, at = run.refused[0], run.refused[1]
         began = min(
-            (life.held[tp].began for tp in event.partitions if tp in life.held), default=number
+            (run.held[tp].began for tp in event.partitions if tp in run.held), default=number
         )
         # In virtual time a member acts upon what reaches it at once, unless it stood still.
-        noticed = event.time > life.thawed_at and event.time >= at + self._book.race
+        noticed = event.time > run.thawed_at and event.time >= at + self._recorder.race
         if ended > began and noticed:
-            text = f"{life.name} is told that partitions are revoked; its membership is over"
-            self._book.report("S21", event, text, ended, number)
+            text = f"{run.name} is told that partitions are revoked; its membership is over"
+            self._recorder.report("S21", event, text, ended, number)
 
     def _revoked(self, number: int, event: Revoked) -> None:
         _, member = self._of(event.member)
@@ -181,8 +186,8 @@ class Revocations:
         self._of(event.member)[1].called_at = event.time
 
     def _lost(self, number: int, event: Lost) -> None:
-        life, member = self._of(event.member)
-        self._check_due(number, event, life, member)
+        run, member = self._of(event.member)
+        self._check_due(number, event, run, member)
         member.due.clear()
         member.in_flight.clear()
         member.calling, member.called_at = False, event.time

@@ -1,4 +1,4 @@
-"""The judge sees what it is there to see, and nothing else.
+"""The checker sees what it is there to see, and nothing else.
 
 Each story is told by its parts; where no time is given, each event comes a hundredth of a second
 after the one before. Each invariant has a story that keeps it, and the same story with one thing
@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from kafkagroup import TopicPartition
+from sim.checker import examine, find_violations
 from sim.events import (
     Answered,
     Appended,
@@ -44,7 +45,6 @@ from sim.events import (
     Truncated,
     Worked,
 )
-from sim.judge import examine, judge
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -79,7 +79,7 @@ def _listed(tell):
 
 def broken(*parts, **options):
     """The invariants that a story breaks, in order, each time it does."""
-    return [violation.invariant for violation in judge(told(*parts), **options)]
+    return [violation.invariant for violation in find_violations(told(*parts), **options)]
 
 
 def of(kind, member="a", **fields):
@@ -225,7 +225,7 @@ def finished(committed=0, end=0):
     return Finished(time=0.0, committed={T0: committed}, ends={T0: end}, starts={T0: 0})
 
 
-# ------------------------------------------------------------------ a whole life
+# ------------------------------------------------------------------ a whole run
 
 
 def handover():
@@ -253,23 +253,23 @@ def handover():
 
 
 def test_a_life_without_fault_is_clean():
-    verdict = examine(told(handover()))
-    assert verdict.violations == ()
-    figures = verdict.figures
+    result = examine(told(handover()))
+    assert result.violations == ()
+    figures = result.figures
     assert (figures.records, figures.delivered, figures.lost) == (6, 6, 0)
-    assert (figures.duplicated, figures.tenures, figures.fenced) == (0, 2, 0)
-    assert verdict.clean
+    assert (figures.duplicated, figures.periods, figures.fenced) == (0, 2, 0)
+    assert result.clean
 
 
 def test_what_nobody_had_is_counted_even_where_nothing_else_is_wrong():
-    verdict = examine(told(written(0, 1), opening(), starts(1, {T0: -1}), finished(0, 2)))
-    assert verdict.figures.lost == 2
-    assert not verdict.clean
+    result = examine(told(written(0, 1), opening(), starts(1, {T0: -1}), finished(0, 2)))
+    assert result.figures.lost == 2
+    assert not result.clean
 
 
 def test_a_violation_names_the_member_the_time_and_the_events_that_prove_it():
     story = told(opening(), starts(1, {T0: 0}), revokes(T0), delivers(0))
-    (violation,) = judge(story)
+    (violation,) = find_violations(story)
     assert (violation.invariant, violation.member) == ("S9", "a")
     assert [type(story[number]) for number in violation.events] == [Revoked, Delivered]
     assert violation.time == story[violation.events[-1]].time
@@ -314,7 +314,7 @@ def test_s1_two_members_do_not_work_on_a_shard_at_once():
     assert broken(given_up) == []
     assert broken(given_up, works()) == ["S1"]
     *before, thawed, late = told(given_up, of(Frozen), 9.0, of(Thawed), works())
-    assert judge([*before, thawed, attrs.evolve(late, time=thawed.time)]) == []
+    assert find_violations([*before, thawed, attrs.evolve(late, time=thawed.time)]) == []
 
 
 def test_s2_a_group_member_joins_when_its_work_has_ended_or_it_has_lost_its_place():
@@ -404,7 +404,7 @@ def test_s2_a_join_on_its_way_out_may_claim_what_is_lost_at_that_moment():
     def later(seconds):
         *before, lost, sent = told(first, of(Lost, partitions=(T0,)), claims)
         sent = attrs.evolve(sent, time=lost.time + seconds)
-        return [v.invariant for v in judge([*before, lost, sent])]
+        return [v.invariant for v in find_violations([*before, lost, sent])]
 
     assert later(0.0) == []
     assert later(0.1) == ["S2"]
@@ -462,7 +462,7 @@ def test_s3_the_last_commit_may_have_waited_for_the_one_before(pause, expected):
     after = told(commits(2)[0], revokes(T0), leaves())
     shift = before[-1].time - after[0].time + pause
     story = [*before, *(attrs.evolve(event, time=event.time + shift) for event in after)]
-    assert [violation.invariant for violation in judge(story)] == expected
+    assert [violation.invariant for violation in find_violations(story)] == expected
 
 
 @pytest.mark.parametrize("outcome", ["cancelled", "RequestTimeoutError"])
@@ -480,7 +480,7 @@ def test_s3_a_commit_that_was_given_up_on_its_way_out_is_not_waited_for(outcome)
         at = cancelled.time + seconds
         after = [attrs.evolve(event, time=at + event.time) for event in after]
         story = [*before, cancelled, attrs.evolve(sent, time=at), *after]
-        return [violation.invariant for violation in judge(story)]
+        return [violation.invariant for violation in find_violations(story)]
 
     assert leaves_after(0.0) == []
     assert leaves_after(0.0, 3) == []  # past a marker
@@ -536,8 +536,8 @@ def test_s5_a_commit_by_number_may_go_back_over_what_nobody_sees():
     *before, asked, sent, late = told(
         first, named, commits(2, answer=False, stored=False), commits(1, answer=False, stored=False)
     )
-    assert [v.invariant for v in judge([*before, asked, sent, late])] == ["S5"]
-    assert judge([*before, asked, attrs.evolve(sent, time=asked.time), late]) == []
+    assert [v.invariant for v in find_violations([*before, asked, sent, late])] == ["S5"]
+    assert find_violations([*before, asked, attrs.evolve(sent, time=asked.time), late]) == []
 
 
 def test_s5_the_one_before_may_have_waited_for_its_connection_when_it_was_asked_for():
@@ -572,7 +572,7 @@ def test_s4_a_commit_that_leaves_in_the_moment_of_a_seek_was_asked_for_before():
     at_once, twice = (attrs.evolve(sent, time=sought.time) for sent in (late, again))
 
     def wrong(*events):
-        return [violation.invariant for violation in judge([*first, sought, *events])]
+        return [violation.invariant for violation in find_violations([*first, sought, *events])]
 
     assert wrong(at_once) == []
     assert wrong(late) == ["S4"]
@@ -586,8 +586,8 @@ def test_s4_as_may_all_that_leaves_once_it_is_connected():
     *before, looks, commit, _, _ = told(
         first, of(Sought, partition=T0, offset=0), waited, commits(2)
     )
-    assert judge([*before, looks, attrs.evolve(commit, time=looks.time)]) == []
-    assert [v.invariant for v in judge([*before, looks, commit])] == ["S4"]
+    assert find_violations([*before, looks, attrs.evolve(commit, time=looks.time)]) == []
+    assert [v.invariant for v in find_violations([*before, looks, commit])] == ["S4"]
 
 
 def test_s4_or_for_a_broker_that_wanted_silence():
@@ -705,7 +705,7 @@ def test_s8_a_record_is_the_one_that_was_written():
     assert broken(first, delivers(0, 1, 2)) == ["S8"]
 
 
-def test_s8_a_tenure_starts_where_the_commit_says():
+def test_s8_a_partition_starts_where_the_commit_says():
     first = [written(0, 1, -1, 3), opening()]
     assert broken(first, starts(1, {T0: 2}), delivers(3)) == []
     assert broken(first, starts(1, {T0: 1}), delivers(3)) == ["S8"]
@@ -889,7 +889,7 @@ def test_s10_an_application_that_works_and_commits_has_not_come_for_more_since_i
     asks, ended, away = (attrs.evolve(event, time=done.time) for event in (asks, ended, away))
 
     def wrong(*events):
-        return [violation.invariant for violation in judge([*before, done, *events])]
+        return [violation.invariant for violation in find_violations([*before, done, *events])]
 
     assert wrong(loses) == ["S10"]
     assert wrong(asks, loses) == []
@@ -945,10 +945,10 @@ def test_s11_unless_it_asked_in_the_moment_in_which_it_woke_up():
     first = [opening(), starts(1, {T0: 0}), of(Frozen), of(Thawed)]
     told_so = [*beats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,)), joins(2)]
     story = told(first, told_so)
-    assert [violation.invariant for violation in judge(story)] == ["S11"]
+    assert [violation.invariant for violation in find_violations(story)] == ["S11"]
     (at,) = [number for number, event in enumerate(story) if isinstance(event, Thawed)]
     story[at + 1] = attrs.evolve(story[at + 1], time=story[at].time)
-    assert judge(story) == []
+    assert find_violations(story) == []
 
 
 def test_s11_unless_the_application_was_away_for_too_long_while_it_let_go():
@@ -1006,7 +1006,7 @@ def test_s12_where_to_start_is_told_by_the_coordinator():
     assert broken(first, looks_up(error="NOT_COORDINATOR")({}), delivers(0)) == ["S12"]
 
 
-def test_s12_an_answer_to_the_tenure_before_tells_nothing():
+def test_s12_a_response_to_the_previous_owner_tells_nothing():
     sent, answer = looks_up()({T0: 0})
     again = [opening(), is_new(), joins(1, T0), assigned(1, T0), sent, revokes(T0), joins(2, T0)]
     assert broken(again, assigned(2, T0), answer, delivers(0)) == ["S12"]
@@ -1049,8 +1049,8 @@ def test_s13_a_commit_may_be_on_its_way_when_a_process_that_stood_still_loses_al
     late = [of(Lost, partitions=(T0,)), commits(2, answer=False, stored=False)]
     *before, thawed, lost, sent = told(first, of(Thawed), late)
     at_once = [attrs.evolve(event, time=thawed.time) for event in (lost, sent)]
-    assert judge([*before, thawed, *at_once]) == []
-    later = judge([*before, thawed, lost, sent])
+    assert find_violations([*before, thawed, *at_once]) == []
+    later = find_violations([*before, thawed, lost, sent])
     assert [violation.invariant for violation in later] == ["S13"]
 
 
@@ -1148,7 +1148,7 @@ def test_l1_what_stays_is_delivered_in_a_cooperative_rebalance():
     assert broken(rejoining(0.05, delivers(1), 0.05, delivers(2), 0.5)) == []
     assert broken(rejoining(0.5, delivers(1, 2))) == ["L1"]
     assert broken(rejoining(0.5)) == ["L1"]
-    assert judge(told(rejoining(0.5)), virtual=False) == []
+    assert find_violations(told(rejoining(0.5)), virtual=False) == []
     assert examine(told(rejoining(0.5)), virtual=False).figures.delivery_gap > 0.5
 
 
@@ -1350,7 +1350,7 @@ def test_l3_heartbeats_go_on():
     first = [opening(heartbeat_interval=1.0), starts(1, {T0: 0}), beats()]
     assert broken(first, 1.0, beats()) == []
     assert broken(first, 3.0, beats()) == ["L3"]
-    assert judge(told(first, 3.0, beats()), virtual=False) == []
+    assert find_violations(told(first, 3.0, beats()), virtual=False) == []
     assert examine(told(first, 3.0, beats())).figures.heartbeat_gap > 3.0
 
 
@@ -1489,4 +1489,4 @@ def test_l6_a_broker_that_wants_silence_is_given_it():
 def test_l6_pauses_have_jitter():
     assert broken(opening(), refused(6, 0.09)) == ["L6"]
     assert broken(opening(), [refused(1, 0.09 + 0.01 * n) for n in range(6)]) == []
-    assert judge(told(opening(), refused(6, 0.09)), virtual=False) == []
+    assert find_violations(told(opening(), refused(6, 0.09)), virtual=False) == []

@@ -29,7 +29,7 @@ from ..events import (
     Sought,
     Truncated,
 )
-from .book import BEATS, Book, Handlers, Life
+from .recorder import BEATS, Handlers, MemberRun, Recorder
 
 _GAP = 0.1
 """Seconds at the 99th percentile: of fewer than a hundred gaps, of each."""
@@ -68,9 +68,9 @@ class _Window:
 class Gaps:
     """The rule of gaps."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self._windows: dict[Life, _Window] = {}
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._windows: dict[MemberRun, _Window] = {}
         self._lengths: list[float] = []
         self.handlers: Handlers = {
             Sent: self._sent,
@@ -94,25 +94,25 @@ class Gaps:
         lengths = sorted(self._lengths)
         return lengths[min(len(lengths) - 1, math.ceil(len(lengths) * 0.99) - 1)] if lengths else 0
 
-    def _of(self, name: str) -> tuple[Life, _Window]:
-        life = self._book.life(name)
-        window = self._windows.get(life)
+    def _of(self, name: str) -> tuple[MemberRun, _Window]:
+        run = self._recorder.run_of(name)
+        window = self._windows.get(run)
         if window is None:
-            window = self._windows[life] = _Window()
-        return life, window
+            window = self._windows[run] = _Window()
+        return run, window
 
     def _sent(self, number: int, event: Sent) -> None:
-        life, window = self._of(event.member)
-        if event.api in _MEMBERSHIP and life.has_waited(event.time):
+        run, window = self._of(event.member)
+        if event.api in _MEMBERSHIP and run.has_waited(event.time):
             window.held_back.add((event.connection, event.correlation))
-        if event.api == "JoinGroup" and life.held and life.told.cooperative:
+        if event.api == "JoinGroup" and run.held and run.opening.cooperative:
             window.rejoining = window.rejoining or (event.time, number)
             window.staying = None
 
     def _answered(self, number: int, event: Answered) -> None:
-        life, window = self._of(event.member)
+        run, window = self._of(event.member)
         if event.api == "Fetch":
-            asked = self._book.request(event)
+            asked = self._recorder.request(event)
             for tp, reach in event.offsets.items():
                 if asked is None or asked[0] > window.sought.get(tp, -1):
                     window.reach[tp] = (reach, event.time)
@@ -122,17 +122,17 @@ class Gaps:
             event.error == "NONE"
             or (event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS")
         ):
-            found = self._book.request(event)
+            found = self._recorder.request(event)
             since = event.time if found is None else found[1].time
-            until = since + life.told.session_timeout
+            until = since + run.opening.session_timeout
             given = window.staying if event.assigned is None else {*event.assigned}
-            to_let_go = event.api == BEATS and given is not None and life.held.keys() - given
+            to_let_go = event.api == BEATS and given is not None and run.held.keys() - given
             if event.error == "NONE" and not to_let_go:
                 window.calm_at = since
             else:
                 # Nobody waits longer for one who is to rejoin or let go, and may not have been
                 # heard, nor have heard.
-                until = min(until, window.calm_at + life.told.rebalance_timeout)
+                until = min(until, window.calm_at + run.opening.rebalance_timeout)
             if event.time > window.sure_until:
                 window.sure_since = event.time  # it was in doubt until it heard
             window.sure_until = max(window.sure_until, until)
@@ -140,12 +140,12 @@ class Gaps:
             window.staying = frozenset(event.assigned)
             if event.api == BEATS:
                 # It lets go of some and takes up others, until it is assigned just that.
-                changes = bool(life.held) and window.staying != life.held.keys()
+                changes = bool(run.held) and window.staying != run.held.keys()
                 window.rejoining = (window.rejoining or (event.time, number)) if changes else None
 
     def _assigned(self, number: int, event: Assigned) -> None:
-        life, window = self._of(event.member)
-        self._close(number, event, life, window)
+        run, window = self._of(event.member)
+        self._close(number, event, run, window)
         window.rejoining = None
 
     def _lost(self, number: int, event: Lost) -> None:
@@ -167,7 +167,7 @@ class Gaps:
         self._forget(number, event.partition)
 
     def _deleted(self, number: int, event: Deleted) -> None:
-        for tp in self._book.logs:
+        for tp in self._recorder.logs:
             if tp.topic == event.topic:
                 self._forget(number, tp)
 
@@ -199,24 +199,24 @@ class Gaps:
         window.behind.clear()
 
     def _delivered(self, number: int, event: Delivered) -> None:
-        life, window = self._of(event.member)
-        self._close(number, event, life, window)
+        run, window = self._of(event.member)
+        self._close(number, event, run, window)
         window.waiting_since = None
         window.behind.clear()
 
-    def _close(self, number: int, event: OfMember, life: Life, window: _Window) -> None:
+    def _close(self, number: int, event: OfMember, run: MemberRun, window: _Window) -> None:
         """The application was given something, or the rebalance is over: how long was that?"""
         if window.rejoining is None or window.waiting_since is None:
             return
         since, by = window.rejoining
-        since = max(since, window.waiting_since, window.sure_since, life.thawed_at)
+        since = max(since, window.waiting_since, window.sure_since, run.thawed_at)
         until = min(event.time, window.sure_until)
         had = [
             max(since, came)
             for tp, (reach, came) in window.reach.items()
             if tp not in window.paused
             and (window.staying is None or tp in window.staying)
-            and self._has(life, tp, reach)
+            and self._has(run, tp, reach)
         ]
         if not had:
             return
@@ -224,11 +224,11 @@ class Gaps:
         self._lengths.append(gap)
         # Below a hundred gaps the longest is the 99th percentile.
         if gap > _GAP and self.p99 > _GAP:
-            text = f"{life.name} has records and delivers none for {gap:.2f} s while it rejoins"
-            self._book.report("L1", event, text, by, number)
+            text = f"{run.name} has records and delivers none for {gap:.2f} s while it rejoins"
+            self._recorder.report("L1", event, text, by, number)
 
-    def _has(self, life: Life, tp: TopicPartition, reach: int) -> bool:
-        tenure = life.held.get(tp)
-        if tenure is None or tenure.revoking is not None or tenure.position is None:
+    def _has(self, run: MemberRun, tp: TopicPartition, reach: int) -> bool:
+        period = run.held.get(tp)
+        if period is None or period.revoking is not None or period.position is None:
             return False
-        return self._book.log(tp).next_visible(tenure.position) < reach
+        return self._recorder.log(tp).next_visible(period.position) < reach

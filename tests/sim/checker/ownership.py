@@ -1,0 +1,207 @@
+"""Who has which partition when: S1, S2 and S9.
+
+A period begins with `Assigned` and ends with `Revoked`, `Lost` or the member. Between `Revoking`
+and `Revoked` it is still the member's, to commit, and nothing of it is delivered any more.
+
+A member that was given up without knowing it may have a period beside its successor's; what it may
+not do is deliver. That holds by the clock, as long as the group waits for nobody shorter than a
+session: a rebalance timeout below the session timeout gives members up that could not know yet.
+"""
+
+from __future__ import annotations
+
+from kafkagroup import TopicPartition
+
+from ..events import (
+    Assigned,
+    Delivered,
+    Ended,
+    Killed,
+    Lost,
+    Revoked,
+    Revoking,
+    Sent,
+    Worked,
+)
+from .recorder import Handlers, MemberRun, OwnershipPeriod, Recorder, joins, leaves
+
+_WAKING = 0.5
+"""Seconds in which one that stood still ends what is overdue."""
+
+
+class Ownership:
+    """The rules of owning."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._owners: dict[tuple[int, TopicPartition], tuple[MemberRun, int]] = {}
+        """Generation and partition -> who has it, and by which event."""
+        self.handlers: Handlers = {
+            Assigned: self._assigned,
+            Revoking: self._revoking,
+            Revoked: self._revoked,
+            Lost: self._lost,
+            Delivered: self._delivered,
+            Worked: self._worked,
+            Sent: self._sent,
+            Killed: self._killed,
+            Ended: self._ended,
+        }
+
+    def _assigned(self, number: int, event: Assigned) -> None:
+        run = self._recorder.run_of(event.member)
+        for tp in event.partitions:
+            if (before := run.held.get(tp)) is not None:
+                text = f"{run.name} is assigned {tp}, which it has already"
+                self._recorder.report("S1", event, text, before.began, number)
+            last = run.periods.get(tp)
+            late = last.sent if last is not None and last.loose and last.flying else None
+            period = OwnershipPeriod(run, tp, number, event.time, event.generation, late=late)
+            run.held[tp] = run.periods[tp] = period
+            log = self._recorder.log(tp)
+            if not _is_late(period, log.holder):
+                log.holder = period
+        # What it keeps it has in this generation too.
+        for tp in run.held if event.generation >= 0 else ():
+            owner, since = self._owners.setdefault((event.generation, tp), (run, number))
+            if owner is not run and not _same_instance(owner, run):
+                text = f"{owner.name} and {run.name} both own {tp} in generation"
+                self._recorder.report("S1", event, f"{text} {event.generation}", since, number)
+
+    def _revoking(self, number: int, event: Revoking) -> None:
+        run = self._recorder.run_of(event.member)
+        for tp in event.partitions:
+            if (period := run.held.get(tp)) is not None:
+                period.revoking = number
+                period.forsaken = run.opening.shards and _has_lost(run, event.time)
+
+    def _revoked(self, number: int, event: Revoked) -> None:
+        self._end(number, event, "revoked")
+
+    def _lost(self, number: int, event: Lost) -> None:
+        self._end(number, event, "lost")
+
+    def _end(self, number: int, event: Revoked | Lost, how: str) -> None:
+        run = self._recorder.run_of(event.member)
+        for tp in event.partitions:
+            if (period := run.held.pop(tp, None)) is not None:
+                _close(period, number, event.time, how)
+
+    def _killed(self, number: int, event: Killed) -> None:
+        run = self._recorder.run_of(event.member)
+        for period in run.held.values():
+            _close(period, number, event.time, "killed")
+        run.held.clear()
+
+    def _ended(self, number: int, event: Ended) -> None:
+        run = self._recorder.run_of(event.member)
+        since = event.time if run.closing is None else run.closing[1]
+        in_time = event.time - since < run.opening.close_timeout
+        for tp, period in run.held.items():
+            # By force, when its time is over, nobody can be told any more.
+            if in_time:
+                text = f"{run.name} ended without letting go of {tp}"
+                self._recorder.report("S2", event, text, period.began, number)
+            _close(period, number, event.time, "closed")
+        run.held.clear()
+
+    def _delivered(self, number: int, event: Delivered) -> None:
+        self._used(number, event, f"{event.member} delivers {event.partition}@{event.offset}")
+
+    def _worked(self, number: int, event: Worked) -> None:
+        # Who has just woken up goes on until its scope has been cancelled.
+        if event.time > self._recorder.run_of(event.member).thawed_at:
+            self._used(number, event, f"{event.member} works on {event.partition}")
+
+    def _used(self, number: int, event: Delivered | Worked, what: str) -> None:
+        tp = event.partition
+        run = self._recorder.run_of(event.member)
+        period = run.held.get(tp)
+        if period is None or period.revoking is not None:
+            last = run.periods.get(tp)
+            if last is None:
+                self._recorder.report("S9", event, f"{what} and never had the partition", number)
+            elif last.revoking is not None and not last.ended:
+                text = f"{what} while the partition is being revoked"
+                self._recorder.report("S9", event, text, last.revoking, number)
+            else:
+                text = f"{what} and has the partition no longer ({last.ended})"
+                self._recorder.report("S9", event, text, last.ended_by, number)
+            return
+        holder = self._recorder.log(tp).holder
+        if holder is not None and holder is not period:
+            self._trespass(number, event, period, holder, what)
+
+    def _trespass(
+        self,
+        number: int,
+        event: Delivered | Worked,
+        period: OwnershipPeriod,
+        holder: OwnershipPeriod,
+        what: str,
+    ) -> None:
+        run = period.run
+        if run.opening.rebalance_timeout < run.opening.session_timeout:
+            return
+        if _same_instance(run, holder.run) or self._recorder.is_replaced(run):
+            return
+        text = f"{what}, which is {holder.run.name}'s now"
+        self._recorder.report("S1", event, text, period.began, holder.began, number)
+
+    def _sent(self, number: int, event: Sent) -> None:
+        if not (joins(event) or leaves(event)):
+            return
+        run = self._recorder.run_of(event.member)
+        if event.api == "JoinGroup" and run.opening.instance is not None:
+            self._recorder.instances[run.opening.instance] = run
+        if run.opening.shards and _has_lost(run, event.time):
+            return  # and its application hears of it at the same time
+        for tp, period in run.held.items():
+            if period.revoking is not None and not period.forsaken:
+                text = f"{run.name} sends {event.api} while {tp} is being revoked"
+                self._recorder.report("S2", event, text, period.revoking, number)
+        if event.api == "JoinGroup":
+            self._claims(number, event, run)
+
+    def _claims(self, number: int, event: Sent, run: MemberRun) -> None:
+        """A join says what its member has: all of it, or somebody else gets it too soon; nothing
+        else, or it is kept from everybody."""
+        claimed = event.owned or ()
+        for tp, period in run.held.items():
+            if period.revoking is None and not (run.opening.cooperative and tp in claimed):
+                text = f"{run.name} joins without having let go of {tp}"
+                self._recorder.report("S2", event, text, period.began, number)
+        for tp in claimed:
+            if tp not in run.held:
+                last = run.periods.get(tp)
+                if last is not None and self._has_just_lost(last, event.time):
+                    continue  # the join was on its way out, or waited for its connection
+                text = f"{run.name} claims {tp}, which it does not have"
+                self._recorder.report(
+                    "S2", event, text, -1 if last is None else last.ended_by, number
+                )
+
+    def _has_just_lost(self, period: OwnershipPeriod, now: float) -> bool:
+        waited = period.run.has_waited(now) or now - period.ended_at <= self._recorder.race
+        return period.ended == "lost" and waited
+
+
+def _close(period: OwnershipPeriod, number: int, time: float, how: str) -> None:
+    period.ended, period.ended_by, period.ended_at = how, number, time
+
+
+def _is_late(period: OwnershipPeriod, holder: OwnershipPeriod | None) -> bool:
+    """Whether what is taken up is over: it stood still, and another has had it since."""
+    return holder is not None and 0 <= period.generation < holder.generation
+
+
+def _has_lost(run: MemberRun, now: float) -> bool:
+    """Whether it is out of its group, or cannot know that it is not: nobody waits for it."""
+    wakes = now - run.thawed_at < _WAKING
+    return run.refused is not None or now >= run.sure_until or wakes
+
+
+def _same_instance(one: MemberRun, other: MemberRun) -> bool:
+    """Two runs of one static member: the later takes the place of the earlier, generation and
+    all."""
+    return one.opening.instance is not None and one.opening.instance == other.opening.instance
