@@ -299,7 +299,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         session = self._session
         if not self._has_nothing_to_consume:
             return
-        if not (session.closing or session.fatal is not None or session.errors):
+        if not (session.closing or session.errors.has_reports):
             raise ConfigurationError(
                 "nothing is subscribed to and nothing is assigned: name topics or a pattern in"
                 " Consumer(...), or call subscribe() or assign() first"
@@ -313,8 +313,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
     def _raise_if_over(self) -> None:
         if self._stopped.is_set():
             raise ConsumerClosedError("the consumer is closed")
-        if self._session.fatal is not None:
-            raise self._session.fatal
+        self._session.errors.raise_failure()
 
     # ------------------------------------------------------------ what is consumed
 
@@ -452,7 +451,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
             owned = self._delivery.owned.get(tp)
             if owned is None:
                 raise NotAssignedError(f"{tp} is not assigned to this consumer")
-            self._session.raise_without_position(owned)
+            self._session.errors.raise_without_position(owned)
             if owned.position != UNKNOWN:
                 return owned.position
             await self._session.changed.wait()
@@ -793,4 +792,4 @@ class Consumer(Service, Keyed[K_co, V_co]):
             self._session.history.feed.close()
 
     def _crashed(self, error: Exception) -> None:
-        self._session.fail(error)
+        self._session.errors.fail(error)

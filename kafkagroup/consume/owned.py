@@ -81,6 +81,10 @@ class OwnedPartition(Progress):
         self.retry_at = 0.0
         self.drop_buffer()
 
+    def fail(self, error: Exception) -> None:
+        """Fetch nothing more until the application seeks."""
+        self.failure = error
+
     def drop_buffer(self) -> None:
         """Forget what was fetched and not handed out."""
         self.buffered.clear()

@@ -405,7 +405,7 @@ class Engine:
         self._delivery.release(partitions)
 
     def _partition_failed(self, owned: OwnedPartition, error: Exception) -> None:
-        self._session.partition_failed(owned, error)
+        self._session.errors.fail_partition(owned, error)
         self.report_resting()
 
     def report_resting(self) -> None:
@@ -505,7 +505,7 @@ class Engine:
         asked = self._asked_topics()
         denied = frozenset(t for t in asked if t in topics and topics[t].error_code == code)
         for topic in sorted(denied - self._denied):
-            self._session.tell(broker_error(code, operation="DESCRIBE", topic=topic))
+            self._session.errors.report(broker_error(code, operation="DESCRIBE", topic=topic))
         self._denied = denied
         self._topics_changed.set()
 
@@ -528,4 +528,4 @@ class Engine:
                     # where it was refused.
                     logger.info("auto-commit: %s", error)
                 else:
-                    self._session.tell(error)
+                    self._session.errors.report(error)

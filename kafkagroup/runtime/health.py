@@ -186,8 +186,8 @@ def health_of_consumer(
 ) -> Health:
     """A consumer's that runs. As `Consumer.health`."""
     options = session.options
-    if session.fatal is not None:
-        return not_well(HealthProblem.FAILED, str(session.fatal))
+    if session.errors.failure is not None:
+        return not_well(HealthProblem.FAILED, str(session.errors.failure))
     findings = [*checkup.check_loop(loop_lag_above)]
     if session.expired:
         away = now - session.last_poll

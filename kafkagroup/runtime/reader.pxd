@@ -9,6 +9,7 @@ from kafkagroup.consume.lease cimport Lease
 cdef class Reader:
     cdef readonly object task
     cdef object _session
+    cdef object _errors
     cdef Lease _lease
     cdef Delivery _delivery
     cdef object _clock

@@ -41,6 +41,7 @@ class Reader:
         self.task: int | None = None
         """Id of the task that came last, as far as it has ever waited."""
         self._session = session
+        self._errors = session.errors
         self._lease = session.lease
         self._delivery = session.delivery
         self._clock = session.clock
@@ -82,10 +83,10 @@ class Reader:
                 raise ConsumerClosedError("the consumer is closed")
             # What went wrong behind a batch is not raised before that: not while it was inflated,
             # or a record of it converted.
-            if not aside and session.has_errors:
+            if not aside and self._errors.is_pending:
                 # To come is to poll: who meets the same error each time is not away.
                 session.last_poll = now
-                session.raise_error()
+                self._errors.raise_next()
             # After a stop of the process or the loop the group may have given our partitions away:
             # the clock is asked before anything is handed out.
             driver = session.driver
@@ -104,7 +105,7 @@ class Reader:
             if aside:
                 now = await self._convert(now)
                 continue
-            if session.has_errors:
+            if self._errors.is_pending:
                 continue  # of a partition whose last record was handed out before
             if waited and now >= until:
                 raise NothingArrived

@@ -13,20 +13,18 @@ from kafkagroup._values import evolve
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.lease import Lease
 from kafkagroup.consume.losses import Losses
-from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
+from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import (
     BrokerError,
     CommitFailedError,
     ConfigurationError,
     ErrorCode,
-    KafkaGroupError,
-    NoOffsetError,
     NotAssignedError,
-    OffsetOutOfRangeError,
     RequestTimeoutError,
     TransportError,
 )
 from kafkagroup.options import ConsumerOptions
+from kafkagroup.runtime.error_channel import ErrorChannel
 from kafkagroup.runtime.history import History
 from kafkagroup.runtime.interfaces import Running
 from kafkagroup.runtime.lag import LoopLag
@@ -53,15 +51,7 @@ class Session:
         self.identity: Identity = NO_MEMBERSHIP
         self.changed = OneShotEvent()
         """Set, and replaced, whenever somebody who waits should look again."""
-        self.errors: list[Exception] = []
-        """For the application, each raised once."""
-        self._failures: list[tuple[OwnedPartition, Exception]] = []
-        """Errors of partitions, each raised once, after the records that were fetched before it."""
-        self.without_position: dict[TopicPartition, OwnedPartition] = {}
-        """Those that wait for the application to seek, raised by every call until it has; among
-        them may be some that it has sought in, or that were revoked, since."""
-        self.fatal: Exception | None = None
-        """Raised by every call from here on."""
+        self.errors = ErrorChannel(self.notify)
         self.clock: Callable[[], float] = anyio.current_time
         """The loop's clock, bound to the loop once it runs: it is asked for each record."""
         self.auto_commit = options.enable_auto_commit
@@ -121,75 +111,6 @@ class Session:
         self.lease.end()
         self.changed.set()
         self.changed = OneShotEvent()
-
-    def tell(self, error: Exception) -> None:
-        """Raise an error at the application's next call, once."""
-        self.errors.append(error)
-        self.notify()
-
-    def fail(self, error: Exception) -> None:
-        """Raise an error at every call from here on."""
-        if self.fatal is None:
-            self.fatal = error
-        self.notify()
-
-    def partition_failed(self, owned: OwnedPartition, error: Exception) -> None:
-        """Report it to the application; the partition rests until it seeks.
-
-        That there is no position is raised by every call: without it the consumer would read
-        nothing of the partition, in silence. Everything else is raised once, as bad bytes in one
-        partition must not hold up the others for ever.
-        """
-        if owned.revoked:
-            return
-        owned.failure = error
-        if owned.is_without_position:
-            self.without_position[owned.tp] = owned
-        else:
-            self._failures.append((owned, error))
-        self.notify()
-
-    @property
-    def has_errors(self) -> bool:
-        """Whether `raise_error` is to be called; it may find nothing to raise."""
-        return bool(
-            self.fatal is not None
-            or self.errors
-            or self.without_position
-            or any(_is_next(owned) for owned, _ in self._failures)
-        )
-
-    def raise_error(self) -> None:
-        """Raise what there is to raise."""
-        if self.fatal is not None:
-            raise self.fatal
-        if self.errors:
-            raise self.errors.pop(0)
-        self._raise_failure()
-        self.without_position = {
-            tp: owned
-            for tp, owned in self.without_position.items()
-            if owned.is_without_position and not owned.revoked
-        }
-        if self.without_position:
-            raise _no_position(self.without_position.values())
-
-    def _raise_failure(self) -> None:
-        """Raise the first error of a partition that nothing is to be handed out before."""
-        # The application has sought elsewhere, lost the partition, or met another error before it.
-        self._failures = [(o, e) for o, e in self._failures if o.failure is e and not o.revoked]
-        for found in self._failures:
-            owned, error = found
-            if _is_next(owned):
-                self._failures.remove(found)
-                raise error
-
-    def raise_without_position(self, owned: OwnedPartition) -> None:
-        """Raise why a partition has no position, if that was found to be so."""
-        if owned.is_without_position:
-            raise _no_position([owned])
-        if owned.position == UNKNOWN and owned.failure is not None:
-            raise owned.failure
 
     def count_processed(self) -> None:
         """What the application has in hand is processed."""
@@ -464,20 +385,6 @@ class Session:
                 tuple(foreign),
             )
         return self.offsets, owned
-
-
-def _is_next(owned: OwnedPartition) -> bool:
-    """Whether all that was fetched before a partition failed is handed out."""
-    return owned.position == owned.fetch_offset
-
-
-def _no_position(partitions: Iterable[OwnedPartition]) -> KafkaGroupError:
-    """One error that names all of them."""
-    ordered = sorted(partitions, key=lambda owned: owned.tp)
-    out_of_range = {o.tp: o.position for o in ordered if o.position != UNKNOWN}
-    if len(out_of_range) == len(ordered):
-        return OffsetOutOfRangeError(out_of_range)
-    return NoOffsetError(tuple(o.tp for o in ordered), out_of_range)
 
 
 def _topic_ids(owned: Iterable[OwnedPartition]) -> dict[str, UUID]:

@@ -238,11 +238,11 @@ class Subscriber:
 
     def failed(self, error: Exception) -> None:
         """Every call of the application raises it."""
-        self._session.fail(error)
+        self._session.errors.fail(error)
 
     def told(self, error: Exception) -> None:
         """The application's next call raises it."""
-        self._session.tell(error)
+        self._session.errors.report(error)
 
     def poll_due(self, ran: float) -> float:
         """A member that owns nothing owes no poll; one that waits in the client owes no more than
@@ -498,7 +498,7 @@ class Subscriber:
             return await result if inspect.isawaitable(result) else result
         except Exception as error:
             # A callback has no veto: the rebalance completes, then its error surfaces.
-            session.tell(error)
+            session.errors.report(error)
             return None
         finally:
             session.callback_task = None
@@ -517,7 +517,7 @@ class Subscriber:
             try:
                 session.seek(tp, offset)
             except KafkaGroupError as error:
-                session.tell(error)
+                session.errors.report(error)
 
 
 def _racks_now(metadata: ClusterMetadata, topics: frozenset[str], before: Racks) -> Racks:

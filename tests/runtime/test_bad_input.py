@@ -239,7 +239,7 @@ async def test_an_address_in_metadata_that_is_none_is_a_dead_broker(
             await consumer.assign([TP])
             with anyio.move_on_after(0.3):
                 await consumer.getone()
-            assert consumer._session.fatal is None
+            assert consumer._session.errors.failure is None
             leader.address = ("127.0.0.1", port)
             leader.fetched = whole
             assert (await consumer.getone()).offset == 0

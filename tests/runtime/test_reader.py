@@ -83,8 +83,8 @@ async def test_nothing_is_ready_once_ownership_is_no_longer_sure() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda session: session.tell(ConfigurationError("told")),
-        lambda session: session.fail(ConfigurationError("failed")),
+        lambda session: session.errors.report(ConfigurationError("told")),
+        lambda session: session.errors.fail(ConfigurationError("failed")),
         lambda session: session.notify(),
         lambda session: session.lose([TP], "the generation is over"),
     ],
@@ -100,7 +100,7 @@ async def test_what_changes_is_looked_at_before_the_next_record(change: Any) -> 
 async def test_an_error_is_raised_before_the_next_record() -> None:
     reading = Reading()
     await reading.next()
-    reading.session.tell(ConfigurationError("told"))
+    reading.session.errors.report(ConfigurationError("told"))
     with pytest.raises(ConfigurationError, match="told"):
         await reading.next()
     assert await reading.next() == 1

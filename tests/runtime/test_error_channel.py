@@ -1,0 +1,82 @@
+"""Errors reported to the application: which are raised once, which by every call."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.errors import ConfigurationError, DecodeError, NoOffsetError
+from kafkagroup.runtime.error_channel import ErrorChannel
+from kafkagroup.types import TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+class Channel(ErrorChannel):
+    """Counts how often it has woken the application."""
+
+    def __init__(self) -> None:
+        self.wakes = 0
+        super().__init__(self._count)
+
+    def _count(self) -> None:
+        self.wakes += 1
+
+
+def test_a_reported_error_is_raised_once() -> None:
+    channel = Channel()
+    channel.report(ConfigurationError("one"))
+    assert (channel.wakes, channel.is_pending, channel.has_reports) == (1, True, True)
+    with pytest.raises(ConfigurationError, match="one"):
+        channel.raise_next()
+    assert (channel.is_pending, channel.has_reports) == (False, False)
+    channel.raise_next()
+
+
+def test_the_first_failure_is_raised_by_every_call() -> None:
+    channel = Channel()
+    channel.raise_failure()
+    channel.fail(ConfigurationError("first"))
+    channel.fail(ConfigurationError("second"))
+    assert channel.wakes == 2
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="first"):
+            channel.raise_next()
+        with pytest.raises(ConfigurationError, match="first"):
+            channel.raise_failure()
+
+
+def test_an_error_of_a_partition_waits_for_the_records_before_it() -> None:
+    channel, owned = Channel(), OwnedPartition(TP)
+    owned.start_at(0)
+    owned.fetch_offset = 1
+    channel.fail_partition(owned, DecodeError("damaged"))
+    assert not channel.is_pending
+    channel.raise_next()
+    owned.position = 1
+    assert channel.is_pending
+    with pytest.raises(DecodeError):
+        channel.raise_next()
+    assert owned.failed
+    assert not channel.is_pending
+
+
+def test_a_missing_position_is_raised_until_the_application_seeks() -> None:
+    channel, owned = Channel(), OwnedPartition(TP)
+    channel.fail_partition(owned, NoOffsetError((TP,)))
+    for _ in range(2):
+        with pytest.raises(NoOffsetError):
+            channel.raise_next()
+        with pytest.raises(NoOffsetError):
+            channel.raise_without_position(owned)
+    owned.start_at(3)
+    channel.raise_next()
+    channel.raise_without_position(owned)
+    assert not channel.is_pending
+
+
+def test_nothing_is_raised_of_a_revoked_partition() -> None:
+    channel, owned = Channel(), OwnedPartition(TP)
+    owned.revoked = True
+    channel.fail_partition(owned, NoOffsetError((TP,)))
+    assert (channel.wakes, channel.is_pending, owned.failed) == (0, False, False)
