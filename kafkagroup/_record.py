@@ -6,18 +6,28 @@ What it is to users, with types for key and value, is in `types`.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 try:
     import cython
 except ImportError:  # as for users: it is there to compile, not to run
     from kafkagroup import _uncompiled as cython
 
-if TYPE_CHECKING:
-    from kafkagroup.types import Headers, TimestampType
+__all__ = ["Headers", "Record", "TimestampType"]
 
-__all__ = ["Record"]
+Headers = tuple[tuple[str, bytes | None], ...]
+"""Of a record: names and values, in the order they were written."""
+
+
+class TimestampType(IntEnum):
+    """Who stamped a record."""
+
+    CREATE_TIME = 0
+    """The producer, when it made the record."""
+    LOG_APPEND_TIME = 1
+    """The broker, when it appended the batch."""
 
 
 class _Unread(Protocol):

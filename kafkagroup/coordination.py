@@ -39,17 +39,8 @@ from kafkagroup.errors import (
 from kafkagroup.group import Generation, GroupMember, GroupProtocol
 from kafkagroup.runtime.interfaces import Membership
 from kafkagroup.transport.security import Security
-from kafkagroup.wire.schema import (
-    BYTES,
-    INT32,
-    STRING,
-    array,
-    decode_prefix,
-    encode,
-    field,
-    message,
-    struct,
-)
+from kafkagroup.wire.codec import decode_prefix, encode
+from kafkagroup.wire.schema import BYTES, INT32, STRING, array, field, message, struct
 
 __all__ = [
     "MAX_SHARDS",

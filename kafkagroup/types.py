@@ -6,11 +6,11 @@ Nothing here knows of bytes, sockets or time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from kafkagroup import _record
 from kafkagroup._generic import K_co, V_co
+from kafkagroup._record import Headers, TimestampType
 from kafkagroup._values import frozen
 
 __all__ = [
@@ -25,10 +25,6 @@ __all__ = [
 ]
 
 
-Headers = tuple[tuple[str, bytes | None], ...]
-"""Of a record: names and values, in the order they were written."""
-
-
 class TopicPartition(NamedTuple):
     """One partition of a topic. Sorts by topic, then by number."""
 
@@ -37,15 +33,6 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
-
-
-class TimestampType(IntEnum):
-    """Who stamped a record."""
-
-    CREATE_TIME = 0
-    """The producer, when it made the record."""
-    LOG_APPEND_TIME = 1
-    """The broker, when it appended the batch."""
 
 
 @frozen

@@ -1,13 +1,14 @@
-"""Imports between packages go one way, and the packages below `transport` never do I/O.
+"""Imports between packages go one way and never in a circle, and the packages below `transport`
+never do I/O.
 
-Imports are read from the source, those inside functions included; what only type checkers import
-does not count.
+Imports are read from the source, those inside functions included; imports for type checkers alone
+do not count.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import kafkagroup
@@ -115,6 +116,42 @@ def imports(path: Path, package: Path) -> Iterator[str]:
                 yield ".".join(base)
 
 
+def circles(package: Path) -> list[list[str]]:
+    """Groups of modules that all import each other, directly or through others of the group."""
+    modules = {}
+    for path in package.rglob("*.py"):
+        *parents, name = path.relative_to(package.parent).with_suffix("").parts
+        modules[".".join(parents if name == "__init__" else [*parents, name])] = path
+    reached = {
+        name: {module for module in imported_modules(path, package, modules) if module != name}
+        for name, path in modules.items()
+    }
+    for through in modules:  # Warshall's closure
+        for name in modules:
+            if through in reached[name]:
+                reached[name] |= reached[through]
+    found = {
+        tuple(sorted(other for other in modules if other in beyond and name in reached[other]))
+        for name, beyond in reached.items()
+        if name in beyond
+    }
+    return sorted(map(list, found))
+
+
+def imported_modules(path: Path, package: Path, modules: Collection[str]) -> Iterator[str]:
+    """The modules of `package` that a file imports; `from package import module` is one of them."""
+    here = [package.name, *path.relative_to(package).with_suffix("").parts]
+    for node in runtime(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name in modules)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*here[: -node.level or 0], *filter(None, [node.module])])
+            for name in node.names:
+                module = f"{base}.{name.name}" if f"{base}.{name.name}" in modules else base
+                if module in modules:
+                    yield module
+
+
 def runtime(node: ast.AST) -> Iterator[ast.AST]:
     """Every node, except below `if TYPE_CHECKING`."""
     yield node
@@ -128,6 +165,38 @@ def runtime(node: ast.AST) -> Iterator[ast.AST]:
 
 def test_imports_go_one_way() -> None:
     assert violations(PACKAGE) == []
+
+
+def test_no_imports_go_in_circles() -> None:
+    """A circle works or fails by which of its modules is imported first, and none of them can be
+    read, tested or moved alone."""
+    assert circles(PACKAGE) == []
+
+
+def test_the_check_sees_circles(tmp_path: Path) -> None:
+    package = tmp_path / "kafkagroup"
+    planted = {
+        "__init__.py": "",
+        "wire/__init__.py": "",
+        "wire/codec.py": "from .schema import X\n",
+        "wire/schema.py": "def f():\n    from kafkagroup.wire import codec\n",
+        "errors.py": "if TYPE_CHECKING:\n    from kafkagroup import types\n",
+        "types.py": "import kafkagroup.errors\n",
+        "admin/__init__.py": "from kafkagroup.admin.offsets import X\n",
+        "admin/offsets.py": "from kafkagroup.admin import lag\n",
+        "admin/lag.py": "from ..wire.schema import X\n",
+        "a.py": "from kafkagroup.b import X\n",
+        "b.py": "from kafkagroup.c import X\nfrom kafkagroup import types\n",
+        "c.py": "from . import a\n",
+    }
+    for name, source in planted.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    assert circles(package) == [
+        ["kafkagroup.a", "kafkagroup.b", "kafkagroup.c"],
+        ["kafkagroup.wire.codec", "kafkagroup.wire.schema"],
+    ]
 
 
 def test_every_part_below_transport_is_there() -> None:

@@ -22,18 +22,10 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     UnsupportedVersionError,
 )
+from kafkagroup.wire.codec import decode, decode_prefix, encode
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.metadata import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from kafkagroup.wire.schema import (
-    INT32,
-    Request,
-    Versions,
-    decode,
-    decode_prefix,
-    encode,
-    field,
-    message,
-)
+from kafkagroup.wire.schema import INT32, Request, Versions, field, message
 
 __all__ = [
     "MAX_AUTHENTICATION_BYTES",

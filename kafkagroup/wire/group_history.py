@@ -16,8 +16,8 @@ from typing import Any
 import attrs
 
 from kafkagroup.errors import DecodeError
+from kafkagroup.wire.codec import decode
 from kafkagroup.wire.coordinator import classic, consumer, offsets, share, streams
-from kafkagroup.wire.schema import decode
 
 __all__ = ["GroupRecord", "Undecoded", "decode_group_record"]
 

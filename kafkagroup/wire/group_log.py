@@ -11,17 +11,8 @@ from collections.abc import Iterable
 from kafkagroup._values import frozen
 from kafkagroup.errors import DecodeError, LimitExceededError
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.schema import (
-    BYTES,
-    INT32,
-    STRING,
-    array,
-    decode_prefix,
-    encode,
-    field,
-    message,
-    struct,
-)
+from kafkagroup.wire.codec import decode_prefix, encode
+from kafkagroup.wire.schema import BYTES, INT32, STRING, array, field, message, struct
 
 __all__ = [
     "MAX_PARTITIONS",

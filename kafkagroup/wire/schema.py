@@ -1,19 +1,17 @@
-"""A message is one frozen class; how it looks in each version is metadata of its fields.
+"""Declarations of messages: one frozen class each, with its wire format as metadata of the fields.
 
-Here messages are declared, and turned into bytes and back; how that is done is `codec`'s business,
-which compiles a codec for each (message, version) on first use. Source: the message format of
-KIP-482 (flexible versions, tagged fields) and the schemas that ship with Apache Kafka.
+`codec` turns messages into bytes and back. Source: the message format of KIP-482 (flexible
+versions, tagged fields) and the schemas that ship with Apache Kafka.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Generic, TypeVar, cast, dataclass_transform
 from uuid import UUID
 
 from kafkagroup._values import REQUIRED, Attribute, fields, frozen
-from kafkagroup.errors import DecodeError
 
 __all__ = [
     "BOOL",
@@ -34,10 +32,7 @@ __all__ = [
     "Scalar",
     "Versions",
     "array",
-    "decode",
-    "decode_prefix",
     "defaults_of",
-    "encode",
     "field",
     "fields_of",
     "message",
@@ -46,9 +41,6 @@ __all__ = [
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-if TYPE_CHECKING:
-    from kafkagroup.wire.codec import Decoder
 
 NO_ID = UUID(int=0)
 """The topic id that stands for none."""
@@ -188,64 +180,3 @@ def fields_of(cls: type) -> dict[str, Field]:
 def defaults_of(cls: type) -> dict[str, Any]:
     """The default of each field; REQUIRED where there is none."""
     return {name: of.default for name, of in fields(cls).items()}
-
-
-def encode(message: object, version: int) -> bytes:
-    """The bytes of a message in one version.
-
-    Raises: LocalProtocolError when a value does not fit its type, or is set in a version that
-    does not have it.
-    """
-    return _encoder(cast(Any, type(message)), version)(message)
-
-
-def decode(
-    cls: type[T],
-    version: int,
-    data: bytes | bytearray,
-    offset: int = 0,
-    *,
-    max_elements: int | None = None,
-) -> T:
-    """The message that `data` holds from `offset` to its end.
-
-    Unknown tagged fields are skipped. Raises: DecodeError, also for bytes left over;
-    LimitExceededError, before they are made, for more elements than `max_elements` in all arrays
-    together (None: `codec.MAX_ELEMENTS`). Plain numbers count less.
-    """
-    value, end = decode_prefix(cls, version, data, offset, max_elements=max_elements)
-    if end != len(data):
-        raise DecodeError(f"{cls.__name__} v{version}: {len(data) - end} bytes left over")
-    return value
-
-
-def decode_prefix(
-    cls: type[T],
-    version: int,
-    data: bytes | bytearray,
-    offset: int = 0,
-    *,
-    max_elements: int | None = None,
-) -> tuple[T, int]:
-    """The message that begins at `offset`, and where it ends; what follows is not looked at."""
-    decoder, limit = _decoder(cast(Any, cls), version)
-    most = limit if max_elements is None else max_elements
-    return cast("tuple[T, int]", decoder(data, offset, most))
-
-
-# `codec` needs the declarations above, so it is imported by whoever is the first to need it: once
-# per (message, version), and not at all by what only declares messages.
-
-
-@cache
-def _encoder(cls: type, version: int) -> Callable[[object], bytes]:
-    from kafkagroup.wire.codec import compile_encoder
-
-    return compile_encoder(cls, version)
-
-
-@cache
-def _decoder(cls: type, version: int) -> tuple[Decoder, int]:
-    from kafkagroup.wire.codec import MAX_ELEMENTS, compile_decoder
-
-    return compile_decoder(cls, version), MAX_ELEMENTS

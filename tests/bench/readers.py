@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import anyio
 import attrs
 
+from kafkagroup.wire.codec import decode, encode
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafkagroup.wire.records import read_batches
-from kafkagroup.wire.schema import decode, encode
 
 from .figures import percentile
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kafkagroup.errors import ErrorCode
+from kafkagroup.wire.codec import encode
 from kafkagroup.wire.messages import metadata
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse
@@ -16,7 +17,6 @@ from kafkagroup.wire.messages.metadata import (
 )
 from kafkagroup.wire.messages.offsets import ListOffsetsRequest, OffsetFetchRequest
 from kafkagroup.wire.primitives import encode_uvarint
-from kafkagroup.wire.schema import encode
 
 from .honest import at_first, cluster_of, committed, honest, listed, serving, topic_of, versions
 from .server import Conversation

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kafkagroup.testing.embedded.broker import Incoming, write_response
+from kafkagroup.wire.codec import decode_prefix
 from kafkagroup.wire.messages import (
     consumer_heartbeat,
     fetch,
@@ -24,7 +25,7 @@ from kafkagroup.wire.messages import (
     produce,
     sasl,
 )
-from kafkagroup.wire.schema import Request, decode_prefix
+from kafkagroup.wire.schema import Request
 
 __all__ = ["SPOKEN", "Conversation", "Left", "Server", "Wire", "listening"]
 

@@ -13,6 +13,7 @@ from uuid import UUID
 import attrs
 
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.codec import encode
 from kafkagroup.wire.compression import Codec, compress
 from kafkagroup.wire.group_log import Subscription, encode_assignment, encode_subscription
 from kafkagroup.wire.messages import (
@@ -25,7 +26,7 @@ from kafkagroup.wire.messages import (
 )
 from kafkagroup.wire.primitives import encode_varint
 from kafkagroup.wire.records import NewRecord, encode_batch, with_base_offset
-from kafkagroup.wire.schema import Request, encode
+from kafkagroup.wire.schema import Request
 
 from .honest import TOPIC_ID, cluster_of, fetched, joined, serving, synced, topic_of
 from .records import batch, zeros

@@ -37,8 +37,9 @@ from model.answers import told
 from model.words import Names, request
 
 from kafkagroup.errors import ErrorCode
+from kafkagroup.wire.codec import decode, encode
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, FindCoordinatorRequest
-from kafkagroup.wire.schema import Request, decode, encode
+from kafkagroup.wire.schema import Request
 
 __all__ = ["Broker", "play", "settings_of", "warm_up"]
 

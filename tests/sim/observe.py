@@ -16,6 +16,7 @@ from kafkagroup.assign.spec import told
 from kafkagroup.errors import ErrorCode, RemoteProtocolError
 from kafkagroup.testing.embedded.broker import Incoming, read_request
 from kafkagroup.testing.embedded.cluster import Cluster
+from kafkagroup.wire.codec import decode
 from kafkagroup.wire.group_log import decode_assignment, decode_subscription
 from kafkagroup.wire.messages.consumer_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -44,7 +45,6 @@ from kafkagroup.wire.messages.offsets import (
     OffsetFetchResponse,
     OffsetForLeaderEpochResponse,
 )
-from kafkagroup.wire.schema import decode
 
 from .events import Answered, Event, Formed, Partitions, Sent, Stored
 from .worker import TOPIC, decode_share

@@ -14,6 +14,7 @@ from messages import messages as values_of
 
 from kafkagroup import TopicPartition, encode_assignment, encode_subscription
 from kafkagroup.spark.events import event_of, to_events
+from kafkagroup.wire.codec import encode
 from kafkagroup.wire.coordinator.classic import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -26,7 +27,6 @@ from kafkagroup.wire.coordinator.consumer import (
 )
 from kafkagroup.wire.coordinator.offsets import OffsetCommitKey, OffsetCommitValue
 from kafkagroup.wire.group_log import Subscription
-from kafkagroup.wire.schema import encode
 
 pa = pytest.importorskip("pyarrow")
 

@@ -27,6 +27,7 @@ from kafkagroup.testing.embedded import BrokerSettings, Close, Delay, Seen, Swal
 from kafkagroup.testing.embedded.broker import _HANDLERS, Incoming, write_response
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.codec import decode, encode
 from kafkagroup.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -72,8 +73,6 @@ from kafkagroup.wire.schema import (
     Array,
     Request,
     Scalar,
-    decode,
-    encode,
     fields_of,
 )
 

@@ -32,6 +32,7 @@ from kafkagroup.testing.embedded import BrokerSettings, Close
 from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.testing.embedded.sasl import MECHANISMS
 from kafkagroup.testing.embedded.scram import SaslError, ScramSecret, scram
+from kafkagroup.wire.codec import decode, encode
 from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest
 from kafkagroup.wire.messages.sasl import (
@@ -40,7 +41,7 @@ from kafkagroup.wire.messages.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from kafkagroup.wire.schema import Request, decode, encode
+from kafkagroup.wire.schema import Request
 
 PASSWORD = "a secret; of \"ann's\\"
 USERS = {"ann": PASSWORD, "bob": "another"}

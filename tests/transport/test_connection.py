@@ -23,6 +23,7 @@ from kafkagroup.transport.broker import Broker
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.codec import encode
 from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse
 from kafkagroup.wire.messages.metadata import (
     ApiVersion,
@@ -39,7 +40,7 @@ from kafkagroup.wire.messages.offsets import (
 )
 from kafkagroup.wire.messages.produce import ProduceRequest
 from kafkagroup.wire.records import NewRecord, encode_batch
-from kafkagroup.wire.schema import Request, Versions, encode
+from kafkagroup.wire.schema import Request, Versions
 
 pytestmark = pytest.mark.anyio
 

@@ -16,6 +16,7 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     UnsupportedVersionError,
 )
+from kafkagroup.wire.codec import encode
 from kafkagroup.wire.connection import (
     MAX_FRAME_BYTES,
     MAX_HANDSHAKE_BYTES,
@@ -39,7 +40,7 @@ from kafkagroup.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
 )
-from kafkagroup.wire.schema import Versions, encode
+from kafkagroup.wire.schema import Versions
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 METADATA = MetadataRequest(topics=())

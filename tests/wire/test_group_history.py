@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from messages import MESSAGES, PAIRS, damaged, is_record, messages, repeatable, zero_of
 
 from kafkagroup.testing._jars import LocalKafkaUnavailable, find_java, resolve_jars
+from kafkagroup.wire.codec import encode
 from kafkagroup.wire.coordinator.classic import GroupMetadataKey
 from kafkagroup.wire.coordinator.offsets import (
     LegacyOffsetCommitKey,
@@ -25,7 +26,7 @@ from kafkagroup.wire.coordinator.offsets import (
     OffsetCommitValue,
 )
 from kafkagroup.wire.group_history import GroupRecord, Undecoded, decode_group_record
-from kafkagroup.wire.schema import encode, fields_of
+from kafkagroup.wire.schema import fields_of
 
 RECORDS = [pair for pair in PAIRS if is_record(pair.values[0])]
 every_record = pytest.mark.parametrize(("cls", "version"), RECORDS)

@@ -39,6 +39,7 @@ from messages import (
 
 from kafkagroup.errors import DecodeError, LocalProtocolError
 from kafkagroup.testing._jars import LocalKafkaUnavailable, find_java, resolve_jars
+from kafkagroup.wire.codec import decode, encode
 from kafkagroup.wire.schema import (
     BOOL,
     BYTES,
@@ -52,8 +53,6 @@ from kafkagroup.wire.schema import (
     Request,
     Scalar,
     Versions,
-    decode,
-    encode,
     fields_of,
 )
 

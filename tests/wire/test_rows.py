@@ -6,13 +6,13 @@ import gc
 
 import pytest
 
+from kafkagroup.wire.codec import decode, encode
 from kafkagroup.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from kafkagroup.wire.rows import Rows
-from kafkagroup.wire.schema import decode, encode
 
 PARTITIONS = tuple(
     MetadataResponsePartition(

@@ -13,7 +13,8 @@ import attrs
 import pytest
 
 from kafkagroup.errors import DecodeError, LimitExceededError, LocalProtocolError
-from kafkagroup.wire.codec import MAX_ELEMENTS, MAX_NUMBERS
+from kafkagroup.wire.codec import decode, decode_prefix, encode
+from kafkagroup.wire.codec_compiler import MAX_ELEMENTS, MAX_NUMBERS
 from kafkagroup.wire.primitives import encode_uvarint
 from kafkagroup.wire.schema import (
     BOOL,
@@ -31,9 +32,6 @@ from kafkagroup.wire.schema import (
     Field,
     Versions,
     array,
-    decode,
-    decode_prefix,
-    encode,
     field,
     fields_of,
     message,

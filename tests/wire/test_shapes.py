@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kafkagroup.errors import LocalProtocolError
+from kafkagroup.wire.codec import decode, encode
 from kafkagroup.wire.messages.group import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -31,7 +32,7 @@ from kafkagroup.wire.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from kafkagroup.wire.schema import Request, decode, encode
+from kafkagroup.wire.schema import Request
 from kafkagroup.wire.shapes import fold, unfold
 
 FIND = FindCoordinatorRequest(key_type=0, coordinator_keys=("g",))

@@ -19,6 +19,7 @@ from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.wire.codec import decode_prefix, encode
 from kafkagroup.wire.messages import consumer_describe
 from kafkagroup.wire.messages.admin import (
     CreatePartitionsRequest,
@@ -65,7 +66,7 @@ from kafkagroup.wire.messages.sasl import (
     SaslHandshakeResponse,
 )
 from kafkagroup.wire.primitives import read_uvarint
-from kafkagroup.wire.schema import Request, decode_prefix, encode
+from kafkagroup.wire.schema import Request
 
 __all__ = ["Incoming", "handle", "read_request", "write_response"]
 
