@@ -187,7 +187,10 @@ async def test_the_clock_of_the_cluster(
     assert told.status.value == status
     way = "behind" if ahead > 0 else "ahead of"
     if ahead:
-        assert re.match(rf"the cluster's is {abs(ahead):.0f}\.\d s {way} this one$", told.text)
+        measured = re.fullmatch(rf"the cluster's is (\d+\.\d) s {way} this one", told.text)
+        assert measured is not None
+        # Off by as much as half the round trip of the request, on a busy machine by tenths.
+        assert float(measured[1]) == pytest.approx(abs(ahead), abs=2.0)
         assert told.advice.startswith("set both by NTP")
 
 
