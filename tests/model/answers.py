@@ -16,6 +16,7 @@ from model.words import Names
 
 from kafkagroup.errors import error_name
 from kafkagroup.wire.records import read_batches
+from kafkagroup.wire.rows import Rows
 from kafkagroup.wire.schema import NO_ID, fields_of
 
 __all__ = ["told"]
@@ -68,7 +69,7 @@ def _told(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
             value = tuple(i for i in value if i.group_id.startswith(names.prefix) or not i.group_id)
         if name == "error_code":
             scalars.insert(0, error_name(value) if value else "OK")
-        elif isinstance(value, tuple) and value and attrs.has(type(value[0])):
+        elif isinstance(value, tuple | Rows) and value and attrs.has(type(value[0])):
             lists.append((name, value))
         elif attrs.has(type(value)):
             if value != defaults[name]:
@@ -100,7 +101,7 @@ def _plain(name: str, value: Any, names: Names) -> str:
             if name == "records":
                 return _records(value)
             return repr(bytes(value))[1:]
-        case tuple():
+        case tuple() | Rows():
             return "[" + " ".join(_plain(name, item, names) for item in value) + "]"
         case str():
             if name in ("member_id", "leader"):

@@ -39,6 +39,7 @@ from model.words import Names, request
 from kafkagroup.errors import ErrorCode
 from kafkagroup.wire.codec import decode, encode
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, FindCoordinatorRequest
+from kafkagroup.wire.rows import Rows
 from kafkagroup.wire.schema import Request
 
 __all__ = ["Broker", "play", "settings_of", "warm_up"]
@@ -305,7 +306,7 @@ class _Player:
 
 def _errors(part: Any) -> list[int]:
     """Every error code in an answer."""
-    if isinstance(part, tuple):
+    if isinstance(part, tuple | Rows):
         return [code for item in part for code in _errors(item)]
     if not attrs.has(type(part)):
         return []
