@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kafkagroup.admin import Admin
+    from kafkagroup.broker import Broker
     from kafkagroup.consume.delivery import Batch
     from kafkagroup.consumer import Consumer
     from kafkagroup.coordination import (
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
     from kafkagroup.runtime.health import Health, HealthFinding, HealthProblem
     from kafkagroup.runtime.loads_file import LoadsFile
     from kafkagroup.runtime.metrics import GroupMetrics, RequestMetrics
-    from kafkagroup.transport.broker import Broker
     from kafkagroup.transport.metadata import Node
     from kafkagroup.transport.options import ClientOptions
     from kafkagroup.transport.sasl.oauthbearer import Token
@@ -188,7 +188,7 @@ __all__ = [
 _HOMES = {
     "Admin": "admin",
     "Batch": "consume.delivery",
-    "Broker": "transport.broker",
+    "Broker": "broker",
     "ClientOptions": "transport.options",
     "Codec": "wire.compression",
     "Consumer": "consumer",

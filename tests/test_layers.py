@@ -52,8 +52,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "consumer": _ENGINE,
     "group": _ENGINE,
     "coordination": _ENGINE | {"group"},
-    "admin": _ENGINE | {"group"},
+    "admin": _ENGINE | {"broker", "group"},
     "producer": _ENGINE | {"admin"},
+    "broker": _ENGINE,
     "": set(),  # its names are imported on first use
     "_pure": set(),
     "compat": _PUBLIC | {"assign"},

@@ -26,7 +26,7 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
     broker_error,
 )
-from kafkagroup.transport.broker import Broker
+from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.types import TopicPartition
@@ -57,7 +57,7 @@ _NOT_HERE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
 
 async def list_groups(
-    broker: Broker, node: Node, *, states: Iterable[str] = (), types: Iterable[str] = ()
+    broker: BrokerClient, node: Node, *, states: Iterable[str] = (), types: Iterable[str] = ()
 ) -> list[GroupListing]:
     """The groups that one broker coordinates. Raises: BrokerError; UnsupportedVersionError when it
     cannot filter; TransportError."""
@@ -113,7 +113,7 @@ async def describe(cluster: Cluster, group_id: str) -> GroupDescription:
 # ---------------------------------------------------------------- classic groups
 
 
-async def _classic(broker: Broker, node: Node, group_id: str) -> GroupDescription:
+async def _classic(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
     answer = await broker.request(DescribeGroupsRequest(groups=(group_id,)))
     group = _the_one(answer.groups, group_id)
     code = group.error_code
@@ -160,7 +160,7 @@ def _classic_member(group: DescribedGroup, member: DescribedGroupMember) -> Memb
 # ---------------------------------------------------------------- groups of KIP-848
 
 
-async def _consumer(broker: Broker, node: Node, group_id: str) -> GroupDescription:
+async def _consumer(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
     request = ConsumerGroupDescribeRequest(
         group_ids=(group_id,), include_authorized_operations=False
     )
@@ -196,7 +196,7 @@ def _subscription(member: consumer_describe.Member | share_describe.Member) -> S
 # ---------------------------------------------------------------- share groups
 
 
-async def _share(broker: Broker, node: Node, group_id: str) -> GroupDescription:
+async def _share(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
     request = ShareGroupDescribeRequest(group_ids=(group_id,), include_authorized_operations=False)
     answer = await broker.request(request)
     group = _the_one(answer.groups, group_id)

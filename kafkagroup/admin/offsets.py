@@ -17,6 +17,7 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     broker_error,
 )
+from kafkagroup.runtime.offset_requests import fetch_offsets
 from kafkagroup.runtime.offsets import (
     NO_MEMBERSHIP,
     GroupOffsets,
@@ -38,7 +39,7 @@ async def committed(cluster: Cluster, group_id: str) -> dict[TopicPartition, Off
     """Every offset that the group has committed, by partition. Raises: BrokerError."""
     broker = cluster.broker(await cluster.find_coordinator(group_id))
     # KIP-447: without it an offset would be answered that a transaction is about to move.
-    answer = await broker.fetch_consumer_group_offsets(group_id, require_stable=True)
+    answer = await fetch_offsets(broker, group_id, require_stable=True)
     for group in answer.groups:
         _raise(group.error_code, f"reading the offsets of group {group_id!r}", group_id, "DESCRIBE")
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}

@@ -16,7 +16,7 @@ from kafkagroup.errors import (
     broker_error,
     escaped,
 )
-from kafkagroup.transport.broker import Broker
+from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.wire.messages.admin import (
@@ -132,7 +132,7 @@ def _timeout_ms(cluster: Cluster) -> int:
     return round(cluster.options.request_timeout * 1000)
 
 
-async def _controller(cluster: Cluster) -> Broker:
+async def _controller(cluster: Cluster) -> BrokerClient:
     """Asked for each time: after NOT_CONTROLLER another broker is the controller. Raises:
     BrokerError while there is none."""
     answer = await _metadata(cluster, [])

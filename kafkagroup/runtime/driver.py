@@ -64,7 +64,7 @@ from kafkagroup.runtime.history import History, Step
 from kafkagroup.runtime.interfaces import Application, Assignee, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.mailbox import Mailbox
-from kafkagroup.transport.broker import MAIN
+from kafkagroup.transport.broker import MAIN, NO_RESPONSE, Overdue
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
@@ -90,11 +90,16 @@ logger = logging.getLogger(__name__)
 _PULSE = 1 / 3
 """How often, in sessions, the driver makes sure that it is not standing still."""
 
-_Kept = JoinGroupRequest | SyncGroupRequest
+_Rebalancing = JoinGroupRequest | SyncGroupRequest
+"""Requests that wait at the coordinator for the other members."""
 
-_KEPT = 20.0
-"""Seconds beyond the usual that the coordinator may keep a join or sync, which waits for the other
-members, before that is worth a warning."""
+_OVERDUE = Overdue(NO_RESPONSE.advice, allowed=0.0)
+_OVERDUE_REBALANCE = Overdue(
+    "either the coordinator hangs, or another member of the group does not rejoin: the coordinator"
+    " waits for it as long as its rebalance timeout",
+    allowed=20.0,
+    has_own_finding=True,
+)
 
 _CONNECTION = {Route.COORDINATOR: "group", Route.ASIDE: MAIN}
 
@@ -385,7 +390,9 @@ class Driver:
                     send.request,
                     connection_id=connection_id,
                     timeout=send.timeout,
-                    keeps=_KEPT if isinstance(send.request, _Kept) else 0.0,
+                    overdue=_OVERDUE_REBALANCE
+                    if isinstance(send.request, _Rebalancing)
+                    else _OVERDUE,
                 )
         except TimeoutError:
             error = RequestTimeoutError(f"no broker answered within {send.timeout:g} s")

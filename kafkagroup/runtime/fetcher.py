@@ -542,7 +542,7 @@ class Fetcher:
                 connection_id=connection_id,
                 timeout=self._cluster.options.request_timeout + wait,
                 highest=None if part.by_id else HIGHEST_BY_NAME,
-                on_answer=begin,
+                on_response=begin,
             )
         finally:
             self._room.answered(coming)

@@ -28,7 +28,8 @@ from kafkagroup.errors import (
     escaped,
 )
 from kafkagroup.runtime.metrics import Meter
-from kafkagroup.transport.broker import Broker
+from kafkagroup.runtime.offset_requests import commit_offsets, fetch_offsets
+from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.retry import Pauses
@@ -232,13 +233,14 @@ class GroupOffsets:
         meter: Meter | None,
     ) -> None:
         broker = await self._broker()
-        await broker.connect_offsets_channel()
+        await broker.connect()
         if not stands():
             # Meanwhile the group has gone on without us. The coordinator would refuse it too; but
             # to a static member that has joined again as if another had taken its place.
             raise CommitFailedError(f"the group has rebalanced before {min(offsets)} was committed")
         sent = anyio.current_time()
-        answer = await broker.commit_consumer_group_offsets(
+        answer = await commit_offsets(
+            broker,
             self._group_id,
             identity.generation_id if epoch is None else epoch(),
             identity.member_id,
@@ -328,7 +330,8 @@ class GroupOffsets:
         try:
             broker = await self._broker()
             # KIP-447: without it an offset would be answered that a transaction is about to move.
-            answer = await broker.fetch_consumer_group_offsets(
+            answer = await fetch_offsets(
+                broker,
                 self._group_id,
                 partitions,
                 require_stable=True,
@@ -414,7 +417,7 @@ class GroupOffsets:
         found = self._cluster.topic_ids(others)
         return {**found, **known} if len(found) == len(others) else {}
 
-    async def _broker(self) -> Broker:
+    async def _broker(self) -> BrokerClient:
         if self.coordinator is None:
             try:
                 self.coordinator = await self._cluster.find_coordinator(self._group_id)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from kafkagroup.errors import BrokerError, ErrorCode, RemoteProtocolError, broker_error
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, LogOffsets
+from kafkagroup.runtime.offset_requests import commit_offsets, fetch_offsets
 from kafkagroup.spark.cluster import Session
 from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.ranges import DataLossError
@@ -186,8 +187,8 @@ class Logs(Session):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
             coordinator = await self._cluster.find_coordinator(group)
-            answer = await self._cluster.broker(coordinator).fetch_consumer_group_offsets(
-                group, partitions, require_stable=True
+            answer = await fetch_offsets(
+                self._cluster.broker(coordinator), group, partitions, require_stable=True
             )
             code = answer.error_code or (answer.groups[0].error_code if answer.groups else 0)
             found = {}
@@ -221,9 +222,7 @@ class Logs(Session):
     ) -> None:
         async def ask() -> None:
             coordinator = await self._cluster.find_coordinator(group)
-            answer = await self._cluster.broker(coordinator).commit_consumer_group_offsets(
-                group, -1, "", offsets
-            )
+            answer = await commit_offsets(self._cluster.broker(coordinator), group, -1, "", offsets)
             for topic in answer.topics:
                 for p in topic.partitions:
                     if p.error_code:

@@ -1,19 +1,19 @@
-"""One broker: its connections, and every request of a group client as a coroutine.
+"""One broker: its connections, its throttle, and requests with a deadline.
 
-Connections are made on first use and kept apart by connection id, because a broker answers one
-connection's requests in order: a parked JoinGroup or a long Fetch blocks what is behind it.
+A connection is opened by the first request that names its connection id. A broker responds to one
+connection's requests in order, so requests that may wait at the broker (a JoinGroup, a long poll)
+have connections of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import UUID
 
 import anyio
 
+from kafkagroup._values import frozen
 from kafkagroup.errors import (
     ConnectionLostError,
     RemoteProtocolError,
@@ -21,99 +21,57 @@ from kafkagroup.errors import (
     TransportError,
     escaped,
 )
-from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.options import ClientOptions
+from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.transport.trouble import WARN_AFTER, Problem, Troubles
-from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kafkagroup.wire.messages.group import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-    SyncGroupResponse,
-)
-from kafkagroup.wire.messages.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponseBroker,
-)
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponseTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponseTopics,
 )
-from kafkagroup.wire.schema import NO_ID, Request
+from kafkagroup.wire.schema import Request
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from kafkagroup.wire.messages.produce import ProduceResponse
 
-__all__ = ["MAIN", "Broker", "BrokerThrottle"]
+__all__ = ["MAIN", "NO_RESPONSE", "BrokerClient", "Overdue", "by_topic"]
 
 R = TypeVar("R")
 
 MAIN = ""
-"""Connection id of what answers at once: metadata, offsets of logs, committed offsets, and what a
-member says beside a parked join."""
-
-_OFFSETS = "offsets"
-"""Connection id of committed offsets, where they have a channel of their own."""
-
-_MAX_THROTTLE = 30.0
-"""Longest that a broker can mute us, in seconds; a claim beyond it is a bug or an attack."""
-
+"""Connection id of requests that the broker answers at once, such as Metadata and OffsetCommit."""
 
 _NOT_CONNECTED = (
     "check that a broker listens there, and that names, firewalls and advertised.listeners lead"
     " this client to it"
 )
-_NO_ANSWER = "check that the broker is alive and not overloaded, and what lies between"
-_WAITS = (
-    "either the coordinator hangs, or another member of the group does not rejoin: the coordinator"
-    " waits for it as long as its rebalance timeout"
-)
-_NO_BROKER = "check that a Kafka broker listens there, and that no proxy changes what it sends"
+_NOT_A_BROKER = "check that a Kafka broker listens there, and that no proxy changes what it sends"
 
 
-class BrokerThrottle:
-    """What a broker wants to hear: nothing, for a while (KIP-219). Of one address, whichever
-    `Broker` it is known by."""
+@frozen
+class Overdue:
+    """What to report when a request stays in flight for long."""
 
-    def __init__(self) -> None:
-        self.until = 0.0
-        """When it listens again, on the loop's clock."""
+    advice: str
+    """What to check."""
+    allowed: float | None = None
+    """Seconds that the broker may take beyond the usual before this counts as a problem; None: what
+    the request's timeout has beyond the request timeout of the options."""
+    has_own_finding: bool = False
+    """As of `Problem`."""
 
 
-class Broker:
-    """One broker of a cluster, or any address that speaks the protocol.
+NO_RESPONSE = Overdue("check that the broker is alive and not overloaded, and what lies between")
 
-    ```python
-    async with Broker.open("localhost", 9092) as broker:
-        metadata = await broker.request_metadata(["orders"])
-    ```
-    """
+
+class BrokerClient:
+    """Sends requests to one broker, or to any address that speaks the protocol."""
 
     def __init__(
         self,
@@ -123,79 +81,24 @@ class Broker:
         tasks: TaskGroup,
         options: ClientOptions | None = None,
         *,
-        offsets_channel_timeout: float | None = None,
-        silence: BrokerThrottle | None = None,
+        throttle: BrokerThrottle | None = None,
         troubles: Troubles | None = None,
     ) -> None:
-        """With `offsets_channel_timeout`, in seconds, committed offsets have a connection of their
-        own, the offsets channel; else they share the main one. What fails is reported to
-        `troubles`, where something tries it again."""
+        """Connections run in `tasks`. Failures and successes are reported to `troubles`, if the
+        caller retries."""
         self.node_id = node_id
         self.host = host
         self.port = port
         self._tasks = tasks
         self._options = options or ClientOptions()
-        self._offsets = MAIN if offsets_channel_timeout is None else _OFFSETS
-        self._offsets_timeout = offsets_channel_timeout or self._options.request_timeout
         self._connections: dict[str, BrokerConnection] = {}
         self._connecting: dict[str, anyio.Lock] = {}
-        self._silence = silence or BrokerThrottle()
+        self._throttle = throttle or BrokerThrottle()
         self._troubles = troubles
-        self._closings = 0
+        self._close_count = 0
 
     def __repr__(self) -> str:
         return f"Broker({self.node_id}, {escaped(self.host)!r}, {self.port})"
-
-    @classmethod
-    @asynccontextmanager
-    async def open(
-        cls,
-        host: str,
-        port: int,
-        *,
-        node_id: int = -1,
-        options: ClientOptions | None = None,
-        offsets_channel_timeout: float | None = None,
-    ) -> AsyncIterator[Broker]:
-        """A broker on its own, connected; everything is closed on leaving. TLS and SASL are among
-        the `options`: `ClientOptions(security=...)`.
-
-        Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError, AuthenticationError.
-        """
-        async with anyio.create_task_group() as tasks:
-            broker = cls(
-                node_id, host, port, tasks, options, offsets_channel_timeout=offsets_channel_timeout
-            )
-            failure: Exception | None = None
-            try:
-                await broker.connect()
-                yield broker
-            except Exception as error:
-                # Raised below, outside the task group, which would wrap it into an ExceptionGroup.
-                failure = error
-            finally:
-                tasks.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-
-    @classmethod
-    def from_metadata(
-        cls,
-        metadata: MetadataResponseBroker,
-        tasks: TaskGroup,
-        options: ClientOptions | None = None,
-        *,
-        offsets_channel_timeout: float | None = None,
-    ) -> Broker:
-        """The broker that an entry of a metadata answer describes, not yet connected."""
-        return cls(
-            metadata.node_id,
-            metadata.host,
-            metadata.port,
-            tasks,
-            options,
-            offsets_channel_timeout=offsets_channel_timeout,
-        )
 
     # ------------------------------------------------------------ connections
 
@@ -203,12 +106,8 @@ class Broker:
         """Open a connection if it is not open."""
         await self._connection(connection_id)
 
-    async def connect_offsets_channel(self) -> None:
-        """Open the connection for committed offsets if it is not open."""
-        await self._connection(self._offsets)
-
     def is_connected(self, connection_id: str = MAIN) -> bool:
-        """Whether a connection is open."""
+        """Return whether a connection is open."""
         return self._open_connection(connection_id) is not None
 
     @property
@@ -216,14 +115,9 @@ class Broker:
         """Whether the main connection is open."""
         return self.is_connected()
 
-    @property
-    def offsets_channel_connected(self) -> bool:
-        """Whether the connection for committed offsets is open."""
-        return self.is_connected(self._offsets)
-
     async def aclose(self) -> None:
-        """Close every connection; what waits on them fails with ConnectionLostError."""
-        self._closings += 1
+        """Close every connection; requests in flight fail with ConnectionLostError."""
+        self._close_count += 1
         for connection in tuple(self._connections.values()):
             await connection.aclose()
 
@@ -240,35 +134,35 @@ class Broker:
             async with lock:
                 return await self._connect(connection_id)
         finally:
-            # Kept for those alone who wait for it: it takes more than the rest of an idle broker.
-            # By then others may have one of their own.
+            # An idle broker need not keep the lock, which is larger than the rest of it. Later
+            # callers may have made a new one meanwhile.
             if not lock.locked() and self._connecting.get(connection_id) is lock:
                 del self._connecting[connection_id]
 
     def _open_connection(self, connection_id: str) -> BrokerConnection | None:
         connection = self._connections.get(connection_id)
-        return None if connection is None or connection.closed else connection
+        return None if connection is None or connection.is_closed else connection
 
     async def _connect(self, connection_id: str) -> BrokerConnection:
         if (connection := self._open_connection(connection_id)) is not None:
-            return connection  # another has made it meanwhile
-        closings, started = self._closings, anyio.current_time()
+            return connection  # another task has connected meanwhile
+        close_count, started_at = self._close_count, anyio.current_time()
         try:
             connection = await BrokerConnection.connect(
-                self.host, self.port, self._options, self._tasks
+                self.host, self.port, self._options, self._tasks, self._throttle
             )
         except (TransportError, RemoteProtocolError) as error:
-            self._failed(None, error, _NOT_CONNECTED, since=started)
+            self._report_failure(None, error, _NOT_CONNECTED, since=started_at)
             raise
-        self._succeeded(None)
-        if closings != self._closings:
-            # Closed while it connected: nobody else would ever close this one.
+        self._report_success(None)
+        if close_count != self._close_count:
+            # `aclose` ran meanwhile and did not know this connection.
             await connection.aclose()
             raise ConnectionLostError(f"{escaped(self.host)}:{self.port}: was closed here")
-        connection.heard = self._mute
-        connection.late = partial(self._late, connection_id)
         self._connections[connection_id] = connection
         return connection
+
+    # ------------------------------------------------------------ requests
 
     async def request(
         self,
@@ -277,84 +171,90 @@ class Broker:
         connection_id: str = MAIN,
         timeout: float | None = None,
         highest: int | None = None,
-        keeps: float | None = None,
-        on_answer: Callable[[R], None] | None = None,
+        overdue: Overdue = NO_RESPONSE,
+        on_response: Callable[[R], None] | None = None,
     ) -> R:
-        """Send any request; answer its answer, error codes and all. `keeps`: seconds that the
-        broker may rightly take; None for what `timeout` has beyond the request timeout.
-        `on_answer` as of `BrokerConnection.request`.
+        """Send any request in a version of at most `highest`; return its response, error codes
+        included. `timeout` in seconds, None for the request timeout of the options; `on_response`
+        as of `BrokerConnection.request`.
 
         Raises: TransportError, RemoteProtocolError, UnsupportedVersionError.
         """
         usual = self._options.request_timeout
         if timeout is None:
             timeout = usual
-        if keeps is None:
-            keeps = max(timeout - usual, 0.0)
-        connection = await self._audible(connection_id)
+        allowed = overdue.allowed
+        if allowed is None:
+            allowed = max(timeout - usual, 0.0)
+        connection = await self._ready_connection(connection_id)
+        report_overdue = partial(self._report_overdue, connection_id, type(request), overdue)
         try:
-            answer = await connection.request(
+            response = await connection.request(
                 request,
                 timeout=timeout,
                 highest=highest,
-                late_after=WARN_AFTER + keeps,
-                on_answer=on_answer,
+                overdue_after=WARN_AFTER + allowed,
+                on_overdue=report_overdue,
+                on_response=on_response,
             )
         except RequestTimeoutError as error:
-            started = anyio.current_time() - timeout
-            self._unanswered(connection_id, type(request), error, started)
+            report_overdue(anyio.current_time() - timeout, error)
             raise
         except ConnectionLostError as error:
-            self._failed(connection_id, error, _NOT_CONNECTED)
+            self._report_failure(connection_id, error, _NOT_CONNECTED)
             raise
         except RemoteProtocolError as error:
-            self._failed(connection_id, error, _NO_BROKER)
+            self._report_failure(connection_id, error, _NOT_A_BROKER)
             raise
-        self._succeeded(connection_id)
-        return answer
+        self._report_success(connection_id)
+        return response
 
     async def ready(self, connection_id: str = MAIN) -> None:
-        """Wait until a request would leave at once. Raises as `request`."""
-        await self._audible(connection_id)
+        """Wait until a request would be sent at once. Raises as `request`."""
+        await self._ready_connection(connection_id)
 
-    async def _audible(self, connection_id: str) -> BrokerConnection:
-        """An open connection, while the broker listens."""
-        # Again and again: an answer that comes meanwhile may ask for a longer silence.
+    async def _ready_connection(self, connection_id: str) -> BrokerConnection:
+        """Return an open connection, once the broker's throttle is over."""
+        # A loop: another connection's response may extend the throttle meanwhile.
         while True:
             connection = await self._connection(connection_id)
-            until = self._silence.until
-            if not until or anyio.current_time() >= until:
+            throttled_until = self._throttle.throttled_until
+            if not throttled_until or anyio.current_time() >= throttled_until:
                 return connection
-            await anyio.sleep_until(until)
+            await anyio.sleep_until(throttled_until)
 
-    def _late(self, connection_id: str, request: type[Request[Any]], sent: float) -> None:
-        error = RequestTimeoutError(f"no answer to {request.__name__}")
-        self._unanswered(connection_id, request, error, sent)
+    # ------------------------------------------------------------ reports
 
-    def _unanswered(
+    def _report_overdue(
         self,
         connection_id: str,
         request: type[Request[Any]],
-        error: RequestTimeoutError,
-        sent: float,
+        overdue: Overdue,
+        sent_at: float,
+        error: RequestTimeoutError | None = None,
     ) -> None:
-        waits = request in (JoinGroupRequest, SyncGroupRequest)
-        advice = _WAITS if waits else _NO_ANSWER
-        self._failed(connection_id, error, advice, since=sent, is_rebalance=waits)
+        error = error or RequestTimeoutError(f"no response to {request.__name__}")
+        self._report_failure(
+            connection_id,
+            error,
+            overdue.advice,
+            since=sent_at,
+            has_own_finding=overdue.has_own_finding,
+        )
 
-    def _succeeded(self, connection_id: str | None) -> None:
-        """Report that a request was answered on a connection; None: that one could be made."""
+    def _report_success(self, connection_id: str | None) -> None:
+        """Report a response on a connection; None: a connection was opened."""
         if self._troubles is not None and self._troubles.open:
             self._troubles.succeeded((self.host, self.port, connection_id), anyio.current_time())
 
-    def _failed(
+    def _report_failure(
         self,
         connection_id: str | None,
         error: TransportError | RemoteProtocolError,
         advice: str,
         *,
         since: float | None = None,
-        is_rebalance: bool = False,
+        has_own_finding: bool = False,
     ) -> None:
         if self._troubles is None:
             return
@@ -364,17 +264,10 @@ class Broker:
             subject=name,
             cause=str(error).removeprefix(f"{address}: "),
             advice=advice,
-            has_own_finding=is_rebalance,
+            has_own_finding=has_own_finding,
         )
         key = (self.host, self.port, connection_id)
         self._troubles.failed(key, anyio.current_time(), problem, since=since)
-
-    def _mute(self, answer: Any) -> None:
-        # KIP-219: the broker answers first and throttles after; it counts on us to hold back.
-        throttle = min(getattr(answer, "throttle_time_ms", 0) / 1000, _MAX_THROTTLE)
-        if throttle > 0:
-            # No task may run here, and anyio may ask for one to know which loop it is.
-            self._silence.until = max(self._silence.until, loop_clock()() + throttle)
 
     # ------------------------------------------------------------ records
 
@@ -389,9 +282,10 @@ class Broker:
         connection_id: str = "fetch",
         timeout: float | None = None,
     ) -> FetchResponse:
-        """Records from each partition's position on. The broker waits `max_wait` seconds at most
-        for `min_bytes` bytes. `partition_max_bytes` is one limit for all, or one for each.
-        `timeout` is how long the answer may take; None: the request timeout after `max_wait`."""
+        """Fetch records from each partition's position on. The broker waits up to `max_wait`
+        seconds for `min_bytes` bytes. `partition_max_bytes` is one limit for all partitions, or
+        one for each. `timeout`: seconds until the response; None: `max_wait` and the request
+        timeout."""
         limits = partition_max_bytes
         if isinstance(limits, int):
             limits = dict.fromkeys(positions, limits)
@@ -411,10 +305,10 @@ class Broker:
                         for partition in partitions
                     ),
                 )
-                for topic, partitions in _by_topic(positions).items()
+                for topic, partitions in by_topic(positions).items()
             ),
         )
-        # From version 13 topics go by id; here the caller has names.
+        # From version 13 requests name topics by id; this caller has names.
         return await self.request(
             request,
             connection_id=connection_id,
@@ -429,8 +323,8 @@ class Broker:
         acks: int = -1,
         timeout: float | None = None,
     ) -> ProduceResponse | None:
-        """Append encoded record batches. The answer is None with acks=0, which has none."""
-        # Only here: who only reads need not wait for the import.
+        """Append encoded record batches. Return None with acks=0, which has no response."""
+        # Imported here: most clients only read.
         from kafkagroup.wire.messages.produce import (
             PartitionProduceData,
             ProduceRequest,
@@ -452,19 +346,19 @@ class Broker:
                         for partition in partitions
                     ),
                 )
-                for topic, partitions in _by_topic(batches).items()
+                for topic, partitions in by_topic(batches).items()
             ),
         )
         if acks == 0:
-            await (await self._audible(MAIN)).send_only(request, highest=12)
+            await (await self._ready_connection(MAIN)).send_only(request, highest=12)
             return None
         return await self.request(request, timeout=timeout + 1, highest=12)
 
     async def request_offset_limits(
         self, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0
     ) -> ListOffsetsResponse:
-        """The first offset at or after each timestamp (ms); -2 asks for the log's start, -1 for
-        its end."""
+        """Request the first offset at or after each timestamp (ms); -2: the log's start, -1: its
+        end."""
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=isolation_level,
@@ -479,227 +373,16 @@ class Broker:
                         for partition in partitions
                     ),
                 )
-                for topic, partitions in _by_topic(timestamps).items()
+                for topic, partitions in by_topic(timestamps).items()
             ),
             timeout_ms=round(self._options.request_timeout * 1000),
         )
         return await self.request(request)
 
-    async def request_metadata(self, topics: Iterable[str] | None = None) -> MetadataResponse:
-        """Brokers, and the named topics; None asks for all topics. Never creates a topic."""
-        request = MetadataRequest(
-            topics=None
-            if topics is None
-            else tuple(MetadataRequestTopic(name=topic) for topic in topics),
-            allow_auto_topic_creation=False,
-        )
-        return await self.request(request)
 
-    # ------------------------------------------------------------ committed offsets
-
-    async def commit_consumer_group_offsets(
-        self,
-        group: str,
-        generation: int,
-        member_id: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        *,
-        group_instance_id: str | None = None,
-        topic_ids: Mapping[str, UUID] | None = None,
-    ) -> OffsetCommitResponse:
-        """Commit offsets on the offsets channel; generation -1 and "" for no membership.
-
-        With `topic_ids`, of all the topics, a broker of 4.1 or later takes them by id: of one
-        deleted and made anew it then refuses them. The answer has names either way."""
-        ids = topic_ids or {}
-        request = OffsetCommitRequest(
-            group_id=group,
-            generation_id_or_member_epoch=generation,
-            member_id=member_id,
-            group_instance_id=group_instance_id,
-            topics=tuple(
-                OffsetCommitRequestTopic(
-                    name=topic,
-                    topic_id=ids.get(topic, NO_ID),
-                    partitions=tuple(
-                        _commit_partition(partition, offsets[TopicPartition(topic, partition)])
-                        for partition in partitions
-                    ),
-                )
-                for topic, partitions in _by_topic(offsets).items()
-            ),
-        )
-        answer = await self._request_offsets(request, ids)
-        names = {topic_id: name for name, topic_id in ids.items()}
-        return OffsetCommitResponse(
-            throttle_time_ms=answer.throttle_time_ms,
-            topics=tuple(
-                OffsetCommitResponseTopic(
-                    name=t.name or names.get(t.topic_id, ""),
-                    topic_id=t.topic_id,
-                    partitions=t.partitions,
-                )
-                for t in answer.topics
-            ),
-        )
-
-    async def fetch_consumer_group_offsets(
-        self,
-        group: str,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        require_stable: bool = False,
-        member: tuple[str, int] | None = None,
-        topic_ids: Mapping[str, UUID] | None = None,
-    ) -> OffsetFetchResponse:
-        """A group's committed offsets, on the offsets channel; None asks for all of them.
-
-        With `member`, its id and epoch, a broker of 4.0 or later refuses a member that its group
-        (KIP-848) does not know in that epoch. `topic_ids` as in `commit_consumer_group_offsets`."""
-        topics = None
-        ids = topic_ids or {}
-        member_id, member_epoch = member or (None, -1)
-        if partitions is not None:
-            topics = tuple(
-                OffsetFetchRequestTopics(
-                    name=topic,
-                    topic_id=ids.get(topic, NO_ID),
-                    partition_indexes=tuple(numbers),
-                )
-                for topic, numbers in _by_topic(partitions).items()
-            )
-        asked = OffsetFetchRequestGroup(
-            group_id=group, member_id=member_id, member_epoch=member_epoch, topics=topics
-        )
-        request = OffsetFetchRequest(groups=(asked,), require_stable=require_stable)
-        answer = await self._request_offsets(request, ids)
-        names = {topic_id: name for name, topic_id in ids.items()}
-        return OffsetFetchResponse(
-            throttle_time_ms=answer.throttle_time_ms,
-            groups=tuple(_with_names(g, names) for g in answer.groups),
-        )
-
-    async def _request_offsets(self, request: Request[R], topic_ids: Mapping[str, UUID]) -> R:
-        return await self.request(
-            request,
-            connection_id=self._offsets,
-            timeout=self._offsets_timeout,
-            # From version 10 committed offsets have no names of topics.
-            highest=None if topic_ids else 9,
-        )
-
-    # ------------------------------------------------------------ membership
-
-    async def join_group(
-        self,
-        group: str,
-        member_id: str,
-        *,
-        protocol_type: str,
-        protocols: Sequence[tuple[str, bytes]],
-        session_timeout: float = 45.0,
-        rebalance_timeout: float = 300.0,
-        group_instance_id: str | None = None,
-        connection_id: str = "group",
-    ) -> JoinGroupResponse:
-        """Join, and wait until the coordinator has heard all members or gives up on them."""
-        request = JoinGroupRequest(
-            group_id=group,
-            session_timeout_ms=round(session_timeout * 1000),
-            rebalance_timeout_ms=round(rebalance_timeout * 1000),
-            member_id=member_id,
-            group_instance_id=group_instance_id,
-            protocol_type=protocol_type,
-            protocols=tuple(
-                JoinGroupRequestProtocol(name=name, metadata=metadata)
-                for name, metadata in protocols
-            ),
-        )
-        timeout = max(self._options.request_timeout, rebalance_timeout + 5)
-        return await self.request(request, connection_id=connection_id, timeout=timeout)
-
-    async def sync_group(
-        self,
-        group: str,
-        generation: int,
-        member_id: str,
-        assignments: Mapping[str, bytes] | None = None,
-        *,
-        protocol_type: str | None = None,
-        protocol_name: str | None = None,
-        group_instance_id: str | None = None,
-        connection_id: str = "group",
-    ) -> SyncGroupResponse:
-        """Hand in every member's assignment (the leader; others give none); receive one's own.
-        The protocol that was joined is checked where it is given (KIP-559)."""
-        request = SyncGroupRequest(
-            group_id=group,
-            generation_id=generation,
-            member_id=member_id,
-            group_instance_id=group_instance_id,
-            protocol_type=protocol_type,
-            protocol_name=protocol_name,
-            assignments=tuple(
-                SyncGroupRequestAssignment(member_id=member, assignment=assignment)
-                for member, assignment in sorted((assignments or {}).items())
-            ),
-        )
-        # From version 5 the coordinator refuses whoever names no protocol.
-        highest = 4 if protocol_type is None or protocol_name is None else None
-        return await self.request(request, connection_id=connection_id, highest=highest)
-
-    async def heartbeat(
-        self,
-        group: str,
-        generation: int,
-        member_id: str,
-        *,
-        group_instance_id: str | None = None,
-        connection_id: str = "group",
-    ) -> HeartbeatResponse:
-        """Say that the member lives; the answer says whether a rebalance is on."""
-        request = HeartbeatRequest(
-            group_id=group,
-            generation_id=generation,
-            member_id=member_id,
-            group_instance_id=group_instance_id,
-        )
-        return await self.request(request, connection_id=connection_id)
-
-    async def leave_group(
-        self, group: str, member_id: str, *, reason: str | None = None, connection_id: str = "group"
-    ) -> LeaveGroupResponse:
-        """Leave, so that the others need not wait for the session to time out."""
-        member = MemberIdentity(member_id=member_id, reason=reason)
-        request = LeaveGroupRequest(group_id=group, members=(member,))
-        return await self.request(request, connection_id=connection_id)
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = {}
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return partition numbers by topic, both sorted."""
+    found: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
-        by_topic.setdefault(topic, []).append(partition)
-    return by_topic
-
-
-def _with_names(
-    group: OffsetFetchResponseGroup, names: Mapping[UUID, str]
-) -> OffsetFetchResponseGroup:
-    topics = (
-        OffsetFetchResponseTopics(
-            name=t.name or names.get(t.topic_id, ""), topic_id=t.topic_id, partitions=t.partitions
-        )
-        for t in group.topics
-    )
-    return OffsetFetchResponseGroup(
-        group_id=group.group_id, topics=tuple(topics), error_code=group.error_code
-    )
-
-
-def _commit_partition(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:
-    return OffsetCommitRequestPartition(
-        partition_index=partition,
-        committed_offset=offset.offset,
-        committed_leader_epoch=offset.leader_epoch,
-        committed_metadata=offset.metadata,
-    )
+        found.setdefault(topic, []).append(partition)
+    return found

@@ -1,8 +1,8 @@
-"""All brokers of one cluster: metadata, the coordinator of a group, and whom to ask.
+"""All brokers of one cluster: its metadata, the client of each broker, a group's coordinator.
 
-Nobody else makes a `Broker` for a node. Requests that any broker can answer go to a connected one
-first, then to the other known ones, then to the bootstrap addresses again: a cluster whose brokers
-were all replaced is found anew.
+Only a `Cluster` makes a `BrokerClient` for a node. A request that any broker can answer goes to a
+connected broker first, then to the other known brokers, then to the bootstrap addresses: so a
+cluster is found again after all its brokers were replaced.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from kafkagroup.errors import (
     TransportError,
     broker_error,
 )
-from kafkagroup.transport.broker import Broker, BrokerThrottle
+from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.metadata import ClusterMetadata, Node, merge, with_leader
 from kafkagroup.transport.options import Address, ClientOptions
+from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
@@ -77,9 +78,9 @@ class Cluster:
         """Called at every change of metadata."""
         self.bootstrap_servers = bootstrap_servers
         self._tasks = tasks
-        self._brokers: dict[int, Broker] = {}
-        self._bootstrap: dict[Address, Broker] = {}
-        self._silences: dict[Address, BrokerThrottle] = {}
+        self._brokers: dict[int, BrokerClient] = {}
+        self._bootstrap: dict[Address, BrokerClient] = {}
+        self._throttles: dict[Address, BrokerThrottle] = {}
         """A broker that comes by another name, or comes back, may still want to hear nothing."""
         self._refreshing = anyio.Lock()
         self._asked = 0
@@ -139,10 +140,10 @@ class Cluster:
             await self._bootstrap.popitem()[1].aclose()
         used = {(broker.host, broker.port) for broker in self._brokers.values()}
         now = anyio.current_time()
-        self._silences = {
-            address: silence
-            for address, silence in self._silences.items()
-            if address in used or silence.until > now
+        self._throttles = {
+            address: throttle
+            for address, throttle in self._throttles.items()
+            if address in used or throttle.throttled_until > now
         }
 
     def take_leader(
@@ -160,7 +161,7 @@ class Cluster:
         self.metadata = metadata
         self.on_change()
 
-    def broker(self, node: Node) -> Broker:
+    def broker(self, node: Node) -> BrokerClient:
         """The broker at a node's address."""
         broker = self._brokers.get(node.node_id)
         if broker is not None and (broker.host, broker.port) != (node.host, node.port):
@@ -171,7 +172,7 @@ class Cluster:
             broker = self._brokers[node.node_id] = self._make(node.node_id, (node.host, node.port))
         return broker
 
-    def leader(self, tp: TopicPartition) -> Broker:
+    def leader(self, tp: TopicPartition) -> BrokerClient:
         """The broker that leads a partition, as far as the metadata says. Raises: BrokerError
         LEADER_NOT_AVAILABLE."""
         leader = self.metadata.leader(tp)
@@ -229,7 +230,7 @@ class Cluster:
             return found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return NO_ID not in (topic_id, found.topic_id) and topic_id != found.topic_id
 
-    def _candidates(self) -> Iterator[Broker]:
+    def _candidates(self) -> Iterator[BrokerClient]:
         nodes = list(self.metadata.nodes.values())
         random.shuffle(nodes)
         # Made one at a time as they are tried: an answer may name a million brokers.
@@ -239,14 +240,14 @@ class Cluster:
                 self._bootstrap[address] = self._make(-1, address)
             yield self._bootstrap[address]
 
-    def _make(self, node_id: int, address: Address) -> Broker:
-        silence = self._silences.setdefault(address, BrokerThrottle())
-        return Broker(
+    def _make(self, node_id: int, address: Address) -> BrokerClient:
+        throttle = self._throttles.setdefault(address, BrokerThrottle())
+        return BrokerClient(
             node_id,
             *address,
             self._tasks,
             self.options,
-            silence=silence,
+            throttle=throttle,
             troubles=self.troubles,
         )
 

@@ -1,14 +1,18 @@
-"""One socket to one broker: pipelined requests, each with a deadline of its own.
+"""One socket to one broker: pipelined requests, each with its own deadline.
 
-Only the reader task reads, or on asyncio the loop while that task waits, and what the kernel does
-not take at once only the writer task writes, so cancelling a request can never leave half a frame
-on the wire. There is a writer while there is something to write, and for good where that comes
-often: a connection that is hardly used costs one task. A request that is given up on (cancelled)
-keeps its correlation id until its answer has come and been dropped; one that times out closes the
-connection, as a broker answers in order and whatever is behind it would wait too. So does one that
-was given up on, as soon as something else is asked after its deadline: callers that always give up
-first would keep a dead connection for ever. Where the broker's sessions end, the connection renews
-its own in time: new requests wait meanwhile, those in flight are answered first (KIP-368).
+Cancelling a request never leaves half a frame on the socket: only the reader (its task, or on
+asyncio the loop's callback) reads, and only the writer task writes what the kernel did not take at
+once. The writer task ends when there is nothing left to write, unless requests follow each other
+quickly: an idle connection costs one task.
+
+A request that is cancelled is abandoned: its correlation id stays registered until the response
+arrives and is dropped. A request that times out closes the connection, because a broker responds in
+order and all later requests would wait too. An abandoned request past its deadline also closes the
+connection, when the next request is sent: without that, callers that always cancel first would keep
+a dead connection open.
+
+Where the broker limits SASL sessions, the connection re-authenticates in time: new requests wait,
+requests in flight are answered first (KIP-368).
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.os_errors import reason
+from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.wire.connection import Connection, LargeResponse, Response
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafkagroup.wire.schema import Request
@@ -55,51 +60,44 @@ R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
-_BROKEN = (
+_STREAM_ERRORS = (
     anyio.BrokenResourceError,
     anyio.ClosedResourceError,
-    anyio.BusyResourceError,  # a broker that changes the keys of TLS has the reader write an answer
+    anyio.BusyResourceError,  # a TLS key update from the broker makes the reader write
     OSError,
 )
-"""What a stream raises that is no use any more."""
+"""What a broken stream raises."""
 
-_RENEW_AFTER = (0.85, 0.95)
-"""How much of a session passes before it is renewed: at random, or all connections would do it at
-the same time. The same as Java's client."""
+_REAUTHENTICATE_AFTER = (0.85, 0.95)
+"""The fraction of a session's lifetime after which the connection re-authenticates. A random one,
+or all connections would do it at the same time. The Java client uses the same range."""
 
-_QUICK = 1.5
-"""Seconds from one write to the next: more than a fetch without records takes, or members wait
-between heartbeats by default. For these a task each would cost more than one that stays."""
+_QUICK_WRITE_INTERVAL = 1.5
+"""Seconds between two writes that count as quick. Longer than a fetch without records takes, and
+than the default interval of heartbeats: a new task for each of these would cost more than a writer
+that stays."""
 
-_MANY = 4
-"""How many quick writes in a row it takes to keep a writer waiting for the next."""
+_QUICK_WRITES_TO_KEEP_WRITER = 4
+"""The writer task stays after this many quick writes in a row."""
 
-_LAST_WORDS = 1.0
-"""Seconds that a broker's reason may take to be read, once nothing more can be written."""
+_ERROR_READ_TIMEOUT = 1.0
+"""Seconds to read the broker's reason after a write has failed."""
 
-_SHORTEST_SESSION = 1.0
-"""Seconds. Brokers refuse to renew a session that is younger, and one that ends sooner would have
-us do nothing else."""
+_MIN_SESSION_LIFETIME = 1.0
+"""Seconds. Brokers refuse to re-authenticate a younger session; a shorter lifetime would leave no
+time for requests."""
 
-_LONGEST_SESSION = 7 * 86400.0
-"""Seconds; whatever the broker claims, what is longer never ends."""
-
-
-def _ignore(_: object) -> None:
-    pass
-
-
-def _ignore_late(_: type[Request[Any]], sent: float) -> None:
-    pass
+_MAX_SESSION_LIFETIME = 7 * 86400.0
+"""Seconds. A longer lifetime counts as unlimited."""
 
 
 @define(eq=False)
-class _Waiting:
-    """One request that somebody waits for."""
+class _InFlightRequest:
+    """A request whose caller waits for the response."""
 
-    on_answer: Callable[[Any], None] | None = None
+    on_response: Callable[[Any], None] | None = None
     done: OneShotEvent = field(factory=OneShotEvent)
-    answer: object = None
+    response: object = None
     error: Exception | None = None
 
 
@@ -113,48 +111,53 @@ class BrokerConnection:
         self._name = name
         self._options = options
         self._protocol = Connection(options.client_id, max_frame_bytes=options.max_frame_bytes)
-        self.heard: Callable[[object], None] = _ignore
-        """Called with each answer as it comes, also where nobody waits for it any more."""
-        self.late: Callable[[type[Request[Any]], float], None] = _ignore_late
-        """Called while a request has no answer for long: what it is, and when it was sent."""
-        self._waiting: dict[int, _Waiting] = {}
-        self._given_up: dict[int, float] = {}
-        """Correlation id -> deadline, of requests that nobody waits for and that have no answer."""
+        self._throttle: BrokerThrottle | None = None
+        """Set by `connect` after the handshake."""
+        self._in_flight: dict[int, _InFlightRequest] = {}
+        """By correlation id."""
+        self._abandoned: dict[int, float] = {}
+        """Correlation id -> deadline of cancelled requests that have no response yet."""
         self._outgoing: list[bytes] = []
-        self._writing = False
-        """Whether something waits to be written, or is being written: the next comes behind it."""
+        self._is_writing = False
+        """Whether bytes wait to be written, or are being written: later requests queue up."""
         self._wake_writer: OneShotEvent | None = None
-        """While there is a writer: set when there is something to write."""
+        """While there is a writer task: set when there is something to write."""
         self._wrote_at = float("-inf")
-        self._quick = 0
-        """Writes in a row that came soon after the one before."""
+        self._quick_write_count = 0
+        """Quick writes in a row."""
         self._error: KafkaGroupError | None = None
-        self._heard = False
-        """Whether anything came behind the broker's versions."""
+        """Why the connection is closed."""
+        self._has_received_response = False
+        """Whether anything was received after the broker's versions."""
         self._clock = loop_clock()
         self._tasks: TaskGroup | None = None
-        """Set while it runs."""
-        self._renewed: OneShotEvent | None = None
-        """While the session is being renewed: set once requests may go out again."""
-        self._answered: OneShotEvent | None = None
-        """While the session is being renewed: set when nothing is in flight any more."""
+        """Set while the connection runs."""
+        self._reauthenticated: OneShotEvent | None = None
+        """While the connection re-authenticates: set when requests may be sent again."""
+        self._drained: OneShotEvent | None = None
+        """Before the connection re-authenticates: set when no request is in flight."""
 
     @classmethod
     async def connect(
-        cls, host: str, port: int, options: ClientOptions, tasks: TaskGroup
+        cls,
+        host: str,
+        port: int,
+        options: ClientOptions,
+        tasks: TaskGroup,
+        throttle: BrokerThrottle | None = None,
     ) -> BrokerConnection:
-        """Connect, ask for the broker's versions, and authenticate as the options say. Its tasks
-        run in `tasks`.
+        """Connect, request the broker's versions, and authenticate as the options say. The
+        connection's tasks run in `tasks`. Each later response is reported to `throttle`.
 
         Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError, AuthenticationError.
         """
         name = f"{escaped(host)}:{port}"
         security = options.security
         if not 0 < port < 65536:
-            # Ports come from brokers too, and the socket module raises OverflowError for such.
+            # Metadata may name any port, and the socket module raises OverflowError for this one.
             raise ConnectionLostError(f"{name}: no such port")
         if not (host.isprintable() and 0 < len(host) < 256):
-            # So do host names; what OpenSSL says to these would count as a refused handshake.
+            # So may host names; OpenSSL's error for these would look like a refused handshake.
             raise ConnectionLostError(f"{name}: no such host")
         try:
             with anyio.fail_after(options.connect_timeout):
@@ -167,22 +170,23 @@ class BrokerConnection:
             raise ConnectionLostError(
                 f"{name}: no connection within {options.connect_timeout} s"
             ) from None
-        except (OSError, ValueError) as error:  # the latter from a name that cannot be one
+        except (OSError, ValueError) as error:  # ValueError: not a possible host name
             raise ConnectionLostError(f"{name}: {reason(error)}") from error
         connection = cls(stream, host, name, options)
         tasks.start_soon(connection._run, name=f"kafkagroup connection to {name}")
         try:
             await connection._handshake(options.connect_timeout)
             if security is not None and security.mechanism is not None:
-                await connection._log_in(security.mechanism)
+                await connection._start_session(security.mechanism)
         except BaseException:
             await connection.aclose()
             raise
+        connection._throttle = throttle
         return connection
 
     @property
-    def closed(self) -> bool:
-        """Whether no request can be sent any more."""
+    def is_closed(self) -> bool:
+        """Whether the connection takes no more requests."""
         return self._error is not None
 
     async def request(
@@ -191,52 +195,57 @@ class BrokerConnection:
         *,
         timeout: float,
         highest: int | None = None,
-        late_after: float = math.inf,
-        on_answer: Callable[[R], None] | None = None,
+        overdue_after: float = math.inf,
+        on_overdue: Callable[[float], None] | None = None,
+        on_response: Callable[[R], None] | None = None,
     ) -> R:
-        """Send a request in the best common version, at most `highest`; answer its answer. After
-        each `late_after` seconds without one `late` is called. `on_answer` is called with the
-        answer, in the shape of its version, when it has come and before any task runs.
+        """Send a request in the best common version, at most `highest`; return its response.
 
-        Raises: RequestTimeoutError, ConnectionLostError, UnsupportedVersionError,
-        RemoteProtocolError when the broker breaks the protocol while it waits; what `on_answer`
+        `on_overdue` is called with the time of sending after each `overdue_after` seconds without
+        a response. `on_response` is called with the response, in the shape of its version, as soon
+        as it is read and before any task runs.
+
+        Raises: RequestTimeoutError, ConnectionLostError, UnsupportedVersionError;
+        RemoteProtocolError when the broker breaks the protocol meanwhile; what `on_response`
         raises.
         """
         version = self._protocol.choose_version(type(request), highest)
-        if self._renewed is not None:
-            timeout = await self._wait_renewed(timeout)
+        if self._reauthenticated is not None:
+            timeout = await self._wait_reauthenticated(timeout)
         folded = fold(request, version)
-        answer = await self._request(folded, version, timeout, late_after, on_answer)
-        return unfold(request, answer, version)
+        response = await self._request(
+            folded, version, timeout, overdue_after, on_overdue, on_response
+        )
+        return unfold(request, response, version)
 
     async def send_only(self, request: Request[Any], *, highest: int | None = None) -> None:
-        """Send a request that has no answer: Produce with acks=0."""
-        if self._renewed is not None:
-            await self._wait_renewed(self._options.request_timeout)
+        """Send a request that has no response: Produce with acks=0."""
+        if self._reauthenticated is not None:
+            await self._wait_reauthenticated(self._options.request_timeout)
         self._raise_if_closed()
         version = self._protocol.choose_version(type(request), highest)
         correlation_id, data = self._protocol.send(request, version)
         self._protocol.expect_no_answer(correlation_id)
         self._write(data)
-        # Nothing else waits: who sends these in a row would keep the loop, and the writer from
-        # running. anyio.lowlevel takes an import of its own.
+        # Without it a caller that sends in a loop would block the event loop, and the writer task.
+        # Not anyio.lowlevel.checkpoint: that module would have to be imported.
         await anyio.sleep(0)  # noqa: ASYNC115
 
     async def aclose(self) -> None:
-        """Close at once. What waits fails with ConnectionLostError."""
+        """Close at once. Requests in flight fail with ConnectionLostError."""
         self._end(ConnectionLostError(f"{self._name}: the connection was closed here"))
 
     async def _handshake(self, timeout: float) -> None:
         version = ApiVersionsRequest.versions.high
-        answer = await self._api_versions(version, timeout)
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            # KIP-511: the refusal is written in v0 and names what the broker does speak.
-            ranges = [k for k in answer.api_keys if k.api_key == ApiVersionsRequest.api_key]
+        response = await self._api_versions(version, timeout)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            # KIP-511: the refusal is encoded in v0 and names the versions that the broker speaks.
+            ranges = [k for k in response.api_keys if k.api_key == ApiVersionsRequest.api_key]
             highest = min(ranges[0].max_version, version - 1) if ranges else 0
-            answer = await self._api_versions(max(0, highest), timeout)
-        if answer.error_code:
-            raise ConnectionLostError(f"{self._name}: {BrokerError(answer.error_code)}")
-        self._protocol.set_broker_versions(answer)
+            response = await self._api_versions(max(0, highest), timeout)
+        if response.error_code:
+            raise ConnectionLostError(f"{self._name}: {BrokerError(response.error_code)}")
+        self._protocol.set_broker_versions(response)
 
     async def _api_versions(self, version: int, timeout: float) -> ApiVersionsResponse:
         request = (
@@ -248,37 +257,37 @@ class BrokerConnection:
 
     # ------------------------------------------------------------ authentication
 
-    async def _log_in(self, mechanism: Mechanism) -> None:
+    async def _start_session(self, mechanism: Mechanism) -> None:
         lifetime = await self._authenticate(mechanism)
         if lifetime and self._tasks is not None:
-            self._tasks.start_soon(self._keep_logged_in, mechanism, lifetime)
+            self._tasks.start_soon(self._keep_authenticated, mechanism, lifetime)
 
-    async def _keep_logged_in(self, mechanism: Mechanism, lifetime: float) -> None:
-        while 0 < lifetime < _LONGEST_SESSION:
-            pause = lifetime * random.uniform(*_RENEW_AFTER)
-            await anyio.sleep(max(pause, _SHORTEST_SESSION))
-            # KIP-368: between SaslHandshake and the end the broker takes nothing else; and what is
-            # parked there, such as a JoinGroup, must not count against our deadline.
-            renewed = self._renewed = OneShotEvent()
-            self._answered = OneShotEvent()
+    async def _keep_authenticated(self, mechanism: Mechanism, lifetime: float) -> None:
+        while 0 < lifetime < _MAX_SESSION_LIFETIME:
+            pause = lifetime * random.uniform(*_REAUTHENTICATE_AFTER)
+            await anyio.sleep(max(pause, _MIN_SESSION_LIFETIME))
+            # KIP-368: the broker takes no other request from SaslHandshake to the end. Requests in
+            # flight, such as a pending JoinGroup, must not use up our deadline: drain them first.
+            reauthenticated = self._reauthenticated = OneShotEvent()
+            self._drained = OneShotEvent()
             if self._protocol.in_flight:
-                await self._answered.wait()
-            self._answered = None
+                await self._drained.wait()
+            self._drained = None
             try:
                 lifetime = await self._authenticate(mechanism)
             except KafkaGroupError as error:
                 self._end(error)
                 return
-            self._renewed = None
-            renewed.set()
+            self._reauthenticated = None
+            reauthenticated.set()
 
     async def _authenticate(self, mechanism: Mechanism) -> float:
-        # Only here: most connections have no SASL.
+        # Imported here: most connections have no SASL.
         from kafkagroup.transport.sasl.conversation import authenticate
 
         timeout = self._options.connect_timeout
 
-        async def ask(request: Request[R]) -> R:
+        async def send(request: Request[R]) -> R:
             return await self._request(
                 request, self._protocol.choose_version(type(request)), timeout
             )
@@ -286,7 +295,7 @@ class BrokerConnection:
         self._protocol.authenticating = True
         try:
             with anyio.fail_after(timeout):
-                return await authenticate(mechanism, self._host, ask, self._options.run_in_thread)
+                return await authenticate(mechanism, self._host, send, self._options.run_in_thread)
         except TimeoutError:
             raise RequestTimeoutError(
                 f"{self._name}: not authenticated within {timeout:g} s"
@@ -296,14 +305,14 @@ class BrokerConnection:
         finally:
             self._protocol.authenticating = False
 
-    async def _wait_renewed(self, timeout: float) -> float:
-        """Wait until requests may go out again; answer how many seconds are left.
+    async def _wait_reauthenticated(self, timeout: float) -> float:
+        """Wait until requests may be sent again; return how many seconds of `timeout` are left.
 
-        Like an answer, this is waited for until the deadline, which closes the connection.
+        Like a response that does not arrive, a timeout closes the connection.
         """
         deadline = self._clock() + timeout
-        while self._renewed is not None and self._error is None:
-            if not await self._renewed.wait(deadline):
+        while self._reauthenticated is not None and self._error is None:
+            if not await self._reauthenticated.wait(deadline):
                 error = RequestTimeoutError(
                     f"{self._name}: the session was not renewed within {timeout:g} s"
                 )
@@ -318,36 +327,38 @@ class BrokerConnection:
         request: Request[R],
         version: int,
         timeout: float,
-        late_after: float = math.inf,
-        on_answer: Callable[[R], None] | None = None,
+        overdue_after: float = math.inf,
+        on_overdue: Callable[[float], None] | None = None,
+        on_response: Callable[[R], None] | None = None,
     ) -> R:
         now = self._clock()
-        if self._given_up and min(self._given_up.values()) <= now:
-            self._time_out("a request that was given up on")
+        if self._abandoned and min(self._abandoned.values()) <= now:
+            self._time_out("a cancelled request")
         self._raise_if_closed()
         correlation_id = self._send(request, version)
-        waiting = self._waiting[correlation_id] = _Waiting(on_answer)
+        in_flight = self._in_flight[correlation_id] = _InFlightRequest(on_response)
         try:
-            deadline, late_at = now + timeout, now + late_after
-            while late_at < deadline and not await waiting.done.wait(late_at):
-                self.late(type(request), now)
-                late_at += late_after
-            if not waiting.done.is_set():
-                await waiting.done.wait(deadline)
+            deadline, overdue_at = now + timeout, now + overdue_after
+            while overdue_at < deadline and not await in_flight.done.wait(overdue_at):
+                if on_overdue is not None:
+                    on_overdue(now)
+                overdue_at += overdue_after
+            if not in_flight.done.is_set():
+                await in_flight.done.wait(deadline)
         except BaseException:
-            if not waiting.done.is_set():
-                self._given_up[correlation_id] = now + timeout
+            if not in_flight.done.is_set():
+                self._abandoned[correlation_id] = now + timeout
             raise
         finally:
-            self._waiting.pop(correlation_id, None)
-        if not waiting.done.is_set():
+            self._in_flight.pop(correlation_id, None)
+        if not in_flight.done.is_set():
             raise self._time_out(f"{type(request).__name__} within {timeout:g} s")
-        if waiting.error is not None:
-            raise waiting.error
-        return cast(R, waiting.answer)
+        if in_flight.error is not None:
+            raise in_flight.error
+        return cast(R, in_flight.response)
 
     def _time_out(self, what: str) -> RequestTimeoutError:
-        error = RequestTimeoutError(f"{self._name}: no answer to {what}")
+        error = RequestTimeoutError(f"{self._name}: no response to {what}")
         self._end(error)
         return error
 
@@ -363,11 +374,11 @@ class BrokerConnection:
             raise ConnectionLostError(f"{self._name}: the connection is closed: {self._error}")
 
     def _write(self, data: bytes) -> None:
-        if not self._writing:
+        if not self._is_writing:
             data = data[self._channel.send_now(data) :]
             if not data:
                 return
-        self._writing = True
+        self._is_writing = True
         self._outgoing.append(data)
         if self._wake_writer is not None:
             self._wake_writer.set()
@@ -382,14 +393,14 @@ class BrokerConnection:
         if self._error is not None:
             return
         self._error = error
-        for waiting in self._waiting.values():
-            waiting.error = error
-            waiting.done.set()
-        if self._renewed is not None:
-            self._renewed.set()
+        for in_flight in self._in_flight.values():
+            in_flight.error = error
+            in_flight.done.set()
+        if self._reauthenticated is not None:
+            self._reauthenticated.set()
 
     def _end(self, error: KafkaGroupError) -> None:
-        """Fail, and stop what runs. If nothing does yet, it ends as it begins."""
+        """Fail, and cancel the tasks. Tasks that have not started end when they start."""
         self._fail(error)
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
@@ -412,59 +423,61 @@ class BrokerConnection:
     async def _read_all(self) -> None:
         while True:
             try:
-                # Nothing is read while these are decoded: what is behind them is delivered after.
+                # Responses stay in order: nothing is read while a large one is decoded.
                 await self._deliver_large(
                     await self._channel.receive(self._protocol.room, self._take)
                 )
             except anyio.EndOfStream:
-                hint = "" if self._heard else self._hint()
+                hint = "" if self._has_received_response else self._sasl_hint()
                 self._fail(ConnectionLostError(f"{self._name}: closed by the broker{hint}"))
                 return
-            except _BROKEN as error:
-                self._fail(self._broken(error))
+            except _STREAM_ERRORS as error:
+                self._fail(self._connection_error(error))
                 return
             except RemoteProtocolError as error:
-                # Not a warning: each retry would log one. What lasts is warned of by `Troubles`.
+                # Not a warning: each retry would log one. `Troubles` warns when it lasts.
                 logger.info("%s broke the protocol: %s", self._name, error)
-                # Its traceback, and that of what it came from, would keep the whole answer alive.
+                # Its traceback and context would keep the whole response in memory.
                 error.__context__ = None
                 self._fail(error.with_traceback(None))
                 return
 
     def _take(self, count: int) -> list[Response | LargeResponse] | None:
-        """Deliver the answers that `count` more bytes complete; return the first that is large and
-        those behind it. Raises: RemoteProtocolError."""
-        self._heard = self._heard or bool(self._protocol.broker_versions)
-        answers = self._protocol.received(count)
-        for n, answer in enumerate(answers):
-            if isinstance(answer, LargeResponse):
-                return answers[n:]
-            self._deliver(answer)
+        """Deliver the responses that `count` more bytes complete, up to the first large one; return
+        that one and those after it. Raises: RemoteProtocolError."""
+        self._has_received_response |= bool(self._protocol.broker_versions)
+        responses = self._protocol.received(count)
+        for n, response in enumerate(responses):
+            if isinstance(response, LargeResponse):
+                return responses[n:]
+            self._deliver(response)
         return None
 
-    async def _deliver_large(self, answers: list[Response | LargeResponse]) -> None:
-        # In a function of its own, or the last answer stayed, with its records, until the next.
-        for answer in answers:
-            if isinstance(answer, LargeResponse):
-                self._deliver(await self._options.run_in_thread(answer.decode))
+    async def _deliver_large(self, responses: list[Response | LargeResponse]) -> None:
+        # A function, so that its variable does not keep the last response and its records in memory
+        # until the next response arrives.
+        for response in responses:
+            if isinstance(response, LargeResponse):
+                self._deliver(await self._options.run_in_thread(response.decode))
             else:
-                self._deliver(answer)
+                self._deliver(response)
 
-    def _deliver(self, answer: Response) -> None:
-        self._given_up.pop(answer.correlation_id, None)
-        self.heard(answer.message)
-        # An answer that nobody waits for any more belongs to a cancelled request. Taken out here: a
-        # failure before the waiter runs must not overwrite an answer that came.
-        if waiting := self._waiting.pop(answer.correlation_id, None):
-            waiting.answer = answer.message
-            if waiting.on_answer is not None:
+    def _deliver(self, response: Response) -> None:
+        self._abandoned.pop(response.correlation_id, None)
+        if self._throttle is not None:
+            self._throttle.on_response(response.message)
+        # The response to an abandoned request is dropped. Removed here: a failure before the caller
+        # runs must not overwrite the response.
+        if in_flight := self._in_flight.pop(response.correlation_id, None):
+            in_flight.response = response.message
+            if in_flight.on_response is not None:
                 try:
-                    waiting.on_answer(answer.message)
+                    in_flight.on_response(response.message)
                 except Exception as error:
-                    waiting.error = error
-            waiting.done.set()
-        if self._answered is not None and not self._protocol.in_flight:
-            self._answered.set()
+                    in_flight.error = error
+            in_flight.done.set()
+        if self._drained is not None and not self._protocol.in_flight:
+            self._drained.set()
 
     async def _write_all(self) -> None:
         while self._outgoing:
@@ -473,32 +486,33 @@ class BrokerConnection:
             self._outgoing.clear()
             try:
                 await self._channel.send(data)
-            except _BROKEN as error:
+            except _STREAM_ERRORS as error:
                 if not self._protocol.broker_versions:
-                    # What there is to read may say why: TLS 1.3 refuses a client's certificate
-                    # when this side takes the handshake for done. Reading ends this task.
-                    await anyio.sleep(_LAST_WORDS)
-                self._end(self._broken(error))
+                    # The broker's reason may still arrive: TLS 1.3 refuses a client's certificate
+                    # after this side's handshake is complete. The reader then cancels this task.
+                    await anyio.sleep(_ERROR_READ_TIMEOUT)
+                self._end(self._connection_error(error))
                 return
             before, self._wrote_at = self._wrote_at, self._clock()
-            self._quick = self._quick + 1 if self._wrote_at - before < _QUICK else 0
-            self._writing = bool(self._outgoing)
-            if self._quick > _MANY:
+            is_quick = self._wrote_at - before < _QUICK_WRITE_INTERVAL
+            self._quick_write_count = self._quick_write_count + 1 if is_quick else 0
+            self._is_writing = bool(self._outgoing)
+            if self._quick_write_count > _QUICK_WRITES_TO_KEEP_WRITER:
                 await wake.wait()
         self._wake_writer = None
 
-    def _hint(self) -> str:
-        """Why a broker may have closed the connection after nothing but its versions."""
+    def _sasl_hint(self) -> str:
+        """Return why a broker may close the connection right after it sent its versions."""
         security = self._options.security
         if not self._protocol.broker_versions or (security and security.mechanism):
             return ""
         return "; as a listener does that wants SASL: set sasl_mechanism in security"
 
-    def _broken(self, error: Exception) -> KafkaGroupError:
+    def _connection_error(self, error: Exception) -> KafkaGroupError:
         if isinstance(error, ssl.SSLError) and not self._protocol.broker_versions:
-            # Only here: what TLS takes is imported where there is TLS.
+            # Imported here: only connections with TLS need it.
             from kafkagroup.transport.tls import tls_error
 
-            # TLS 1.3: the broker judges this client's certificate after our side of the handshake.
+            # TLS 1.3: the broker checks this client's certificate after our side of the handshake.
             return tls_error(self._name, error)
         return ConnectionLostError(f"{self._name}: {escaped(str(error)) or 'broken'}")

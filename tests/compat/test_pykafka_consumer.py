@@ -11,7 +11,6 @@ from brokers import numbered, until
 
 from kafkagroup import (
     Admin,
-    Broker,
     BrokerError,
     Consumer,
     GroupMember,
@@ -39,6 +38,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
@@ -557,13 +557,13 @@ async def test_a_full_queue_is_not_fetched_for(near):
 @pytest.mark.parametrize("fetchers", [1, 3])
 async def test_so_many_fetchers_are_at_work(fetchers, monkeypatch):
     opened = []
-    connect = Broker._connection
+    connect = BrokerClient._connection
 
     async def connection(self, connection_id):
         opened.append(connection_id)
         return await connect(self, connection_id)
 
-    monkeypatch.setattr(Broker, "_connection", connection)
+    monkeypatch.setattr(BrokerClient, "_connection", connection)
     with EmbeddedKafka({"t": 6}) as near:
         near.produce("t", map(str, range(12)))
         options = {"num_consumer_fetchers": fetchers}

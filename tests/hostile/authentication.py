@@ -368,7 +368,7 @@ TLS = (
     _tls(
         "half an answer within TLS, then silence",
         secure(serving({HeartbeatRequest: lambda _, __: Raw(frame_size(100))})),
-        "RequestTimeoutError: HOSTILE: no answer to HeartbeatRequest within 0.3 s",
+        "RequestTimeoutError: HOSTILE: no response to HeartbeatRequest within 0.3 s",
         client="beat_twice",
         job={"request_timeout": 0.3},
     ),

@@ -23,8 +23,8 @@ from typing import Any
 import anyio
 
 from kafkagroup import Consumer
+from kafkagroup.broker import Broker
 from kafkagroup.errors import KafkaGroupError, escaped
-from kafkagroup.transport.broker import Broker
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.sasl.oauthbearer import Token
 from kafkagroup.transport.security import Security

@@ -157,7 +157,7 @@ ATTACKS = (
     _frame(
         "16 MiB claimed, trickled",
         lambda: crawling(PLAIN),
-        "RequestTimeoutError: HOSTILE: no answer to MetadataRequest within 0.3 s",
+        "RequestTimeoutError: HOSTILE: no response to MetadataRequest within 0.3 s",
         job={"request_timeout": 0.3},
     ),
     *(_frame(f"a frame of {n} bytes", _claiming(n), _short(n)) for n in (-1, -(2**31), 0, 3)),
@@ -227,7 +227,7 @@ ATTACKS = (
     _frame(
         "silence",
         lambda: lambda wire: wire.wait_until_left(),
-        "RequestTimeoutError: HOSTILE: no answer to ApiVersionsRequest within 0.3 s",
+        "RequestTimeoutError: HOSTILE: no response to ApiVersionsRequest within 0.3 s",
         client="open_it",
         job={"connect_timeout": 0.3},
     ),
@@ -247,7 +247,7 @@ ATTACKS = (
     _frame(
         "the handshake stuck at every byte",
         lambda: cut_everywhere(lambda wire: wire.wait_until_left()),
-        f"{HANDSHAKE_BYTES} x RequestTimeoutError: HOSTILE: no answer to ApiVersionsRequest"
+        f"{HANDSHAKE_BYTES} x RequestTimeoutError: HOSTILE: no response to ApiVersionsRequest"
         " within 3 s; 1 x opened",
         client="open_many",
         job={"count": HANDSHAKE_BYTES + 1, "connect_timeout": 3.0},

@@ -5,9 +5,10 @@ import anyio
 import pytest
 from brokers import FAST
 
-from kafkagroup import Broker, Consumer
+from kafkagroup import Consumer
 from kafkagroup.admin import Admin
 from kafkagroup.errors import BrokerError, ErrorCode
+from kafkagroup.runtime import offsets
 from kafkagroup.wire.records import NewRecord
 
 pytestmark = [
@@ -83,13 +84,13 @@ async def is_untouched(consumer, name):
 def late(monkeypatch):
     """Commits wait for this event on their way to the broker."""
     arrives = anyio.Event()
-    commit = Broker.commit_consumer_group_offsets
+    commit = offsets.commit_offsets
 
-    async def commit_late(self, *arguments, **options):
+    async def commit_late(*arguments, **options):
         await arrives.wait()
-        return await commit(self, *arguments, **options)
+        return await commit(*arguments, **options)
 
-    monkeypatch.setattr(Broker, "commit_consumer_group_offsets", commit_late)
+    monkeypatch.setattr(offsets, "commit_offsets", commit_late)
     return arrives
 
 

@@ -19,6 +19,7 @@ from anyio.abc import SocketAttribute
 from crc32c import crc32c
 
 from kafkagroup import Consumer
+from kafkagroup.broker import Broker
 from kafkagroup.errors import (
     CorruptRecordError,
     DecodeError,
@@ -26,7 +27,6 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     RequestTimeoutError,
 )
-from kafkagroup.transport.broker import Broker
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.compression import Codec, compress

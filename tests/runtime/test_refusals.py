@@ -12,9 +12,9 @@ import pytest
 from trustme import CA
 
 from kafkagroup import Consumer, ConsumerBusyError, IllegalStateError, KafkaGroupError, Security
+from kafkagroup.broker import Broker
 from kafkagroup.errors import ConnectionLostError, NoBrokersAvailableError
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.transport.broker import Broker
 from kafkagroup.transport.os_errors import reason
 
 pytestmark = pytest.mark.anyio

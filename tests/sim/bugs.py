@@ -34,9 +34,8 @@ from kafkagroup.runtime import service as services
 from kafkagroup.runtime import session as sessions
 from kafkagroup.runtime import subscriber as subscribers
 from kafkagroup.runtime import validation as validations
-from kafkagroup.transport import broker as brokers
 from kafkagroup.transport import connection as connections
-from kafkagroup.transport import retry
+from kafkagroup.transport import retry, throttle
 from kafkagroup.types import OffsetAndMetadata
 from kafkagroup.wire.messages.group import HeartbeatResponse
 
@@ -1023,7 +1022,7 @@ def forgets_what_is_sought_in_a_rebalance(stack: ExitStack) -> None:
 @_bug("L6")
 def goes_on_while_the_broker_wants_silence(stack: ExitStack) -> None:
     """What a broker says of throttling is not heard."""
-    _replace(stack, brokers.Broker, "_mute", lambda self, answer: None)
+    _replace(stack, throttle.BrokerThrottle, "on_response", lambda self, message: None)
 
 
 # ------------------------------------------------------------------ members that share shards

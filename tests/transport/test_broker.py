@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
+from kafkagroup.broker import Broker
 from kafkagroup.errors import ConnectionLostError, ErrorCode, RequestTimeoutError
 from kafkagroup.testing.embedded import EmbeddedKafka, Seen, Swallow
-from kafkagroup.transport.broker import Broker
 from kafkagroup.transport.options import ClientOptions, parse_servers
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataResponseBroker

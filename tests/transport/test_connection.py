@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from kafkagroup.broker import Broker
 from kafkagroup.errors import (
     ConnectionLostError,
     DecodeError,
@@ -19,7 +20,6 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     UnsupportedVersionError,
 )
-from kafkagroup.transport.broker import Broker
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.types import TopicPartition
@@ -104,7 +104,7 @@ async def test_pipelined_requests_are_matched_by_their_id(network: Any) -> None:
     assert outcomes.of == {"1": beaten(1), "2": beaten(2), "3": beaten(3)}
 
 
-async def test_on_answer_runs_before_any_task_that_the_answer_wakes(network: Any) -> None:
+async def test_on_response_runs_before_any_task_that_the_answer_wakes(network: Any) -> None:
     """A fetch hands records to the application there, and not a turn of the loop later."""
 
     async def handler(peer: Any) -> None:
@@ -124,7 +124,7 @@ async def test_on_answer_runs_before_any_task_that_the_answer_wakes(network: Any
 
     async def ask(name: str) -> None:
         try:
-            await connection.request(beat(name), timeout=1, on_answer=note)
+            await connection.request(beat(name), timeout=1, on_response=note)
             story.append(f"{name} goes on")
         except ConnectionLostError as error:
             story.append(f"{name} raises: {error}")
@@ -142,7 +142,7 @@ async def test_on_answer_runs_before_any_task_that_the_answer_wakes(network: Any
                 tasks.start_soon(ask, "1")
                 await anyio.wait_all_tasks_blocked()
                 tasks.start_soon(ask, "2")
-        assert not connection.closed
+        assert not connection.is_closed
     assert [line for line in story if not line.startswith("1 goes")] == [
         "1 came",
         "delivered",
@@ -173,10 +173,10 @@ async def test_a_deadline_closes_the_connection_and_fails_what_waits_behind(netw
                 )
         assert anyio.current_time() - start == pytest.approx(2)
         assert outcomes.of == {"short": RequestTimeoutError, "long": RequestTimeoutError}
-        assert connection.closed
+        assert connection.is_closed
         await anyio.sleep(1)
         assert network.open == 0
-        with pytest.raises(ConnectionLostError, match=r"the connection is closed: .*no answer to"):
+        with pytest.raises(ConnectionLostError, match=r"connection is closed: .*no response to"):
             await connection.request(METADATA, timeout=1)
 
 
@@ -194,7 +194,7 @@ async def test_the_answer_to_a_cancelled_request_is_dropped(network: Any) -> Non
             await connection.request(beat("1"), timeout=10)
         assert given_up.cancelled_caught
         assert await connection.request(beat("2"), timeout=10) == beaten(2)
-        assert (connection.closed, len(network.streams)) == (False, 1)
+        assert (connection.is_closed, len(network.streams)) == (False, 1)
 
 
 async def test_a_request_that_was_given_up_on_closes_a_connection_that_never_answers_it(
@@ -213,10 +213,10 @@ async def test_a_request_that_was_given_up_on_closes_a_connection_that_never_ans
             with anyio.move_on_after(1) as given_up:
                 await connection.request(beat(name), timeout=1.5)
             assert given_up.cancelled_caught
-        with pytest.raises(ConnectionLostError, match="a request that was given up on"):
+        with pytest.raises(ConnectionLostError, match="a cancelled request"):
             await connection.request(beat("3"), timeout=1.5)
         await anyio.sleep(1)
-        assert (connection.closed, network.open) == (True, 0)
+        assert (connection.is_closed, network.open) == (True, 0)
 
 
 async def test_cancelled_while_the_writer_is_blocked_half_a_frame_is_never_left(
@@ -258,7 +258,7 @@ async def test_the_broker_closes_in_the_middle_of_an_answer(network: Any, cut: i
     async with network, connected() as connection:
         with pytest.raises(ConnectionLostError, match=r"^broker:9092: closed by the broker$"):
             await connection.request(beat("g"), timeout=10)
-        assert connection.closed
+        assert connection.is_closed
 
 
 async def test_the_broker_closes_instead_of_the_first_answer(network: Any) -> None:
@@ -358,7 +358,7 @@ async def test_a_large_answer_that_is_damaged_fails_the_connection(network: Any)
     async with network, connected(Thread().options) as connection:
         with pytest.raises(DecodeError, match="the input ends early"):
             await connection.request(METADATA, timeout=5, highest=13)
-        assert connection.closed
+        assert connection.is_closed
 
 
 async def test_closing_while_a_large_answer_is_decoded_fails_what_waits(network: Any) -> None:

@@ -331,7 +331,7 @@ async def test_no_request_is_lost_or_comes_between(network: Any) -> None:
             tasks.start_soon(ask, "parked", 8.0)
             tasks.start_soon(ask, "first", 10.0)
             tasks.start_soon(ask, "second", 20.0)
-        assert not connection.closed
+        assert not connection.is_closed
     assert gate.names[:5] == [*LOGIN, "parked", *LOGIN]
     assert sorted(gate.names[5:]) == ["first", "second"]
     assert [at for _, at in gate.heard] == pytest.approx([0, 0, 8, 38, 38, 38, 38])
@@ -359,7 +359,7 @@ async def test_who_waits_for_a_renewal_does_so_until_the_deadline(network: Any) 
             for name, delay, timeout in (("parked", 8, 500), ("late", 10, 5)):
                 tasks.start_soon(ask_later, connection, name, delay, timeout, outcomes)
         # A broker answers in order: as without a renewal, what is behind would wait as well.
-        assert connection.closed
+        assert connection.is_closed
         assert outcomes == {"parked": RequestTimeoutError, "late": RequestTimeoutError}
         assert anyio.current_time() - start == pytest.approx(15)
     assert network.open == 0
@@ -450,7 +450,7 @@ async def test_a_renewal_that_takes_too_long_closes_the_connection(network: Any)
     network.handlers[HERE] = handler
     async with network, connected() as connection:
         await anyio.sleep(9.5 + 3.1)
-        assert connection.closed
+        assert connection.is_closed
 
 
 # ---------------------------------------------------------------- a group behind it

@@ -318,7 +318,7 @@ async def test_requests_that_are_never_answered(watched: Any, client: Callable[[
         ]
         # A GroupMember joins anew when its session is over, and that is answered.
         again = isinstance(watch.client, Consumer)
-        await watch.lasts("no answer to ", "HeartbeatRequest", "broker is alive", again=again)
+        await watch.lasts("no response to ", "HeartbeatRequest", "broker is alive", again=again)
         for rule in rules:
             rule.stop()
         await anyio.sleep(60.0)
@@ -333,7 +333,7 @@ async def test_a_join_that_is_never_answered(watched: Any) -> None:
         assert watch.lines() == []
         await anyio.sleep(2.0)
         (line,) = watch.lines()
-        assert "no answer to JoinGroupRequest; either the coordinator hangs, or another" in line
+        assert "no response to JoinGroupRequest; either the coordinator hangs, or another" in line
         assert watch.findings() == []
         await anyio.sleep(270.0)
         assert [f.problem for f in watch.client.health().findings] == []
@@ -366,7 +366,7 @@ async def test_fetches_that_are_never_answered(watched: Any) -> None:
     one = consumer(group_id=None)
     async with watched(one, (FetchRequest, Swallow())) as (_, watch, rules):
         await one.assign([T0])
-        await watch.lasts("no answer to FetchRequest")
+        await watch.lasts("no response to FetchRequest")
         rules[0].stop()
         await anyio.sleep(60.0)
         assert watch.findings() == []

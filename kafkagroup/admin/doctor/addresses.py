@@ -13,8 +13,8 @@ from anyio.streams.tls import TLSAttribute
 
 from kafkagroup.admin.doctor.findings import Finding, Status, failed, not_checked, ok, warning
 from kafkagroup.admin.doctor.releases import lacking, release
+from kafkagroup.broker import Broker
 from kafkagroup.errors import AuthenticationError, KafkaGroupError, TlsError, escaped
-from kafkagroup.transport.broker import Broker
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.transport.os_errors import reason
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
