@@ -395,7 +395,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         self._raise_if_over()
         if self._engine is None:
             raise NotStartedError("the consumer is not started; use `async with` or start()")
-        if self._session.driver is None:
+        if self._session.membership.driver is None:
             raise IllegalStateError(
                 "in no group: there is no group_id, or nothing is subscribed to"
             )
@@ -430,7 +430,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         is_waiting = False
         while True:
             self._raise_if_closed()
-            if self._session.settled or self._options.group_id is None or self._manual:
+            if self._session.membership.is_stable or self._options.group_id is None or self._manual:
                 return self.assignment()
             if not is_waiting:  # who waits already goes on with what is subscribed to next
                 self._raise_if_nothing_to_consume()
@@ -510,10 +510,10 @@ class Consumer(Service, Keyed[K_co, V_co]):
         timeout = self._options.request_timeout
         if offsets is None:
             self._session.count_processed()
-            await self._session.commit_delivered(timeout, note)
+            await self._session.committer.commit_delivered(timeout, note)
             return
         if given := offsets_of(offsets):
-            await self._session.commit(given, timeout, note)
+            await self._session.committer.commit(given, timeout, note)
 
     def processed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Up to where each assigned partition is processed: what an auto-commit would commit now,
@@ -530,7 +530,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         Raises: BrokerError that names a partition which cannot be read.
         """
         self._raise_if_closed()
-        offsets = self._session.offsets
+        offsets = self._session.committer.offsets
         if offsets is None:
             raise ConfigurationError("a consumer without group_id has no committed offsets")
         wanted = self.assignment() if partitions is None else partitions
@@ -543,15 +543,15 @@ class Consumer(Service, Keyed[K_co, V_co]):
             raise ConfigurationError("a consumer without group_id is nobody to a group")
         return GroupMetadata(
             self._options.group_id,
-            session.generation_id,
-            session.identity.member_id,
+            session.membership.generation_id,
+            session.membership.identity.member_id,
             self._options.group_instance_id,
         )
 
     @property
     def coordinator(self) -> Node | None:
         """The broker that coordinates the group; None while it is not known."""
-        driver, offsets = self._session.driver, self._session.offsets
+        driver, offsets = self._session.membership.driver, self._session.committer.offsets
         if driver is not None and (found := driver.coordinator) is not None:
             return found
         return None if offsets is None else offsets.coordinator
@@ -560,10 +560,10 @@ class Consumer(Service, Keyed[K_co, V_co]):
         """Look for the coordinator again. The membership goes on: a member of the group stays one
         wherever the group is coordinated."""
         self._raise_if_closed()
-        if self._session.driver is not None:
-            self._session.driver.invalidate_coordinator(reason)
-        if self._session.offsets is not None:
-            self._session.offsets.coordinator = None
+        if self._session.membership.driver is not None:
+            self._session.membership.driver.invalidate_coordinator(reason)
+        if self._session.committer.offsets is not None:
+            self._session.committer.offsets.invalidate_coordinator()
 
     def metrics(self) -> GroupMetrics:
         """Heartbeats, joins, syncs, commits and rebalances of the last minute; what is owned and
@@ -576,7 +576,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         conversion = self._delivery.conversion
         owned = tuple(self._delivery.owned.values())  # which the loop may change meanwhile
         return evolve(
-            session.history.metrics(session.clock(), session.driver, self.loop_lag),
+            session.history.metrics(session.clock(), session.membership.driver, self.loop_lag),
             assigned_partitions=sum(not one.revoked for one in owned),
             lag={one.tp: one.lag for one in owned if one.lag is not None and not one.revoked},
             skipped_records=0 if conversion is None else conversion.skipped,
@@ -742,11 +742,12 @@ class Consumer(Service, Keyed[K_co, V_co]):
         does not wait for that task's own record, and in a callback it only asks for the end. All
         of it takes at most `close_timeout`.
         """
-        self._session.auto_commit &= commit
+        if not commit:
+            self._session.committer.disable_auto_commit()
         if leave_group is not None:
             self._session.leave_group = leave_group
         self._forget_own_hand()
-        if anyio.get_current_task().id == self._session.callback_task:
+        if self._session.is_in_callback:
             self._request_stop()
             return
         await super().stop()

@@ -19,8 +19,6 @@ from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import (
-    BrokerError,
-    CommitFailedError,
     ErrorCode,
     KafkaGroupError,
     RemoteProtocolError,
@@ -35,7 +33,7 @@ from kafkagroup.runtime.driver import Driver
 from kafkagroup.runtime.fetcher import Fetcher
 from kafkagroup.runtime.interfaces import Membership, Running
 from kafkagroup.runtime.log_offsets import LogOffsets
-from kafkagroup.runtime.offsets import NO_MEMBERSHIP, GroupOffsets
+from kafkagroup.runtime.offsets import GroupOffsets
 from kafkagroup.runtime.positions import Positions
 from kafkagroup.runtime.session import Session
 from kafkagroup.runtime.subscriber import Callbacks, Subscriber
@@ -103,21 +101,22 @@ class Engine:
         """Topics of which the application was told that it must not see them."""
         group_id = self._options.group_id
         if group_id is not None:
-            session.offsets = GroupOffsets(
+            offsets = GroupOffsets(
                 cluster,
                 group_id,
                 max_retries=self._options.offsets_commit_max_retries,
                 backoff=self._options.offsets_channel_backoff,
             )
+            session.committer.bind(offsets)
         self.log_offsets = LogOffsets(cluster, self._options.isolation_level)
         """Asks the partitions' leaders."""
         self._positions = Positions(
             cluster,
             self._delivery,
-            session.offsets,
+            session.committer.offsets,
             self.log_offsets,
             self._options.auto_offset_reset,
-            member=lambda: session.reads_as,
+            member=lambda: session.membership.reads_offsets_as,
             spawn=spawn,
             found=self.wake,
             failed=self._partition_failed,
@@ -141,11 +140,12 @@ class Engine:
         """Set when other topics are asked for, or metadata tells more of them."""
         self._unusable: set[str] = set()
         """Topics that are asked for and cannot be consumed."""
-        session.assigned_to = (
+        if (
             membership is None
             and self._options.group_id is not None
             and self._options.group_protocol is not ConsumerProtocol.CLASSIC
-        )
+        ):
+            session.membership.use_consumer_protocol()
         self._member_id = str(uuid4())
         """Of a member that makes its own, for as long as this consumer lives (KIP-1082)."""
         session.rejoin = self.join
@@ -156,7 +156,10 @@ class Engine:
         self._spawn(self._keep_metadata, "metadata")
         self._cluster.on_change = self._metadata_changed
         if self._options.group_id is not None and self._options.enable_auto_commit:
-            self._spawn(self._auto_commit, "auto-commit")
+            session = self._session
+            self._spawn(
+                partial(session.committer.auto_commit, session.errors.report), "auto-commit"
+            )
 
     async def close(self) -> None:
         """Give everything up in good order."""
@@ -194,7 +197,7 @@ class Engine:
         self._cluster.topics |= topics
         self._tell_denied()
         await self._left()
-        driver = self._session.driver
+        driver = self._session.membership.driver
         if self._options.group_id is None:
             await self._cluster.refresh()
             self._own_all()
@@ -203,7 +206,7 @@ class Engine:
         else:
             reason = "the subscription changed"
             self._session.history.asked(RebalanceCause.SUBSCRIPTION, reason)
-            if self._session.assigned_to and isinstance(driver, Driver):
+            if self._session.membership.uses_consumer_protocol and isinstance(driver, Driver):
                 driver.subscribe(topics, self._server_pattern)
             else:
                 driver.rejoin(reason, self._subscriber.protocols())
@@ -211,7 +214,7 @@ class Engine:
     async def follow(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> None:
         """Consume the topics whose whole name matches, those of today and those to come."""
         self._pattern, self._exclude_internal = pattern, exclude_internal
-        if self._session.assigned_to:
+        if self._session.membership.uses_consumer_protocol:
             await self._subscribe(frozenset())  # the coordinator matches, and assigns what matches
             return
         self._cluster.all_topics = True
@@ -225,7 +228,7 @@ class Engine:
 
     async def _match(self) -> None:
         """Follow the topics that match now, where it is the member that matches."""
-        if self._pattern is None or self._session.assigned_to:
+        if self._pattern is None or self._session.membership.uses_consumer_protocol:
             return
         matching = self._matching(self._pattern)
         if matching != self._subscription:
@@ -263,7 +266,7 @@ class Engine:
         self._pattern = self._subscriber.pattern = None
         self._cluster.all_topics = False
         session = self._session
-        driver = session.driver
+        driver = session.membership.driver
         if driver is None:
             await self._give_back(list(self._delivery.owned))
             return
@@ -280,25 +283,24 @@ class Engine:
             return
         await driver.out.wait()
         if driver is self._leaving:
-            self._leaving = session.driver = None
-            session.identity = NO_MEMBERSHIP  # commits of a member that has left are refused
+            self._leaving = None
+            session.membership.end()
             session.give_up_at = session.over_at = float("inf")
 
     def rejoin(self, reason: str) -> None:
         """Ask for a new generation; of a coordinator that assigns, for all that it has assigned."""
         session = self._session
-        if session.driver is None or session.driver.out.is_set():
+        if session.membership.driver is None or session.membership.driver.out.is_set():
             return  # who has left joins again at the next poll
-        if not session.assigned_to:
+        if not session.membership.uses_consumer_protocol:
             session.history.asked(RebalanceCause.REQUESTED, reason)
-        session.driver.rejoin(reason)
+        session.membership.driver.rejoin(reason)
 
     def join(self) -> None:
         """Become a member of the group, for the first time or again."""
         session = self._session
-        session.expired = False
-        session.joined_at = anyio.current_time()
-        driver = session.driver = self._member()
+        driver = self._member()
+        session.membership.begin(driver, anyio.current_time())
         self._spawn(partial(self._be_member, driver), "membership")
 
     def _member(self) -> Running:
@@ -326,7 +328,7 @@ class Engine:
 
             kind = ThreadedDriver
         watchers = session.lag, session.history
-        if session.assigned_to:
+        if session.membership.uses_consumer_protocol:
             return kind(self._cluster, self._assignee(), self._subscriber, *watchers)
         config = Config(
             group_id=options.group_id or "",
@@ -374,14 +376,14 @@ class Engine:
         await driver.run()
         session = self._session
         if isinstance(driver, Driver) and driver.fell_back and driver is not self._leaving:
-            session.assigned_to = False
+            session.membership.fall_back_to_classic()
             if self._pattern is None:
                 self.join()
             else:
                 await self.follow(self._pattern, exclude_internal=self._exclude_internal)
             return
         if driver.expelled and driver is not self._leaving:
-            session.expired = True
+            session.membership.expel()
             session.notify()  # it may be waiting again, for what nobody brings
 
     def _own_all(self) -> None:
@@ -397,9 +399,9 @@ class Engine:
         session, share = self._session, self._options.close_timeout * _SHARE
         self._delivery.revoke(partitions)
         await session.drain(partitions, anyio.current_time() + share)
-        if session.offsets is not None and session.auto_commit:
+        if session.committer.offsets is not None and session.committer.is_automatic:
             try:
-                await session.commit_processed(share)
+                await session.committer.commit_processed(share)
             except KafkaGroupError as error:
                 logger.warning("the last commit failed: %s", error)
         self._delivery.release(partitions)
@@ -508,24 +510,3 @@ class Engine:
             self._session.errors.report(broker_error(code, operation="DESCRIBE", topic=topic))
         self._denied = denied
         self._topics_changed.set()
-
-    async def _auto_commit(self) -> None:
-        while True:
-            await anyio.sleep(self._options.auto_commit_interval)
-            if not (self._session.may_commit and self._session.auto_commit):
-                continue  # as often as members of a cooperative group rebalance: nothing is amiss
-            try:
-                await self._session.commit_processed(self._options.request_timeout)
-            except CommitFailedError as error:
-                logger.warning("auto-commit: %s", error)
-            except (TransportError, RemoteProtocolError) as error:
-                # Warned of, once it lasts, where the connection or the answer failed.
-                logger.info("auto-commit: %s", error)
-            except BrokerError as error:
-                if error.retriable:
-                    # A coordinator in trouble for a whole request timeout: the next commit covers
-                    # this one, and raised it would end an application that could go on. Warned of
-                    # where it was refused.
-                    logger.info("auto-commit: %s", error)
-                else:
-                    self._session.errors.report(error)

@@ -189,14 +189,14 @@ def health_of_consumer(
     if session.errors.failure is not None:
         return not_well(HealthProblem.FAILED, str(session.errors.failure))
     findings = [*checkup.check_loop(loop_lag_above)]
-    if session.expired:
+    if session.membership.is_expelled:
         away = now - session.last_poll
         detail = f"the application has not come for a record for {away:.1f} s"
         findings.append(HealthFinding(problem=HealthProblem.AWAY, detail=detail))
-    elif session.driver is not None:
+    elif session.membership.driver is not None:
         patience = options.rebalance_timeout if joining_after is None else joining_after
         findings += checkup.check_membership(
-            now, session.driver, settled=session.settled, patience=patience
+            now, session.membership.driver, settled=session.membership.is_stable, patience=patience
         )
     findings += _check_resting(session.delivery)
     patience = options.max_poll_interval if stalled_after is None else stalled_after

@@ -141,11 +141,15 @@ class GroupOffsets:
         """A failed commit is tried again `max_retries` times, None: as long as there is time. The
         first pause is of `backoff` seconds, None: that of the cluster's options."""
         self.coordinator: Node | None = None
-        """The broker that was last known to keep them; set it to None to have it looked for."""
+        """The broker that kept them last; None while it must be found."""
         self._cluster = cluster
         self._group_id = group_id
         self._max_retries = max_retries
         self._backoff = backoff
+
+    def invalidate_coordinator(self) -> None:
+        """Find the coordinator again before the next request."""
+        self.coordinator = None
 
     def pauses(self) -> Pauses:
         """Between tries of something that is asked of the coordinator."""

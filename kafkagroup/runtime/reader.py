@@ -89,7 +89,7 @@ class Reader:
                 self._errors.raise_next()
             # After a stop of the process or the loop the group may have given our partitions away:
             # the clock is asked before anything is handed out.
-            driver = session.driver
+            driver = session.membership.driver
             owns = driver is None or now < driver.lease_expires_at
             aside = owns and self._delivery.heavy is not None
             if aside:
@@ -125,8 +125,8 @@ class Reader:
             return
         self._clock = session.clock
         until = self._checkpointed + _BUDGET
-        if session.driver is not None:
-            until = min(until, session.driver.lease_expires_at)
+        if session.membership.driver is not None:
+            until = min(until, session.membership.driver.lease_expires_at)
         self._lease.until = until
 
     async def _checkpoint(self) -> float:
@@ -191,7 +191,7 @@ class Reader:
         self._reading = session.waiting = True
         self._lease.end()
         try:
-            if session.expired:
+            if session.membership.is_expelled:
                 session.rejoin()
             with anyio.move_on_at(until) if until < math.inf else nullcontext():
                 await session.changed.wait()

@@ -160,7 +160,7 @@ class Subscriber:
         topics = self.topics | {tp.topic for tp in owned}
         # A coordinator rebalances for a member that says something else than at its last join.
         says = owned or self._came_back
-        generation = session.identity.generation_id if says else self._misassigned_in
+        generation = session.membership.identity.generation_id if says else self._misassigned_in
         return tuple(
             (
                 name,
@@ -179,12 +179,12 @@ class Subscriber:
 
     async def follow_topics(self) -> None:
         """As leader: ask for another assignment if topics are not as they were for this one."""
-        driver = self._session.driver
+        driver = self._session.membership.driver
         if driver is None or not driver.leads:
             return
         racks = await self._replica_racks()
         # Others ran if a thread compared the racks of many partitions.
-        leads = driver is self._session.driver and driver.leads
+        leads = driver is self._session.membership.driver and driver.leads
         if leads and (reason := self._growth(racks)):
             self._session.history.asked(RebalanceCause.TOPICS, reason)
             driver.rejoin(reason)
@@ -217,8 +217,12 @@ class Subscriber:
 
     def ending(self, *, lost: bool) -> None:
         """Stop handing out what goes at once, even while a callback runs."""
-        self._session.settled = False
-        self._session.losing = self._lost = lost
+        self._session.membership.begin_rebalance()
+        self._lost = lost
+        if lost:
+            self._session.committer.begin_loss()
+        else:
+            self._session.committer.end_loss()
         if lost and self._parting is not None:
             self._parting.cancel()
         self._session.delivery.revoke(self._going(lost=lost))
@@ -227,7 +231,7 @@ class Subscriber:
     def _going(self, *, lost: bool) -> list[TopicPartition]:
         """What is let go of before the next join."""
         owned = sorted(self._session.delivery.owned)
-        if self.cooperative and not lost and not self._session.assigned_to:
+        if self.cooperative and not lost and not self._session.membership.uses_consumer_protocol:
             return [tp for tp in owned if tp.topic not in self.topics]
         return owned
 
@@ -271,7 +275,7 @@ class Subscriber:
         self._release(partitions, reason)
         self._lost, self._misassigned_in = False, -1
         await self._call(self._callbacks.lost, partitions)
-        self._session.losing = False
+        self._session.committer.end_loss()
         self._session.notify()
         return self.protocols()
 
@@ -280,11 +284,15 @@ class Subscriber:
         session = self._session
         encoded = generation.assignment
         assigned = await self._run(partial(decode_assignment, encoded), len(encoded))
-        if session.assigned_to:
+        if session.membership.uses_consumer_protocol:
             self._notice_growth(assigned)
             await self._know({tp.topic for tp in assigned})
         foreign = sorted({tp.topic for tp in assigned} - self.topics)
-        if foreign and not session.assigned_to and session.driver is not None:
+        if (
+            foreign
+            and not session.membership.uses_consumer_protocol
+            and session.membership.driver is not None
+        ):
             if self._misassigned_in >= 0:
                 await self._pauses.wait()  # a leader that never learns must not spin the group
             else:
@@ -295,17 +303,21 @@ class Subscriber:
             names = escaped(", ".join(foreign))
             reason = f"assigned topics that are not subscribed: {names}"
             session.history.asked(RebalanceCause.SUBSCRIPTION, reason)
-            session.driver.rejoin(reason)
+            session.membership.driver.rejoin(reason)
             return
         self._misassigned_in = -1
         self._pauses.reset()
-        same = session.assigned_to and generation.member_id == session.identity.member_id
+        same = (
+            session.membership.uses_consumer_protocol
+            and generation.member_id == session.membership.identity.member_id
+        )
         if not self._claims and not same:
             # Where the epoch moves on by itself, commits of what stays go on through it.
-            session.identity = Identity(
-                generation.generation_id, generation.member_id, session.options.group_instance_id
+            instance_id = session.options.group_instance_id
+            session.membership.identify(
+                Identity(generation.generation_id, generation.member_id, instance_id)
             )
-        owed = self._held_some and session.last_poll > session.joined_at
+        owed = self._held_some and session.last_poll > session.membership.joined_at
         self._had = (assigned, generation.generation_id)
         if generation.is_leader and generation.generation_id != self._computed:
             # KIP-814: a static leader that came back did not compute, but it watches all the same,
@@ -326,23 +338,30 @@ class Subscriber:
             await self._let_go(revoked, now + share, tell=True)
             session.history.let_go(anyio.current_time() - now)
         fresh = await together(session.delivery.made, assigned)
-        if self._lost or (session.assigned_to and not self._stands(generation)):
+        if self._lost or (
+            session.membership.uses_consumer_protocol
+            and not session.membership.is_in_generation(generation.generation_id)
+        ):
             return  # fenced midway: nothing of it is ours
         self._held_some = bool(assigned)
         session.delivery.take_up(fresh)
         added = [owned.tp for owned in fresh]
         self._start_at(await self._call(self._callbacks.assigned, added))
-        session.settled = self._stands(generation)
+        session.membership.complete_rebalance(generation.generation_id)
         self._taken_up()
-        if session.assigned_to:
+        if session.membership.uses_consumer_protocol:
             return  # KIP-848: its next heartbeat says what it owns
         # KIP-429: now that they are free, a second round gives them away. A static member that was
         # away when it should have rejoined, and is given the same generation again (KIP-345), owes
         # it still: nobody else knows of them.
-        if (revoked or self._came_back) and not self._claims and session.driver is not None:
+        if (
+            (revoked or self._came_back)
+            and not self._claims
+            and session.membership.driver is not None
+        ):
             reason = f"let go of {len(revoked) or 'some'} partitions"
             session.history.asked(RebalanceCause.HANDOVER, reason)
-            session.driver.rejoin(reason)
+            session.membership.driver.rejoin(reason)
         else:
             # What changed after this was computed, and before it stood, nobody has followed yet.
             await self.follow_topics()
@@ -363,11 +382,6 @@ class Subscriber:
             with suppress(TransportError, RemoteProtocolError):
                 await self._cluster.refresh()
 
-    def _stands(self, generation: GenerationInfo) -> bool:
-        """Whether this is the generation still: it may have ended while the application heard."""
-        driver = self._session.driver
-        return driver is not None and driver.stands(generation.generation_id)
-
     async def compute(self, work: Compute) -> dict[str, bytes]:
         """As leader: assign the partitions of every topic that any member subscribes to."""
         assignor = self._assignors[work.protocol_name]
@@ -386,8 +400,8 @@ class Subscriber:
         encoded = await self._run(
             partial(_encoded, work.protocol_name, assignor, spec, assignment, left), size
         )
-        if self._session.driver is not None:
-            self._computed = self._session.driver.generation_id
+        if self._session.membership.driver is not None:
+            self._computed = self._session.membership.driver.generation_id
         return encoded
 
     async def _run(self, job: Callable[[], T], size: int) -> T:
@@ -449,17 +463,17 @@ class Subscriber:
             if self._lost:
                 return
             await session.drain(going, deadline)
-            if session.auto_commit:
+            if session.committer.is_automatic:
                 await self._last_commit(self._commit_time(deadline))
             else:
-                await session.commits_answered(self._commit_time(deadline))
+                await session.committer.wait_for_commits(self._commit_time(deadline))
         if self._lost:
             return
         if tell:
             await self._call(self._callbacks.revoked, going)
             with anyio.CancelScope() as self._parting:
                 # Its own, asked for meanwhile: once the next generation begins it would be refused.
-                await session.commits_answered(self._commit_time(deadline))
+                await session.committer.wait_for_commits(self._commit_time(deadline))
         self._release(going, "a rebalance revoked it")
 
     def _release(self, partitions: Sequence[TopicPartition], reason: str) -> None:
@@ -480,7 +494,7 @@ class Subscriber:
 
     async def _last_commit(self, left: float) -> None:
         try:
-            await self._session.commit_processed(left)
+            await self._session.committer.commit_processed(left)
         except KafkaGroupError as error:
             # The group goes on without it: the next owner starts at the commit before.
             logger.warning("the commit before letting go failed: %s", error)
@@ -492,16 +506,14 @@ class Subscriber:
         if callback is None:
             return None
         session = self._session
-        session.callback_task = anyio.get_current_task().id
-        try:
-            result = callback(list(partitions))
-            return await result if inspect.isawaitable(result) else result
-        except Exception as error:
-            # A callback has no veto: the rebalance completes, then its error surfaces.
-            session.errors.report(error)
-            return None
-        finally:
-            session.callback_task = None
+        with session.running_callback():
+            try:
+                result = callback(list(partitions))
+                return await result if inspect.isawaitable(result) else result
+            except Exception as error:
+                # A callback has no veto: the rebalance completes, then its error surfaces.
+                session.errors.report(error)
+                return None
 
     def _start_at(self, offsets: object) -> None:
         """Start where the application's answer says, if it says anything."""

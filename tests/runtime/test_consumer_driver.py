@@ -80,12 +80,12 @@ async def test_line_37_who_is_fenced_loses_all_and_is_back_at_once_with_the_same
     story: list[Any] = []
     async with cluster(network) as kafka, member(story) as consumer:
         await consumer.wait_assignment()
-        before = consumer._session.driver.member_id
+        before = consumer._session.membership.driver.member_id
         kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.FENCED_MEMBER_EPOCH, times=1)
         at = anyio.current_time()
         await until(lambda: len(story) == 3)
         took = anyio.current_time() - at
-        assert consumer._session.driver.member_id == before
+        assert consumer._session.membership.driver.member_id == before
     assert story[:3] == [("assigned", (T0, T1)), ("lost", (T0, T1)), ("assigned", (T0, T1))]
     assert took < 0.3
 
@@ -98,7 +98,7 @@ async def test_line_34_fenced_while_it_lets_go_it_commits_nothing_and_takes_up_n
     async with cluster(network) as kafka, member(story, auto_commit_interval_ms=10**6) as first:
         while len(await first.getmany(timeout=1)) < 2:
             pass
-        mine = first._session.driver.member_id
+        mine = first._session.membership.driver.member_id
         async with member() as second:
             await until(lambda: len(first.assignment()) == 1)
             kafka.fail(
@@ -178,7 +178,7 @@ async def test_line_45_committed_offsets_are_read_in_the_epoch_that_the_member_i
         )
         async with member() as consumer:
             await consumer.getone()
-            me = consumer._session.driver.member_id
+            me = consumer._session.membership.driver.member_id
         t = kafka._cluster.topics["t"].topic_id
     topics = (OffsetFetchRequestTopics(topic_id=t, partition_indexes=(0, 1)),)
     assert asked == [
@@ -351,12 +351,12 @@ async def test_who_goes_for_good_does_not_take_its_successor_along(network: Any)
     async with cluster(network) as kafka, member(**options) as old:
         await old.wait_assignment()
         kafka.fail(HeartbeatRequest, Swallow(), times=None, when=lambda r: r.member_id == me)
-        me = old._session.identity.member_id
+        me = old._session.membership.identity.member_id
         async with member(**options) as new:
             await new.wait_assignment()
             await old.close(leave_group=True)
             (holder,) = kafka.describe_group("g").members
-            assert holder.member_id == new._session.identity.member_id != me
+            assert holder.member_id == new._session.membership.identity.member_id != me
 
 
 async def test_a_coordinator_that_moves_is_found_and_nothing_is_lost(network: Any) -> None:

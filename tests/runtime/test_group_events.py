@@ -90,11 +90,11 @@ def plain(event: Rebalanced) -> tuple[Sequence[Cause], str, float, RebalancePhas
 async def test_a_life_from_joining_to_leaving(network: Any) -> None:
     async with cluster(network) as kafka, consumer() as one:
         await one.wait_assignment()
-        one_id = one._session.identity.member_id
+        one_id = one._session.membership.identity.member_id
         events = one.events()
         async with consumer() as two:
             await two.wait_assignment()
-            two_id = two._session.identity.member_id
+            two_id = two._session.membership.identity.member_id
             began = await anext(events)
             joined = await rebalanced(events)
             await anyio.sleep(3)
@@ -375,7 +375,7 @@ async def test_where_the_coordinator_assigns_a_request_for_a_rebalance_says_and_
         assert anyio.current_time() - before < 0.1
         await anyio.sleep(10)
         assert one.assignment() == owned
-        member_id = one._session.identity.member_id
+        member_id = one._session.membership.identity.member_id
         t = kafka._cluster.topics["t"].topic_id
         await one.stop()
         assert [type(e) for e in await rest(events)] == [GroupLeft]

@@ -58,11 +58,11 @@ class Group:
         self.kafka = kafka
         self.offsets = offsets
         self.session = Consumer(group_id="g")._session
-        self.session.offsets = offsets
+        self.session.committer.bind(offsets)
         (self.owned,) = self.session.delivery.own([TP])
 
     async def commit(self, offset: int, timeout: float = 20.0) -> None:
-        await self.session.commit({TP: OffsetAndMetadata(offset)}, timeout)
+        await self.session.committer.commit({TP: OffsetAndMetadata(offset)}, timeout)
 
     @property
     def committed(self) -> int | None:
@@ -220,7 +220,7 @@ async def test_the_deadline_counts_while_another_commit_is_in_the_way(network: A
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(group.commit, 7, 30)
             await anyio.sleep(1)
-            for commit in (partial(group.commit, 9), group.session.commit_processed):
+            for commit in (partial(group.commit, 9), group.session.committer.commit_processed):
                 start = anyio.current_time()
                 with pytest.raises(RequestTimeoutError) as caught:
                     await commit(timeout=2)
@@ -230,7 +230,7 @@ async def test_the_deadline_counts_while_another_commit_is_in_the_way(network: A
                 assert anyio.current_time() - start == pytest.approx(2)
             fault.stop()
         assert group.committed == 7
-        await group.session.commit_processed(timeout=2)
+        await group.session.committer.commit_processed(timeout=2)
         assert group.committed == 8
 
 
@@ -584,8 +584,8 @@ async def test_a_commit_is_tried_again_as_often_as_allowed_after_pauses_of_its_o
     network: Any,
 ) -> None:
     async with grouped(network) as group:
-        group.session.offsets = GroupOffsets(
-            group.offsets._cluster, "g", max_retries=2, backoff=2.0
+        group.session.committer.bind(
+            GroupOffsets(group.offsets._cluster, "g", max_retries=2, backoff=2.0)
         )
         group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
         start = anyio.current_time()
@@ -600,7 +600,7 @@ async def test_a_commit_is_tried_again_as_often_as_allowed_after_pauses_of_its_o
 
 async def test_no_retry_at_all(network: Any) -> None:
     async with grouped(network) as group:
-        group.session.offsets = GroupOffsets(group.offsets._cluster, "g", max_retries=0)
+        group.session.committer.bind(GroupOffsets(group.offsets._cluster, "g", max_retries=0))
         group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS)
         with pytest.raises(BrokerError):
             await group.commit(7)
@@ -612,7 +612,7 @@ async def test_a_note_goes_beside_offsets_without_metadata(network: Any) -> None
         other = TopicPartition("t", 1)
         group.session.delivery.own([other])
         given = {TP: OffsetAndMetadata(7, leader_epoch=3), other: OffsetAndMetadata(8, "mine")}
-        await group.session.commit(given, 5, note="by me")
+        await group.session.committer.commit(given, 5, note="by me")
         assert group.kafka.committed_offsets("g") == {
             TP: OffsetAndMetadata(7, "by me", 3),
             other: OffsetAndMetadata(8, "mine"),
@@ -623,7 +623,7 @@ async def test_a_note_that_is_too_long_is_left_out(network: Any) -> None:
     async with grouped(network) as group:
         group.owned.start_at(0)
         group.owned.processed = 8
-        await group.session.commit_processed(5, note="x" * 5_000)
+        await group.session.committer.commit_processed(5, note="x" * 5_000)
         assert group.kafka.committed_offsets("g") == {TP: OffsetAndMetadata(8)}
         assert group.count(OffsetCommitRequest) == 2
 
@@ -631,7 +631,9 @@ async def test_a_note_that_is_too_long_is_left_out(network: Any) -> None:
 async def test_metadata_of_the_applications_own_is_never_left_out(network: Any) -> None:
     async with grouped(network) as group:
         with pytest.raises(BrokerError) as caught:
-            await group.session.commit({TP: OffsetAndMetadata(7, "x" * 5_000)}, 5, note="by me")
+            await group.session.committer.commit(
+                {TP: OffsetAndMetadata(7, "x" * 5_000)}, 5, note="by me"
+            )
         assert caught.value.code == E.OFFSET_METADATA_TOO_LARGE
         assert group.committed is None
 

@@ -28,7 +28,7 @@ class Reading:
         self.delivery = self.consumer._delivery
         self.now = anyio.current_time()
         self.session.clock = lambda: self.now
-        self.driver = self.session.driver = SimpleNamespace(  # type: ignore[assignment]
+        self.driver = self.session.membership.driver = SimpleNamespace(  # type: ignore[assignment]
             lease_expires_at=self.now + lease_expires_at
         )
         (owned,) = self.delivery.own([TP])

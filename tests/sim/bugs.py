@@ -23,6 +23,7 @@ from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
 from kafkagroup.member.state import Phase
+from kafkagroup.runtime import committer
 from kafkagroup.runtime import driver as drivers
 from kafkagroup.runtime import engine as engines
 from kafkagroup.runtime import fetch_response as fetch_responses
@@ -34,6 +35,8 @@ from kafkagroup.runtime import service as services
 from kafkagroup.runtime import session as sessions
 from kafkagroup.runtime import subscriber as subscribers
 from kafkagroup.runtime import validation as validations
+from kafkagroup.runtime.committer import Committer
+from kafkagroup.runtime.current_membership import CurrentMembership
 from kafkagroup.transport import connection as connections
 from kafkagroup.transport import retry, throttle
 from kafkagroup.types import OffsetAndMetadata
@@ -83,7 +86,7 @@ def does_not_wait_for_the_last_commit(stack: ExitStack) -> None:
 
     async def hasty(self: Any, deadline: float) -> None:
         with anyio.move_on_after(0.001):
-            await self._session.commit_processed(1.0)
+            await self._session.committer.commit_processed(1.0)
 
     _replace(stack, subscribers.Subscriber, "_last_commit", hasty)
 
@@ -146,7 +149,9 @@ def commits_when_lost(stack: ExitStack) -> None:
             session = self._session
             if pending := session.delivery.to_commit():
                 try:
-                    await session.offsets.commit(session.identity, pending, timeout=0.5)
+                    await session.committer.offsets.commit(
+                        session.membership.identity, pending, timeout=0.5
+                    )
                 except KafkaGroupError:
                     pass
             return await lose(self, reason)
@@ -174,18 +179,31 @@ def does_not_tell_what_is_lost(stack: ExitStack) -> None:
 def commits_what_it_let_go_of(stack: ExitStack) -> None:
     """An auto-commit reads what to commit, dawdles, and does not look again whose it is."""
 
+    draining: set[int] = set()
+
     def make(commit: Any) -> Any:
         async def late(self: Any, timeout: float, *rest: Any) -> None:
-            pending = self.delivery.to_commit()
-            if pending and self.offsets is not None and not self.draining:
+            pending = self._delivery.to_commit()
+            if pending and self.offsets is not None and id(self._delivery) not in draining:
                 await anyio.sleep(0.5)
-                await self.offsets.commit(self.identity, pending, timeout=timeout)
+                await self.offsets.commit(self._membership.identity, pending, timeout=timeout)
                 return
             await commit(self, timeout, *rest)
 
         return late
 
-    _around(stack, sessions.Session, "commit_processed", make)
+    def noting(drain: Any) -> Any:
+        async def drained(self: Any, *arguments: Any) -> None:
+            draining.add(id(self.delivery))
+            try:
+                await drain(self, *arguments)
+            finally:
+                draining.discard(id(self.delivery))
+
+        return drained
+
+    _around(stack, Committer, "commit_processed", make)
+    _around(stack, sessions.Session, "drain", noting)
 
 
 # ------------------------------------------------------------------ membership
@@ -360,7 +378,7 @@ def commits_as_who_it_was(stack: ExitStack) -> None:
             if kept.generation_id < 0 or kept.member_id != identity.member_id:
                 session.__dict__["stuck"] = identity
 
-    stack.enter_context(mock.patch.object(sessions.Session, "identity", Stuck(), create=True))
+    stack.enter_context(mock.patch.object(CurrentMembership, "identity", Stuck(), create=True))
 
 
 @_bug("S1")
@@ -411,7 +429,7 @@ def never_comes_back_after_max_poll(stack: ExitStack) -> None:
 
     def make(join: Any) -> Any:
         def once(self: Any) -> None:
-            if not self._session.expired:
+            if not self._session.membership.is_expelled:
                 join(self)
 
         return once
@@ -454,8 +472,8 @@ def rejoins_for_ever(stack: ExitStack) -> None:
     def make(assign: Any) -> Any:
         async def again(self: Any, generation: Any) -> None:
             await assign(self, generation)
-            if self._session.driver is not None:
-                self._session.driver.rejoin("again")
+            if self._session.membership.driver is not None:
+                self._session.membership.driver.rejoin("again")
 
         return again
 
@@ -921,9 +939,9 @@ def lets_commits_overtake(stack: ExitStack) -> None:
 
     @asynccontextmanager
     async def turn(self: Any, timeout: float) -> Any:
-        yield timeout
+        yield anyio.current_time() + timeout
 
-    _replace(stack, sessions.Session, "_turn", turn)
+    _replace(stack, Committer, "_turn", turn)
 
 
 @_bug("S6")
@@ -939,7 +957,7 @@ def says_that_a_failed_commit_is_done(stack: ExitStack) -> None:
 
         return careless
 
-    _around(stack, sessions.Session, "_commit", make)
+    _around(stack, Committer, "_commit", make)
 
 
 # ------------------------------------------------------------------ cancellation, closing, time
@@ -1335,7 +1353,7 @@ def commits_by_name_to_a_recreated_topic(stack: ExitStack) -> None:
 @_bug("S19", "S6")
 def commits_to_the_topic_that_metadata_has(stack: ExitStack) -> None:
     """The id of a commit is looked up in each try, not when it was asked for."""
-    _replace(stack, sessions, "_topic_ids", lambda owned: {})
+    _replace(stack, committer, "_topic_ids", lambda owned: {})
 
     def make(once: Any) -> Any:
         async def renewed(self: Any, identity: Any, offsets: Any, _: Any, *rest: Any) -> None:

@@ -14,7 +14,7 @@ from kafkagroup.member import consumer_protocol, consumer_requests, consumer_sta
 from kafkagroup.member.consumer_state import Phase
 from kafkagroup.runtime import driver as drivers
 from kafkagroup.runtime import offsets as group_offsets
-from kafkagroup.runtime import session as sessions
+from kafkagroup.runtime.current_membership import CurrentMembership
 
 from . import bugs
 from .planting import Bug, around, beats_while_waiting, bug, replace
@@ -267,7 +267,7 @@ def stands_still_while_it_reconciles(stack: ExitStack) -> None:
 def commits_in_the_epoch_that_it_joined_in(stack: ExitStack) -> None:
     """Commits name the epoch of the join for ever."""
     epoch = property(lambda self: self.identity.generation_id)
-    replace(stack, sessions.Session, "generation_id", epoch)
+    replace(stack, CurrentMembership, "generation_id", epoch)
 
 
 @_bug("S6", "S3")

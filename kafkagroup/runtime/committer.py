@@ -1,0 +1,350 @@
+"""Commits on behalf of the assignment that a consumer has now, one at a time.
+
+A commit reads what to commit when its turn has come: the commit before it may have been that of a
+revocation. It never names a partition that has been released.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import anyio
+
+from kafkagroup._values import evolve
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.losses import Losses
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.errors import (
+    BrokerError,
+    CommitFailedError,
+    ConfigurationError,
+    ErrorCode,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    TransportError,
+)
+from kafkagroup.options import ConsumerOptions
+from kafkagroup.runtime.change_signal import ChangeSignal
+from kafkagroup.runtime.current_membership import CurrentMembership
+from kafkagroup.runtime.metrics import Meter
+from kafkagroup.runtime.offsets import GroupOffsets, Identity
+from kafkagroup.runtime.portions import slices, together
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = ["Committer"]
+
+logger = logging.getLogger(__name__)
+
+
+class Committer:
+    """The commits of one consumer."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        delivery: Delivery,
+        membership: CurrentMembership,
+        changed: ChangeSignal,
+        meter: Meter,
+        is_in_callback: Callable[[], bool],
+    ) -> None:
+        """`changed`: signals when partitions are lost. `is_in_callback`: whether a rebalance
+        listener makes the call."""
+        self.offsets: GroupOffsets | None = None
+        """Sends the commits; None without a group."""
+        self.is_automatic = options.enable_auto_commit
+        """Whether processed records are committed without the application asking."""
+        self._options = options
+        self._delivery = delivery
+        self._membership = membership
+        self._changed = changed
+        self._meter = meter
+        self._is_in_callback = is_in_callback
+        self._losses = Losses()
+        """What was delivered of partitions that were lost before it was committed."""
+        self._is_losing = False
+        """Partitions are lost, and the rebalance listener has not returned yet."""
+        self._waiting_count = 0
+        """How many commits of all that was delivered the application waits for."""
+        self._committing = anyio.Lock()
+
+    def bind(self, offsets: GroupOffsets) -> None:
+        """Send commits by `offsets`."""
+        self.offsets = offsets
+
+    def disable_auto_commit(self) -> None:
+        """Commit nothing any more without the application asking."""
+        self.is_automatic = False
+
+    # ------------------------------------------------------------ lost partitions
+
+    def begin_loss(self) -> None:
+        """Partitions are lost; the rebalance listener is called next."""
+        self._is_losing = True
+
+    def end_loss(self) -> None:
+        """The rebalance listener has returned, or a rebalance without a loss begins."""
+        self._is_losing = False
+
+    def note_lost(self, partitions: Iterable[TopicPartition], reason: str) -> None:
+        """Note partitions before they are released against the application's will."""
+        # Records that the application has passed over are left to the auto-commit.
+        is_all_asked_for = self._waiting_count > 0 or not self._options.enable_auto_commit
+        for tp in partitions:
+            owned = self._delivery.owned.get(tp)
+            if owned is not None and (is_all_asked_for or self._delivery.in_hand((tp,))):
+                self._losses.add(owned, reason)
+
+    def on_poll(self) -> None:
+        """The application polls: it leaves what it has passed over to the auto-commit."""
+        if self._options.enable_auto_commit and not self._waiting_count:
+            self._losses.forget()
+
+    # ------------------------------------------------------------ commits
+
+    async def commit_processed(
+        self,
+        timeout: float,
+        note: str = "",
+        among: Mapping[TopicPartition, OwnedPartition] | None = None,
+    ) -> None:
+        """Commit what is processed and not yet committed, of all owned partitions or of those of
+        `among` that are still owned. As `commit`."""
+        async with self._turn(timeout) as deadline:
+            owned = self._delivery.owned if among is None else among
+            for some in slices(await together(_to_commit, owned.values())):
+                # Read now: the commit before this one may have been that of a revocation; and of
+                # many partitions some were released since, while other tasks ran.
+                if offsets := self._delivery.to_commit(some):
+                    await self._commit_noted(offsets, _left_until(deadline), note)
+
+    async def commit_delivered(self, timeout: float, note: str = "") -> None:
+        """Commit all that was delivered, then raise once what of it was lost before.
+
+        Raises: CommitFailedError that names the partitions lost since the last call, after what is
+        still owned is committed and the rebalance listener has returned. A call from the listener
+        itself does not raise it. What `commit` raises.
+        """
+        if self._is_in_callback():
+            return await self.commit_processed(timeout, note)
+        deadline = anyio.current_time() + timeout
+        self._waiting_count += 1
+        try:
+            await self._commit_owned(deadline, note)
+            while self._is_losing and anyio.current_time() < deadline:
+                await self._changed.wait(deadline)
+        finally:
+            self._waiting_count -= 1
+        if (error := self._losses.take(self._delivery.owned)) is not None:
+            raise error
+        return None
+
+    async def _commit_owned(self, deadline: float, note: str) -> None:
+        # Partitions that return meanwhile are left out: nothing of them was delivered before.
+        owned: Mapping[TopicPartition, OwnedPartition] = dict(self._delivery.owned)
+        while True:
+            owned, identity = self._still_owned(owned), self._membership.identity
+            try:
+                left = max(deadline - anyio.current_time(), 0.0)
+                return await self.commit_processed(left, note, owned)
+            except CommitFailedError:
+                if not await self._were_lost(owned, identity, deadline):
+                    raise
+
+    def _still_owned(
+        self, before: Mapping[TopicPartition, OwnedPartition]
+    ) -> dict[TopicPartition, OwnedPartition]:
+        """Return those of the same assignment still; one assigned again since is another."""
+        owned = self._delivery.owned
+        return {tp: one for tp, one in before.items() if owned.get(tp) is one}
+
+    async def _were_lost(
+        self,
+        before: Mapping[TopicPartition, OwnedPartition],
+        identity: Identity,
+        deadline: float,
+    ) -> bool:
+        """After a failed commit: wait until it is known whether some of the partitions were lost;
+        return that."""
+        driver, interval = self._membership.driver, self._options.heartbeat_interval
+        heartbeat_by = anyio.current_time() + 2 * interval
+        while driver is not None and (now := anyio.current_time()) < deadline:
+            if len(self._still_owned(before)) < len(before):
+                return True
+            # The coordinator, which refused the commit, may know of the loss first. The next
+            # heartbeat of a member that still takes itself for one brings it.
+            is_refused = self._membership.may_commit and self._membership.identity is identity
+            if now < driver.lease_expires_at and (not is_refused or now >= heartbeat_by):
+                return False
+            until = heartbeat_by if now < heartbeat_by else now + interval
+            await self._changed.wait(min(until, deadline))
+        return False
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout: float,
+        note: str = "",
+    ) -> None:
+        """Commit `offsets` within `timeout` seconds, with a note beside those without metadata;
+        without it, if the broker finds it too long.
+
+        Raises: RequestTimeoutError when the commits before it take all of the time,
+        CommitFailedError for partitions that are not owned; what GroupOffsets raises. Of many
+        partitions some may be committed then, and others not.
+        """
+        async with self._turn(timeout) as deadline:
+            self._owners(offsets)  # of all, before the first are committed
+            for some in slices(tuple(offsets.items())):
+                await self._commit_noted(dict(some), _left_until(deadline), note)
+
+    async def _commit_noted(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float, note: str
+    ) -> None:
+        deadline = anyio.current_time() + timeout
+        if note:
+            noted = {tp: o if o.metadata else evolve(o, metadata=note) for tp, o in offsets.items()}
+            try:
+                return await self._commit(noted, timeout)
+            except BrokerError as error:
+                if error.code != ErrorCode.OFFSET_METADATA_TOO_LARGE:
+                    raise
+                logger.warning("committing without the note: %s", error)
+        return await self._commit(offsets, deadline - anyio.current_time())
+
+    async def wait_for_commits(self, timeout: float) -> None:
+        """Wait for the commits that were requested before, at most `timeout` seconds."""
+        with anyio.move_on_after(timeout):
+            async with self._committing:
+                pass
+
+    @asynccontextmanager
+    async def _turn(self, timeout: float) -> AsyncIterator[float]:
+        """Make one commit at a time, in the order of the requests; gives the deadline.
+
+        The commits before this one count against its deadline: closing must not wait for one that
+        a dead coordinator holds up.
+        """
+        deadline = anyio.current_time() + timeout
+        try:
+            with anyio.fail_after(timeout):
+                await self._committing.acquire()
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"the commits before this one were not answered within {timeout:g} s"
+            ) from None
+        try:
+            yield deadline
+        finally:
+            self._committing.release()
+
+    async def _commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float
+    ) -> None:
+        group_offsets, owned = self._owners(offsets)
+        membership = self._membership
+        if not membership.may_commit:
+            raise CommitFailedError(
+                "the group is rebalancing; commit what is still owned once that is over"
+            )
+        identity, driver = membership.identity, membership.driver
+
+        def is_current() -> bool:
+            mine = self._delivery.owned
+            still_owned = all(mine.get(tp) is owner for tp, owner in owned.items())
+            return still_owned and membership.identity is identity and membership.may_commit
+
+        deadline = anyio.current_time() + timeout
+        while True:
+            until = deadline
+            if driver is not None:
+                left = deadline - anyio.current_time()
+                until = min(until, await driver.confirm(offsets.keys(), left))
+            try:
+                await group_offsets.commit(
+                    identity,
+                    offsets,
+                    timeout=until - anyio.current_time(),
+                    stands=is_current,
+                    epoch=lambda: membership.generation_id,
+                    topic_ids=_topic_ids(owned.values()),
+                    meter=self._meter,
+                )
+                break
+            except (TransportError, BrokerError):
+                # With a coordinator `until` is the deadline. Without one ownership must be
+                # confirmed again before the next attempt.
+                if not (is_current() and until <= anyio.current_time() < deadline):
+                    raise
+        for tp, offset in offsets.items():
+            owned[tp].acknowledge(offset.offset)
+
+    def _owners(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[GroupOffsets, dict[TopicPartition, OwnedPartition]]:
+        """Return where to commit to, and the owned ones of these partitions. Raises:
+        ConfigurationError, CommitFailedError for partitions that are not owned."""
+        if self.offsets is None:
+            raise ConfigurationError("a consumer without group_id has nowhere to commit to")
+        owned: dict[TopicPartition, OwnedPartition] = {}
+        not_owned: list[TopicPartition] = []
+        for tp in partitions:
+            if (owner := self._delivery.owned.get(tp)) is None:
+                not_owned.append(tp)
+            else:
+                owned[tp] = owner
+        if not_owned:
+            not_owned.sort()
+            raise CommitFailedError(
+                f"not assigned to this consumer: {', '.join(map(str, not_owned))}; their owner"
+                " commits them",
+                tuple(not_owned),
+            )
+        return self.offsets, owned
+
+    # ------------------------------------------------------------ auto-commit
+
+    async def auto_commit(self, report: Callable[[Exception], None]) -> None:
+        """Commit what is processed at each `auto_commit_interval`. `report` takes errors that no
+        later commit mends."""
+        while True:
+            await anyio.sleep(self._options.auto_commit_interval)
+            if not (self._membership.may_commit and self.is_automatic):
+                continue  # each cooperative rebalance comes here: no warning
+            try:
+                await self.commit_processed(self._options.request_timeout)
+            except CommitFailedError as error:
+                logger.warning("auto-commit: %s", error)
+            except (TransportError, RemoteProtocolError) as error:
+                # The connection warns of it when it lasts.
+                logger.info("auto-commit: %s", error)
+            except BrokerError as error:
+                if error.retriable:
+                    # The next commit covers this one: raised, it would end an application that
+                    # could continue. GroupOffsets warns of the refusal.
+                    logger.info("auto-commit: %s", error)
+                else:
+                    report(error)
+
+
+def _topic_ids(owned: Iterable[OwnedPartition]) -> dict[str, UUID]:
+    """Return the ids of the topics that the positions are of, by name, where known."""
+    return {o.tp.topic: o.topic_id for o in owned if o.topic_id != NO_ID}
+
+
+def _to_commit(owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+    """Return those with something to commit."""
+    return [o for o in owned if o.to_commit() is not None]
+
+
+def _left_until(deadline: float) -> float:
+    """Return the seconds until a commit's deadline. Raises: RequestTimeoutError when it is past:
+    the first thousand of many partitions may have taken all of the time."""
+    left = deadline - anyio.current_time()
+    if left < 0:
+        raise RequestTimeoutError("the commit was not answered before its deadline")
+    return left

@@ -1,0 +1,92 @@
+"""The membership that a consumer has now: its member, and the identity that it commits with.
+
+The engine begins and ends memberships; the subscriber applies their generations. Other classes
+only read. Without a group there is no member, and commits are taken at any time.
+"""
+
+from __future__ import annotations
+
+from kafkagroup._values import evolve
+from kafkagroup.runtime.interfaces import Running
+from kafkagroup.runtime.offsets import NO_MEMBERSHIP, Identity
+
+__all__ = ["CurrentMembership"]
+
+
+class CurrentMembership:
+    """Of one consumer, from construction to close."""
+
+    def __init__(self) -> None:
+        self.driver: Running | None = None
+        """The member; None before the first join and after leaving."""
+        self.identity: Identity = NO_MEMBERSHIP
+        """The generation that was applied last, and the member's ids."""
+        self.uses_consumer_protocol = False
+        """Whether the coordinator assigns (KIP-848). The member epoch then also moves on while the
+        assignment stays."""
+        self.is_stable = False
+        """Whether a generation is current and its assignment applied."""
+        self.is_expelled = False
+        """Whether the member left because the application did not poll for `max_poll_interval_ms`.
+        The next poll rejoins."""
+        self.joined_at = 0.0
+        """When the member began to join."""
+
+    def use_consumer_protocol(self) -> None:
+        """Let the coordinator assign (KIP-848)."""
+        self.uses_consumer_protocol = True
+
+    def fall_back_to_classic(self) -> None:
+        """Let members assign: the coordinator does not know KIP-848."""
+        self.uses_consumer_protocol = False
+
+    def begin(self, driver: Running, now: float) -> None:
+        """A member starts to join."""
+        self.driver = driver
+        self.joined_at = now
+        self.is_expelled = False
+
+    def end(self) -> None:
+        """The member has left. Its commits would be refused, so its identity is dropped."""
+        self.driver = None
+        self.identity = NO_MEMBERSHIP
+
+    def expel(self) -> None:
+        """The member left because the application did not poll in time."""
+        self.is_expelled = True
+
+    def begin_rebalance(self) -> None:
+        """The generation has ended."""
+        self.is_stable = False
+
+    def identify(self, identity: Identity) -> None:
+        """Commit as this member of this generation from now on."""
+        self.identity = identity
+
+    def complete_rebalance(self, generation_id: int) -> None:
+        """The assignment of a generation is applied. It may have ended meanwhile."""
+        self.is_stable = self.is_in_generation(generation_id)
+
+    def is_in_generation(self, generation_id: int) -> bool:
+        """Whether this generation is the member's current one."""
+        return self.driver is not None and self.driver.stands(generation_id)
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether commits are taken now: not while the group is joining."""
+        return self.driver is None or self.driver.may_commit
+
+    @property
+    def generation_id(self) -> int:
+        """The generation, or member epoch, that commits name. Under KIP-848 it is the current
+        epoch: the epoch moves on while the assignment stays, and an earlier one may be refused."""
+        if self.uses_consumer_protocol and self.driver is not None:
+            return self.driver.generation_id
+        return self.identity.generation_id
+
+    @property
+    def reads_offsets_as(self) -> Identity | None:
+        """The identity for fetching committed offsets; None where the coordinator checks none."""
+        if not self.uses_consumer_protocol or self.identity is NO_MEMBERSHIP:
+            return None
+        return evolve(self.identity, generation_id=self.generation_id)
