@@ -323,7 +323,7 @@ class GroupMember(Service):
         self._membership = options.membership
         self._desk = _GenerationQueue(
             offered,
-            lambda: self._running_driver().lease_expires_at,
+            lambda: self._running_driver().ownership.lease_expires_at,
             most_blocked=options.rebalance_timeout,
             timed=not threaded or options.membership is not None,
         )

@@ -173,7 +173,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             self._back_off(error)
             # On another connection a heartbeat may still be answered, and ownership go on.
             self._restart(
-                "the coordinator did not answer", member.beating if member.holding else None
+                "the coordinator did not answer",
+                member.beating if member.ownership.is_assigned else None,
             )
 
     def _take_revoked(self, token: int, protocols: tuple[tuple[str, bytes], ...] | None) -> None:
@@ -183,12 +184,15 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             self._set(protocols=protocols)
         if self.member.phase is Phase.LOSING:
             self._set(generation_id=-1)
-        elif not self.member.config.cooperative or self.member.parting:
-            self._set(holding=False)
+        elif self.member.config.cooperative and not self.member.parting:
+            self._set(ownership=self.member.ownership.keep())
+        else:
+            self._set(ownership=self.member.ownership.release())
+        is_assigned = self.member.ownership.is_assigned
         if self.member.leaving is None:
-            # The answer to a heartbeat on its way still tells until when what is kept is its own.
-            self._restart(self.member.reason, self.member.beating if self.member.holding else None)
-        elif self.member.holding:
+            # The answer to a heartbeat in flight still extends the lease of what is kept.
+            self._restart(self.member.reason, self.member.beating if is_assigned else None)
+        elif is_assigned:
             # It was told to leave while it let go of a part: now of the rest.
             self._part(self.member.leaving)
         else:
@@ -214,7 +218,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 pass  # leaves when the application has let go
             case Phase.LEAVING:
                 pass  # an error has made it leave already
-            case _ if self.member.holding:
+            case _ if self.member.ownership.is_assigned:
                 # Closed in a cooperative rebalance: what is held may be assigned away by now.
                 self._lose(event.reason)
             case _:
@@ -266,7 +270,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             },
             beating=None,  # of the generation before: it would be refused
             next_beat=self.now + config.heartbeat_interval,
-            acknowledged=max(self.member.acknowledged, self.member.parked_at),
+            ownership=self._acknowledged(self.member.parked_at),
             calm_at=self.member.parked_at,
             joined_at=self.now,
             session_ends=self.now + config.session_timeout,
@@ -285,7 +289,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         """
         member = self.member
         static = member.config.group_instance_id is not None
-        return static and member.holding and generation_id > member.generation_id + 1
+        return static and member.ownership.is_assigned and generation_id > member.generation_id + 1
 
     def _compute(self) -> None:
         token = self._token()
@@ -323,12 +327,11 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         self._move(
             Phase.STABLE,
             pending=None,
-            acknowledged=max(member.acknowledged, member.parked_at),
+            ownership=self._acknowledged(member.parked_at).assign(),
             calm_at=member.parked_at,
             beating=None,  # past the sync, and perhaps over a dead connection: others go on
             attempts=0,
             failures=0,
-            holding=True,
             session_ends=self.now + member.config.session_timeout,
         )
         self._settle()
@@ -375,7 +378,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         """While a join is parked its own answer brings the bad news, but where it cannot have come
         to the coordinator."""
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
-            self._own_on(code)
+            self._extend_lease(code)
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self._refused(code, "Heartbeat")
 
@@ -395,9 +398,9 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     def _acknowledge(self, code: int, **changes: Any) -> None:
         session_ends = self.member.beat_sent + self.member.config.session_timeout
-        self._own_on(code, session_ends=session_ends, attempts=0, **changes)
+        self._extend_lease(code, session_ends=session_ends, attempts=0, **changes)
 
-    def _own_on(self, code: int, **changes: Any) -> None:
+    def _extend_lease(self, code: int, **changes: Any) -> None:
         """The coordinator knew us after the heartbeat was sent. But the group waits for who is to
         rejoin no longer than the rebalance timeout: since when, nobody tells, but it was after the
         last request that found no rebalance."""
@@ -407,7 +410,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             calm_at = sent
         else:
             sent = min(sent, calm_at + config.rebalance_timeout - config.session_timeout)
-        self._set(acknowledged=max(member.acknowledged, sent), calm_at=calm_at, **changes)
+        self._set(ownership=self._acknowledged(sent), calm_at=calm_at, **changes)
 
     def _refused(self, code: int, what: str) -> None:
         """An error code of JoinGroup, SyncGroup or Heartbeat that none of them takes alone."""
@@ -442,7 +445,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     def _reset_generation(self, reason: str) -> None:
         """The coordinator has given our place away, or begun a generation without us."""
-        if self.member.holding:
+        if self.member.ownership.is_assigned:
             self._lose(reason)
         else:
             self._back_off()
@@ -462,12 +465,14 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     def _lose(self, reason: str) -> None:
         token = self._token()
-        self._move(Phase.LOSING, pending=token, beating=None, holding=False, reason=reason)
+        released = self.member.ownership.release()
+        self._move(Phase.LOSING, pending=token, beating=None, ownership=released, reason=reason)
         self.effects.append(Lose(token=token, reason=reason))
 
     def _revoke(self, reason: str) -> None:
         token = self._token()
-        self._move(Phase.REVOKING, pending=token, rejoin=False, reason=reason)
+        revoked = self.member.ownership.revoke()
+        self._move(Phase.REVOKING, pending=token, ownership=revoked, rejoin=False, reason=reason)
         share = self.member.config.rebalance_timeout * DRAIN_SHARE
         self.effects.append(Revoke(token=token, deadline=self.now + share))
 
@@ -509,7 +514,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         # A static member keeps its place for when it is started again, a fenced one has none. For
         # any other the rest of the group need not wait until its session ends.
         stays = member.config.group_instance_id is not None or isinstance(error, FencedError)
-        if member.holding:
+        if member.ownership.is_assigned:
             # Left at once, others would get what the application still holds, or lets go of.
             leaving = Leaving(now=self.now, reason=str(error), leave_group=not stays)
             self._set(leaving=member.leaving or leaving)
@@ -534,7 +539,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         timeout = max(config.request_timeout, config.rebalance_timeout + _JOIN_GRACE)
         token = self._send(join_request(member), timeout=timeout)
         self._move(Phase.JOINING, pending=token, rejoin=False, parked_at=self.now)
-        if member.holding:
+        if member.ownership.is_assigned:
             # Not at once: most joins are answered soon, and that is a better sign of life.
             self._set(next_beat=self.now + config.heartbeat_interval)
 
@@ -544,7 +549,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             return
         parked = member.phase in PARKING
         # The answer is of use until the session ends; then the connection counts as dead.
-        ends = member.lease_expires_at if parked else member.session_ends
+        ends = member.ownership.lease_expires_at if parked else member.session_ends
         token = self._send(
             heartbeat_request(member),
             timeout=max(ends - self.now, config.heartbeat_interval),
@@ -564,7 +569,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         parked beats past it: that the coordinator has heard the request is nowhere else to be
         known, and if it has not, it gives the partitions away."""
         member = self.member
-        return member.phase in BEATING or (member.phase in PARKING and member.holding)
+        return member.phase in BEATING or (member.phase in PARKING and member.ownership.is_assigned)
 
     def _name(self, member_id: str) -> None:
         if member_id != self.member.member_id:

@@ -210,7 +210,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 self._restart("the coordinator did not answer")
 
     def _revoked(self) -> None:
-        self._set(holding=False, owned={})
+        self._set(ownership=self.member.ownership.release(), owned={})
         if self.member.leaving is not None:
             self._leave()
         else:
@@ -221,13 +221,14 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             return
         self._set(leaving=event)
         match self.member.phase:
-            case Phase.MEMBER if not self.member.holding:
+            case Phase.MEMBER if not self.member.ownership.is_assigned:
                 self._leave()
             case Phase.MEMBER if event.lost:
                 self._lose(event.reason)
             case Phase.MEMBER:
                 token = self._token()
-                self._move(Phase.REVOKING, pending=token, reason=event.reason)
+                revoked = self.member.ownership.revoke()
+                self._move(Phase.REVOKING, pending=token, ownership=revoked, reason=event.reason)
                 share = self.member.config.rebalance_timeout * DRAIN_SHARE
                 self.effects.append(Revoke(token=token, deadline=self.now + share))
             case Phase.LOSING | Phase.LEAVING:
@@ -274,13 +275,13 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         )
         if answer.heartbeat_interval_ms > 0:
             self._set(broker_interval=answer.heartbeat_interval_ms / 1000)
-        self._own_on(None if answer.assignment is None else _share(answer.assignment))
+        self._extend_lease(None if answer.assignment is None else _share(answer.assignment))
         if changed:
             self._settle()
         elif self.now >= member.settled_at:
             self._set(hurried=0)
 
-    def _own_on(self, target: PartitionsByTopicId | None) -> None:
+    def _extend_lease(self, target: PartitionsByTopicId | None) -> None:
         """The coordinator knew us after the heartbeat was sent. But for what it takes away it waits
         no longer than the rebalance timeout, however often it hears of us meanwhile: since when,
         nobody tells, as an answer may have been lost, but it was after the last that came."""
@@ -290,11 +291,11 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             asked_at = None
         if target is not None:
             if asked_at is None and lacks(target, member.target or {}):
-                asked_at = member.acknowledged
+                asked_at = member.ownership.acknowledged_at
             self._set(target=target)
         if asked_at is not None:
             sent = min(sent, asked_at + config.rebalance_timeout - config.session_timeout)
-        self._set(asked_at=asked_at, acknowledged=max(member.acknowledged, sent))
+        self._set(asked_at=asked_at, ownership=self._acknowledged(sent))
 
     def _refused(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         """An error code; whatever the heartbeat said is to be said again."""
@@ -336,7 +337,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         self._set(losses=self.member.losses + 1, known=False)
         if self.member.phase is Phase.JOINING or self.member.losses > _MAX_ATTEMPTS:
             self._back_off(error)
-        if self.member.holding:
+        if self.member.ownership.is_assigned:
             self._lose(str(error))
         else:
             self._restart(str(error))
@@ -356,11 +357,11 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         """Back to joining. Answers to anything sent before are stale from here."""
         if self.member.leaving is not None:
             return self._leave()
-        return self._move(Phase.UNJOINED, reason=reason, **_OUTSIDE)
+        return self._move(Phase.UNJOINED, reason=reason, **self._outside())
 
     def _lose(self, reason: str) -> None:
         token = self._token()
-        self._move(Phase.LOSING, reason=reason, **{**_OUTSIDE, "pending": token})
+        self._move(Phase.LOSING, reason=reason, **{**self._outside(), "pending": token})
         self.effects.append(Lose(token=token, reason=reason))
 
     def _leave(self) -> None:
@@ -370,7 +371,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         request = leave_request(member, epoch)
         # What is in flight is answered first, and by then nobody listens.
         token = self._send(request, timeout=member.config.request_timeout)
-        return self._move(Phase.LEAVING, **{**_OUTSIDE, "pending": token})
+        return self._move(Phase.LEAVING, **{**self._outside(), "pending": token})
 
     def _leaves_with(self) -> int | None:
         """The epoch that says how this member leaves; None to leave without a word."""
@@ -382,11 +383,11 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         return LEAVES_FOR_A_WHILE if static else None
 
     def _left(self) -> None:
-        self._move(Phase.LEFT, **_OUTSIDE, finding=None)
+        self._move(Phase.LEFT, **self._outside(), finding=None)
         self.effects.append(Leave())
 
     def _fall_back(self, error: Exception) -> None:
-        self._move(Phase.LEFT, **_OUTSIDE, finding=None)
+        self._move(Phase.LEFT, **self._outside(), finding=None)
         self.effects.append(FallBack(error=error))
 
     def _fail(self, error: Exception) -> None:
@@ -396,7 +397,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         # any other the rest of the group need not wait until its session ends.
         stays = member.config.group_instance_id is not None or isinstance(error, FencedError)
         self._set(known=member.known and not stays)
-        if member.holding:
+        if member.ownership.is_assigned:
             # Left at once, others would get what the application still holds, or lets go of.
             leaving = Leaving(now=self.now, reason=str(error), leave_group=True)
             self._set(leaving=member.leaving or leaving)
@@ -404,9 +405,13 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         elif self.member.known and member.coordinator is not None:
             request = leave_request(member, LEAVES)
             token = self._send(request, timeout=member.config.request_timeout)
-            self._move(Phase.LEAVING, **{**_OUTSIDE, "pending": token}, finding=None)
+            self._move(Phase.LEAVING, **{**self._outside(), "pending": token}, finding=None)
         else:
-            self._move(Phase.FAILED, **_OUTSIDE, finding=None)
+            self._move(Phase.FAILED, **self._outside(), finding=None)
+
+    def _outside(self) -> dict[str, Any]:
+        """The state of a member outside of the group, which owns nothing."""
+        return {**_OUTSIDE, "ownership": self.member.ownership.release()}
 
     def _lose_coordinator(self) -> None:
         given_up = self.member.beating or self.member.given_up
@@ -444,7 +449,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         share = {t: p for t, p in member.target.items() if t not in unnamed}
         if unnamed and not share and not member.owned:
             return  # there is an assignment, and it is not "nothing"
-        if member.holding and share == member.owned:
+        if member.ownership.is_assigned and share == member.owned:
             said = member.said
             if member.asked_at is not None and said and said.reconciled == member.reconciled:
                 # What goes had no name yet, and nobody had it; but the coordinator waits to hear.
@@ -452,7 +457,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 self._hurry()
             return
         token = self._token()
-        self._set(telling=token, taking=share, holding=True)
+        self._set(telling=token, taking=share, ownership=member.ownership.assign())
         self.effects.append(
             Reconcile(
                 token=token,
@@ -515,11 +520,10 @@ _OUTSIDE: Mapping[str, Any] = {
     "telling": None,
     "said": None,
     "saying": None,
-    "holding": False,
     "pending": None,
     "beating": None,
 }
-"""What a member that is not in the group has: nothing."""
+"""The state of a member outside of the group, except for its ownership."""
 
 
 def _share(assignment: Assignment) -> PartitionsByTopicId:

@@ -185,7 +185,7 @@ class Member(CoordinatedMember):
 
     def stands(self, generation_id: int) -> bool:
         """Whether it owns what it was told to, whatever has become of the epoch since."""
-        return self.phase is Phase.MEMBER and self.holding
+        return self.phase is Phase.MEMBER and self.ownership.is_assigned
 
     @property
     def statement(self) -> Statement:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from kafkagroup._backoff import backoff
 from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import ErrorCode, JoinFailedError, LocalProtocolError, broker_error
+from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Coordinator, Leaving, Route, Send, WakeAt
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from kafkagroup.wire.schema import Request
@@ -50,8 +51,7 @@ class CoordinatedMember:
     config: CoordinatedConfig
     phase: Enum
     coordinator: Coordinator | None = None
-    holding: bool = False
-    """Whether the application holds an assignment, and no `Lose` has taken it back."""
+    ownership: Ownership = Ownership()
     pending: int | None = None
     """Token of the phase's own effect: a join or leave in flight, a revocation, a compute."""
     finding: int | None = None
@@ -61,9 +61,6 @@ class CoordinatedMember:
     beat_sent: float = 0.0
     """When the last heartbeat was sent."""
     next_beat: float = 0.0
-    acknowledged: float = 0.0
-    """When the last request that the coordinator acknowledged was sent, or as if: ownership is sure
-    from here for one session timeout."""
     session_ends: float = 0.0
     """Without an answer until then, the coordinator counts as unknown."""
     retry_at: float = 0.0
@@ -82,13 +79,6 @@ class CoordinatedMember:
     def waits_for(self, token: int) -> bool:
         """Whether an answer to what was sent under this token is waited for."""
         return token in (self.pending, self.finding, self.beating)
-
-    @property
-    def lease_expires_at(self) -> float:
-        """Until when what is owned is surely this member's, without another answer."""
-        if not self.holding:
-            return 0.0
-        return self.acknowledged + self.config.session_timeout
 
 
 M = TypeVar("M", bound=CoordinatedMember)
@@ -218,6 +208,13 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
             times.append(member.retry_at)
         if times:
             self.effects.append(WakeAt(time=min(times)))
+
+    # ------------------------------------------------------------ ownership
+
+    def _acknowledged(self, sent_at: float) -> Ownership:
+        """The ownership, now that a request which was sent then is acknowledged."""
+        member = self.member
+        return member.ownership.acknowledge(sent_at, member.config.session_timeout)
 
     # ------------------------------------------------------------ small change
 

@@ -22,6 +22,7 @@ from kafkagroup.errors import (
     LocalProtocolError,
     TransportError,
 )
+from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     AssignFailed,
     Compute,
@@ -46,7 +47,7 @@ from kafkagroup.member.zookeeper_nodes import (
     partition_of,
     unit_of,
 )
-from kafkagroup.member.zookeeper_state import MOVES, Member, Phase, View
+from kafkagroup.member.zookeeper_state import MOVES, SURE, Member, Phase, View
 from kafkagroup.member.zookeeper_vocabulary import (
     AskFailed,
     AssignmentApplied,
@@ -228,7 +229,11 @@ class _Step:
     def _confirmed(self, version: int) -> None:
         member = self.member
         sent = member.confirm_sent
-        self._set(confirming=None, acknowledged=sent, session_ends=sent + member.timeout)
+        self._set(
+            confirming=None,
+            ownership=member.ownership.acknowledge(sent, SURE * member.timeout),
+            session_ends=sent + member.timeout,
+        )
         if member.view is not None and version != member.view.version:
             self._set(outdated=True)  # should a watch get lost, nothing depends on it
 
@@ -296,7 +301,7 @@ class _Step:
                 self._lose(event.reason)
             case Phase.MEMBER if busy:
                 token = self._token()
-                self._move(Phase.REVOKING, telling=token)
+                self._move(Phase.REVOKING, telling=token, ownership=member.ownership.revoke())
                 self.effects.append(Revoke(token=token, deadline=self._deadline()))
             case Phase.LOSING:
                 pass  # leaves when the application has let go
@@ -328,7 +333,7 @@ class _Step:
             computing=None,
             asking=None,
             confirming=None,
-            acknowledged=float("-inf"),
+            ownership=Ownership(),
         )
 
     def _lose(self, reason: str) -> None:
@@ -476,7 +481,8 @@ class _Step:
             members=member.members if leads else {},
             assignment=assignment,
         )
-        self._set(telling=token, given=units, told=member.registration)
+        ownership = member.ownership.assign() if units else member.ownership.release()
+        self._set(telling=token, given=units, told=member.registration, ownership=ownership)
         self.effects.append(
             Take(token=token, generation=generation, units=units, deadline=self._deadline())
         )

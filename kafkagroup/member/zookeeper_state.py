@@ -8,6 +8,7 @@ from enum import Enum
 
 import attrs
 
+from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Leaving
 from kafkagroup.member.zookeeper_nodes import MemberNode
 
@@ -137,8 +138,7 @@ class Member:
     """Token of the confirmation in flight."""
     confirm_sent: float = 0.0
     next_confirm: float = 0.0
-    acknowledged: float = float("-inf")
-    """When the last `Confirm` that was answered was sent."""
+    ownership: Ownership = attrs.field(factory=Ownership)
     session_ends: float = 0.0
     """Without another confirmation the session counts as over then."""
     retry_at: float = 0.0
@@ -161,16 +161,6 @@ class Member:
     def generation_id(self) -> int:
         """The version of the list of members that this member goes by; -1 before the first."""
         return -1 if self.view is None else self.view.version
-
-    @property
-    def sure_until(self) -> float:
-        """Until when the session surely stands, without another answer."""
-        return self.acknowledged + SURE * self.timeout
-
-    @property
-    def lease_expires_at(self) -> float:
-        """Until when what the application was given is surely this member's."""
-        return self.sure_until if self.given else 0.0
 
     @property
     def leader_id(self) -> str:

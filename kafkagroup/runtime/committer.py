@@ -178,7 +178,7 @@ class Committer:
             # The coordinator, which refused the commit, may know of the loss first. The next
             # heartbeat of a member that still takes itself for one brings it.
             is_refused = self._membership.may_commit and self._membership.identity is identity
-            if now < driver.lease_expires_at and (not is_refused or now >= heartbeat_by):
+            if now < driver.ownership.lease_expires_at and (not is_refused or now >= heartbeat_by):
                 return False
             until = heartbeat_by if now < heartbeat_by else now + interval
             await self._changed.wait(min(until, deadline))

@@ -33,6 +33,7 @@ from kafkagroup.member.consumer_vocabulary import (
     Tell,
     TopicsNamed,
 )
+from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.state import Member
 from kafkagroup.member.vocabulary import (
     Assign,
@@ -157,9 +158,6 @@ class Driver:
     ) -> None:
         self.member = member
         """The state, readable at any time; only `run` changes it."""
-        self.lease_expires_at = 0.0
-        """Until when ownership is sure without another answer of the coordinator, on the loop's
-        clock; zero while there is no generation. Asked for each record, so made at each step."""
         self.out = OneShotEvent()
         """Set once the member has left or failed."""
         self.fell_back = False
@@ -177,10 +175,6 @@ class Driver:
         self._over = False
         """Nothing is heard any more."""
         self._wake_at = float("inf")
-        self._awake = 0.0
-        """When this side last ran. A member that stands still may have been given up meanwhile."""
-        self._stood_still = False
-        """It stood still for a whole session, and the coordinator has not answered since."""
         self._polls: PollTimer
         self._clock: Callable[[], float]
         """Of the loop that `run` runs in."""
@@ -202,6 +196,11 @@ class Driver:
         """The coordinator, while it is known."""
         found = self.member.coordinator
         return None if found is None else _node(found)
+
+    @property
+    def ownership(self) -> Ownership:
+        """What it owns, and until when."""
+        return self.member.ownership
 
     @property
     def last_heartbeat(self) -> float:
@@ -313,9 +312,6 @@ class Driver:
 
     def _step(self, event: DriverEvent, tasks: TaskGroup) -> None:
         before = self.member
-        if before.holding and event.now - self._awake > before.config.session_timeout:
-            self._stood_still = True
-        self._awake = event.now
         self.member, effects = self._advance(before, event)
         if self.member.attempts != before.attempts:
             self._note_attempts(before, event)
@@ -324,13 +320,7 @@ class Driver:
             logger.debug(
                 "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
             )
-        if self.member.acknowledged > before.acknowledged:
-            self._stood_still = False
-        session = self.member.config.session_timeout
-        self.lease_expires_at = (
-            0.0 if self._stood_still else min(self.member.lease_expires_at, self._awake + session)
-        )
-        if self.member.acknowledged > before.acknowledged:
+        if self.member.ownership.acknowledged_at > before.ownership.acknowledged_at:
             self._application.alive()
         for effect in effects:
             match effect:

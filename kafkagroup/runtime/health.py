@@ -136,7 +136,7 @@ class Checkup:
         seconds none need to."""
         if settled:
             self._unjoined = None
-            if now >= driver.lease_expires_at:
+            if now >= driver.ownership.lease_expires_at:
                 silent = now - driver.last_heartbeat
                 detail = f"no heartbeat is acknowledged; the last was sent {silent:.1f} s ago"
                 yield HealthFinding(problem=HealthProblem.SILENCE, detail=detail)

@@ -109,6 +109,7 @@ class History:
 
     def metrics(self, now: float, driver: Running | None, loop_lag: float) -> GroupMetrics:
         """What there is to tell of the membership, whoever keeps the group."""
+        lease_expires_at = 0.0 if driver is None else driver.ownership.lease_expires_at
         return evolve(
             self.meters.read(now),
             rebalances=self.rebalances,
@@ -116,7 +117,7 @@ class History:
             last_rebalance=self.last,
             losses=self.lost,
             last_heartbeat_seconds_ago=now - (_NEVER if driver is None else driver.last_heartbeat),
-            session_seconds_left=max(0.0 if driver is None else driver.lease_expires_at - now, 0.0),
+            session_seconds_left=max(lease_expires_at - now, 0.0),
             loop_lag=loop_lag,
         )
 

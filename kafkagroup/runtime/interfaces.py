@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
 
+from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.transport.metadata import Node
@@ -91,8 +92,8 @@ class Running(Protocol):
         ...
 
     @property
-    def lease_expires_at(self) -> float:
-        """Until when the member owns its assignment without another answer, on the loop's clock."""
+    def ownership(self) -> Ownership:
+        """What the member owns, and until when, on the loop's clock."""
         ...
 
     @property

@@ -90,7 +90,7 @@ class Reader:
             # After a stop of the process or the loop the group may have given our partitions away:
             # the clock is asked before anything is handed out.
             driver = session.membership.driver
-            owns = driver is None or now < driver.lease_expires_at
+            owns = driver is None or now < driver.ownership.lease_expires_at
             aside = owns and self._delivery.heavy is not None
             if aside:
                 now = await self._inflate()
@@ -126,7 +126,7 @@ class Reader:
         self._clock = session.clock
         until = self._checkpointed + _BUDGET
         if session.membership.driver is not None:
-            until = min(until, session.membership.driver.lease_expires_at)
+            until = min(until, session.membership.driver.ownership.lease_expires_at)
         self._lease.until = until
 
     async def _checkpoint(self) -> float:

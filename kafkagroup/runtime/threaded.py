@@ -4,7 +4,7 @@ The thread has a loop of the same kind, whose clock is the application's, and it
 Two borders are crossed, by nothing but posting a call to the other loop: what the application is to
 do runs in the application's loop, in the order it was said; what it asks of the driver runs in the
 thread's. Neither side ever blocks on the other. What the application reads of the driver (`member`,
-`lease_expires_at`) are values that the thread replaces as a whole.
+with its `ownership`) is a value that the thread replaces as a whole.
 
 While the application's loop stands still, a revocation waits for it, and the rebalance timeout
 decides as it does for slow work; `max_poll_interval_ms` holds, as if nobody polled.

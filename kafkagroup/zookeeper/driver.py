@@ -16,6 +16,7 @@ import attrs
 from anyio.abc import TaskGroup
 
 from kafkagroup.errors import CommitFailedError, KafkaGroupError
+from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     AssignFailed,
     Compute,
@@ -78,9 +79,6 @@ class ZooKeeperDriver:
     ) -> None:
         self.member = member
         """The state, readable at any time; only `run` changes it."""
-        self.lease_expires_at = 0.0
-        """Until when ownership is sure without another answer of ZooKeeper, on the loop's clock;
-        zero while nothing is owned. Asked for each record, so made at each step."""
         self.out = OneShotEvent()
         """Set once the member has left or failed."""
         self._hosts = hosts
@@ -100,6 +98,11 @@ class ZooKeeperDriver:
         self._work, self._desk = anyio.create_memory_object_stream[Work](float("inf"))
 
     # ------------------------------------------------------------ what others ask
+
+    @property
+    def ownership(self) -> Ownership:
+        """What it owns, and until when."""
+        return self.member.ownership
 
     @property
     def member_id(self) -> str:
@@ -237,8 +240,7 @@ class ZooKeeperDriver:
             logger.debug(
                 "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
             )
-        self.lease_expires_at = self.member.lease_expires_at
-        if self.member.acknowledged > before.acknowledged:
+        if self.member.ownership.acknowledged_at > before.ownership.acknowledged_at:
             self._application.alive()
         for effect in effects:
             match effect:

@@ -230,9 +230,9 @@ async def test_who_blocks_the_loop_stays_a_member_with_the_thread(bootstrap, nam
         await until(lambda: first.owns == [0, 1, 2, 3])
         async with Worker(bootstrap, name, **NEW).consumer as second:
             await second.wait_assignment()
-            before = first.consumer._session.membership.driver.member.acknowledged
+            before = first.consumer._session.membership.driver.ownership.acknowledged_at
             time.sleep(2.5)  # noqa: ASYNC251
-            assert first.consumer._session.membership.driver.member.acknowledged > before + 1
+            assert first.consumer._session.membership.driver.ownership.acknowledged_at > before + 1
             await until(lambda: len(first.owns) == len(second.assignment()) == 2)
         await first.consumer.stop()
     assert "lost" not in dict(first.story)

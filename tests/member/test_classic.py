@@ -10,10 +10,10 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from members import checked, evolve
 
 from kafkagroup._backoff import backoff
 from kafkagroup.errors import (
@@ -28,7 +28,7 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
     broker_error,
 )
-from kafkagroup.member.classic import step
+from kafkagroup.member import classic
 from kafkagroup.member.state import BEATING, MOVES, PARKING, Config, Member, Phase
 from kafkagroup.member.vocabulary import (
     Assign,
@@ -90,7 +90,7 @@ CONFIG = Config(
 )
 JOIN_TIMEOUT = 65.0
 
-evolve = attrs.evolve
+step = checked("classic", classic.step)
 
 
 class Like(Exception):
@@ -124,7 +124,7 @@ COMPUTING = evolve(
     members=MEMBERS,
     joined_at=10.0,
     next_beat=13.0,
-    acknowledged=10.0,
+    acknowledged_at=10.0,
     calm_at=10.0,
     session_ends=20.0,
     pending=4,
@@ -132,7 +132,7 @@ COMPUTING = evolve(
 )
 FOLLOWING = evolve(COMPUTING, phase=Phase.SYNCING, leader_id="m2", members={})
 SYNCING = evolve(COMPUTING, phase=Phase.SYNCING, pending=5, last_token=5)
-STABLE = evolve(SYNCING, phase=Phase.STABLE, pending=None, holding=True, first_beat=3.0)
+STABLE = evolve(SYNCING, phase=Phase.STABLE, pending=None, is_assigned=True, first_beat=3.0)
 BEATEN = evolve(STABLE, beating=6, beat_sent=13.0, next_beat=16.0, last_token=6)
 REVOKING = evolve(STABLE, phase=Phase.REVOKING, pending=6, last_token=6, reason="changed")
 DRAINING = evolve(REVOKING, beating=7, beat_sent=13.0, next_beat=16.0, last_token=7)
@@ -141,7 +141,7 @@ LOSING = evolve(
     phase=Phase.LOSING,
     pending=6,
     last_token=6,
-    holding=False,
+    is_assigned=False,
     reason="gone",
 )
 GOING = evolve(
@@ -149,7 +149,7 @@ GOING = evolve(
     phase=Phase.LEAVING,
     pending=6,
     last_token=6,
-    holding=False,
+    is_assigned=False,
     leaving=Leaving(now=10.0, reason="closed"),
 )
 
@@ -446,11 +446,11 @@ def test_line_14_an_assignment_of_another_protocol_is_refused(
 def test_line_7_a_join_answer_read_late_does_not_make_ownership_sure() -> None:
     """A member stood still while its join was answered and its session ran out; it read the answer
     and delivered what it had kept, which by then was another's."""
-    kept = evolve(PARKED, acknowledged=9.0, parked_at=10.0)
+    kept = evolve(PARKED, acknowledged_at=9.0, parked_at=10.0)
     syncing = step(kept, reply(7, joined(), now=25.0))[0]
-    assert (syncing.phase, syncing.lease_expires_at) == (Phase.SYNCING, 20.0)
-    beaten_since = evolve(kept, acknowledged=18.0)
-    assert step(beaten_since, reply(7, joined(), now=25.0))[0].lease_expires_at == 28.0
+    assert (syncing.phase, syncing.ownership.lease_expires_at) == (Phase.SYNCING, 20.0)
+    beaten_since = evolve(kept, acknowledged_at=18.0)
+    assert step(beaten_since, reply(7, joined(), now=25.0))[0].ownership.lease_expires_at == 28.0
 
 
 def test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure() -> None:
@@ -467,7 +467,7 @@ def test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure() -> None:
         next_beat=3613.0,
         last_token=6,
     )
-    assert member.lease_expires_at == 20.0
+    assert member.ownership.lease_expires_at == 20.0
     assert effects == (Assign(generation=generation()), beat(6, 10.0), WakeAt(time=3620.0))
 
 
@@ -477,7 +477,7 @@ def test_ownership_is_sure_from_when_the_sync_was_sent_that_is_answered() -> Non
     joining = evolve(REJOINING, parked_at=10.0)
     syncing = step(joining, reply(3, joined(), now=19.0))[0]
     stable = step(syncing, reply(4, synced(), now=19.5))[0]
-    assert (stable.phase, stable.lease_expires_at) == (Phase.STABLE, 29.0)
+    assert (stable.phase, stable.ownership.lease_expires_at) == (Phase.STABLE, 29.0)
 
 
 # ---------------------------------------------------------------- heartbeats
@@ -490,7 +490,7 @@ def test_line_3_heartbeats_start_when_join_has_succeeded_before_sync() -> None:
         (beat(5, 7.0), WakeAt(time=20.0)),
     )
     # A rebalance is ignored unless stable: SyncGroup will tell.
-    answered = evolve(member, beating=None, acknowledged=13.0, session_ends=23.0)
+    answered = evolve(member, beating=None, acknowledged_at=13.0, session_ends=23.0)
     assert step(member, reply(5, beaten(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
         answered,
         (WakeAt(time=16.0),),
@@ -506,7 +506,12 @@ def test_a_heartbeat_leaves_when_it_is_due_and_none_is_in_flight() -> None:
 def test_the_session_counts_from_when_the_heartbeat_was_sent() -> None:
     assert step(BEATEN, reply(6, beaten(), now=15.0)) == (
         evolve(
-            BEATEN, beating=None, first_beat=0.0, acknowledged=13.0, calm_at=13.0, session_ends=23.0
+            BEATEN,
+            beating=None,
+            first_beat=0.0,
+            acknowledged_at=13.0,
+            calm_at=13.0,
+            session_ends=23.0,
         ),
         (WakeAt(time=16.0),),
     )
@@ -518,7 +523,7 @@ def test_line_4_rebalance_in_progress_is_alive_and_revokes() -> None:
             BEATEN,
             phase=Phase.REVOKING,
             beating=None,
-            acknowledged=13.0,
+            acknowledged_at=13.0,
             session_ends=23.0,
             pending=7,
             last_token=7,
@@ -531,7 +536,7 @@ def test_line_4_rebalance_in_progress_is_alive_and_revokes() -> None:
 def test_line_4_the_member_beats_on_while_the_application_drains() -> None:
     assert step(REVOKING, Woke(now=13.0)) == (DRAINING, (beat(7, 7.0), WakeAt(time=20.0)))
     assert step(DRAINING, reply(7, beaten(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
-        evolve(DRAINING, beating=None, acknowledged=13.0, session_ends=23.0),
+        evolve(DRAINING, beating=None, acknowledged_at=13.0, session_ends=23.0),
         (WakeAt(time=16.0),),
     )
 
@@ -612,7 +617,7 @@ class TestLine10TheGenerationIsReset:
                     member,
                     phase=Phase.LOSING,
                     member_id=member_id,
-                    holding=False,
+                    is_assigned=False,
                     beating=None,
                     pending=lose,
                     last_token=lose,
@@ -669,7 +674,7 @@ def test_line_12_fenced_instance_id_is_fatal_everywhere() -> None:
         )
     static = evolve(BEATEN, config=config)
     losing, effects = step(static, reply(6, beaten(E.FENCED_INSTANCE_ID)))
-    assert (losing.phase, losing.holding) == (Phase.LOSING, False)
+    assert (losing.phase, losing.ownership.is_assigned) == (Phase.LOSING, False)
     assert effects == (Fail(error=error), Lose(token=7, reason=error.args[1]))
     left, effects = step(losing, Revoked(now=11.0, token=7))
     assert (left.phase, effects) == (Phase.LEFT, (Leave(),))
@@ -786,7 +791,7 @@ def test_what_is_fatal_is_told_at_once_and_the_group_once_the_application_has_le
         E.GROUP_AUTHORIZATION_FAILED, "Heartbeat of group 'g'", operation="READ", group="g"
     )
     losing, effects = step(BEATEN, reply(6, beaten(E.GROUP_AUTHORIZATION_FAILED)))
-    assert (losing.phase, losing.holding) == (Phase.LOSING, False)
+    assert (losing.phase, losing.ownership.is_assigned) == (Phase.LOSING, False)
     assert effects == (Fail(error=error), Lose(token=7, reason=str(error)))
     leaving, effects = step(losing, Revoked(now=11.0, token=7))
     assert leaving.phase is Phase.LEAVING
@@ -914,7 +919,7 @@ def test_line_18_what_is_held_is_let_go_before_joining() -> None:
         evolve(REVOKING, protocols=offered),
         (Revoke(token=6, deadline=55.0), WakeAt(time=13.0)),
     )
-    joining = evolve(REVOKING, phase=Phase.JOINING, pending=7, last_token=7, holding=False)
+    joining = evolve(REVOKING, phase=Phase.JOINING, pending=7, last_token=7, is_assigned=False)
     assert step(REVOKING, Revoked(now=12.0, token=6)) == (
         evolve(joining, parked_at=12.0),
         (join(7, "m1", "changed"),),
@@ -973,17 +978,21 @@ def test_line_22_who_leaves_while_it_lets_go_of_a_part_lets_go_of_the_rest() -> 
     revoking = evolve(REVOKING, config=COOPERATIVE)
     leaving = step(revoking, evolve(CLOSED, now=11.0))[0]
     again, effects = step(leaving, Revoked(now=12.0, token=6))
-    assert (again.phase, again.holding, again.parting) == (Phase.REVOKING, True, True)
+    assert (again.phase, again.ownership.is_assigned, again.parting) == (Phase.REVOKING, True, True)
     assert effects[0] == Revoke(token=7, deadline=57.0)
     gone, effects = step(again, Revoked(now=13.0, token=7))
-    assert (gone.phase, gone.holding, effects) == (Phase.LEAVING, False, (leave(8, "closed"),))
+    assert (gone.phase, gone.ownership.is_assigned, effects) == (
+        Phase.LEAVING,
+        False,
+        (leave(8, "closed"),),
+    )
 
 
 def test_line_6_who_stops_polling_while_it_lets_go_of_a_part_loses_the_rest() -> None:
     revoking = evolve(REVOKING, config=COOPERATIVE)
     leaving = step(revoking, evolve(CLOSED, now=11.0, lost=True))[0]
     losing, effects = step(leaving, Revoked(now=12.0, token=6))
-    assert (losing.phase, losing.holding) == (Phase.LOSING, False)
+    assert (losing.phase, losing.ownership.is_assigned) == (Phase.LOSING, False)
     assert effects[0] == Lose(token=7, reason="closed")
     assert step(losing, Revoked(now=13.0, token=7))[1] == (leave(8, "closed", Route.ASIDE),)
 
@@ -994,7 +1003,7 @@ def test_line_9_a_stable_member_lets_go_then_leaves() -> None:
         revoking,
         (Revoke(token=6, deadline=55.0), WakeAt(time=13.0)),
     )
-    leaving = evolve(revoking, phase=Phase.LEAVING, pending=7, last_token=7, holding=False)
+    leaving = evolve(revoking, phase=Phase.LEAVING, pending=7, last_token=7, is_assigned=False)
     assert step(revoking, Revoked(now=11.0, token=6)) == (leaving, (leave(7, "closed"),))
     assert step(leaving, reply(7, left(), now=11.0)) == (
         evolve(leaving, phase=Phase.LEFT, pending=None),
@@ -1019,7 +1028,9 @@ def test_a_static_member_that_leaves_for_good_names_its_instance() -> None:
     identity = MemberIdentity(member_id="m1", group_instance_id="i", reason="closed")
     request = LeaveGroupRequest(group_id="g", members=(identity,))
     assert step(member, Revoked(now=11.0, token=6)) == (
-        evolve(member, phase=Phase.LEAVING, pending=7, last_token=7, beating=None, holding=False),
+        evolve(
+            member, phase=Phase.LEAVING, pending=7, last_token=7, beating=None, is_assigned=False
+        ),
         (send(7, request, 30.0, Route.COORDINATOR),),
     )
     syncing = evolve(SYNCING, config=config)
@@ -1049,7 +1060,7 @@ def test_a_member_without_an_id_has_nothing_to_leave(member: Member) -> None:
 def test_no_leave_is_sent_where_none_can_or_should(member: Member) -> None:
     member = evolve(member, leaving=CLOSED)
     assert step(member, Revoked(now=11.0, token=6)) == (
-        evolve(member, phase=Phase.LEFT, pending=None, finding=None, holding=False),
+        evolve(member, phase=Phase.LEFT, pending=None, finding=None, is_assigned=False),
         (Leave(),),
     )
 
@@ -1076,7 +1087,7 @@ def test_line_22_reset_while_leaving_is_lost_not_revoked() -> None:
         leaving,
         phase=Phase.LOSING,
         member_id="",
-        holding=False,
+        is_assigned=False,
         pending=8,
         last_token=8,
         beating=None,
@@ -1143,7 +1154,9 @@ def test_a_move_that_is_not_in_the_table_raises() -> None:
 
 
 COOPERATIVE = evolve(CONFIG, cooperative=True, settling_interval=0.25)
-KEEPING = evolve(REJOINING, config=COOPERATIVE, holding=True, acknowledged=10.0, session_ends=20.0)
+KEEPING = evolve(
+    REJOINING, config=COOPERATIVE, is_assigned=True, acknowledged_at=10.0, session_ends=20.0
+)
 
 
 def test_what_is_kept_stays_held_while_the_group_rebalances() -> None:
@@ -1160,7 +1173,7 @@ def test_what_is_kept_stays_held_while_the_group_rebalances() -> None:
         next_beat=15.0,
     )
     assert [type(effect) for effect in effects] == [Send, WakeAt]
-    assert after.lease_expires_at == 20.0
+    assert after.ownership.lease_expires_at == 20.0
 
 
 PARKED = evolve(REVOKING, config=COOPERATIVE, phase=Phase.JOINING, pending=7, last_token=7)
@@ -1173,28 +1186,32 @@ def test_what_is_kept_is_made_sure_of_past_the_parked_join() -> None:
     read on for a rebalance timeout after the group had given them to another."""
     assert step(PARKED, Woke(now=15.0)) == (
         PARKED_BEATEN,
-        (attrs.evolve(beat(8, 5.0), route=Route.ASIDE),),
+        (evolve(beat(8, 5.0), route=Route.ASIDE),),
     )
 
 
 @pytest.mark.parametrize(("code", "calm_at"), [(0, 15.0), (E.REBALANCE_IN_PROGRESS, 10.0)])
 def test_who_is_known_past_the_parked_join_owns_on(code: int, calm_at: float) -> None:
-    known = evolve(PARKED_BEATEN, beating=None, acknowledged=15.0, calm_at=calm_at)
-    assert step(PARKED_BEATEN, reply(8, beaten(code))) == (known, (WakeAt(time=18.0),))
-    assert known.lease_expires_at == 25.0
+    known = evolve(PARKED_BEATEN, beating=None, acknowledged_at=15.0, calm_at=calm_at)
+    assert step(PARKED_BEATEN, reply(8, beaten(code), now=15.5)) == (known, (WakeAt(time=18.0),))
+    assert known.ownership.lease_expires_at == 25.0
 
 
 def test_who_is_known_past_a_join_that_has_broken_off_owns_on() -> None:
     """The answer came a moment after the other connection had been lost, and was not listened to:
     nothing was handed out until the next one."""
     broken = step(PARKED_BEATEN, SendFailed(now=15.5, token=7, error=LOST))[0]
-    assert (broken.phase, broken.coordinator, broken.lease_expires_at) == (
+    assert (broken.phase, broken.coordinator, broken.ownership.lease_expires_at) == (
         Phase.UNJOINED,
         None,
         20.0,
     )
     known = step(broken, reply(8, beaten(), now=15.5))[0]
-    assert (known.phase, known.beating, known.lease_expires_at) == (Phase.UNJOINED, None, 25.0)
+    assert (known.phase, known.beating, known.ownership.lease_expires_at) == (
+        Phase.UNJOINED,
+        None,
+        25.0,
+    )
 
 
 @pytest.mark.parametrize(("member", "token"), [(PARKED_BEATEN, 8), (DRAINING, 7)])
@@ -1203,8 +1220,8 @@ def test_no_longer_than_the_group_waits_for_who_is_to_rejoin(member: Member, tok
     over and what it has is another's; it once went on for a session after the last time."""
     late = evolve(member, beat_sent=65.0)
     told = step(late, reply(token, beaten(E.REBALANCE_IN_PROGRESS), now=65.0))[0]
-    assert told.lease_expires_at == 10.0 + CONFIG.rebalance_timeout
-    assert step(late, reply(token, beaten(), now=65.0))[0].lease_expires_at == 75.0
+    assert told.ownership.lease_expires_at == 10.0 + CONFIG.rebalance_timeout
+    assert step(late, reply(token, beaten(), now=65.0))[0].ownership.lease_expires_at == 75.0
 
 
 def test_who_is_unknown_past_the_parked_join_has_lost_what_it_kept() -> None:
@@ -1216,7 +1233,7 @@ def test_who_is_unknown_past_the_parked_join_has_lost_what_it_kept() -> None:
             PARKED_BEATEN,
             phase=Phase.LOSING,
             member_id="",
-            holding=False,
+            is_assigned=False,
             beating=None,
             pending=9,
             last_token=9,
@@ -1230,7 +1247,7 @@ def test_line_12_who_is_fenced_past_the_parked_join_is_out() -> None:
     static = evolve(PARKED_BEATEN, config=evolve(COOPERATIVE, group_instance_id="i"))
     error = Like(FencedError, "group_instance_id 'i' is another member's now")
     after, effects = step(static, reply(8, beaten(E.FENCED_INSTANCE_ID), now=15.5))
-    assert (after.phase, after.holding) == (Phase.LOSING, False)
+    assert (after.phase, after.ownership.is_assigned) == (Phase.LOSING, False)
     assert effects == (Fail(error=error), Lose(token=9, reason=error.args[1]))
 
 
@@ -1252,11 +1269,11 @@ def test_a_heartbeat_from_before_the_join_still_tells_until_when_what_is_kept_is
     of what it kept until the group had joined."""
     draining = evolve(DRAINING, config=COOPERATIVE)
     joining = step(draining, Revoked(now=13.5, token=6))[0]
-    assert (joining.phase, joining.lease_expires_at) == (Phase.JOINING, 20.0)
-    assert step(joining, reply(7, beaten(), now=14.0))[0].lease_expires_at == 23.0
+    assert (joining.phase, joining.ownership.lease_expires_at) == (Phase.JOINING, 20.0)
+    assert step(joining, reply(7, beaten(), now=14.0))[0].ownership.lease_expires_at == 23.0
     waiting = step(evolve(draining, retry_at=15.0), Revoked(now=13.5, token=6))[0]
     assert waiting.phase is Phase.UNJOINED
-    assert step(waiting, reply(7, beaten(), now=14.0))[0].lease_expires_at == 23.0
+    assert step(waiting, reply(7, beaten(), now=14.0))[0].ownership.lease_expires_at == 23.0
     assert step(DRAINING, Revoked(now=13.5, token=6))[0].beating is None
 
 
@@ -1268,7 +1285,7 @@ def test_a_heartbeat_past_the_join_is_nothing_to_the_generation_that_it_brings()
 
 def test_a_heartbeat_past_the_sync_does_not_keep_the_next_from_being_sent() -> None:
     """Its connection was dead, and no other heartbeat left until that was known."""
-    syncing = evolve(SYNCING, config=COOPERATIVE, holding=True, beating=6, last_token=6)
+    syncing = evolve(SYNCING, config=COOPERATIVE, is_assigned=True, beating=6, last_token=6)
     stable = step(syncing, reply(5, synced(), now=10.0))[0]
     assert stable.beating is None
     beating, effects = step(stable, Woke(now=10.25))
@@ -1283,17 +1300,17 @@ def test_a_heartbeat_that_nobody_waits_for_may_say_that_the_membership_is_over()
     for code in (E.NONE, E.REBALANCE_IN_PROGRESS):
         assert step(doubting, reply(6, beaten(code), now=13.0))[0] == doubting
     over, effects = step(doubting, reply(6, beaten(E.ILLEGAL_GENERATION), now=13.0))
-    assert (over.phase, over.member_id, over.holding) == (Phase.LOSING, "m1", False)
+    assert (over.phase, over.member_id, over.ownership.is_assigned) == (Phase.LOSING, "m1", False)
     assert effects[0] == Lose(token=8, reason="the generation is over")
     earlier = evolve(doubting, generation_by=6)
     assert step(earlier, reply(6, beaten(E.ILLEGAL_GENERATION), now=13.0))[0] == earlier
     over, effects = step(doubting, reply(6, beaten(E.UNKNOWN_MEMBER_ID), now=13.0))
-    assert (over.phase, over.member_id, over.holding) == (Phase.LOSING, "", False)
+    assert (over.phase, over.member_id, over.ownership.is_assigned) == (Phase.LOSING, "", False)
     assert effects[0] == Lose(token=8, reason="the coordinator does not know this member")
 
 
 def test_heartbeats_are_frequent_after_a_rebalance_and_slow_down() -> None:
-    syncing = evolve(SYNCING, config=COOPERATIVE, holding=True)
+    syncing = evolve(SYNCING, config=COOPERATIVE, is_assigned=True)
     stable = evolve(
         syncing,
         phase=Phase.STABLE,
@@ -1331,7 +1348,7 @@ def test_first_heartbeats_slow_down_while_each_of_them_ends_its_generation() -> 
     ("member", "token", "message"),
     [
         (KEEPING, 3, joined(E.UNKNOWN_MEMBER_ID)),
-        (evolve(SYNCING, config=COOPERATIVE, holding=True), 5, synced(E.UNKNOWN_MEMBER_ID)),
+        (evolve(SYNCING, config=COOPERATIVE, is_assigned=True), 5, synced(E.UNKNOWN_MEMBER_ID)),
     ],
     ids=["join", "sync"],
 )
@@ -1345,7 +1362,7 @@ def test_what_is_kept_is_lost_when_the_generation_is_reset(
             member,
             phase=Phase.LOSING,
             member_id="",
-            holding=False,
+            is_assigned=False,
             pending=lose,
             last_token=lose,
             reason=reason,
@@ -1361,19 +1378,21 @@ def test_what_is_kept_is_lost_when_a_static_member_has_missed_a_generation() -> 
     keeping = evolve(KEEPING, config=static, generation_id=5)
     reason = "the group had a generation without this member"
     assert step(keeping, reply(3, joined(generation_id=7), now=12.0)) == (
-        evolve(keeping, phase=Phase.LOSING, holding=False, pending=4, last_token=4, reason=reason),
+        evolve(
+            keeping, phase=Phase.LOSING, is_assigned=False, pending=4, last_token=4, reason=reason
+        ),
         (Lose(token=4, reason=reason),),
     )
     for member, generation_id in ((keeping, 6), (evolve(keeping, config=COOPERATIVE), 7)):
         after, _ = step(member, reply(3, joined(generation_id=generation_id), now=12.0))
-        assert (after.phase, after.holding) == (Phase.SYNCING, True)
+        assert (after.phase, after.ownership.is_assigned) == (Phase.SYNCING, True)
 
 
 def test_line_22_closed_in_a_cooperative_rebalance_is_lost() -> None:
     lost = evolve(
         KEEPING,
         phase=Phase.LOSING,
-        holding=False,
+        is_assigned=False,
         pending=4,
         last_token=4,
         reason="closed",
@@ -1389,7 +1408,7 @@ def test_line_22_closed_in_a_cooperative_rebalance_is_lost() -> None:
 def test_how_long_ownership_is_sure() -> None:
     """Never once it was lost: others may own it, whatever the session says."""
     assert {
-        name: member.lease_expires_at
+        name: member.ownership.lease_expires_at
         for name, member in (
             ("stable", STABLE),
             ("revoking", REVOKING),
@@ -1665,7 +1684,7 @@ class Life:
                 assert not any(isinstance(work, Revoke | Lose) for work in self.work)
                 assert request.member_id == self.member.member_id
             case Send(request=HeartbeatRequest() as request):
-                parked = self.member.phase in PARKING and self.member.holding
+                parked = self.member.phase in PARKING and self.member.ownership.is_assigned
                 assert self.member.phase in BEATING or parked
                 assert request.generation_id == self.member.generation_id
             case Lose():

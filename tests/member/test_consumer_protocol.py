@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from members import checked, evolve
 
 from kafkagroup.errors import (
     BrokerError,
@@ -28,7 +28,7 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
     broker_error,
 )
-from kafkagroup.member.consumer_protocol import step
+from kafkagroup.member import consumer_protocol
 from kafkagroup.member.consumer_state import (
     BEATING,
     MOVES,
@@ -96,7 +96,8 @@ CONFIG = Config(
     retry_backoff_max=1.0,
 )
 
-evolve = attrs.evolve
+
+step = checked("consumer", consumer_protocol.step)
 
 
 class Like(Exception):
@@ -140,13 +141,13 @@ JOINED = evolve(
     said=says(),
     saying=None,
     broker_interval=5.0,
-    acknowledged=10.0,
+    acknowledged_at=10.0,
     session_ends=20.0,
     next_beat=10.25,
     settled_at=16.0,
 )
 MINE: PartitionsByTopicId = {T: (0, 1)}
-TAKING = evolve(JOINED, target=MINE, taking=MINE, telling=3, holding=True, last_token=3)
+TAKING = evolve(JOINED, target=MINE, taking=MINE, telling=3, is_assigned=True, last_token=3)
 OWNING = evolve(
     TAKING, telling=None, taking={}, owned=MINE, said=says(MINE), hurried=0, settled_at=0.0
 )
@@ -159,7 +160,7 @@ OUTSIDE = evolve(
     target=None,
     owned={},
     said=None,
-    holding=False,
+    is_assigned=False,
 )
 LOSING = evolve(OUTSIDE, phase=Phase.LOSING, pending=5, last_token=5, known=False)
 CLOSED = Leaving(now=10.0, reason="closed")
@@ -569,7 +570,7 @@ def test_line_35_what_is_taken_back_before_it_has_a_name_is_said_to_be_let_go_of
 def test_line_41_an_assignment_of_unknown_topics_alone_is_not_nothing() -> None:
     member, effects = step(JOINING, reply(2, answer(share={V: (0,)})))
     assert effects == (Name(topic_ids=frozenset({V})), WakeAt(time=10.25))
-    assert not member.holding
+    assert not member.ownership.is_assigned
     _, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
     assert effects[0] == reconcile(3, TopicPartition("v", 0))
 
@@ -625,7 +626,11 @@ def test_a_heartbeat_that_nobody_waits_for_may_say_that_the_membership_is_over(c
     for told in (answer(epoch=6), answer(E.NOT_COORDINATOR)):
         assert step(doubting, reply(4, told))[0] == doubting
     over, effects = step(doubting, reply(4, answer(code)))
-    assert (over.phase, over.holding, over.finding) == (Phase.LOSING, False, doubting.finding)
+    assert (over.phase, over.ownership.is_assigned, over.finding) == (
+        Phase.LOSING,
+        False,
+        doubting.finding,
+    )
     assert isinstance(effects[0], Lose)
     # Once the next is on its way that will be told.
     beating, _ = step(evolve(doubting, coordinator=NODE, finding=None), Woke(now=13.0))
@@ -665,7 +670,9 @@ def test_line_12_another_member_with_our_instance_id_is_fatal() -> None:
 
 
 def test_how_long_ownership_is_sure() -> None:
-    assert [m.lease_expires_at for m in (JOINED, TAKING, OWNING, REVOKING, LOSING, LEAVING)] == [
+    assert [
+        m.ownership.lease_expires_at for m in (JOINED, TAKING, OWNING, REVOKING, LOSING, LEAVING)
+    ] == [
         0.0,
         20.0,
         20.0,
@@ -679,26 +686,26 @@ def test_no_longer_than_the_group_waits_for_what_is_to_be_let_go_of() -> None:
     """Whose word that it has let go never came to the coordinator is thrown out, and what it has is
     another's; it went on for a session after its last heartbeat."""
     asked, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
-    assert asked.lease_expires_at == 20.0
+    assert asked.ownership.lease_expires_at == 20.0
     late = evolve(asked, beating=9, beat_sent=65.0, saying=asked.statement, session_ends=75.0)
-    assert step(late, reply(9, answer(), now=65.0))[0].lease_expires_at == 10.0 + 60.0
+    assert step(late, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 10.0 + 60.0
     once_more = step(late, reply(9, answer(share={}), now=65.0))[0]
-    assert once_more.lease_expires_at == 10.0 + 60.0
+    assert once_more.ownership.lease_expires_at == 10.0 + 60.0
     done, _ = step(late, AssignmentApplied(now=65.0, token=5))
-    assert step(done, reply(9, answer(), now=65.0))[0].lease_expires_at == 10.0 + 60.0
+    assert step(done, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 10.0 + 60.0
     told = evolve(done, saying=done.statement)
-    assert step(told, reply(9, answer(), now=65.0))[0].lease_expires_at == 75.0
+    assert step(told, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 75.0
     # In the same answer it may be asked for more.
-    again = step(evolve(told, acknowledged=60.0), reply(9, answer(share={}), now=65.0))[0]
+    again = step(evolve(told, acknowledged_at=60.0), reply(9, answer(share={}), now=65.0))[0]
     later = evolve(again, beating=9, beat_sent=120.0, saying=again.statement)
-    assert step(later, reply(9, answer(), now=120.0))[0].lease_expires_at == 60.0 + 60.0
+    assert step(later, reply(9, answer(), now=120.0))[0].ownership.lease_expires_at == 60.0 + 60.0
 
 
 def test_the_group_may_have_asked_before_in_an_answer_that_was_lost() -> None:
     heard_late = evolve(BEATING_, beat_sent=15.0, session_ends=99.0)
     asked, _ = step(heard_late, reply(4, answer(share={T: (0,)}), now=15.0))
     late = evolve(asked, beating=9, beat_sent=70.0, saying=asked.statement)
-    assert step(late, reply(9, answer(), now=70.0))[0].lease_expires_at == 10.0 + 60.0
+    assert step(late, reply(9, answer(), now=70.0))[0].ownership.lease_expires_at == 10.0 + 60.0
 
 
 # ---------------------------------------------------------------- leaving

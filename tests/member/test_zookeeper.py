@@ -14,6 +14,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from members import checked
 
 from kafkagroup.errors import (
     BrokerError,
@@ -24,6 +25,8 @@ from kafkagroup.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
+from kafkagroup.member import zookeeper
+from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     AssignFailed,
     Compute,
@@ -41,7 +44,6 @@ from kafkagroup.member.vocabulary import (
     WakeAt,
     Woke,
 )
-from kafkagroup.member.zookeeper import step
 from kafkagroup.member.zookeeper_nodes import (
     MemberNode,
     Metadata,
@@ -96,6 +98,9 @@ ME, OTHER = MemberNode("me-1", 10, DATA), MemberNode("other-1", 20, DATA)
 T0, T1, T2 = "t:0", "t:1", "t:2"
 
 
+step = checked("zookeeper", zookeeper.step)
+
+
 def units(*names: str) -> frozenset[str]:
     return frozenset(names)
 
@@ -128,7 +133,7 @@ OWNING = attrs.evolve(
     held=units(T0, T1),
     given=units(T0, T1),
     told=1,
-    acknowledged=100.0,
+    ownership=Ownership(is_assigned=True, acknowledged_at=100.0, lease_timeout=6.0),
     next_confirm=102.0,
     session_ends=112.0,
     last_token=9,
@@ -196,6 +201,7 @@ def test_a_member_connects_registers_reads_computes_claims_and_only_then_takes_u
         held=units(T0),
         given=units(T0),
         told=1,
+        ownership=Ownership(is_assigned=True),
         asked=units(T0),
         confirming=2,
         confirm_sent=1.25,
@@ -381,7 +387,7 @@ def test_a_whole_generation_is_let_go_of_before_the_next_is_claimed():
     member, effects = run(member, Computed(now=101.0, token=9, assignments={"me-1": b"new"}))
     new = attrs.evolve(generation(version=8), assignment=b"new")
     assert effects == [Take(token=10, generation=new, units=units(), deadline=131.0)]
-    assert (member.held, member.lease_expires_at) == (units("7"), 0.0)
+    assert (member.held, member.ownership.lease_expires_at) == (units("7"), 0.0)
     member, effects = run(member, AssignmentApplied(now=101.0, token=10))
     assert effects == [Release(token=11, units=units("7"))]
     member, effects = run(member, Released(now=101.0, token=11))
@@ -395,10 +401,10 @@ def test_a_whole_generation_is_let_go_of_before_the_next_is_claimed():
 
 def test_ownership_is_sure_for_half_a_session_from_when_the_confirmation_was_sent():
     member, _ = run(OWNING, Woke(now=102.0))
-    assert member.lease_expires_at == 106.0
+    assert member.ownership.lease_expires_at == 106.0
     member, _ = run(member, Confirmed(now=105.0, token=10, version=7))
-    assert member.lease_expires_at == 108.0  # not from when the answer came
-    assert attrs.evolve(member, given=units()).lease_expires_at == 0.0
+    assert member.ownership.lease_expires_at == 108.0  # not from when the answer came
+    assert step(member, SessionExpired(now=107.0, session=1))[0].ownership == Ownership()
 
 
 def test_a_confirmation_that_failed_is_asked_for_again_soon():
@@ -438,7 +444,11 @@ def test_a_session_unconfirmed_for_its_whole_length_is_lost_though_nobody_says_s
     assert step(member, Woke(now=111.9))[1] == (WakeAt(time=112.0),)
     member, effects = step(member, Woke(now=112.0))
     assert effects == (Disconnect(session=1), Lose(token=11, reason=reason))
-    assert (member.phase, member.held, member.lease_expires_at) == (Phase.LOSING, units(), 0.0)
+    assert (member.phase, member.held, member.ownership.lease_expires_at) == (
+        Phase.LOSING,
+        units(),
+        0.0,
+    )
 
 
 def test_after_a_loss_a_new_session_begins_once_the_application_has_let_go():
@@ -533,7 +543,7 @@ def test_what_no_retry_mends_ends_the_member(make: Callable[[Exception], ZooKeep
     error = ConfigurationError("no")
     member, effects = run(attrs.evolve(OWNING, computing=9, asking=8), make(error))
     assert effects == [Lose(token=10, reason="no"), Fail(error=error), Disconnect(session=1)]
-    assert (member.phase, member.lease_expires_at) == (Phase.FAILED, 0.0)
+    assert (member.phase, member.ownership.lease_expires_at) == (Phase.FAILED, 0.0)
 
 
 def test_no_phase_moves_but_as_the_table_says():
@@ -747,7 +757,7 @@ def test_whatever_happens_nothing_is_owned_without_a_claim(seed):
     for _ in range(300):
         world.act()
         # While ownership is sure, all that the application was given is claimed.
-        if world.member.lease_expires_at > world.now and not world.deliveries:
+        if world.member.ownership.lease_expires_at > world.now and not world.deliveries:
             assert world.app <= world.held
     # In quiet it settles: what is assigned and free is owned.
     world.others = frozenset()

@@ -10,6 +10,7 @@ import pytest
 
 from kafkagroup import Consumer
 from kafkagroup.errors import ConfigurationError, ConsumerClosedError
+from kafkagroup.member.ownership import Ownership
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
 
@@ -21,7 +22,7 @@ TP = TopicPartition("t", 0)
 class Reading:
     """A consumer that owns a partition with ten records, and never opens a connection."""
 
-    def __init__(self, lease_expires_at: float = float("inf"), **options: Any) -> None:
+    def __init__(self, lease_timeout: float = float("inf"), **options: Any) -> None:
         self.consumer = Consumer(**options)
         self.session = self.consumer._session
         self.reader = self.consumer._reader
@@ -29,7 +30,9 @@ class Reading:
         self.now = anyio.current_time()
         self.session.clock = lambda: self.now
         self.driver = self.session.membership.driver = SimpleNamespace(  # type: ignore[assignment]
-            lease_expires_at=self.now + lease_expires_at
+            ownership=Ownership(
+                is_assigned=True, acknowledged_at=self.now, lease_timeout=lease_timeout
+            )
         )
         (owned,) = self.delivery.own([TP])
         owned.start_at(0)
@@ -72,7 +75,7 @@ async def test_others_get_the_loop_after_a_few_milliseconds() -> None:
 
 
 async def test_nothing_is_ready_once_ownership_is_no_longer_sure() -> None:
-    reading = Reading(lease_expires_at=0.001)
+    reading = Reading(lease_timeout=0.001)
     await reading.next()
     reading.now += 0.0009
     assert reading.ready() == 1

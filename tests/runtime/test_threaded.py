@@ -223,7 +223,7 @@ async def test_what_is_lost_before_the_loop_runs_again_is_not_revoked(
 def consumer_owns(consumer: Consumer) -> bool:
     """Whether it would hand out a record, were its loop to run."""
     driver = consumer._session.membership.driver
-    return driver is not None and driver.lease_expires_at > 0
+    return driver is not None and driver.ownership.lease_expires_at > 0
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -22,6 +22,7 @@ from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
+from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.state import Phase
 from kafkagroup.runtime import committer
 from kafkagroup.runtime import driver as drivers
@@ -385,14 +386,10 @@ def commits_as_who_it_was(stack: ExitStack) -> None:
 def does_not_check_ownership_after_a_freeze(stack: ExitStack) -> None:
     """Whoever stood still delivers on without having asked whether it still owns anything."""
 
-    def make(step: Any) -> Any:
-        def sure(self: Any, event: Any, tasks: Any) -> None:
-            step(self, event, tasks)
-            self.lease_expires_at = float("inf")
+    def sure(self: Any) -> Ownership:
+        return Ownership(is_assigned=True, acknowledged_at=float("inf"))
 
-        return sure
-
-    _around(stack, drivers.Driver, "_step", make)
+    _replace(stack, drivers.Driver, "ownership", property(sure))
 
 
 @_bug("L3")
@@ -587,15 +584,11 @@ def does_not_rejoin_after_revoking(stack: ExitStack) -> None:
 def stands_still_while_it_rejoins(stack: ExitStack) -> None:
     """A cooperative member delivers nothing until the rebalance is over."""
 
-    def make(step: Any) -> Any:
-        def still(self: Any, event: Any, tasks: Any) -> None:
-            step(self, event, tasks)
-            if self.member.phase is not Phase.STABLE:
-                self.lease_expires_at = 0.0
+    def still(self: Any) -> Ownership:
+        ownership: Ownership = self.member.ownership
+        return ownership if self.member.phase is Phase.STABLE else ownership.release()
 
-        return still
-
-    _around(stack, drivers.Driver, "_step", make)
+    _replace(stack, drivers.Driver, "ownership", property(still))
 
 
 # ------------------------------------------------------------------ assignors

@@ -12,6 +12,7 @@ import attrs
 from kafkagroup.errors import BrokerError, ErrorCode
 from kafkagroup.member import consumer_protocol, consumer_requests, consumer_state
 from kafkagroup.member.consumer_state import Phase
+from kafkagroup.member.ownership import Ownership
 from kafkagroup.runtime import driver as drivers
 from kafkagroup.runtime import offsets as group_offsets
 from kafkagroup.runtime.current_membership import CurrentMembership
@@ -249,15 +250,11 @@ def hammers_around_a_change(stack: ExitStack) -> None:
 def stands_still_while_it_reconciles(stack: ExitStack) -> None:
     """Nothing is delivered until what is assigned has been taken up."""
 
-    def make(step: Any) -> Any:
-        def still(self: Any, event: Any, tasks: Any) -> None:
-            step(self, event, tasks)
-            if self.member.telling is not None:
-                self.lease_expires_at = 0.0
+    def still(self: Any) -> Ownership:
+        ownership: Ownership = self.member.ownership
+        return ownership if self.member.telling is None else ownership.release()
 
-        return still
-
-    around(stack, drivers.Driver, "_step", make)
+    replace(stack, drivers.Driver, "ownership", property(still))
 
 
 # ------------------------------------------------------------------ commits

@@ -1,0 +1,83 @@
+"""What a member owns and until when: one immutable value, which only the steps replace.
+
+A member owns its assignment under a lease. The group, which is a coordinator or ZooKeeper, extends
+the lease when it acknowledges a request of the member. The lease runs from the moment at which that
+request was *sent*: the group knew the member after that, and nobody can tell how long after.
+
+Each protocol has one rule for which acknowledgement extends the lease, and for how long:
+
+- classic: JoinGroup, SyncGroup and heartbeats, for one session timeout. While the group rebalances
+  a heartbeat extends it no further than the rebalance timeout allows (`classic._extend_lease`).
+- KIP-848: heartbeats, for one session timeout. While the coordinator waits for a revocation, no
+  further than the rebalance timeout allows (`consumer_protocol._extend_lease`).
+- ZooKeeper: confirmations by the servers' leader, for `SURE` of the granted session
+  (`zookeeper._confirmed`).
+
+An event loop that stalls needs no rule. A request is sent in a step, so a lease never ends later
+than one `lease_timeout` after the last step: a member that stalls for so long finds it expired.
+
+The runtime hands the value on to whatever must know: the reader before it delivers, a commit that
+was refused, health, metrics, and the application's side of the heartbeat thread, which may read it
+at any time as it is never changed in place.
+
+    becomes                     by             with
+    not assigned                `Ownership()`  the start
+    assigned                    `assign`       the effect `Assign`, `Reconcile` or `Take`
+    assigned, lease extended    `acknowledge`  the event `Replied` or `Confirmed`
+    assigned, revoking          `revoke`       the effect `Revoke`
+    assigned                    `keep`         the event `Revoked`, where only a part is released
+    not assigned                `release`      the event `Revoked`, or the effect `Lose`
+
+Which partitions are assigned is known to each protocol alone: to a classic member an assignment is
+opaque bytes.
+"""
+
+from __future__ import annotations
+
+from kafkagroup._values import evolve, frozen
+
+__all__ = ["Ownership"]
+
+_NEVER = float("-inf")
+
+
+@frozen(kw_only=True)
+class Ownership:
+    """What a member owns, and until when."""
+
+    is_assigned: bool = False
+    """Whether the application has an assignment, or is being given one."""
+    is_revoking: bool = False
+    """Whether the application was told to process, commit and release, and has not done so.
+    What it has not released it still owns."""
+    acknowledged_at: float = _NEVER
+    """When the last request that the group acknowledged was sent, or an earlier moment to which a
+    protocol's rule limits the lease."""
+    lease_timeout: float = 0.0
+    """For how many seconds after that the lease runs."""
+
+    @property
+    def lease_expires_at(self) -> float:
+        """Until when the member owns its assignment without another answer; 0.0 with none."""
+        return self.acknowledged_at + self.lease_timeout if self.is_assigned else 0.0
+
+    def acknowledge(self, sent_at: float, lease_timeout: float) -> Ownership:
+        """Extend the lease. An answer to an older request never shortens it."""
+        acknowledged_at = max(self.acknowledged_at, sent_at)
+        return evolve(self, acknowledged_at=acknowledged_at, lease_timeout=lease_timeout)
+
+    def assign(self) -> Ownership:
+        """Give the application an assignment."""
+        return evolve(self, is_assigned=True)
+
+    def revoke(self) -> Ownership:
+        """Have the application release what it owns."""
+        return evolve(self, is_revoking=True)
+
+    def keep(self) -> Ownership:
+        """End a revocation after which the member keeps a part."""
+        return evolve(self, is_revoking=False)
+
+    def release(self) -> Ownership:
+        """End the assignment: the application has released it, or the group has taken it back."""
+        return evolve(self, is_assigned=False, is_revoking=False)

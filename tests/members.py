@@ -1,0 +1,145 @@
+"""Members of each protocol in any state, and which states are legal: checked after every step.
+
+A member has dozens of fields. `INVARIANTS` says which of their combinations exist: by protocol, the
+name of a rule and what must be true of a member after a step at `now`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TypeVar
+
+import attrs
+
+__all__ = ["INVARIANTS", "checked", "evolve", "violated"]
+
+M = TypeVar("M")
+Step = TypeVar("Step", bound=Callable[..., Any])
+Rule = Callable[[Any, float], bool]
+
+
+def evolve(
+    value: M,
+    *,
+    is_assigned: bool | None = None,
+    acknowledged_at: float | None = None,
+    **changes: Any,
+) -> M:
+    """As `attrs.evolve`, but a member's ownership follows its phase, and parts of it can be named.
+
+    A lease of these tests runs for the session timeout of its member.
+    """
+    before: Any = value
+    if (ownership := getattr(before, "ownership", None)) is None:
+        return attrs.evolve(before, **changes)
+    if is_assigned is not None:
+        ownership = attrs.evolve(ownership, is_assigned=is_assigned)
+    if acknowledged_at is not None:
+        timeout = before.config.session_timeout
+        ownership = attrs.evolve(ownership, acknowledged_at=acknowledged_at, lease_timeout=timeout)
+    if "phase" in changes:
+        is_revoking = changes["phase"].value == "revoking"
+        ownership = attrs.evolve(ownership, is_revoking=is_revoking)
+    return attrs.evolve(before, **{"ownership": ownership, **changes})
+
+
+def _in(member: Any, *phases: str) -> bool:
+    return member.phase.value in phases
+
+
+_AWAITS = ("joining", "computing", "syncing", "revoking", "losing", "leaving")
+"""Phases of an effect that must be answered: its token is `pending`."""
+
+_OUTSIDE = ("idle", "losing", "leaving", "left", "failed")
+"""Phases in which a member owns nothing, whatever its protocol."""
+
+
+def _tokens(member: Any, *names: str) -> bool:
+    tokens = [token for name in names if (token := getattr(member, name)) is not None]
+    return len(tokens) == len({*tokens}) and all(t <= member.last_token for t in tokens)
+
+
+_ALL: Mapping[str, Rule] = {
+    "revokes in one phase": lambda m, _: m.ownership.is_revoking == _in(m, "revoking"),
+    "owns nothing outside of the group": lambda m, _: (
+        not (_in(m, *_OUTSIDE) and m.ownership.is_assigned)
+    ),
+    # So a loop that stalls for a whole lease finds it expired, without a rule of its own.
+    "the lease runs from the past": lambda m, now: m.ownership.acknowledged_at <= now,
+}
+
+_COORDINATED: Mapping[str, Rule] = {
+    **_ALL,
+    "revokes what is assigned": lambda m, _: m.ownership.is_assigned or not m.ownership.is_revoking,
+    "awaits one answer for its phase": lambda m, _: (m.pending is not None) == _in(m, *_AWAITS),
+    "is at rest with nothing in flight": lambda m, _: (
+        not _in(m, "left", "failed") or (m.finding, m.beating) == (None, None)
+    ),
+    "looks for a coordinator that it does not know": lambda m, _: (
+        m.finding is None or m.coordinator is None
+    ),
+}
+
+INVARIANTS: Mapping[str, Mapping[str, Rule]] = {
+    "classic": {
+        **_COORDINATED,
+        "tokens are its own": lambda m, _: _tokens(m, "pending", "finding", "beating"),
+        "owns in a generation": lambda m, _: (
+            m.ownership.is_assigned or not _in(m, "stable", "revoking")
+        ),
+        "keeps between generations only if cooperative": lambda m, _: (
+            not m.ownership.is_assigned or m.config.cooperative or _in(m, "stable", "revoking")
+        ),
+        "has a generation once it has joined": lambda m, _: (
+            m.generation_id >= 0 or not _in(m, "computing", "syncing", "stable", "revoking")
+        ),
+        "computes only as the leader": lambda m, _: m.is_leader or not _in(m, "computing"),
+        "parts with all only to leave": lambda m, _: m.leaving is not None or not m.parting,
+    },
+    "consumer": {
+        **_COORDINATED,
+        "tokens are its own": lambda m, _: _tokens(m, "pending", "finding", "beating", "telling"),
+        "owns as a member": lambda m, _: (
+            not m.ownership.is_assigned or _in(m, "member", "revoking")
+        ),
+        "has an epoch as a member": lambda m, _: (m.epoch > 0) == _in(m, "member", "revoking"),
+        "knows what it owns": lambda m, _: m.ownership.is_assigned or not m.owned,
+        "reconciles what is assigned": lambda m, _: m.telling is None or m.ownership.is_assigned,
+        "takes in a reconciliation": lambda m, _: m.telling is not None or not m.taking,
+        "says in a heartbeat": lambda m, _: (
+            m.saying is None or m.beating is not None or _in(m, "joining")
+        ),
+    },
+    "zookeeper": {
+        **_ALL,
+        "tokens are its own": lambda m, _: _tokens(
+            m, "registering", "reading", "computing", "asking", "telling", "confirming"
+        ),
+        "owns what it was given": lambda m, _: m.ownership.is_assigned == bool(m.given),
+        "is given what it holds": lambda m, _: m.given <= m.held,
+        "holds what is beyond doubt": lambda m, _: not m.held & m.doubtful,
+        "claims in a session": lambda m, _: (
+            not (m.held or m.doubtful) or _in(m, "member", "revoking")
+        ),
+    },
+}
+"""Protocol -> name of a rule -> whether a member keeps it after a step at `now`."""
+
+
+def violated(protocol: str, member: object, now: float) -> list[str]:
+    """The rules that a member breaks, by name."""
+    return [name for name, holds in INVARIANTS[protocol].items() if not holds(member, now)]
+
+
+def checked(protocol: str, step: Step) -> Step:
+    """A step that fails the test when a member leaves it in a state that must not exist."""
+
+    @wraps(step)
+    def check(member: Any, event: Any) -> Any:
+        after, effects = step(member, event)
+        broken = violated(protocol, after, event.now)
+        assert not broken or violated(protocol, member, event.now), (broken, after)
+        return after, effects
+
+    return check  # type: ignore[return-value]
