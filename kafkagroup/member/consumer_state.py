@@ -49,20 +49,48 @@ class Phase(Enum):
     """Out of the group by an error that no retry mends."""
 
 
-_END = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
-
-MOVES: Mapping[Phase, frozenset[Phase]] = {
-    Phase.IDLE: frozenset((Phase.UNJOINED, Phase.LEFT)),
-    Phase.UNJOINED: _END | {Phase.JOINING},
-    Phase.JOINING: _END | {Phase.UNJOINED, Phase.MEMBER},
-    Phase.MEMBER: _END | {Phase.UNJOINED, Phase.REVOKING, Phase.LOSING},
-    Phase.REVOKING: frozenset((Phase.LOSING, Phase.LEAVING, Phase.LEFT)),
-    Phase.LOSING: _END | {Phase.UNJOINED},
-    Phase.LEAVING: frozenset((Phase.LEFT,)),
-    Phase.LEFT: frozenset(),
-    Phase.FAILED: frozenset(),
+_LEFT: Mapping[Phase, str] = {
+    Phase.LEAVING: "Leaving, or a fatal answer; a heartbeat of epoch -1 or -2 is sent",
+    Phase.LEFT: "Leaving, or fallen back; there is no coordinator to tell, or nothing to tell it",
+    Phase.FAILED: "Replied or SendFailed with an error that no retry mends",
 }
-"""Every move that a phase may make; any other is a bug and raises."""
+"""How a member ends that owns nothing."""
+
+MOVES: Mapping[Phase, Mapping[Phase, str]] = {
+    Phase.IDLE: {
+        Phase.UNJOINED: "Started",
+        Phase.LEFT: "Leaving, before it was started",
+    },
+    Phase.UNJOINED: {
+        **_LEFT,
+        Phase.JOINING: "any event, once the coordinator is known and back-off has ended",
+    },
+    Phase.JOINING: {
+        **_LEFT,
+        Phase.UNJOINED: "Replied with a retriable error, or SendFailed",
+        Phase.MEMBER: "Replied with an epoch",
+    },
+    Phase.MEMBER: {
+        **_LEFT,
+        Phase.UNJOINED: "Replied: fenced or unknown, before anything was assigned",
+        Phase.REVOKING: "Leaving",
+        Phase.LOSING: "Replied: fenced or unknown; AssignFailed; Leaving as `lost`",
+    },
+    Phase.REVOKING: {
+        Phase.LOSING: "Replied: fenced or unknown",
+        Phase.LEAVING: "Revoked; the coordinator is told",
+        Phase.LEFT: "Revoked; there is nothing to tell",
+    },
+    Phase.LOSING: {
+        **_LEFT,
+        Phase.UNJOINED: "Revoked",
+    },
+    Phase.LEAVING: {Phase.LEFT: "Replied or SendFailed"},
+    Phase.LEFT: {},
+    Phase.FAILED: {},
+}
+"""Phase -> each phase that may follow -> the event that causes the move. Any other move is a bug,
+and raises."""
 
 BEATING = frozenset((Phase.MEMBER, Phase.REVOKING))
 """Phases with heartbeats, and with commits."""

@@ -87,11 +87,18 @@ F = TypeVar("F")
 
 
 class CoordinatedStep(ABC, Generic[M, E, F]):
-    """One step in the making: the member so far, and the effects so far. Of a protocol's own
-    members, events and effects."""
+    """One step of a member that has a coordinator: its state so far, and the effects so far.
 
-    MOVES: ClassVar[Mapping[Any, frozenset[Any]]]
-    """Every move that a phase may make."""
+    A base class and not functions: both protocols look up the coordinator, back off, watch the
+    session and choose the next wake-up by the same code, which calls the protocol's own moves in
+    between (`_fail`, `_lose_coordinator`, `_join_when_due`, `_beat_when_due`), in an order that
+    both must keep. As functions each of these would take and return the member and the effects.
+    It is no interface: nothing but `classic.step` and `consumer_protocol.step` uses it, for one
+    step. It is generic so that each of them sees its own member, events and effects.
+    """
+
+    MOVES: ClassVar[Mapping[Any, Mapping[Any, str]]]
+    """Phase -> the phases that may follow -> the event that causes the move."""
     UNJOINED: ClassVar[Enum]
     """The phase in which to join is what is due."""
     RESTING: ClassVar[frozenset[Any]]

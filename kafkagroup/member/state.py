@@ -48,24 +48,65 @@ class Phase(Enum):
     """Out of the group by an error that no retry mends."""
 
 
-_END = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
-
-MOVES: Mapping[Phase, frozenset[Phase]] = {
-    Phase.IDLE: frozenset((Phase.UNJOINED, Phase.LEFT)),
-    Phase.UNJOINED: _END | {Phase.JOINING, Phase.LOSING},
-    Phase.JOINING: _END | {Phase.UNJOINED, Phase.COMPUTING, Phase.SYNCING, Phase.LOSING},
-    Phase.COMPUTING: _END | {Phase.UNJOINED, Phase.SYNCING, Phase.LOSING},
-    Phase.SYNCING: _END | {Phase.UNJOINED, Phase.STABLE, Phase.LOSING},
-    Phase.STABLE: frozenset((Phase.REVOKING, Phase.LOSING)),
-    Phase.REVOKING: frozenset(
-        (Phase.UNJOINED, Phase.REVOKING, Phase.LOSING, Phase.LEAVING, Phase.LEFT)
-    ),
-    Phase.LOSING: _END | {Phase.UNJOINED},
-    Phase.LEAVING: frozenset((Phase.LEFT,)),
-    Phase.LEFT: frozenset(),
-    Phase.FAILED: frozenset(),
+_LEFT: Mapping[Phase, str] = {
+    Phase.LEAVING: "Leaving, or a fatal answer; the coordinator is told by LeaveGroup",
+    Phase.LEFT: "Leaving; there is no coordinator to tell, or nothing to tell it",
+    Phase.FAILED: "Replied or SendFailed with an error that no retry mends",
 }
-"""Every move that a phase may make; any other is a bug and raises."""
+"""How a member ends that owns nothing."""
+
+MOVES: Mapping[Phase, Mapping[Phase, str]] = {
+    Phase.IDLE: {
+        Phase.UNJOINED: "Started",
+        Phase.LEFT: "Leaving, before it was started",
+    },
+    Phase.UNJOINED: {
+        **_LEFT,
+        Phase.JOINING: "any event, once the coordinator is known and back-off has ended",
+        Phase.LOSING: "Replied or Leaving, while a cooperative member keeps an assignment",
+    },
+    Phase.JOINING: {
+        **_LEFT,
+        Phase.UNJOINED: "Replied with a retriable error, or SendFailed",
+        Phase.COMPUTING: "Replied to the leader",
+        Phase.SYNCING: "Replied to another member, or to a static leader that came back",
+        Phase.LOSING: "Replied: fenced, unknown or passed over; or Leaving; while it keeps any",
+    },
+    Phase.COMPUTING: {
+        **_LEFT,
+        Phase.UNJOINED: "Replied to a heartbeat with an error; or Computed without a coordinator",
+        Phase.SYNCING: "Computed",
+        Phase.LOSING: "ComputeFailed, Replied or Leaving, while it keeps an assignment",
+    },
+    Phase.SYNCING: {
+        **_LEFT,
+        Phase.UNJOINED: "Replied with a retriable error, or SendFailed",
+        Phase.STABLE: "Replied with the assignment",
+        Phase.LOSING: "Replied: fenced or unknown; or Leaving; while it keeps an assignment",
+    },
+    Phase.STABLE: {
+        Phase.REVOKING: "Replied to a heartbeat: the group rebalances; RejoinRequested; Leaving",
+        Phase.LOSING: "Replied: fenced or unknown; AssignFailed; Leaving as `lost`",
+    },
+    Phase.REVOKING: {
+        Phase.UNJOINED: "Revoked",
+        Phase.REVOKING: "Revoked of a part, while leaving: the rest follows",
+        Phase.LOSING: "Replied to a heartbeat: fenced or unknown; AssignFailed",
+        Phase.LEAVING: "Revoked, while leaving; the coordinator is told",
+        Phase.LEFT: "Revoked, while leaving; there is nothing to tell",
+    },
+    Phase.LOSING: {
+        Phase.UNJOINED: "Revoked",
+        Phase.LEAVING: "Revoked, while leaving; the coordinator is told",
+        Phase.LEFT: "Revoked, while leaving; there is nothing to tell",
+        Phase.FAILED: "Replied to FindCoordinator with an error that no retry mends",
+    },
+    Phase.LEAVING: {Phase.LEFT: "Replied or SendFailed"},
+    Phase.LEFT: {},
+    Phase.FAILED: {},
+}
+"""Phase -> each phase that may follow -> the event that causes the move. Any other move is a bug,
+and raises."""
 
 BEATING = frozenset((Phase.COMPUTING, Phase.STABLE, Phase.REVOKING))
 """Phases with heartbeats. A parked JoinGroup or SyncGroup counts as one at the coordinator, if it

@@ -45,20 +45,47 @@ class Phase(Enum):
     """Out of the group by an error that no retry mends."""
 
 
-_END = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
-
-MOVES: Mapping[Phase, frozenset[Phase]] = {
-    Phase.IDLE: frozenset((Phase.CONNECTING, Phase.LEFT)),
-    Phase.CONNECTING: _END | {Phase.REGISTERING},
-    Phase.REGISTERING: _END | {Phase.MEMBER, Phase.CONNECTING},
-    Phase.MEMBER: _END | {Phase.CONNECTING, Phase.LOSING, Phase.REVOKING},
-    Phase.LOSING: _END | {Phase.CONNECTING},
-    Phase.REVOKING: _END | {Phase.LOSING},
-    Phase.LEAVING: frozenset((Phase.LEFT,)),
-    Phase.LEFT: frozenset(),
-    Phase.FAILED: frozenset(),
+_LEFT: Mapping[Phase, str] = {
+    Phase.LEAVING: "Leaving, or Revoked while leaving; the session is closed",
+    Phase.LEFT: "Leaving, or Revoked while leaving; the session had ended",
+    Phase.FAILED: "AskFailed, ComputeFailed, AssignFailed or SessionFailed",
 }
-"""Every move that a phase may make; any other is a bug and raises."""
+"""How a member ends."""
+
+MOVES: Mapping[Phase, Mapping[Phase, str]] = {
+    Phase.IDLE: {
+        Phase.CONNECTING: "Started",
+        Phase.LEFT: "Leaving, before it was started",
+    },
+    Phase.CONNECTING: {
+        **_LEFT,
+        Phase.REGISTERING: "SessionEstablished",
+    },
+    Phase.REGISTERING: {
+        **_LEFT,
+        Phase.MEMBER: "Registered",
+        Phase.CONNECTING: "SessionExpired, or any event after the session's end",
+    },
+    Phase.MEMBER: {
+        **_LEFT,
+        Phase.CONNECTING: "SessionExpired, or any event after the session's end; nothing was given",
+        Phase.LOSING: "SessionExpired, any event after the session's end, or Leaving as `lost`",
+        Phase.REVOKING: "Leaving",
+    },
+    Phase.LOSING: {
+        **_LEFT,
+        Phase.CONNECTING: "Revoked",
+    },
+    Phase.REVOKING: {
+        **_LEFT,
+        Phase.LOSING: "SessionExpired, or any event after the session's end",
+    },
+    Phase.LEAVING: {Phase.LEFT: "SessionClosed"},
+    Phase.LEFT: {},
+    Phase.FAILED: {},
+}
+"""Phase -> each phase that may follow -> the event that causes the move. Any other move is a bug,
+and raises."""
 
 
 @attrs.frozen(kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -26,6 +26,8 @@ from kafkagroup.errors import (
 )
 from kafkagroup.member import classic
 from kafkagroup.member.consumer_vocabulary import (
+    ConsumerEffect,
+    ConsumerEvent,
     FallBack,
     Name,
     Reconcile,
@@ -44,6 +46,7 @@ from kafkagroup.member.vocabulary import (
     ComputeFailed,
     Coordinator,
     CoordinatorInvalidated,
+    Effect,
     Event,
     Fail,
     GenerationInfo,
@@ -162,12 +165,6 @@ class Driver:
         """Set once the member has left or failed."""
         self.fell_back = False
         """Whether it is out because its protocol is not to be had, and another one may be tried."""
-        self._advance: Any = classic.step
-        if not isinstance(member, Member):
-            # Only here: most members are classic, and need not wait for what they never run.
-            from kafkagroup.member import consumer_protocol
-
-            self._advance = consumer_protocol.step
         self._history = history or History()
         self._cluster = cluster
         self._application = application
@@ -312,7 +309,7 @@ class Driver:
 
     def _step(self, event: DriverEvent, tasks: TaskGroup) -> None:
         before = self.member
-        self.member, effects = self._advance(before, event)
+        self.member, effects = _advance(before, event)
         if self.member.attempts != before.attempts:
             self._note_attempts(before, event)
         self._observe(partial(self._history.stepped, Step(before, event, self.member, effects)))
@@ -500,6 +497,18 @@ class Driver:
                 )
                 troubles.failed((group_id, "names"), self._clock(), problem)
                 await self._names_wanted.wait(anyio.current_time() + pauses.next())
+
+
+def _advance(
+    member: Member | ConsumerMember, event: DriverEvent
+) -> tuple[Member | ConsumerMember, Sequence[Effect | ConsumerEffect]]:
+    """Step the member by its own protocol."""
+    if isinstance(member, Member):
+        return classic.step(member, cast(Event, event))
+    # On use: most members are classic, and importing a consumer must not wait for this.
+    from kafkagroup.member import consumer_protocol
+
+    return consumer_protocol.step(member, cast(ConsumerEvent, event))
 
 
 def _refusal(answer: Any) -> int:
