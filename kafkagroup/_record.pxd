@@ -3,6 +3,11 @@
 cimport cython
 
 
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        const char *tp_name
+
+
 @cython.final
 cdef class Record:
     cdef object _topic

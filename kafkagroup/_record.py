@@ -10,6 +10,8 @@ from enum import IntEnum
 from types import GenericAlias
 from typing import Any, Protocol
 
+from kafkagroup._public import public
+
 try:
     import cython
 except ImportError:  # as for users: it is there to compile, not to run
@@ -21,6 +23,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 """Of a record: names and values, in the order they were written."""
 
 
+@public
 class TimestampType(IntEnum):
     """Who stamped a record."""
 
@@ -189,3 +192,10 @@ class Record:
     def __reduce__(self) -> tuple[type[Record], tuple[Any, ...]]:
         # The same where it is compiled and where not: the two read each other's pickles.
         return Record, self._values()
+
+
+if cython.compiled:
+    # The module of a class of C is part of its name, and cannot be set as `public` sets it.
+    cython.cast("PyTypeObject *", Record).tp_name = b"kafkagroup.Record"
+else:
+    public(Record)

@@ -10,7 +10,9 @@ they look for.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["REQUIRED", "Attribute", "define", "evolve", "field", "fields", "frozen"]
@@ -52,11 +54,13 @@ def fields(cls: type) -> dict[str, Attribute]:
 class _Declared:
     """A class as it was declared: all that its methods are written from."""
 
-    __slots__ = ("attributes", "eq", "frozen", "kw_only")
+    __slots__ = ("attributes", "eq", "frozen", "kw_only", "module")
 
     def __init__(
-        self, attributes: dict[str, Attribute], frozen: bool, kw_only: bool, eq: bool
+        self, module: str, attributes: dict[str, Attribute], frozen: bool, kw_only: bool, eq: bool
     ) -> None:
+        self.module = module
+        """The module that declares it; a public class reports another."""
         self.attributes = attributes
         self.frozen = frozen
         self.kw_only = kw_only
@@ -187,8 +191,12 @@ def _attrs(cls: type) -> Any:
     }
     kinds = {n: k for of in reversed(cls.__mro__) for n, k in _annotations(of).items()}
     body["__annotations__"] = {name: kinds[name] for name in body}
-    twin = type(cls.__name__, (), body)
-    return attrs.fields(attrs.define(kw_only=declared.kw_only)(twin))
+    twin = attrs.define(kw_only=declared.kw_only)(type(cls.__name__, (), body))
+    if cls.__module__ != declared.module:
+        # attrs, and what converts its classes, would look for the names in the reported module.
+        with suppress(NameError):  # some names are imported for type checkers alone
+            attrs.resolve_types(twin, vars(sys.modules[declared.module]))
+    return attrs.fields(twin)
 
 
 def _refuse(self: object, name: str, value: object = None) -> None:
@@ -235,7 +243,7 @@ def _made(cls: type, frozen: bool, kw_only: bool, eq: bool) -> type:
     body.pop("__weakref__", None)
     weak = () if any(base.__weakrefoffset__ for base in cls.__bases__) else ("__weakref__",)
     body["__slots__"] = (*own, *weak)
-    body["__declared__"] = _Declared(attributes, frozen, kw_only, eq)
+    body["__declared__"] = _Declared(cls.__module__, attributes, frozen, kw_only, eq)
     body["__match_args__"] = () if kw_only else tuple(attributes)
     body["__attrs_attrs__"] = _Later(_attrs)
     body.setdefault("__init__", _Later(_init))

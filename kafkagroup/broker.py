@@ -12,6 +12,7 @@ from uuid import UUID
 
 import anyio
 
+from kafkagroup._public import public
 from kafkagroup.member.requests import (
     heartbeat_request,
     join_request,
@@ -47,6 +48,7 @@ _OFFSETS = "offsets"
 """Connection id of the offsets channel."""
 
 
+@public
 class Broker(BrokerClient):
     """One broker of a cluster, or any address that speaks the protocol.
 

@@ -18,6 +18,7 @@ import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._generic import K_co, Keyed, V_co
+from kafkagroup._public import public
 from kafkagroup._values import evolve
 from kafkagroup.assign import Assignor
 from kafkagroup.consume.conversion import Conversion
@@ -85,6 +86,7 @@ __all__ = ["Consumer"]
 T = TypeVar("T")
 
 
+@public
 class Consumer(Service, Keyed[K_co, V_co]):
     """Consumes topics, alone or as a member of a group.
 

@@ -27,6 +27,7 @@ import anyio
 import attrs
 from anyio.abc import TaskStatus
 
+from kafkagroup._public import public
 from kafkagroup.errors import (
     BrokerError,
     ConfigurationError,
@@ -83,6 +84,9 @@ class MemberOptions(TypedDict, total=False):
     retry_backoff_max_ms: int
     leave_group_on_close: bool | None
     close_timeout: float
+
+
+public(MemberOptions)  # type checkers know no decorator of a TypedDict
 
 
 # ---------------------------------------------------------------- on the wire
@@ -328,6 +332,7 @@ def _understand(kind: type[T], generation: Generation) -> T:
 # ---------------------------------------------------------------- Election
 
 
+@public
 @attrs.frozen
 class Leader:
     """Who leads."""
@@ -340,6 +345,7 @@ class Leader:
     """Its fencing token, as in `Leadership.token`."""
 
 
+@public
 class Leadership:
     """This member leads, for one generation of the group."""
 
@@ -376,6 +382,7 @@ class Leadership:
         return self._generation.scope()
 
 
+@public
 class Election(_Recipe):
     """One leader among the members of a group.
 
@@ -446,6 +453,7 @@ class Election(_Recipe):
         return Leaders(self._member)
 
 
+@public
 class Leaders:
     """Who leads, one after the other; the same member again when it goes on with another token."""
 
@@ -476,6 +484,7 @@ def _leader_in(generation: Generation) -> Leader:
 # ---------------------------------------------------------------- Shards
 
 
+@public
 @attrs.frozen(eq=False, kw_only=True)
 class ShardAssignment:
     """This member's part of the shards, for one generation of the group."""
@@ -505,6 +514,7 @@ class ShardAssignment:
         return self._generation.scope()
 
 
+@public
 class Shards(_Recipe):
     """A fixed number of shards, each owned by one member of a group.
 

@@ -38,6 +38,8 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from kafkagroup._public import public
+
 if TYPE_CHECKING:
     from kafkagroup.types import Record, TopicPartition
 
@@ -74,46 +76,57 @@ __all__ = [
 ]
 
 
+@public
 class KafkaGroupError(Exception):
     """Root of every error of this library."""
 
 
+@public
 class ConfigurationError(KafkaGroupError, ValueError):
     """An option or argument that cannot work. Says which, and what would."""
 
 
+@public
 class IllegalStateError(KafkaGroupError):
     """A call that does not fit the moment, such as `seek` on a partition that is not assigned."""
 
 
+@public
 class ConsumerClosedError(IllegalStateError):
     """The consumer or group member was closed, or never started."""
 
 
+@public
 class NotStartedError(ConsumerClosedError):
     """The client was never started. Iterating it raises this, where a closed one ends the loop."""
 
 
+@public
 class NotAssignedError(IllegalStateError):
     """The partition is not assigned to this consumer."""
 
 
+@public
 class LocalProtocolError(KafkaGroupError):
     """This side was about to break the protocol. Nothing was sent. A bug here or in the caller."""
 
 
+@public
 class RemoteProtocolError(KafkaGroupError):
     """The broker broke the protocol. The connection is closed; what is in flight on it fails."""
 
 
+@public
 class DecodeError(RemoteProtocolError):
     """Bytes from the broker are not what they claim to be."""
 
 
+@public
 class LimitExceededError(DecodeError):
     """A peer's claim lies beyond a limit. The message names the limit and the option behind it."""
 
 
+@public
 class CorruptRecordError(DecodeError):
     """A record batch is damaged: its length, count or checksum is wrong."""
 
@@ -130,36 +143,44 @@ class CorruptRecordError(DecodeError):
         return f"{self.topic}/{self.partition} at offset {self.offset}: {self.reason}"
 
 
+@public
 class UnsupportedVersionError(KafkaGroupError):
     """The broker speaks no version of a request that this library speaks."""
 
 
+@public
 class AuthenticationError(KafkaGroupError):
     """The broker refuses the credentials, or could not prove who it is. Never tried again: the
     same credentials would be refused again, and lock the account in the end."""
 
 
+@public
 class TlsError(AuthenticationError):
     """The TLS handshake failed. Says which side refused what; a connection that merely broke is a
     ConnectionLostError."""
 
 
+@public
 class TransportError(KafkaGroupError):
     """The network's fault. Retriable: nobody knows whether the request was carried out."""
 
 
+@public
 class ConnectionLostError(TransportError):
     """The connection broke or could not be made."""
 
 
+@public
 class RequestTimeoutError(TransportError):
     """No answer came within the deadline. The connection is closed, as what is behind waits too."""
 
 
+@public
 class NoBrokersAvailableError(TransportError):
     """None of the bootstrap addresses answered."""
 
 
+@public
 class ErrorCode(IntEnum):
     """The error codes of the protocol, up to Apache Kafka 4.3."""
 
@@ -364,6 +385,7 @@ _STALE_METADATA = frozenset(
 )
 
 
+@public
 class BrokerError(KafkaGroupError):
     """A broker answered with an error code.
 
@@ -393,6 +415,7 @@ class BrokerError(KafkaGroupError):
         return type(self), (self.code, message or None)
 
 
+@public
 class AuthorizationError(BrokerError):
     """The cluster does not allow this client what it asked for: an ACL is missing."""
 
@@ -412,6 +435,7 @@ class AuthorizationError(BrokerError):
         return type(self), self._given
 
 
+@public
 class RecordRefusedError(BrokerError):
     """A broker refuses a batch because of one record in it (KIP-467)."""
 
@@ -471,15 +495,18 @@ def error_name(code: int) -> str:
         return f"UNKNOWN_CODE_{code}"
 
 
+@public
 class FencedError(KafkaGroupError):
     """Another member has taken this member's `group_instance_id`. Fatal: it must not rejoin."""
 
 
+@public
 class JoinFailedError(KafkaGroupError):
     """Joining the group has failed more often in a row than `rebalance_max_retries` allows. Says
     what failed last. Fatal: without that option a member goes on trying."""
 
 
+@public
 class CommitFailedError(KafkaGroupError):
     """Offsets were not committed: the member no longer owns those partitions in this generation.
 
@@ -497,6 +524,7 @@ class CommitFailedError(KafkaGroupError):
         return type(self), (str(self), self.partitions)
 
 
+@public
 class OffsetOutOfRangeError(KafkaGroupError):
     """Positions are not in the brokers' logs, and `auto_offset_reset` is "none"."""
 
@@ -509,6 +537,7 @@ class OffsetOutOfRangeError(KafkaGroupError):
         return f"no such offset in the log: {_places(self.offsets)}; seek, or set auto_offset_reset"
 
 
+@public
 class NoOffsetError(KafkaGroupError):
     """The group has no committed offset for partitions, and `auto_offset_reset` is "none"."""
 
@@ -538,6 +567,7 @@ def _places(offsets: Mapping[TopicPartition, int]) -> str:
     return ", ".join(f"{tp} at {offset}" for tp, offset in sorted(offsets.items()))
 
 
+@public
 class NotWrittenError(KafkaGroupError):
     """A record was refused, or not acknowledged in time; then it may be in the log all the same."""
 
@@ -552,6 +582,7 @@ class NotWrittenError(KafkaGroupError):
         return f"record {self.index} is not written: {self.why}"
 
 
+@public
 class DeserializationError(KafkaGroupError):
     """A deserializer raised. The position stays before the record until you seek past it."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from kafkagroup._public import public
 from kafkagroup._values import frozen
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 
+@public
 class RebalanceCause(Enum):
     """Why the group rebalanced. A rebalance may have several causes."""
 
@@ -57,11 +59,13 @@ class RebalanceCause(Enum):
     """The coordinator said so, without a word why."""
 
 
+@public
 @frozen
 class GroupEvent:
     """Base of all events."""
 
 
+@public
 @frozen(kw_only=True)
 class RebalancePhases:
     """Where the time of a rebalance went, in seconds; 0.0 for what was not needed."""
@@ -80,6 +84,7 @@ class RebalancePhases:
     """The application: its callback, and of a GroupMember that it was told."""
 
 
+@public
 @frozen(kw_only=True)
 class RebalanceStarted(GroupEvent):
     """What is assigned is about to change; this member begins to act on that."""
@@ -93,6 +98,7 @@ class RebalanceStarted(GroupEvent):
     """The same in words, of this member's own; often empty."""
 
 
+@public
 @frozen(kw_only=True)
 class Rebalanced(GroupEvent):
     """A rebalance is over: the application has taken up what is assigned."""
@@ -117,6 +123,7 @@ class Rebalanced(GroupEvent):
     phases: RebalancePhases
 
 
+@public
 @frozen(kw_only=True)
 class MembershipLost(GroupEvent):
     """The place in the group was given away, or had to be given up: nothing could be committed."""
@@ -128,6 +135,7 @@ class MembershipLost(GroupEvent):
     """In words."""
 
 
+@public
 @frozen(kw_only=True)
 class CoordinatorFound(GroupEvent):
     """A broker coordinates the group that is not the one before, if there was one."""
@@ -138,6 +146,7 @@ class CoordinatorFound(GroupEvent):
     port: int
 
 
+@public
 @frozen(kw_only=True)
 class GroupLeft(GroupEvent):
     """The member is out of the group."""
@@ -147,6 +156,7 @@ class GroupLeft(GroupEvent):
     """Why, in words."""
 
 
+@public
 @frozen(kw_only=True)
 class TroubleReported(GroupEvent):
     """Something that is tried again and again has made no progress for 10 s, or for 2 s
@@ -163,6 +173,7 @@ class TroubleReported(GroupEvent):
     """Since the first failure."""
 
 
+@public
 @frozen(kw_only=True)
 class TroubleEnded(GroupEvent):
     """What was reported works again."""
@@ -174,6 +185,7 @@ class TroubleEnded(GroupEvent):
     """Since the first failure."""
 
 
+@public
 @frozen(kw_only=True)
 class EventsMissed(GroupEvent):
     """The reader was too slow: the oldest events were dropped, here, to make room."""

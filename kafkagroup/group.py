@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
+from kafkagroup._public import public
 from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import ConfigurationError, ConsumerClosedError, NotStartedError, broker_error
 from kafkagroup.events import RebalanceCause
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["Generation", "GroupMember", "GroupProtocol"]
 
 
+@public
 @frozen
 class GroupProtocol:
     """What the members of a group agree on: a type, a strategy's name, and the strategy.
@@ -63,6 +65,7 @@ class GroupProtocol:
     A member that is left out is assigned b""."""
 
 
+@public
 class Generation:
     """One generation of the group: who is in it, and what is assigned to this member."""
 
@@ -241,6 +244,7 @@ class _GenerationQueue:
         return {member: bytes(assigned.get(member, b"")) for member in work.members}
 
 
+@public
 class GroupMember(Service):
     """A member of a group of any type.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from kafkagroup import _record
 from kafkagroup._generic import K_co, V_co
+from kafkagroup._public import public
 from kafkagroup._record import Headers, TimestampType
 from kafkagroup._values import frozen
 
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 
+@public
 class TopicPartition(NamedTuple):
     """One partition of a topic. Sorts by topic, then by number."""
 
@@ -35,6 +37,7 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
+@public
 @frozen
 class OffsetAndMetadata:
     """A committed position: the offset of the next record to process, and a note beside it."""
@@ -47,6 +50,7 @@ class OffsetAndMetadata:
     """Epoch of the leader that the last record was read from; -1 when unknown (KIP-320)."""
 
 
+@public
 @frozen
 class OffsetAndTimestamp:
     """What a log has at or after a time."""
@@ -58,6 +62,7 @@ class OffsetAndTimestamp:
     leader_epoch: int = -1
 
 
+@public
 @frozen
 class GroupMetadata:
     """Who a consumer is to its group: what a transactional producer sends along (KIP-447)."""

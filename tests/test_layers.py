@@ -15,9 +15,19 @@ import kafkagroup
 
 PACKAGE = Path(kafkagroup.__file__).parent
 
-_CORE = {"_backoff", "_generic", "_record", "_values", "types", "errors", "wire", "assign"}
+_CORE = {
+    "_backoff",
+    "_generic",
+    "_public",
+    "_record",
+    "_values",
+    "types",
+    "errors",
+    "wire",
+    "assign",
+}
 _OPTIONS = {"options", "_option_kinds", "_foreign_options"}
-_TRANSPORT = {"_backoff", "_values", "types", "errors", "events", "wire", "transport"}
+_TRANSPORT = {"_backoff", "_public", "_values", "types", "errors", "events", "wire", "transport"}
 _ENGINE = _CORE | _OPTIONS | {"events", "member", "consume", "transport", "runtime"}
 _PUBLIC = {
     "",
@@ -35,18 +45,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_uncompiled": set(),
     "_values": set(),
     "_backoff": set(),
+    "_public": set(),
     "_generic": set(),
-    "_record": {"_uncompiled"},
-    "types": {"_generic", "_record", "_values"},
-    "errors": {"types"},
-    "wire": {"_record", "_uncompiled", "_values", "types", "errors"},
+    "_record": {"_public", "_uncompiled"},
+    "types": {"_generic", "_public", "_record", "_values"},
+    "errors": {"_public", "types"},
+    "wire": {"_public", "_record", "_uncompiled", "_values", "types", "errors"},
     "assign": {"_values", "types", "errors"},
     "_foreign_options": set(),
     "_option_kinds": {"_values", "errors"},
     "options": _CORE | _OPTIONS,
     "member": _CORE,
     "consume": _CORE,
-    "events": {"_values"},
+    "events": {"_public", "_values"},
     "transport": _TRANSPORT,
     "runtime": _ENGINE,
     "consumer": _ENGINE,
@@ -61,7 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": _PUBLIC | {"_option_kinds", "assign", "spark", "testing"},
     "exporters": _PUBLIC | {"_values"},
     "__main__": {"cli"},
-    "zookeeper": {"types", "errors", "member", "transport", "runtime"},
+    "zookeeper": {"_public", "types", "errors", "member", "transport", "runtime"},
     "spark": _ENGINE,
     "testing": _ENGINE,
 }
@@ -73,7 +84,8 @@ IO = {"anyio", "asyncio", "trio", "socket", "ssl", "selectors", "threading", "su
 CLOCKS = {"time", "random", "secrets"}
 """Time and chance come in as arguments there."""
 
-PURE = {"_backoff", "_values", "types", "errors", "events", "wire", "assign", "member", "consume"}
+PURE = {"_backoff", "_public", "_values", "types", "errors", "events"}
+PURE |= {"wire", "assign", "member", "consume"}
 PURE |= _OPTIONS
 
 

@@ -145,6 +145,38 @@ def test_every_name_resolves_to_what_bears_it(name: str) -> None:
     assert value is getattr(kafkagroup, name)
 
 
+CLASSES = [name for name in kafkagroup.__all__ if isinstance(getattr(kafkagroup, name), type)]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_public_class_reports_the_package(name: str) -> None:
+    """Tracebacks and pickles once named modules that users never import, and that may move."""
+    cls = getattr(kafkagroup, name)
+    assert (cls.__module__, cls.__qualname__) == ("kafkagroup", name)
+
+
+def test_a_public_class_reports_the_package_whatever_is_imported_first() -> None:
+    for first in ("kafkagroup", "kafkagroup.types", "kafkagroup.wire.records", "kafkagroup.errors"):
+        program = (
+            f"import {first}\n"
+            "from kafkagroup.errors import BrokerError\n"
+            "from kafkagroup.events import Rebalanced\n"
+            "from kafkagroup.types import Record, TopicPartition\n"
+            "print(*(cls.__module__ for cls in (BrokerError, Rebalanced, Record, TopicPartition)))"
+        )
+        assert run(program) == "kafkagroup kafkagroup kafkagroup kafkagroup\n"
+
+
+@pytest.mark.parametrize("name", ["GroupMetadata", "GroupMetrics", "Health", "Rebalanced"])
+def test_tools_find_the_types_of_the_values_that_applications_get(name: str) -> None:
+    """cattrs and its kind evaluate the annotations, also where nothing else was imported."""
+    program = (
+        f"import attrs, kafkagroup\nfields = attrs.fields(kafkagroup.{name})\n"
+        "print(any(isinstance(field.type, str) for field in fields))"
+    )
+    assert run(program) == "False\n"
+
+
 def test_an_unknown_name() -> None:
     with pytest.raises(AttributeError, match=r"^module 'kafkagroup' has no attribute 'Konsumer'$"):
         kafkagroup.Konsumer  # noqa: B018 - the access is the test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from enum import Enum
 from inspect import getdoc, getsource, signature
 from pathlib import Path
@@ -197,10 +198,21 @@ def _members(kind: type[Enum]) -> str:
 
 def _docstrings(kind: type[Enum]) -> dict[str, str]:
     """Member -> what stands beneath it in the source, on one line."""
-    found = re.findall(r'^    (\w+) = .*\n    """((?:.|\n)*?)"""', getsource(kind), re.MULTILINE)
+    found = re.findall(r'^    (\w+) = .*\n    """((?:.|\n)*?)"""', _source(kind), re.MULTILINE)
     said = {name: " ".join(text.split()) for name, text in found}
     assert said.keys() == {m.name for m in kind}, f"{kind}: one has no docstring"
     return said
+
+
+def _source(kind: type) -> str:
+    """The source of a class. `inspect.getsource` looks for a public one in the module that it
+    reports, which is not the one that it stands in."""
+    if kind.__module__ != "kafkagroup":
+        return getsource(kind)
+    homes = (module for name, module in sys.modules.items() if name.startswith("kafkagroup."))
+    sources = (getsource(home) for home in homes if vars(home).get(kind.__name__) is kind)
+    starts = rf"^class {kind.__name__}\b.*\n(?:(?: .*)?\n)*"
+    return next(found[0] for text in sources if (found := re.search(starts, text, re.MULTILINE)))
 
 
 def _table(head: tuple[str, ...], rows: Any) -> str:

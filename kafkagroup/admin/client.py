@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kafkagroup._foreign_options import explains_unknown_options
+from kafkagroup._public import public
 from kafkagroup.admin import describing, lag, offsets, removing, reset, spec
 from kafkagroup.admin import topics as topic_requests
 from kafkagroup.admin.asking import AskingService, named
@@ -36,6 +37,7 @@ from kafkagroup.wire.messages.group import MemberIdentity
 __all__ = ["Admin"]
 
 
+@public
 class Admin(AskingService):
     """Asks about groups and topics, and changes what is kept of them.
 

@@ -1,6 +1,8 @@
-"""Who gets which partition: pure functions `(GroupSpec) -> Assignment`.
+"""Assignors: pure functions `(GroupSpec) -> Assignment`, and checks and plans of what they return.
 
-No clock, no randomness, no I/O: the same answer for the same input on every member and every run.
+Nothing here reads a clock, random numbers, a socket or a member's state: each member computes the
+same assignment from the same group. `__all__` has the public names; the modules are private, and
+may change in any release.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,1 +1,5 @@
-"""Positions, buffers and fetch planning: pure. No clock, no I/O, and never anyio."""
+"""Positions, buffers and deliveries of a consumer, and the plan of its fetch requests.
+
+Nothing here reads a clock, waits or sends: `runtime` does that. This package is private: its names
+may change in any release.
+"""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from kafkagroup._generic import K_co, Keyed, V_co
+from kafkagroup._public import public
 from kafkagroup._record import Record
 from kafkagroup.consume.conversion import Conversion, Outcome
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
@@ -32,6 +33,7 @@ __all__ = ["Batch", "Delivery"]
 SUSPENDS = Outcome.SUSPENDS
 
 
+@public
 class Batch(Keyed[K_co, V_co]):
     """Consecutive records of one partition, which are processed together: frozen, and compared by
     its records.

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import anyio
 
+from kafkagroup._public import public
 from kafkagroup.errors import IllegalStateError
 
 __all__ = ["ConsumerBusyError"]
 
 
+@public
 class ConsumerBusyError(IllegalStateError, anyio.BusyResourceError):
     """Another task is reading from this consumer: one task at a time may."""
 

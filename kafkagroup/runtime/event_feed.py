@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 import anyio
 
+from kafkagroup._public import public
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.events import EventsMissed, GroupEvent
 from kafkagroup.transport.one_shot_event import OneShotEvent
@@ -47,6 +48,7 @@ class EventFeed:
         return reader
 
 
+@public
 class GroupEvents:
     """The async iterator of `events()`: what happens from its making on, until the close.
 

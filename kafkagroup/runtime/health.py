@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from kafkagroup._public import public
 from kafkagroup._values import define, frozen
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.runtime.lag import LoopLag
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 
+@public
 class HealthProblem(Enum):
     """What may be wrong."""
 
@@ -64,6 +66,7 @@ class HealthProblem(Enum):
     at all of what waits for it."""
 
 
+@public
 @frozen(kw_only=True)
 class HealthFinding:
     """One thing that is wrong."""
@@ -78,6 +81,7 @@ class HealthFinding:
         return f"{self.problem.value}: {self.detail}"
 
 
+@public
 @frozen
 class Health:
     """All that is wrong; true when nothing is.

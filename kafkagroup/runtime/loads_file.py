@@ -16,6 +16,7 @@ from pathlib import Path
 import anyio
 from anyio import to_thread
 
+from kafkagroup._public import public
 from kafkagroup.assign.loads import MAX_BYTES, decode_loads, fresh
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import TopicPartition
@@ -28,6 +29,7 @@ _READ_TIMEOUT = 5.0
 """Seconds that the group waits for the file: far less than any rebalance timeout."""
 
 
+@public
 class LoadsFile:
     """The loads in a file (`kafkagroup.assign.loads`): call and await it for those that count now.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kafkagroup._public import public
 from kafkagroup._values import define, field, frozen
 from kafkagroup.events import RebalanceCause, Rebalanced
 from kafkagroup.types import TopicPartition
@@ -19,6 +20,7 @@ _SLOTS = 6
 """How many of these make the window: the last one is still being filled."""
 
 
+@public
 @frozen
 class RequestMetrics:
     """The requests of one kind that were answered in the last minute."""
@@ -31,6 +33,7 @@ class RequestMetrics:
     """Seconds that the slowest one took."""
 
 
+@public
 @frozen(kw_only=True)
 class GroupMetrics:
     """One member of a group, at one moment."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
+from kafkagroup._public import public
 from kafkagroup._values import evolve, field, frozen
 from kafkagroup.errors import ErrorCode
 from kafkagroup.types import TopicPartition
@@ -42,6 +43,7 @@ Racks = Mapping[str, tuple[frozenset[str], ...]]
 """Topic -> the racks of each partition's replicas, by partition number."""
 
 
+@public
 @frozen
 class Node:
     """One broker's address."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
+from kafkagroup._public import public
 from kafkagroup._values import field, frozen
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.wire.connection import MAX_FRAME_BYTES
@@ -29,6 +30,7 @@ async def _run_in_thread(work: Callable[[], T]) -> T:
     return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
+@public
 @frozen(kw_only=True)
 class ClientOptions:
     """How one client talks to all brokers."""

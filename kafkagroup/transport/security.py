@@ -16,6 +16,7 @@ from typing import Literal, NoReturn, get_args
 import attrs
 from anyio.abc import ByteStream
 
+from kafkagroup._public import public
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.transport.sasl import Mechanism, RunInThread
 from kafkagroup.transport.sasl.oauthbearer import OAuthBearer, TokenCallback
@@ -35,10 +36,12 @@ _SAYS_IT_ALL = frozenset(("PLAIN", "OAUTHBEARER"))
 """Mechanisms that send what others could use again."""
 
 
+@public
 class InsecureConnectionWarning(UserWarning):
     """A check was switched off that keeps strangers from posing as the broker."""
 
 
+@public
 @attrs.frozen(kw_only=True, eq=False, init=False)
 class Security:
     """How a client and its brokers prove to each other who they are.

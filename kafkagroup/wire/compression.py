@@ -13,6 +13,7 @@ from io import BytesIO
 
 import cramjam
 
+from kafkagroup._public import public
 from kafkagroup.errors import DecodeError, LimitExceededError
 
 __all__ = ["MAX_BATCH_BYTES", "Codec", "compress", "decompress"]
@@ -47,6 +48,7 @@ _GUNZIP_FROM = 16 * 1024
 _GUNZIP_TO = 64 * 1024
 
 
+@public
 class Codec(IntEnum):
     """The compression codecs, as bits 0 to 2 of a batch's attributes."""
 

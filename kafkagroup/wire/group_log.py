@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kafkagroup._public import public
 from kafkagroup._values import frozen
 from kafkagroup.errors import DecodeError, LimitExceededError
 from kafkagroup.types import TopicPartition
@@ -62,6 +63,7 @@ class _UserData:
     user_data: bytes | None = field(BYTES, default=None, nullable="0+")
 
 
+@public
 @frozen(kw_only=True)
 class Subscription:
     """What one member subscribes to, and what it owned when it joined."""

@@ -21,6 +21,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, cast
 
+from kafkagroup._public import public
 from kafkagroup._record import Record
 from kafkagroup.errors import (
     CorruptRecordError,
@@ -111,6 +112,7 @@ class ControlType(IntEnum):
     COMMIT = 1
 
 
+@public
 class NewRecord(NamedTuple):
     """A record to write."""
 

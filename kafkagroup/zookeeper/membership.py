@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import attrs
 
+from kafkagroup._public import public
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
@@ -28,6 +29,7 @@ __all__ = ["ZooKeeperMembership"]
 _LONGEST_MS = 2**31 - 1
 
 
+@public
 @attrs.frozen(init=False)
 class ZooKeeperMembership:
     """Keep the members of a group in ZooKeeper, and its offsets in Kafka as ever.

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
 
+from kafkagroup._public import public
 from kafkagroup.errors import AuthenticationError, ConfigurationError, escaped
 from kafkagroup.transport.sasl import Exchange
 from kafkagroup.transport.sasl.secret import Secret
@@ -25,6 +26,7 @@ _VALUE = re.compile(r"[\x21-\x7e \t\r\n]*")
 """RFC 7628, section 3.1: an extension with a control character in it could add another one."""
 
 
+@public
 @attrs.frozen
 class Token:
     """What the callback answers."""

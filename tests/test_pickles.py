@@ -1,0 +1,104 @@
+"""What users pickle can be read by other releases: each value under its public name, and under the
+module that it once reported."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import kafkagroup
+from kafkagroup import (
+    AuthorizationError,
+    BrokerError,
+    Codec,
+    CommitFailedError,
+    ErrorCode,
+    GroupMetadata,
+    MembershipLost,
+    NewRecord,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    RebalanceCause,
+    Record,
+    RequestTimeoutError,
+    TimestampType,
+    TopicPartition,
+)
+
+TP = TopicPartition("t", 3)
+LOST = MembershipLost(at=1.0, generation_id=2, cause=RebalanceCause.FENCED, reason="fenced")
+RECORD = Record("t", 3, 40, 1_000, TimestampType.CREATE_TIME, b"k", b"v", (("h", None),), 5)
+
+ONCE: list[tuple[Any, str]] = [
+    (TP, "types"),
+    (OffsetAndMetadata(7, "note", 1), "types"),
+    (OffsetAndTimestamp(7, 1_000), "types"),
+    (GroupMetadata("g", 3, "m", None), "types"),
+    (RECORD, "_record"),
+    (TimestampType.CREATE_TIME, "types"),
+    (LOST, "events"),
+    (ErrorCode.NOT_COORDINATOR, "errors"),
+    (BrokerError(16, "moved"), "errors"),
+    (AuthorizationError(30, None, "group 'g'", "READ"), "errors"),
+    (CommitFailedError("the group has rebalanced", (TP,)), "errors"),
+    (RequestTimeoutError("late"), "errors"),
+    (Codec.ZSTD, "wire.compression"),
+    (NewRecord(b"k", b"v"), "wire.records"),
+]
+"""A value, and the module below `kafkagroup` that its class once reported."""
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, Exception):
+        return type(one) is type(other) and (str(one), vars(one)) == (str(other), vars(other))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize(("value", "module"), ONCE, ids=lambda of: type(of).__name__)
+def test_a_pickle_names_the_package(value: Any, module: str) -> None:
+    """Not a module that may move, and the same whether it is compiled or not."""
+    name = type(value).__name__.encode()
+    data = pickle.dumps(value, 2)
+    assert b"ckafkagroup\n%s\n" % name in data
+    assert b"kafkagroup." not in data
+    assert same(pickle.loads(data), value)
+
+
+@pytest.mark.parametrize(("value", "module"), ONCE, ids=lambda of: type(of).__name__)
+def test_a_pickle_of_an_older_release_is_read(value: Any, module: str) -> None:
+    name = type(value).__name__.encode()
+    data = pickle.dumps(value, 2)
+    old = data.replace(b"ckafkagroup\n" + name, b"ckafkagroup.%s\n%s" % (module.encode(), name))
+    assert old != data
+    assert same(pickle.loads(old), value)
+
+
+@pytest.mark.parametrize("pure", ["", "1"], ids=["compiled", "pure"])
+def test_another_process_reads_it(pure: str) -> None:
+    """One that has imported nothing, and has the other form of a record."""
+    values = [value for value, _ in ONCE if not isinstance(value, Exception)]
+    program = (
+        "import pickle, sys\n"
+        "values = pickle.load(sys.stdin.buffer)\n"
+        "sys.stdout.buffer.write(pickle.dumps(values))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(values),
+        env={**os.environ, "KAFKAGROUP_PURE": pure},
+        capture_output=True,
+        check=True,
+    )
+    assert pickle.loads(answer.stdout) == values
+
+
+def test_the_class_that_a_traceback_names_can_be_imported() -> None:
+    with pytest.raises(BrokerError) as caught:
+        raise BrokerError(16)
+    assert f"{caught.type.__module__}.{caught.type.__qualname__}" == "kafkagroup.BrokerError"
+    assert kafkagroup.BrokerError is caught.type
