@@ -184,7 +184,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         self._is_changing = False
         """Whether a call is under way that ends what was consumed before."""
         self._engine: Engine | None = None
-        self._reader = Reader(self._session)
+        self._reader = Reader(self._session, self._rejoin)
         self._checkup: Checkup | None = None
         """Once it was asked how it is."""
 
@@ -277,6 +277,10 @@ class Consumer(Service, Keyed[K_co, V_co]):
             self._engine.report_nothing_to_consume()
         return await self._reader.next(take, until)
 
+    def _rejoin(self) -> None:
+        if self._engine is not None:
+            self._engine.join()
+
     def _made_room(self) -> None:
         if self._engine is not None:
             self._engine.made_room()
@@ -301,7 +305,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         session = self._session
         if not self._has_nothing_to_consume:
             return
-        if not (session.closing or session.errors.has_reports):
+        if not (session.closing.has_begun or session.errors.has_reports):
             raise ConfigurationError(
                 "nothing is subscribed to and nothing is assigned: name topics or a pattern in"
                 " Consumer(...), or call subscribe() or assign() first"
@@ -604,7 +608,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         # Only here: most are never asked.
         from kafkagroup.runtime.health import Checkup, HealthProblem, health_of_consumer, not_well
 
-        if not self._running or self._session.closing:
+        if not self._running or self._session.closing.has_begun:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         if self._checkup is None:
             self._checkup = Checkup(self._session.lag)
@@ -747,7 +751,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         if not commit:
             self._session.committer.disable_auto_commit()
         if leave_group is not None:
-            self._session.leave_group = leave_group
+            self._session.closing.override_leave_group(leave_group)
         self._forget_own_hand()
         if self._session.is_in_callback:
             self._request_stop()
@@ -786,8 +790,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
 
     async def _close(self) -> None:
         # Also when there is no engine yet: whoever waits for records would wait for ever.
-        self._session.closing = True
-        self._session.notify()
+        self._session.begin_close()
         try:
             if self._engine is not None:
                 await self._engine.close()

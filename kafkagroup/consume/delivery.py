@@ -296,6 +296,11 @@ class Delivery:
 
     # ------------------------------------------------------------ handing out
 
+    def drop_heavy(self, heavy: RecordReader) -> None:
+        """A thread has prepared `heavy`: hand out its records like any others."""
+        if self.heavy is heavy:
+            self.heavy = None
+
     def in_hand(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether the application holds a record of these that is not processed."""
         return any(owned.tp in partitions for owned in self._hand)

@@ -7,4 +7,6 @@ cimport cython
 cdef class Lease:
     cdef public double until
     cdef public double last_poll
+    cpdef void grant(self, double until) noexcept
+    cpdef void note_poll(self, double now) noexcept
     cpdef void end(self) noexcept

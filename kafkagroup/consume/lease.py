@@ -22,6 +22,14 @@ class Lease:
         self.last_poll = 0.0
         """When the application last came to the client or left it."""
 
+    def grant(self, until: float) -> None:
+        """Records may be handed out until a time on the loop's clock."""
+        self.until = until
+
+    def note_poll(self, now: float) -> None:
+        """The application has entered or left the client."""
+        self.last_poll = now
+
     def end(self) -> None:
         """Something has changed, or somebody else needs the loop."""
         self.until = _ENDED

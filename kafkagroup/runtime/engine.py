@@ -37,7 +37,6 @@ from kafkagroup.runtime.offsets import GroupOffsets
 from kafkagroup.runtime.positions import Positions
 from kafkagroup.runtime.session import Session
 from kafkagroup.runtime.subscriber import Callbacks, Subscriber
-from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.trouble import Problem
@@ -69,9 +68,6 @@ _NOTHING = Problem(
     cause="nothing is subscribed to and nothing is assigned",
     advice="name topics or a pattern in Consumer(...), or call subscribe() or assign()",
 )
-
-_SHARE = 0.5
-"""How much of the close timeout the record in hand gets, and then the last commit."""
 
 
 class Engine:
@@ -148,8 +144,7 @@ class Engine:
             session.membership.use_consumer_protocol()
         self._member_id = str(uuid4())
         """Of a member that makes its own, for as long as this consumer lives (KIP-1082)."""
-        session.rejoin = self.join
-        session.clock = self._clock = loop_clock()
+        self._clock = session.bind_clock()
 
     def start(self) -> None:
         """Start the background tasks."""
@@ -163,8 +158,7 @@ class Engine:
 
     async def close(self) -> None:
         """Give everything up in good order."""
-        self._session.closing = True
-        self._session.notify()
+        self._session.begin_close()
         await self.let_go("the consumer was closed")
         await self._cluster.aclose()
 
@@ -270,9 +264,8 @@ class Engine:
         if driver is None:
             await self._give_back(list(self._delivery.owned))
             return
-        now, patience = anyio.current_time(), self._options.close_timeout
-        session.give_up_at, session.over_at = now + patience * _SHARE, now + patience
-        driver.leave(reason, leave_group=session.leave_group)
+        session.closing.begin_leaving(anyio.current_time())
+        driver.leave(reason, leave_group=session.closing.leave_group)
         self._leaving = driver
         await self._left()
 
@@ -285,7 +278,7 @@ class Engine:
         if driver is self._leaving:
             self._leaving = None
             session.membership.end()
-            session.give_up_at = session.over_at = float("inf")
+            session.closing.end_leaving()
 
     def rejoin(self, reason: str) -> None:
         """Ask for a new generation; of a coordinator that assigns, for all that it has assigned."""
@@ -396,12 +389,12 @@ class Engine:
 
     async def _give_back(self, partitions: list[TopicPartition]) -> None:
         """Without membership: finish, commit, and own them no longer."""
-        session, share = self._session, self._options.close_timeout * _SHARE
+        session, timeout = self._session, self._session.closing.drain_timeout
         self._delivery.revoke(partitions)
-        await session.drain(partitions, anyio.current_time() + share)
+        await session.drain(partitions, anyio.current_time() + timeout)
         if session.committer.offsets is not None and session.committer.is_automatic:
             try:
-                await session.committer.commit_processed(share)
+                await session.committer.commit_processed(timeout)
             except KafkaGroupError as error:
                 logger.warning("the last commit failed: %s", error)
         self._delivery.release(partitions)

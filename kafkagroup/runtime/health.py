@@ -194,7 +194,7 @@ def health_of_consumer(
         return not_well(HealthProblem.FAILED, str(session.errors.failure))
     findings = [*checkup.check_loop(loop_lag_above)]
     if session.membership.is_expelled:
-        away = now - session.last_poll
+        away = now - session.polls.last_poll_at
         detail = f"the application has not come for a record for {away:.1f} s"
         findings.append(HealthFinding(problem=HealthProblem.AWAY, detail=detail))
     elif session.membership.driver is not None:

@@ -9,6 +9,8 @@ from kafkagroup.consume.lease cimport Lease
 cdef class Reader:
     cdef readonly object task
     cdef object _session
+    cdef object _rejoin
+    cdef object _polls
     cdef object _errors
     cdef Lease _lease
     cdef Delivery _delivery

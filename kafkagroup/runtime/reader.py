@@ -37,10 +37,13 @@ class NothingArrived(Exception):
 class Reader:
     """Hands out what a session's delivery has."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, rejoin: Callable[[], None]) -> None:
+        """`rejoin`: called when the application polls after its member was expelled."""
         self.task: int | None = None
         """Id of the task that came last, as far as it has ever waited."""
         self._session = session
+        self._rejoin = rejoin
+        self._polls = session.polls
         self._errors = session.errors
         self._lease = session.lease
         self._delivery = session.delivery
@@ -79,13 +82,13 @@ class Reader:
             now = await self._checkpoint()
         aside = waited = False
         while True:
-            if session.closing:
+            if session.closing.has_begun:
                 raise ConsumerClosedError("the consumer is closed")
             # What went wrong behind a batch is not raised before that: not while it was inflated,
             # or a record of it converted.
             if not aside and self._errors.is_pending:
                 # To come is to poll: who meets the same error each time is not away.
-                session.last_poll = now
+                self._polls.note_poll(now)
                 self._errors.raise_next()
             # After a stop of the process or the loop the group may have given our partitions away:
             # the clock is asked before anything is handed out.
@@ -96,7 +99,7 @@ class Reader:
                 now = await self._inflate()
                 continue
             if owns and (taken := take()) is not None:
-                session.last_poll = now
+                self._polls.note_poll(now)
                 self._grant(now)
                 return taken
             if owns and self._delivery.heavy is not None:
@@ -109,8 +112,7 @@ class Reader:
                 continue  # of a partition whose last record was handed out before
             if waited and now >= until:
                 raise NothingArrived
-            session.unsure = not owns
-            now = await self._wait(until)
+            now = await self._wait(until, owns=owns)
             waited = True
 
     def _refuse_two(self) -> None:
@@ -121,13 +123,13 @@ class Reader:
         """What was looked at may be taken for granted, until others need the loop or the group may
         think us gone; whatever changes before ends the lease."""
         session = self._session
-        if session.draining:
+        if session.is_draining:
             return
         self._clock = session.clock
         until = self._checkpointed + _BUDGET
         if session.membership.driver is not None:
             until = min(until, session.membership.driver.ownership.lease_expires_at)
-        self._lease.until = until
+        self._lease.grant(until)
 
     async def _checkpoint(self) -> float:
         """Let others run."""
@@ -140,8 +142,7 @@ class Reader:
         # To its end: who comes with hardly any time would never be given what is in it.
         with anyio.CancelScope(shield=True):
             now = await self._step_aside(partial(self._prepare, heavy))
-        if self._delivery.heavy is heavy:
-            self._delivery.heavy = None
+        self._delivery.drop_heavy(heavy)
         return now
 
     async def _convert(self, now: float) -> float:
@@ -154,7 +155,7 @@ class Reader:
         assert raw is not None
         assert conversion is not None
         # The application's own code runs from here on: one that hangs must not keep partitions.
-        self._session.last_poll = now
+        self._polls.note_poll(now)
         self._reading = True
         self._lease.end()
         try:
@@ -186,19 +187,20 @@ class Reader:
         self._checkpointed = anyio.current_time()
         return self._checkpointed
 
-    async def _wait(self, until: float) -> float:
+    async def _wait(self, until: float, *, owns: bool) -> float:
         session = self._session
-        self._reading = session.waiting = True
+        self._reading = True
+        self._polls.begin_wait(owns=owns)
         self._lease.end()
         try:
             if session.membership.is_expelled:
-                session.rejoin()
+                self._rejoin()
             with anyio.move_on_at(until) if until < math.inf else nullcontext():
                 await session.changed.wait()
         finally:
-            # First of all the time: the heartbeat thread may look at any moment.
-            self._checkpointed = session.last_poll = session.clock()
-            self._reading = session.waiting = False
+            self._checkpointed = session.clock()
+            self._polls.end_wait(self._checkpointed)
+            self._reading = False
         return self._checkpointed
 
 

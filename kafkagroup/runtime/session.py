@@ -12,11 +12,14 @@ from kafkagroup.consume.lease import Lease
 from kafkagroup.errors import ConfigurationError, NotAssignedError
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.change_signal import ChangeSignal
+from kafkagroup.runtime.close_sequence import CloseSequence
 from kafkagroup.runtime.committer import Committer
 from kafkagroup.runtime.current_membership import CurrentMembership
 from kafkagroup.runtime.error_channel import ErrorChannel
 from kafkagroup.runtime.history import History
 from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.poll_state import PollState
+from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 
@@ -37,21 +40,9 @@ class Session:
         self.errors = ErrorChannel(self.notify)
         self.clock: Callable[[], float] = anyio.current_time
         """The loop's clock, bound to the loop once it runs: it is asked for each record."""
-        self.leave_group = options.leave_group_on_close
-        """Whether the group is told when this consumer goes."""
-        self.closing = False
-        self.draining = False
-        """Somebody waits for the record in hand to be processed."""
-        self.give_up_at = float("inf")
-        """When closing: how long the record in hand is waited for."""
-        self.over_at = float("inf")
-        """When closing: when all of it is to be over."""
-        self.waiting = False
-        """The application waits in the client."""
-        self.unsure = False
-        """It waits because nobody knows whether what there is to hand out is still its own."""
-        self.rejoin: Callable[[], None] = lambda: None
-        """Become a member again."""
+        self.polls = PollState(self.lease)
+        self.closing = CloseSequence(options.close_timeout, options.leave_group_on_close)
+        self._is_draining = False
         self._callback_task: int | None = None
         """Id of the task that runs a rebalance listener now."""
         self.lag = LoopLag(
@@ -69,14 +60,15 @@ class Session:
             lambda: self.is_in_callback,
         )
 
-    @property
-    def last_poll(self) -> float:
-        """When the application last came to the client or left it."""
-        return self.lease.last_poll
+    def bind_clock(self) -> Callable[[], float]:
+        """Use the clock of the loop that runs now; return it."""
+        self.clock = loop_clock()
+        return self.clock
 
-    @last_poll.setter
-    def last_poll(self, now: float) -> None:
-        self.lease.last_poll = now
+    def begin_close(self) -> None:
+        """Hand out no more records; a waiting application gets ConsumerClosedError."""
+        self.closing.begin()
+        self.notify()
 
     def notify(self) -> None:
         """Wake everybody who waits, and have the next record look around."""
@@ -86,13 +78,13 @@ class Session:
     def count_processed(self) -> None:
         """What the application has in hand is processed."""
         self.delivery.count_processed()
-        if self.draining:
+        if self._is_draining:
             self.notify()
 
     def drop_in_flight(self) -> None:
         """The application does not come back for what it has in hand."""
         self.delivery.drop_in_flight()
-        if self.draining:
+        if self._is_draining:
             self.notify()
 
     def came_back(self) -> None:
@@ -131,13 +123,18 @@ class Session:
             raise NotAssignedError(f"{tp} is not assigned to this consumer")
         self.delivery.seek(tp, offset)
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether a task waits for the records in flight to be processed."""
+        return self._is_draining
+
     async def drain(self, partitions: Collection[TopicPartition], deadline: float) -> None:
         """Wait until what is in hand of these is processed, at most until `deadline`."""
-        self.draining = True
+        self._is_draining = True
         self.lease.end()
         try:
-            with anyio.move_on_at(min(deadline, self.give_up_at)):
+            with anyio.move_on_at(min(deadline, self.closing.drain_until)):
                 while self.delivery.in_hand(partitions):
                     await self.changed.wait()
         finally:
-            self.draining = False
+            self._is_draining = False

@@ -237,7 +237,7 @@ class Subscriber:
 
     def alive(self) -> None:
         """Whoever waits for ownership to be sure may look again."""
-        if self._session.waiting and self._session.unsure:
+        if self._session.polls.is_waiting_for_ownership:
             self._session.notify()
 
     def failed(self, error: Exception) -> None:
@@ -252,8 +252,8 @@ class Subscriber:
         """A member that owns nothing owes no poll; one that waits in the client owes no more than
         a loop that runs."""
         session = self._session
-        # In this order: when it ceases to wait, `last_poll` is new already.
-        since = ran if session.waiting else session.last_poll
+        # In this order: when it ceases to wait, `last_poll_at` is new already.
+        since = ran if session.polls.is_waiting else session.polls.last_poll_at
         if not session.delivery.owned:
             since = anyio.current_time()
         return since + session.options.max_poll_interval
@@ -317,7 +317,7 @@ class Subscriber:
             session.membership.identify(
                 Identity(generation.generation_id, generation.member_id, instance_id)
             )
-        owed = self._held_some and session.last_poll > session.membership.joined_at
+        owed = self._held_some and session.polls.last_poll_at > session.membership.joined_at
         self._had = (assigned, generation.generation_id)
         if generation.is_leader and generation.generation_id != self._computed:
             # KIP-814: a static leader that came back did not compute, but it watches all the same,
@@ -328,7 +328,7 @@ class Subscriber:
         if not owed:
             # It had nothing to come for. Another assignment is no poll: were it one, who is stuck
             # would keep partitions as long as the group rebalances.
-            session.last_poll = anyio.current_time()
+            session.polls.note_poll(anyio.current_time())
         revoked = sorted(session.delivery.owned.keys() - set(assigned))
         self._came_back = generation.generation_id == self._let_go_in
         self._let_go_in = generation.generation_id if revoked else -1
@@ -489,7 +489,7 @@ class Subscriber:
     def _commit_time(self, deadline: float) -> float:
         """Seconds that a commit may take before the deadline, or before the end when closing: the
         application is to be told even where the coordinator is out of reach."""
-        left = min(deadline, self._session.over_at) - anyio.current_time()
+        left = min(deadline, self._session.closing.leave_until) - anyio.current_time()
         return max(left, 1.0) * _COMMIT_SHARE
 
     async def _last_commit(self, left: float) -> None:

@@ -62,7 +62,7 @@ async def test_what_is_ready_counts_the_one_before_as_processed() -> None:
     reading.ready()
     owned = reading.delivery.owned[TP]
     assert (owned.position, owned.processed) == (2, 1)
-    assert reading.session.last_poll == reading.now
+    assert reading.session.polls.last_poll_at == reading.now
 
 
 async def test_others_get_the_loop_after_a_few_milliseconds() -> None:
@@ -112,8 +112,7 @@ async def test_an_error_is_raised_before_the_next_record() -> None:
 async def test_closing_ends_it() -> None:
     reading = Reading()
     await reading.next()
-    reading.session.closing = True
-    reading.session.notify()
+    reading.session.begin_close()
     assert reading.ready() is None
     with pytest.raises(ConsumerClosedError):
         await reading.next()

@@ -961,10 +961,10 @@ def swallows_a_cancellation(stack: ExitStack) -> None:
     """A call that is cancelled waits on, shielded."""
 
     def make(wait: Any) -> Any:
-        async def deaf(self: Any, *arguments: Any) -> float:
+        async def deaf(self: Any, *arguments: Any, **options: Any) -> float:
             with anyio.CancelScope(shield=True), anyio.move_on_after(0.5):
-                return await wait(self, *arguments)
-            return await wait(self, *arguments)
+                return await wait(self, *arguments, **options)
+            return await wait(self, *arguments, **options)
 
         return deaf
 
@@ -1272,7 +1272,9 @@ def waits_for_the_application_to_poll(stack: ExitStack) -> None:
 
     def make(let_go: Any) -> Any:
         async def polled(self: Any, going: Any, deadline: float, *, tell: bool) -> None:
-            while going and not (self._session.waiting or self._session.closing or self._lost):
+            while going and not (
+                self._session.polls.is_waiting or self._session.closing.has_begun or self._lost
+            ):
                 await anyio.sleep(0.05)
             await let_go(self, going, deadline, tell=tell)
 
@@ -1455,7 +1457,7 @@ def leaves_though_it_owns_nothing(stack: ExitStack) -> None:
     """A member that owns no partition is to be polled all the same."""
 
     def due(self: Any, ran: float) -> float:
-        since = ran if self._session.waiting else self._session.last_poll
+        since = ran if self._session.polls.is_waiting else self._session.polls.last_poll_at
         return float(since + self._session.options.max_poll_interval)
 
     _replace(stack, subscribers.Subscriber, "poll_due", due)
@@ -1480,18 +1482,18 @@ def takes_only_deliveries_for_polls(stack: ExitStack) -> None:
     """Waiting for records in the client does not restart the poll timer, receiving them does."""
 
     def waiting(wait: Any) -> Any:
-        async def forgotten(self: Any, *arguments: Any) -> float:
-            before = self._session.last_poll
+        async def forgotten(self: Any, *arguments: Any, **options: Any) -> float:
+            before = self._session.polls.last_poll_at
             try:
-                now: float = await wait(self, *arguments)
+                now: float = await wait(self, *arguments, **options)
             finally:
-                self._session.last_poll = before
+                self._session.polls.note_poll(before)
             return now
 
         return forgotten
 
     def timing(due: Any) -> Any:
-        return lambda self, _: due(self, self._session.last_poll)
+        return lambda self, _: due(self, self._session.polls.last_poll_at)
 
     _around(stack, readers.Reader, "_wait", waiting)
     _around(stack, subscribers.Subscriber, "poll_due", timing)

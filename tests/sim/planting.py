@@ -68,7 +68,7 @@ def beats_while_waiting(stack: ExitStack, step_type: type) -> None:
     def stepping(step: Any) -> Any:
         def steps(self: Any, event: Any, tasks: Any) -> None:
             nonlocal waits
-            waits = self._application._session.waiting
+            waits = self._application._session.polls.is_waiting
             step(self, event, tasks)
 
         return steps

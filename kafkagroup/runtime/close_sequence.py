@@ -1,0 +1,52 @@
+"""Deadlines for leaving the group, and whether the consumer is closing.
+
+Leaving is the middle of a close, and all of an unsubscribe: finish the records in flight, commit,
+call the rebalance listener, send LeaveGroup.
+"""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["CloseSequence"]
+
+_DRAIN_SHARE = 0.5
+"""How much of the close timeout the records in flight get; the commit and the callbacks get the
+rest."""
+
+
+class CloseSequence:
+    """Of one consumer. Times are on its loop's clock."""
+
+    def __init__(self, timeout: float, leave_group: bool | None) -> None:
+        """`timeout`: seconds for leaving the group; `leave_group`: as `Driver.leave` has it."""
+        self.has_begun = False
+        """Whether the consumer is closing or closed."""
+        self.leave_group = leave_group
+        """Whether closing sends LeaveGroup; None: a static member stays in the group."""
+        self.drain_until = math.inf
+        """Until when leaving waits for the records in flight; inf while not leaving."""
+        self.leave_until = math.inf
+        """When leaving must be complete; inf while not leaving."""
+        self._timeout = timeout
+
+    @property
+    def drain_timeout(self) -> float:
+        """Seconds that the records in flight get."""
+        return self._timeout * _DRAIN_SHARE
+
+    def override_leave_group(self, leave_group: bool) -> None:
+        """Send LeaveGroup at the end, or do not, whatever the options say."""
+        self.leave_group = leave_group
+
+    def begin(self) -> None:
+        """The consumer closes: it hands out no more records."""
+        self.has_begun = True
+
+    def begin_leaving(self, now: float) -> None:
+        """The member starts to leave."""
+        self.drain_until, self.leave_until = now + self.drain_timeout, now + self._timeout
+
+    def end_leaving(self) -> None:
+        """The member has left."""
+        self.drain_until = self.leave_until = math.inf

@@ -1,0 +1,48 @@
+"""When the application polls, and whether it waits in the client.
+
+A member that owns partitions must poll within `max_poll_interval_ms`. The heartbeat thread reads
+these fields at any moment, so the order of assignments matters.
+"""
+
+from __future__ import annotations
+
+from kafkagroup.consume.lease import Lease
+
+__all__ = ["PollState"]
+
+
+class PollState:
+    """Of one consumer. Times are on its loop's clock."""
+
+    def __init__(self, lease: Lease) -> None:
+        """`lease`: has the time of the last poll, which each record sets."""
+        self.is_waiting = False
+        """Whether the application waits in the client."""
+        self._lacks_ownership = False
+        """Whether the current or last wait is for the ownership lease to be extended."""
+        self._lease = lease
+
+    @property
+    def last_poll_at(self) -> float:
+        """When the application last entered or left the client."""
+        return self._lease.last_poll
+
+    @property
+    def is_waiting_for_ownership(self) -> bool:
+        """Whether the application waits because the ownership lease has expired."""
+        return self.is_waiting and self._lacks_ownership
+
+    def note_poll(self, now: float) -> None:
+        """The application polls, or counts as polling."""
+        self._lease.note_poll(now)
+
+    def begin_wait(self, *, owns: bool) -> None:
+        """The application waits. `owns`: the ownership lease lasts, so it waits for records."""
+        self._lacks_ownership = not owns
+        self.is_waiting = True
+
+    def end_wait(self, now: float) -> None:
+        """The application leaves the client."""
+        # First: the heartbeat thread would take the poll before for the last one.
+        self._lease.note_poll(now)
+        self.is_waiting = False
