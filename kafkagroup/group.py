@@ -542,7 +542,7 @@ class GroupMember(Service):
 
     async def _be_member(self, cluster: Cluster, driver: Running) -> None:
         await driver.run()
-        while not self._desk.closed and driver.expelled:
+        while not self._desk.closed and driver.is_expelled:
             # The loop was blocked for too long; it runs again, and nobody asks to join again.
             driver = self._driver = self._begin(cluster, driver.protocols)
             await driver.run()
@@ -583,10 +583,10 @@ class GroupMember(Service):
         if desk.latest is not None:
             # Left earlier, another member could begin while this one's work is still ending.
             await desk.latest._wait_vacated()
-        if self._driver is not None and not self._driver.out.is_set():
+        if self._driver is not None and not self._driver.closed.is_set():
             desk.release()
             self._driver.leave("the member was closed", leave_group=self._leave_group)
-            await self._driver.out.wait()
+            await self._driver.closed.wait()
         if self._cluster is not None:
             await self._cluster.aclose()
 

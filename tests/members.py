@@ -74,17 +74,19 @@ _COORDINATED: Mapping[str, Rule] = {
     "revokes what is assigned": lambda m, _: m.ownership.is_assigned or not m.ownership.is_revoking,
     "awaits one answer for its phase": lambda m, _: (m.pending is not None) == _in(m, *_AWAITS),
     "is at rest with nothing in flight": lambda m, _: (
-        not _in(m, "left", "failed") or (m.finding, m.beating) == (None, None)
+        not _in(m, "left", "failed") or (m.lookup_in_flight, m.heartbeat_in_flight) == (None, None)
     ),
     "looks for a coordinator that it does not know": lambda m, _: (
-        m.finding is None or m.coordinator is None
+        m.lookup_in_flight is None or m.coordinator is None
     ),
 }
 
 INVARIANTS: Mapping[str, Mapping[str, Rule]] = {
     "classic": {
         **_COORDINATED,
-        "tokens are its own": lambda m, _: _tokens(m, "pending", "finding", "beating"),
+        "tokens are its own": lambda m, _: _tokens(
+            m, "pending", "lookup_in_flight", "heartbeat_in_flight"
+        ),
         "owns in a generation": lambda m, _: (
             m.ownership.is_assigned or not _in(m, "stable", "revoking")
         ),
@@ -95,32 +97,36 @@ INVARIANTS: Mapping[str, Mapping[str, Rule]] = {
             m.generation_id >= 0 or not _in(m, "computing", "syncing", "stable", "revoking")
         ),
         "computes only as the leader": lambda m, _: m.is_leader or not _in(m, "computing"),
-        "parts with all only to leave": lambda m, _: m.leaving is not None or not m.parting,
+        "parts with all only to leave": lambda m, _: m.leaving is not None or not m.revokes_all,
     },
     "consumer": {
         **_COORDINATED,
-        "tokens are its own": lambda m, _: _tokens(m, "pending", "finding", "beating", "telling"),
+        "tokens are its own": lambda m, _: _tokens(
+            m, "pending", "lookup_in_flight", "heartbeat_in_flight", "reconciling"
+        ),
         "owns as a member": lambda m, _: (
             not m.ownership.is_assigned or _in(m, "member", "revoking")
         ),
         "has an epoch as a member": lambda m, _: (m.epoch > 0) == _in(m, "member", "revoking"),
         "knows what it owns": lambda m, _: m.ownership.is_assigned or not m.owned,
-        "reconciles what is assigned": lambda m, _: m.telling is None or m.ownership.is_assigned,
-        "takes in a reconciliation": lambda m, _: m.telling is not None or not m.taking,
+        "reconciles what is assigned": lambda m, _: (
+            m.reconciling is None or m.ownership.is_assigned
+        ),
+        "takes in a reconciliation": lambda m, _: m.reconciling is not None or not m.next_owned,
         "says in a heartbeat": lambda m, _: (
-            m.saying is None or m.beating is not None or _in(m, "joining")
+            m.state_in_flight is None or m.heartbeat_in_flight is not None or _in(m, "joining")
         ),
     },
     "zookeeper": {
         **_ALL,
         "tokens are its own": lambda m, _: _tokens(
-            m, "registering", "reading", "computing", "asking", "telling", "confirming"
+            m, "registering", "reading", "computing", "asking", "reconciling", "confirming"
         ),
         "owns what it was given": lambda m, _: m.ownership.is_assigned == bool(m.given),
         "is given what it holds": lambda m, _: m.given <= m.held,
-        "holds what is beyond doubt": lambda m, _: not m.held & m.doubtful,
+        "holds what is beyond doubt": lambda m, _: not m.held & m.unconfirmed,
         "claims in a session": lambda m, _: (
-            not (m.held or m.doubtful) or _in(m, "member", "revoking")
+            not (m.held or m.unconfirmed) or _in(m, "member", "revoking")
         ),
     },
 }

@@ -28,12 +28,12 @@ from kafkagroup.member.requests import (
     sync_request,
 )
 from kafkagroup.member.state import (
-    BEATING,
     COMMITTING,
+    ENDED,
+    HEARTBEATING,
     MOVES,
-    OVER,
-    PARKING,
-    RESTING,
+    PASSIVE,
+    PURGATORY,
     Member,
     Phase,
 )
@@ -92,8 +92,8 @@ def step(member: Member, event: Event) -> tuple[Member, tuple[Effect, ...]]:
 class _Step(CoordinatedStep[Member, Event, Effect]):
     MOVES = MOVES
     UNJOINED = Phase.UNJOINED
-    RESTING = RESTING
-    BEATING = BEATING
+    PASSIVE = PASSIVE
+    HEARTBEATING = HEARTBEATING
     COMMITTING = COMMITTING
 
     # ------------------------------------------------------------ events
@@ -115,7 +115,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 if token == self.member.pending:
                     self._fail(error)
             case AssignFailed(error=error):
-                if self.member.phase not in OVER:
+                if self.member.phase not in ENDED:
                     self._fail(error)
             case Woke():
                 pass
@@ -130,42 +130,42 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     def _take_reply(self, token: int, message: object) -> None:
         member = self.member
-        if token == member.finding:
+        if token == member.lookup_in_flight:
             assert isinstance(message, FindCoordinatorResponse)
-            self._set(finding=None)
-            self._found(message)
-        elif token == member.beating:
+            self._set(lookup_in_flight=None)
+            self._on_coordinator_response(message)
+        elif token == member.heartbeat_in_flight:
             assert isinstance(message, HeartbeatResponse)
-            self._set(beating=None)
+            self._set(heartbeat_in_flight=None)
             if member.phase in (Phase.UNJOINED, Phase.JOINING):
-                self._beaten_aside(message.error_code)
+                self._on_heartbeat_response_aside(message.error_code)
             else:
-                self._beaten(message.error_code)
+                self._on_heartbeat_response(message.error_code)
         elif token == member.pending:
             match message:
                 case JoinGroupResponse():
-                    self._joined(message)
+                    self._on_join_response(message)
                 case SyncGroupResponse():
-                    self._synced(message)
+                    self._on_sync_response(message)
                 case _:
                     self._left()
         elif isinstance(message, HeartbeatResponse):
-            self._beaten_late(token, message.error_code)
+            self._on_late_heartbeat_response(token, message.error_code)
 
     def _take_failure(self, token: int, error: Exception) -> None:
         member = self.member
-        if token not in (member.finding, member.beating, member.pending):
+        if token not in (member.lookup_in_flight, member.heartbeat_in_flight, member.pending):
             return
         if member.phase is Phase.LEAVING:
             self._left()
         elif not isinstance(error, TransportError | RemoteProtocolError):
             self._fail(error)
-        elif token == member.finding:
-            self._set(finding=None)
+        elif token == member.lookup_in_flight:
+            self._set(lookup_in_flight=None)
             self._back_off(error)
-        elif token == member.beating and member.phase is Phase.JOINING:
-            self._set(beating=None)  # the join tells what has become of the coordinator
-        elif token == member.beating:
+        elif token == member.heartbeat_in_flight and member.phase is Phase.JOINING:
+            self._set(heartbeat_in_flight=None)  # the join tells what has become of the coordinator
+        elif token == member.heartbeat_in_flight:
             self._lose_coordinator()
             self._back_off(error)
         else:
@@ -174,7 +174,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             # On another connection a heartbeat may still be answered, and ownership go on.
             self._restart(
                 "the coordinator did not answer",
-                member.beating if member.ownership.is_assigned else None,
+                member.heartbeat_in_flight if member.ownership.is_assigned else None,
             )
 
     def _take_revoked(self, token: int, protocols: tuple[tuple[str, bytes], ...] | None) -> None:
@@ -184,17 +184,19 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             self._set(protocols=protocols)
         if self.member.phase is Phase.LOSING:
             self._set(generation_id=-1)
-        elif self.member.config.cooperative and not self.member.parting:
+        elif self.member.config.cooperative and not self.member.revokes_all:
             self._set(ownership=self.member.ownership.keep())
         else:
             self._set(ownership=self.member.ownership.release())
         is_assigned = self.member.ownership.is_assigned
         if self.member.leaving is None:
             # The answer to a heartbeat in flight still extends the lease of what is kept.
-            self._restart(self.member.reason, self.member.beating if is_assigned else None)
+            self._restart(
+                self.member.reason, self.member.heartbeat_in_flight if is_assigned else None
+            )
         elif is_assigned:
             # It was told to leave while it let go of a part: now of the rest.
-            self._part(self.member.leaving)
+            self._revoke_all(self.member.leaving)
         else:
             self._leave()
 
@@ -205,7 +207,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             self._revoke(reason)
         elif self.member.phase in (Phase.JOINING, Phase.COMPUTING, Phase.SYNCING):
             # What was sent is old already; the generation that it leads to is left at once.
-            self._set(rejoin=True, reason=reason)
+            self._set(must_rejoin=True, reason=reason)
 
     def _take_leaving(self, event: Leaving) -> None:
         if self.member.leaving is not None:
@@ -213,7 +215,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         self._set(leaving=event)
         match self.member.phase:
             case Phase.STABLE:
-                self._part(event)
+                self._revoke_all(event)
             case Phase.REVOKING | Phase.LOSING:
                 pass  # leaves when the application has let go
             case Phase.LEAVING:
@@ -224,25 +226,25 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case _:
                 self._leave()
 
-    def _part(self, leaving: Leaving) -> None:
+    def _revoke_all(self, leaving: Leaving) -> None:
         """Let go of all that is held, to leave then."""
         if leaving.lost:
             return self._lose(leaving.reason)
-        self._set(parting=True)
+        self._set(revokes_all=True)
         return self._revoke(leaving.reason)
 
     # ------------------------------------------------------------ answers
 
-    def _joined(self, answer: JoinGroupResponse) -> None:
+    def _on_join_response(self, answer: JoinGroupResponse) -> None:
         code = answer.error_code
         if code == ErrorCode.MEMBER_ID_REQUIRED:
             # KIP-394: the id is ours from here on; rejoin at once with it.
             if self.member.member_id or not answer.member_id:
                 self._back_off()  # a broker that asks again, or gives none, must not be hammered
-            self._name(answer.member_id)
+            self._set_member_id(answer.member_id)
             return self._restart(self.member.reason)
         if code != ErrorCode.NONE:
-            return self._refused(code, "JoinGroup")
+            return self._on_error(code, "JoinGroup")
         config = self.member.config
         if answer.protocol_type not in (None, config.protocol_type):
             return self._fail(
@@ -252,14 +254,14 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                     f" not {config.protocol_type!r}",
                 )
             )
-        self._name(answer.member_id)
+        self._set_member_id(answer.member_id)
         if self._was_passed_over(answer.generation_id):
             return self._lose("the group had a generation without this member")
         # The session began when the coordinator completed the join. But nobody knows when that was,
         # if this process has stood still since: what is sure is that it was after it was sent.
         self._set(
             generation_id=answer.generation_id,
-            generation_by=self.member.last_token,
+            generation_token=self.member.last_token,
             protocol_name=answer.protocol_name or "",
             leader_id=answer.leader,
             members={m.member_id: m.metadata for m in answer.members},
@@ -268,12 +270,12 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 for m in answer.members
                 if m.group_instance_id is not None
             },
-            beating=None,  # of the generation before: it would be refused
-            next_beat=self.now + config.heartbeat_interval,
-            ownership=self._acknowledged(self.member.parked_at),
-            calm_at=self.member.parked_at,
+            heartbeat_in_flight=None,  # of the generation before: it would be refused
+            next_heartbeat_at=self.now + config.heartbeat_interval,
+            ownership=self._acknowledged(self.member.join_sent_at),
+            stable_at=self.member.join_sent_at,
             joined_at=self.now,
-            session_ends=self.now + config.session_timeout,
+            session_ends_at=self.now + config.session_timeout,
         )
         # KIP-814: when a static leader comes back, the assignment stands.
         if answer.skip_assignment or not self.member.is_leader:
@@ -303,7 +305,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             )
         )
 
-    def _synced(self, answer: SyncGroupResponse) -> None:
+    def _on_sync_response(self, answer: SyncGroupResponse) -> None:
         member = self.member
         if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
             # At once, as the whole group waits for us; but not for ever.
@@ -311,7 +313,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             self._set(attempts=member.attempts + 1) if again else self._back_off()
             return self._restart("the group rebalanced before the assignment came")
         if answer.error_code != ErrorCode.NONE:
-            return self._refused(answer.error_code, "SyncGroup")
+            return self._on_error(answer.error_code, "SyncGroup")
         if answer.protocol_type not in (None, member.config.protocol_type) or (
             answer.protocol_name not in (None, member.protocol_name)
         ):
@@ -327,14 +329,15 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         self._move(
             Phase.STABLE,
             pending=None,
-            ownership=self._acknowledged(member.parked_at).assign(),
-            calm_at=member.parked_at,
-            beating=None,  # past the sync, and perhaps over a dead connection: others go on
+            ownership=self._acknowledged(member.join_sent_at).assign(),
+            stable_at=member.join_sent_at,
+            # It was sent past the sync, perhaps over a dead connection: the next must not wait.
+            heartbeat_in_flight=None,
             attempts=0,
             failures=0,
-            session_ends=self.now + member.config.session_timeout,
+            session_ends_at=self.now + member.config.session_timeout,
         )
-        self._settle()
+        self._heartbeat_often()
         self.effects.append(
             Assign(
                 generation=GenerationInfo(
@@ -347,72 +350,72 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 )
             )
         )
-        return self._revoke(member.reason) if member.rejoin else None
+        return self._revoke(member.reason) if member.must_rejoin else None
 
-    def _settle(self) -> None:
+    def _heartbeat_often(self) -> None:
         """Beat faster for a while: where one member joins or lets go, others follow, and who hears
         of it soon is soon done."""
         config = self.member.config
         # Where each first beat ends its generation it sets the pace of all requests: slowing down
         # by less than this, they are more than 20 in the first second.
-        pause = max(config.settling_interval, 4 * self.member.first_beat)
+        pause = max(config.settling_interval, 4 * self.member.first_heartbeat_delay)
         pause = min(pause, config.heartbeat_interval)
         self._set(
-            first_beat=pause,
-            next_beat=self.member.joined_at + pause,
+            first_heartbeat_delay=pause,
+            next_heartbeat_at=self.member.joined_at + pause,
         )
 
-    def _beaten(self, code: int) -> None:
+    def _on_heartbeat_response(self, code: int) -> None:
         match code:
             case ErrorCode.NONE:
-                self._acknowledge(code, first_beat=0.0)
+                self._acknowledge(code, first_heartbeat_delay=0.0)
             case ErrorCode.REBALANCE_IN_PROGRESS:
                 # Alive, and told to rejoin; while the application drains, beat on (KIP-62).
                 self._acknowledge(code)
                 if self.member.phase is Phase.STABLE:
                     self._revoke("the group is rebalancing")
             case _:
-                self._refused(code, "Heartbeat")
+                self._on_error(code, "Heartbeat")
 
-    def _beaten_aside(self, code: int) -> None:
+    def _on_heartbeat_response_aside(self, code: int) -> None:
         """While a join is parked its own answer brings the bad news, but where it cannot have come
         to the coordinator."""
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self._extend_lease(code)
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
-            self._refused(code, "Heartbeat")
+            self._on_error(code, "Heartbeat")
 
-    def _beaten_late(self, token: int, code: int) -> None:
+    def _on_late_heartbeat_response(self, token: int, code: int) -> None:
         """Nobody waits for it any more: the coordinator was doubted meanwhile, or a join has
         overtaken it, which will be told all else; but that another has its instance id ends a
         member at once, even one whose joins are put off."""
         member = self.member
-        if not member.member_id or token <= member.named_by or member.phase in OVER:
+        if not member.member_id or token <= member.member_id_token or member.phase in ENDED:
             return
         unknown = code == ErrorCode.UNKNOWN_MEMBER_ID
         # One of a generation before this one is over for good reason.
-        ended = code == ErrorCode.ILLEGAL_GENERATION and token > member.generation_by
+        ended = code == ErrorCode.ILLEGAL_GENERATION and token > member.generation_token
         over = (unknown or ended) and member.phase in COMMITTING
         if over or code == ErrorCode.FENCED_INSTANCE_ID:
-            self._refused(code, "Heartbeat")
+            self._on_error(code, "Heartbeat")
 
     def _acknowledge(self, code: int, **changes: Any) -> None:
-        session_ends = self.member.beat_sent + self.member.config.session_timeout
-        self._extend_lease(code, session_ends=session_ends, attempts=0, **changes)
+        session_ends_at = self.member.heartbeat_sent_at + self.member.config.session_timeout
+        self._extend_lease(code, session_ends_at=session_ends_at, attempts=0, **changes)
 
     def _extend_lease(self, code: int, **changes: Any) -> None:
         """The coordinator knew us after the heartbeat was sent. But the group waits for who is to
         rejoin no longer than the rebalance timeout: since when, nobody tells, but it was after the
         last request that found no rebalance."""
         member, config = self.member, self.member.config
-        sent, calm_at = member.beat_sent, member.calm_at
+        sent, stable_at = member.heartbeat_sent_at, member.stable_at
         if code == ErrorCode.NONE:
-            calm_at = sent
+            stable_at = sent
         else:
-            sent = min(sent, calm_at + config.rebalance_timeout - config.session_timeout)
-        self._set(ownership=self._acknowledged(sent), calm_at=calm_at, **changes)
+            sent = min(sent, stable_at + config.rebalance_timeout - config.session_timeout)
+        self._set(ownership=self._acknowledged(sent), stable_at=stable_at, **changes)
 
-    def _refused(self, code: int, what: str) -> None:
+    def _on_error(self, code: int, what: str) -> None:
         """An error code of JoinGroup, SyncGroup or Heartbeat that none of them takes alone."""
         group = self.member.config.group_id
         error = broker_error(code, f"{what} of group {group!r}", operation="READ", group=group)
@@ -454,25 +457,33 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     # ------------------------------------------------------------ moves
 
-    def _restart(self, reason: str, beating: int | None = None) -> None:
+    def _restart(self, reason: str, heartbeat_in_flight: int | None = None) -> None:
         """Back to joining. Answers to anything sent before are stale from here, but that to the
         heartbeat that is named."""
         if self.member.leaving is not None:
             return self._leave()
         return self._move(
-            Phase.UNJOINED, pending=None, beating=beating, rejoin=False, reason=reason
+            Phase.UNJOINED,
+            pending=None,
+            heartbeat_in_flight=heartbeat_in_flight,
+            must_rejoin=False,
+            reason=reason,
         )
 
     def _lose(self, reason: str) -> None:
         token = self._token()
         released = self.member.ownership.release()
-        self._move(Phase.LOSING, pending=token, beating=None, ownership=released, reason=reason)
+        self._move(
+            Phase.LOSING, pending=token, heartbeat_in_flight=None, ownership=released, reason=reason
+        )
         self.effects.append(Lose(token=token, reason=reason))
 
     def _revoke(self, reason: str) -> None:
         token = self._token()
         revoked = self.member.ownership.revoke()
-        self._move(Phase.REVOKING, pending=token, ownership=revoked, rejoin=False, reason=reason)
+        self._move(
+            Phase.REVOKING, pending=token, ownership=revoked, must_rejoin=False, reason=reason
+        )
         share = self.member.config.rebalance_timeout * DRAIN_SHARE
         self.effects.append(Revoke(token=token, deadline=self.now + share))
 
@@ -486,7 +497,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         token = self._send(
             sync_request(member, assignments), timeout=config.rebalance_timeout + _JOIN_GRACE
         )
-        return self._move(Phase.SYNCING, pending=token, parked_at=self.now)
+        return self._move(Phase.SYNCING, pending=token, join_sent_at=self.now)
 
     def _leave(self) -> None:
         member, leaving = self.member, self.member.leaving
@@ -502,10 +513,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             timeout=member.config.request_timeout,
             route=Route.COORDINATOR if member.phase in COMMITTING else Route.ASIDE,
         )
-        return self._move(Phase.LEAVING, pending=token, beating=None)
+        return self._move(Phase.LEAVING, pending=token, heartbeat_in_flight=None)
 
     def _left(self) -> None:
-        self._move(Phase.LEFT, pending=None, beating=None, finding=None)
+        self._move(Phase.LEFT, pending=None, heartbeat_in_flight=None, lookup_in_flight=None)
         self.effects.append(Leave())
 
     def _fail(self, error: Exception) -> None:
@@ -523,12 +534,14 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             token = self._send(
                 leave_request(member, str(error)), timeout=member.config.request_timeout
             )
-            self._move(Phase.LEAVING, pending=token, beating=None, finding=None)
+            self._move(
+                Phase.LEAVING, pending=token, heartbeat_in_flight=None, lookup_in_flight=None
+            )
         else:
-            self._move(Phase.FAILED, pending=None, beating=None, finding=None)
+            self._move(Phase.FAILED, pending=None, heartbeat_in_flight=None, lookup_in_flight=None)
 
     def _lose_coordinator(self) -> None:
-        self._set(coordinator=None, beating=None)
+        self._set(coordinator=None, heartbeat_in_flight=None)
 
     # ------------------------------------------------------------ what is due
 
@@ -538,18 +551,22 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             return
         timeout = max(config.request_timeout, config.rebalance_timeout + _JOIN_GRACE)
         token = self._send(join_request(member), timeout=timeout)
-        self._move(Phase.JOINING, pending=token, rejoin=False, parked_at=self.now)
+        self._move(Phase.JOINING, pending=token, must_rejoin=False, join_sent_at=self.now)
         if member.ownership.is_assigned:
             # Not at once: most joins are answered soon, and that is a better sign of life.
-            self._set(next_beat=self.now + config.heartbeat_interval)
+            self._set(next_heartbeat_at=self.now + config.heartbeat_interval)
 
-    def _beat_when_due(self) -> None:
+    def _heartbeat_when_due(self) -> None:
         member, config = self.member, self.member.config
-        if not self._beats or member.beating is not None or self.now < member.next_beat:
+        if (
+            not self._heartbeats
+            or member.heartbeat_in_flight is not None
+            or self.now < member.next_heartbeat_at
+        ):
             return
-        parked = member.phase in PARKING
+        parked = member.phase in PURGATORY
         # The answer is of use until the session ends; then the connection counts as dead.
-        ends = member.ownership.lease_expires_at if parked else member.session_ends
+        ends = member.ownership.lease_expires_at if parked else member.session_ends_at
         token = self._send(
             heartbeat_request(member),
             timeout=max(ends - self.now, config.heartbeat_interval),
@@ -561,16 +578,20 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             # of, and beats are few.
             settling = max(config.settling_interval, (self.now - member.joined_at) * _SLOWING)
             pace = min(settling, pace)
-        self._set(beating=token, beat_sent=self.now, next_beat=self.now + pace)
+        self._set(
+            heartbeat_in_flight=token, heartbeat_sent_at=self.now, next_heartbeat_at=self.now + pace
+        )
 
     @property
-    def _beats(self) -> bool:
+    def _heartbeats(self) -> bool:
         """Whether heartbeats are due now. A member that holds partitions while its request is
         parked beats past it: that the coordinator has heard the request is nowhere else to be
         known, and if it has not, it gives the partitions away."""
         member = self.member
-        return member.phase in BEATING or (member.phase in PARKING and member.ownership.is_assigned)
+        return member.phase in HEARTBEATING or (
+            member.phase in PURGATORY and member.ownership.is_assigned
+        )
 
-    def _name(self, member_id: str) -> None:
+    def _set_member_id(self, member_id: str) -> None:
         if member_id != self.member.member_id:
-            self._set(member_id=member_id, named_by=self.member.last_token)
+            self._set(member_id=member_id, member_id_token=self.member.last_token)

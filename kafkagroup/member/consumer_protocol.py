@@ -32,23 +32,23 @@ from kafkagroup.member.consumer_requests import (
     leave_request,
 )
 from kafkagroup.member.consumer_state import (
-    BEATING,
+    ENDED,
+    HEARTBEATING,
     MOVES,
-    OVER,
-    RESTING,
+    PASSIVE,
     Member,
     PartitionsByTopicId,
     Phase,
-    lacks,
+    is_missing,
 )
 from kafkagroup.member.consumer_vocabulary import (
     ConsumerEffect,
     ConsumerEvent,
     FallBack,
-    Name,
+    LookUpNames,
     Reconcile,
+    ReportError,
     Subscribed,
-    Tell,
     TopicsNamed,
 )
 from kafkagroup.member.coordinated import DRAIN_SHARE, CoordinatedStep
@@ -88,7 +88,7 @@ _BROKERS_DEFAULT = 5.0
 """The interval in seconds that brokers ask for by default (`group.consumer.heartbeat.interval.ms`).
 Whoever has set it higher wants fewer requests; below that, own pace is better."""
 
-_GONE = frozenset(
+_MEMBERSHIP_LOST = frozenset(
     (
         ErrorCode.FENCED_MEMBER_EPOCH,
         ErrorCode.STALE_MEMBER_EPOCH,
@@ -115,9 +115,9 @@ def step(member: Member, event: ConsumerEvent) -> tuple[Member, tuple[ConsumerEf
 class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     MOVES = MOVES
     UNJOINED = Phase.UNJOINED
-    RESTING = RESTING
-    BEATING = BEATING
-    COMMITTING = BEATING
+    PASSIVE = PASSIVE
+    HEARTBEATING = HEARTBEATING
+    COMMITTING = HEARTBEATING
 
     # ------------------------------------------------------------ events
 
@@ -130,32 +130,32 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             case SendFailed(token=token, error=error):
                 self._take_failure(token, error)
             case AssignmentApplied(token=token):
-                if token == self.member.telling:
+                if token == self.member.reconciling:
                     self._set(
-                        telling=None,
-                        owned=self.member.taking,
-                        taking={},
-                        reconciled=self.member.reconciled + 1,
+                        reconciling=None,
+                        owned=self.member.next_owned,
+                        next_owned={},
+                        reconciliation_count=self.member.reconciliation_count + 1,
                     )
-                    self._hurry()
+                    self._heartbeat_now()
             case Revoked(token=token):
                 if token == self.member.pending:
                     self._revoked()
             case Subscribed(topics=topics, pattern=pattern):
                 self._set(topics=topics, pattern=pattern)
-                self._hurry()
+                self._heartbeat_now()
             case TopicsNamed(names=names):
                 self._set(
                     names={**self.member.names, **names},
-                    asked=self.member.asked - names.keys(),
+                    unnamed=self.member.unnamed - names.keys(),
                 )
             case RejoinRequested():
                 # Nobody but the coordinator can start a rebalance: say all, and hear all. A
                 # heartbeat on its way is not that: its answer must not count as such.
-                self._set(said=None, saying=None)
-                self._hurry()
+                self._set(acknowledged_state=None, state_in_flight=None)
+                self._heartbeat_now()
             case AssignFailed(error=error):
-                if self.member.phase not in OVER:
+                if self.member.phase not in ENDED:
                     self._fail(error)
             case CoordinatorInvalidated():
                 self._lose_coordinator()
@@ -168,28 +168,28 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _take_reply(self, token: int, message: object) -> None:
         member = self.member
-        if token == member.finding:
+        if token == member.lookup_in_flight:
             assert isinstance(message, FindCoordinatorResponse)
-            self._set(finding=None)
-            self._found(message)
-        elif token == member.beating:
+            self._set(lookup_in_flight=None)
+            self._on_coordinator_response(message)
+        elif token == member.heartbeat_in_flight:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
-            self._set(beating=None)
-            self._beaten(message)
-        elif token == member.given_up:
+            self._set(heartbeat_in_flight=None)
+            self._on_heartbeat_response(message)
+        elif token == member.abandoned_heartbeat:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
             # All else the next one hears too, but that may take as long as the search.
-            if message.error_code in _GONE:
-                self._refused(message)
+            if message.error_code in _MEMBERSHIP_LOST:
+                self._on_error(message)
         elif token == member.pending and member.phase is Phase.JOINING:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
-            self._joined(message)
+            self._on_join_response(message)
         elif token == member.pending and member.phase is Phase.LEAVING:
             self._left()  # whatever it says: who is not known there has left as well
 
     def _take_failure(self, token: int, error: Exception) -> None:
         member = self.member
-        if token not in (member.finding, member.beating, member.pending):
+        if token not in (member.lookup_in_flight, member.heartbeat_in_flight, member.pending):
             return
         if member.phase is Phase.LEAVING:
             self._left()
@@ -199,8 +199,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 self._fall_back(error)
             else:
                 self._fail(error)
-        elif token == member.finding:
-            self._set(finding=None)
+        elif token == member.lookup_in_flight:
+            self._set(lookup_in_flight=None)
             self._back_off(error)
         else:
             # Nobody knows whether it was heard: what it said is to be said again.
@@ -238,10 +238,10 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     # ------------------------------------------------------------ answers
 
-    def _joined(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+    def _on_join_response(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         if answer.error_code != ErrorCode.NONE:
-            self._set(known=False)
-            return self._refused(answer)
+            self._set(may_be_known=False)
+            return self._on_error(answer)
         if answer.member_epoch <= 0:
             # Nothing that a heartbeat could name: there it would join again.
             self._back_off()
@@ -253,61 +253,75 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             failures=0,
             unreleased_since=None,
         )
-        return self._heard(answer, changed=True)
+        return self._on_heartbeat_accepted(answer, changed=True)
 
-    def _beaten(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+    def _on_heartbeat_response(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         if answer.error_code != ErrorCode.NONE:
-            return self._refused(answer)
+            return self._on_error(answer)
         epoch = answer.member_epoch
         changed = 0 < epoch != self.member.epoch or answer.assignment is not None
-        self._set(epoch=epoch if epoch > 0 else self.member.epoch, losses=0)
-        return self._heard(answer, changed=changed)
+        self._set(epoch=epoch if epoch > 0 else self.member.epoch, loss_count=0)
+        return self._on_heartbeat_accepted(answer, changed=changed)
 
-    def _heard(self, answer: ConsumerGroupHeartbeatResponse, *, changed: bool) -> None:
+    def _on_heartbeat_accepted(
+        self, answer: ConsumerGroupHeartbeatResponse, *, changed: bool
+    ) -> None:
         """The coordinator has taken a heartbeat and answered."""
         member = self.member
         self._set(
-            said=member.saying,
-            saying=None,
-            session_ends=member.beat_sent + member.config.session_timeout,
+            acknowledged_state=member.state_in_flight,
+            state_in_flight=None,
+            session_ends_at=member.heartbeat_sent_at + member.config.session_timeout,
             attempts=0,
-            complained=False,
+            has_reported_denial=False,
         )
         if answer.heartbeat_interval_ms > 0:
             self._set(broker_interval=answer.heartbeat_interval_ms / 1000)
         self._extend_lease(None if answer.assignment is None else _share(answer.assignment))
         if changed:
-            self._settle()
-        elif self.now >= member.settled_at:
-            self._set(hurried=0)
+            self._heartbeat_often()
+        elif self.now >= member.frequent_until:
+            self._set(immediate_heartbeats=0)
 
     def _extend_lease(self, target: PartitionsByTopicId | None) -> None:
         """The coordinator knew us after the heartbeat was sent. But for what it takes away it waits
         no longer than the rebalance timeout, however often it hears of us meanwhile: since when,
         nobody tells, as an answer may have been lost, but it was after the last that came."""
         member, config = self.member, self.member.config
-        said, sent, asked_at = member.said, member.beat_sent, member.asked_at
-        if said is not None and said.reconciled == member.reconciled and member.telling is None:
-            asked_at = None
+        said, sent, revocation_requested_at = (
+            member.acknowledged_state,
+            member.heartbeat_sent_at,
+            member.revocation_requested_at,
+        )
+        if (
+            said is not None
+            and said.reconciliation_count == member.reconciliation_count
+            and member.reconciling is None
+        ):
+            revocation_requested_at = None
         if target is not None:
-            if asked_at is None and lacks(target, member.target or {}):
-                asked_at = member.ownership.acknowledged_at
+            if revocation_requested_at is None and is_missing(target, member.target or {}):
+                revocation_requested_at = member.ownership.acknowledged_at
             self._set(target=target)
-        if asked_at is not None:
-            sent = min(sent, asked_at + config.rebalance_timeout - config.session_timeout)
-        self._set(asked_at=asked_at, ownership=self._acknowledged(sent))
+        if revocation_requested_at is not None:
+            sent = min(
+                sent, revocation_requested_at + config.rebalance_timeout - config.session_timeout
+            )
+        self._set(
+            revocation_requested_at=revocation_requested_at, ownership=self._acknowledged(sent)
+        )
 
-    def _refused(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+    def _on_error(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         """An error code; whatever the heartbeat said is to be said again."""
-        self._set(said=None, saying=None)
+        self._set(acknowledged_state=None, state_in_flight=None)
         config, code = self.member.config, answer.error_code
         joining = self.member.phase is Phase.JOINING
         error = broker_error(code, answer.error_message, operation="READ", group=config.group_id)
         match code:
             case _ if joining and code in _NOT_HERE:
                 self._fall_back(error) if config.may_fall_back else self._fail(error)
-            case _ if code in _GONE:
-                self._gone(error)
+            case _ if code in _MEMBERSHIP_LOST:
+                self._on_membership_lost(error)
             case ErrorCode.FENCED_INSTANCE_ID:
                 instance = config.group_instance_id
                 self._fail(FencedError(f"group_instance_id {instance!r} is another member's now"))
@@ -315,9 +329,9 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 self._unreleased(error)
             case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 # Others of its topics may be allowed, and this one may be tomorrow.
-                if not self.member.complained:
-                    self.effects.append(Tell(error=error))
-                self._set(complained=True)
+                if not self.member.has_reported_denial:
+                    self.effects.append(ReportError(error=error))
+                self._set(has_reported_denial=True)
                 self._retry(error)
             case _ if code in COORDINATOR_MOVED:
                 self._lose_coordinator()
@@ -332,10 +346,10 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         if self.member.phase is Phase.JOINING:
             self._restart(str(error))
 
-    def _gone(self, error: BrokerError) -> None:
+    def _on_membership_lost(self, error: BrokerError) -> None:
         """The coordinator has given the place away: join again, without a pause the first times."""
-        self._set(losses=self.member.losses + 1, known=False)
-        if self.member.phase is Phase.JOINING or self.member.losses > _MAX_ATTEMPTS:
+        self._set(loss_count=self.member.loss_count + 1, may_be_known=False)
+        if self.member.phase is Phase.JOINING or self.member.loss_count > _MAX_ATTEMPTS:
             self._back_off(error)
         if self.member.ownership.is_assigned:
             self._lose(str(error))
@@ -366,7 +380,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _leave(self) -> None:
         member, epoch = self.member, self._leaves_with()
-        if epoch is None or not member.known or member.coordinator is None:
+        if epoch is None or not member.may_be_known or member.coordinator is None:
             return self._left()
         request = leave_request(member, epoch)
         # What is in flight is answered first, and by then nobody listens.
@@ -383,11 +397,11 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         return LEAVES_FOR_A_WHILE if static else None
 
     def _left(self) -> None:
-        self._move(Phase.LEFT, **self._outside(), finding=None)
+        self._move(Phase.LEFT, **self._outside(), lookup_in_flight=None)
         self.effects.append(Leave())
 
     def _fall_back(self, error: Exception) -> None:
-        self._move(Phase.LEFT, **self._outside(), finding=None)
+        self._move(Phase.LEFT, **self._outside(), lookup_in_flight=None)
         self.effects.append(FallBack(error=error))
 
     def _fail(self, error: Exception) -> None:
@@ -396,42 +410,51 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         # A static member keeps its place for when it is started again, a fenced one has none. For
         # any other the rest of the group need not wait until its session ends.
         stays = member.config.group_instance_id is not None or isinstance(error, FencedError)
-        self._set(known=member.known and not stays)
+        self._set(may_be_known=member.may_be_known and not stays)
         if member.ownership.is_assigned:
             # Left at once, others would get what the application still holds, or lets go of.
             leaving = Leaving(now=self.now, reason=str(error), leave_group=True)
             self._set(leaving=member.leaving or leaving)
             self._lose(str(error))
-        elif self.member.known and member.coordinator is not None:
+        elif self.member.may_be_known and member.coordinator is not None:
             request = leave_request(member, LEAVES)
             token = self._send(request, timeout=member.config.request_timeout)
-            self._move(Phase.LEAVING, **{**self._outside(), "pending": token}, finding=None)
+            self._move(
+                Phase.LEAVING, **{**self._outside(), "pending": token}, lookup_in_flight=None
+            )
         else:
-            self._move(Phase.FAILED, **self._outside(), finding=None)
+            self._move(Phase.FAILED, **self._outside(), lookup_in_flight=None)
 
     def _outside(self) -> dict[str, Any]:
         """The state of a member outside of the group, which owns nothing."""
         return {**_OUTSIDE, "ownership": self.member.ownership.release()}
 
     def _lose_coordinator(self) -> None:
-        given_up = self.member.beating or self.member.given_up
-        self._set(coordinator=None, beating=None, given_up=given_up, said=None, saying=None)
+        abandoned_heartbeat = self.member.heartbeat_in_flight or self.member.abandoned_heartbeat
+        self._set(
+            coordinator=None,
+            heartbeat_in_flight=None,
+            abandoned_heartbeat=abandoned_heartbeat,
+            acknowledged_state=None,
+            state_in_flight=None,
+        )
 
-    def _hurry(self) -> None:
+    def _heartbeat_now(self) -> None:
         """There is something to say: at once, but not again and again."""
-        if self.member.hurried < _MAX_ATTEMPTS:
+        if self.member.immediate_heartbeats < _MAX_ATTEMPTS:
             self._set(
-                hurried=self.member.hurried + 1, next_beat=min(self.member.next_beat, self.now)
+                immediate_heartbeats=self.member.immediate_heartbeats + 1,
+                next_heartbeat_at=min(self.member.next_heartbeat_at, self.now),
             )
-        self._settle()
+        self._heartbeat_often()
 
-    def _settle(self) -> None:
+    def _heartbeat_often(self) -> None:
         """Something has changed: more is to be heard soon, by whoever asks soon."""
         config = self.member.config
-        soon = max(self.member.beat_sent + config.settling_interval, self.now)
+        soon = max(self.member.heartbeat_sent_at + config.settling_interval, self.now)
         self._set(
-            next_beat=min(self.member.next_beat, soon),
-            settled_at=self.now + _SETTLING * config.heartbeat_interval,
+            next_heartbeat_at=min(self.member.next_heartbeat_at, soon),
+            frequent_until=self.now + _SETTLING * config.heartbeat_interval,
         )
 
     # ------------------------------------------------------------ what is due
@@ -440,24 +463,32 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         """Have the application own what is assigned, as far as it can be named; one thing at a
         time."""
         member = self.member
-        if member.phase is not Phase.MEMBER or member.target is None or member.telling is not None:
+        if (
+            member.phase is not Phase.MEMBER
+            or member.target is None
+            or member.reconciling is not None
+        ):
             return
         unnamed = member.target.keys() - member.names.keys()
-        if unnamed != member.asked:
-            self._set(asked=frozenset(unnamed))
-            self.effects.append(Name(topic_ids=frozenset(unnamed)))
+        if unnamed != member.unnamed:
+            self._set(unnamed=frozenset(unnamed))
+            self.effects.append(LookUpNames(topic_ids=frozenset(unnamed)))
         share = {t: p for t, p in member.target.items() if t not in unnamed}
         if unnamed and not share and not member.owned:
             return  # there is an assignment, and it is not "nothing"
         if member.ownership.is_assigned and share == member.owned:
-            said = member.said
-            if member.asked_at is not None and said and said.reconciled == member.reconciled:
+            said = member.acknowledged_state
+            if (
+                member.revocation_requested_at is not None
+                and said
+                and said.reconciliation_count == member.reconciliation_count
+            ):
                 # What goes had no name yet, and nobody had it; but the coordinator waits to hear.
-                self._set(reconciled=member.reconciled + 1)
-                self._hurry()
+                self._set(reconciliation_count=member.reconciliation_count + 1)
+                self._heartbeat_now()
             return
         token = self._token()
-        self._set(telling=token, taking=share, ownership=member.ownership.assign())
+        self._set(reconciling=token, next_owned=share, ownership=member.ownership.assign())
         self.effects.append(
             Reconcile(
                 token=token,
@@ -477,35 +508,39 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         if member.phase is not Phase.UNJOINED or self.now < member.retry_at:
             return
         token = self._send(join_request(member), timeout=member.config.request_timeout)
-        self._move(Phase.JOINING, pending=token, known=True)
-        self._say()
+        self._move(Phase.JOINING, pending=token, may_be_known=True)
+        self._note_heartbeat_sent()
 
-    def _beat_when_due(self) -> None:
+    def _heartbeat_when_due(self) -> None:
         member = self.member
-        if member.phase not in BEATING or member.beating is not None or self.now < member.next_beat:
+        if (
+            member.phase not in HEARTBEATING
+            or member.heartbeat_in_flight is not None
+            or self.now < member.next_heartbeat_at
+        ):
             return
         # The answer is of use until the session ends; then the connection counts as dead.
-        left = max(member.session_ends - self.now, member.config.heartbeat_interval)
+        left = max(member.session_ends_at - self.now, member.config.heartbeat_interval)
         token = self._send(heartbeat_request(member), timeout=left)
-        self._set(beating=token, given_up=None)
-        self._say()
+        self._set(heartbeat_in_flight=token, abandoned_heartbeat=None)
+        self._note_heartbeat_sent()
 
-    def _say(self) -> None:
+    def _note_heartbeat_sent(self) -> None:
         """A heartbeat was sent."""
         member = self.member
         self._set(
-            saying=member.statement,
-            patterned=member.patterned or member.pattern is not None,
-            beat_sent=self.now,
-            next_beat=self.now + self._pace(),
+            state_in_flight=member.reported_state,
+            has_sent_pattern=member.has_sent_pattern or member.pattern is not None,
+            heartbeat_sent_at=self.now,
+            next_heartbeat_at=self.now + self._heartbeat_interval(),
         )
 
-    def _pace(self) -> float:
+    def _heartbeat_interval(self) -> float:
         """Seconds from one heartbeat to the next."""
         member, config = self.member, self.member.config
         asked = member.broker_interval or config.heartbeat_interval
         pace = asked if asked > _BROKERS_DEFAULT else min(asked, config.heartbeat_interval)
-        if self.now < member.settled_at:
+        if self.now < member.frequent_until:
             return min(config.settling_interval, pace)
         return pace
 
@@ -513,15 +548,15 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 _OUTSIDE: Mapping[str, Any] = {
     "epoch": 0,
     "target": None,
-    "given_up": None,
-    "asked_at": None,
+    "abandoned_heartbeat": None,
+    "revocation_requested_at": None,
     "owned": {},
-    "taking": {},
-    "telling": None,
-    "said": None,
-    "saying": None,
+    "next_owned": {},
+    "reconciling": None,
+    "acknowledged_state": None,
+    "state_in_flight": None,
     "pending": None,
-    "beating": None,
+    "heartbeat_in_flight": None,
 }
 """The state of a member outside of the group, except for its ownership."""
 

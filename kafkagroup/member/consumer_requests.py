@@ -27,11 +27,11 @@ def join_request(member: Member) -> ConsumerGroupHeartbeatRequest:
 
 def heartbeat_request(member: Member) -> ConsumerGroupHeartbeatRequest:
     """That this member lives, with what the coordinator does not know yet (None: unchanged)."""
-    said, now = member.said, member.statement
+    said, now = member.acknowledged_state, member.reported_state
     if said is None:
         return _full(member)
     changed = now.pattern != said.pattern
-    owns = now.owned != said.owned or now.reconciled != said.reconciled
+    owns = now.owned != said.owned or now.reconciliation_count != said.reconciliation_count
     return _request(
         member,
         member.epoch,
@@ -48,7 +48,7 @@ def leave_request(member: Member, epoch: int) -> ConsumerGroupHeartbeatRequest:
 
 def _full(member: Member) -> ConsumerGroupHeartbeatRequest:
     # A pattern that may be known is taken back by an empty one; brokers of version 0 have none.
-    pattern = member.pattern or ("" if member.patterned else None)
+    pattern = member.pattern or ("" if member.has_sent_pattern else None)
     return _request(
         member,
         member.epoch,
@@ -57,7 +57,7 @@ def _full(member: Member) -> ConsumerGroupHeartbeatRequest:
         subscribed_topic_names=member.topics,
         subscribed_topic_regex=pattern,
         server_assignor=member.config.assignor,
-        topic_partitions=_listed(member.statement.owned),
+        topic_partitions=_listed(member.reported_state.owned),
     )
 
 

@@ -10,16 +10,16 @@ from kafkagroup._values import field, frozen
 from kafkagroup.member.coordinated import CoordinatedConfig, CoordinatedMember
 
 __all__ = [
-    "BEATING",
+    "ENDED",
+    "HEARTBEATING",
     "MOVES",
-    "OVER",
-    "RESTING",
+    "PASSIVE",
     "Config",
     "Member",
     "PartitionsByTopicId",
     "Phase",
-    "Statement",
-    "lacks",
+    "ReportedState",
+    "is_missing",
 ]
 
 PartitionsByTopicId = Mapping[UUID, tuple[int, ...]]
@@ -92,13 +92,13 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
 """Phase -> each phase that may follow -> the event that causes the move. Any other move is a bug,
 and raises."""
 
-BEATING = frozenset((Phase.MEMBER, Phase.REVOKING))
+HEARTBEATING = frozenset((Phase.MEMBER, Phase.REVOKING))
 """Phases with heartbeats, and with commits."""
 
-OVER = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
+ENDED = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
 """Phases in which nothing is due any more."""
 
-RESTING = OVER | {Phase.IDLE}
+PASSIVE = ENDED | {Phase.IDLE}
 """Phases in which nothing is due."""
 
 
@@ -116,13 +116,13 @@ class Config(CoordinatedConfig):
 
 
 @frozen
-class Statement:
+class ReportedState:
     """What a member tells of itself; only what has changed is sent again."""
 
     topics: tuple[str, ...]
     pattern: str | None
     owned: PartitionsByTopicId
-    reconciled: int = 0
+    reconciliation_count: int = 0
     """How often it had taken up what it was assigned: the coordinator waits to hear of each time,
     also where that leaves it with what it said before."""
 
@@ -145,40 +145,40 @@ class Member(CoordinatedMember):
     """What the coordinator last said that is to be owned; None before it said anything."""
     owned: PartitionsByTopicId = field(factory=dict)
     """What the application holds, or is letting go of."""
-    taking: PartitionsByTopicId = field(factory=dict)
+    next_owned: PartitionsByTopicId = field(factory=dict)
     """What it is to hold after the reconciliation under way."""
-    reconciled: int = 0
+    reconciliation_count: int = 0
     """How often the application has taken up what was assigned."""
-    telling: int | None = None
+    reconciling: int | None = None
     """Token of that reconciliation."""
-    given_up: int | None = None
+    abandoned_heartbeat: int | None = None
     """Token of the last heartbeat, if it is in flight to a coordinator that is doubted since."""
-    asked_at: float | None = None
+    revocation_requested_at: float | None = None
     """The coordinator waits since after this for something to be let go of; None once it has
     surely heard that it was."""
     names: Mapping[UUID, str] = field(factory=dict)
     """Topic id -> name, of all that were asked for."""
-    asked: frozenset[UUID] = frozenset()
+    unnamed: frozenset[UUID] = frozenset()
     """The topic ids whose names are being looked up."""
-    said: Statement | None = None
+    acknowledged_state: ReportedState | None = None
     """What the coordinator surely knows of this member; None: all of it is to be said again."""
-    saying: Statement | None = None
+    state_in_flight: ReportedState | None = None
     """What the heartbeat in flight says."""
-    patterned: bool = False
+    has_sent_pattern: bool = False
     """Whether the coordinator may know a pattern, which only an empty one takes back."""
-    known: bool = False
+    may_be_known: bool = False
     """Whether the coordinator may count this member in."""
     broker_interval: float = 0.0
     """What the broker asks for between heartbeats; zero before it has asked."""
-    settled_at: float = 0.0
+    frequent_until: float = 0.0
     """Until then heartbeats are frequent."""
-    hurried: int = 0
+    immediate_heartbeats: int = 0
     """How many heartbeats did not wait for their time since it last was at rest."""
-    losses: int = 0
+    loss_count: int = 0
     """How often the place was given away since a heartbeat found it standing."""
     unreleased_since: float | None = None
     """When the coordinator first said that another member holds the instance id."""
-    complained: bool = False
+    has_reported_denial: bool = False
     """The application was told of topics that are denied, and no heartbeat was taken since."""
 
     @property
@@ -192,7 +192,7 @@ class Member(CoordinatedMember):
         return ()
 
     @property
-    def out(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the membership is over for good."""
         return self.phase in (Phase.LEFT, Phase.FAILED)
 
@@ -204,36 +204,45 @@ class Member(CoordinatedMember):
     @property
     def may_commit(self) -> bool:
         """Whether the coordinator takes commits: from each member, at all times."""
-        return self.phase in BEATING
+        return self.phase in HEARTBEATING
 
     @property
     def leads(self) -> bool:
         """The coordinator assigns, and watches the topics."""
         return False
 
-    def stands(self, generation_id: int) -> bool:
+    def is_current(self, generation_id: int) -> bool:
         """Whether it owns what it was told to, whatever has become of the epoch since."""
         return self.phase is Phase.MEMBER and self.ownership.is_assigned
 
     @property
-    def statement(self) -> Statement:
+    def reported_state(self) -> ReportedState:
         """What there is to tell now."""
-        return Statement(self.topics, self.pattern, self._claimed, self.reconciled)
+        return ReportedState(
+            self.topics, self.pattern, self._reported_partitions, self.reconciliation_count
+        )
 
     @property
-    def _claimed(self) -> PartitionsByTopicId:
+    def _reported_partitions(self) -> PartitionsByTopicId:
         """What is told to be owned. What the application may hold must never seem to be let go of:
         the coordinator would give it to another member."""
-        if self.telling is None:
+        if self.reconciling is None:
             return self.owned
-        both = {t: {*self.owned.get(t, ()), *p} for t, p in self.taking.items()}
+        both = {t: {*self.owned.get(t, ()), *p} for t, p in self.next_owned.items()}
         claimed = {**self.owned, **{t: tuple(sorted(p)) for t, p in both.items()}}
-        if self.said is None or self.said.reconciled != self.reconciled:
+        if (
+            self.acknowledged_state is None
+            or self.acknowledged_state.reconciliation_count != self.reconciliation_count
+        ):
             return claimed
         # What is being taken up is said once that is done.
-        return claimed if lacks(claimed, self.said.owned) else self.said.owned
+        return (
+            claimed
+            if is_missing(claimed, self.acknowledged_state.owned)
+            else self.acknowledged_state.owned
+        )
 
 
-def lacks(share: PartitionsByTopicId, other: PartitionsByTopicId) -> bool:
+def is_missing(share: PartitionsByTopicId, other: PartitionsByTopicId) -> bool:
     """Whether anything of the other is not in the share."""
     return any({*p} - {*share.get(t, ())} for t, p in other.items())

@@ -1,7 +1,7 @@
-"""What a member of a consumer group hears and says besides the vocabulary that all members share.
+"""Events and effects of members of consumer groups (KIP-848), besides those of all members.
 
-The driver answers every `Reconcile` with `AssignmentApplied` or `AssignFailed`, and every `Name`
-with `TopicsNamed`, as often as more names become known.
+The driver answers each `Reconcile` with `AssignmentApplied` or `AssignFailed`, and each
+`LookUpNames` with one `TopicsNamed` whenever more names are known.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = [
     "ConsumerEffect",
     "ConsumerEvent",
     "FallBack",
-    "Name",
+    "LookUpNames",
     "Reconcile",
+    "ReportError",
     "Subscribed",
-    "Tell",
     "TopicsNamed",
 ]
 
@@ -85,14 +85,14 @@ class Reconcile:
 
 
 @frozen(kw_only=True)
-class Name:
+class LookUpNames:
     """Look up the names of these topics, and of no others any more."""
 
     topic_ids: frozenset[UUID]
 
 
 @frozen(kw_only=True)
-class Tell:
+class ReportError:
     """The application should know of this error; the member goes on."""
 
     error: Exception
@@ -105,4 +105,6 @@ class FallBack:
     error: Exception
 
 
-ConsumerEffect = Send | Revoke | Lose | Reconcile | Name | Tell | WakeAt | Fail | FallBack | Leave
+ConsumerEffect = (
+    Send | Revoke | Lose | Reconcile | LookUpNames | ReportError | WakeAt | Fail | FallBack | Leave
+)

@@ -54,14 +54,14 @@ class CoordinatedMember:
     ownership: Ownership = Ownership()
     pending: int | None = None
     """Token of the phase's own effect: a join or leave in flight, a revocation, a compute."""
-    finding: int | None = None
+    lookup_in_flight: int | None = None
     """Token of the FindCoordinator in flight."""
-    beating: int | None = None
+    heartbeat_in_flight: int | None = None
     """Token of the heartbeat in flight."""
-    beat_sent: float = 0.0
+    heartbeat_sent_at: float = 0.0
     """When the last heartbeat was sent."""
-    next_beat: float = 0.0
-    session_ends: float = 0.0
+    next_heartbeat_at: float = 0.0
+    session_ends_at: float = 0.0
     """Without an answer until then, the coordinator counts as unknown."""
     retry_at: float = 0.0
     """Neither find nor join before this."""
@@ -76,9 +76,9 @@ class CoordinatedMember:
     leaving: Leaving | None = None
     last_token: int = 0
 
-    def waits_for(self, token: int) -> bool:
+    def awaits(self, token: int) -> bool:
         """Whether an answer to what was sent under this token is waited for."""
-        return token in (self.pending, self.finding, self.beating)
+        return token in (self.pending, self.lookup_in_flight, self.heartbeat_in_flight)
 
 
 M = TypeVar("M", bound=CoordinatedMember)
@@ -91,8 +91,8 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
 
     A base class and not functions: both protocols look up the coordinator, back off, watch the
     session and choose the next wake-up by the same code, which calls the protocol's own moves in
-    between (`_fail`, `_lose_coordinator`, `_join_when_due`, `_beat_when_due`), in an order that
-    both must keep. As functions each of these would take and return the member and the effects.
+    between (`_fail`, `_lose_coordinator`, `_join_when_due`, `_heartbeat_when_due`), in an order
+    that both must keep. As functions, all of these would take and return member and effects.
     It is no interface: nothing but `classic.step` and `consumer_protocol.step` uses it, for one
     step. It is generic so that each of them sees its own member, events and effects.
     """
@@ -101,9 +101,9 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     """Phase -> the phases that may follow -> the event that causes the move."""
     UNJOINED: ClassVar[Enum]
     """The phase in which to join is what is due."""
-    RESTING: ClassVar[frozenset[Any]]
+    PASSIVE: ClassVar[frozenset[Any]]
     """Phases in which nothing is due."""
-    BEATING: ClassVar[frozenset[Any]]
+    HEARTBEATING: ClassVar[frozenset[Any]]
     """Phases with heartbeats, and with a session that may end."""
     COMMITTING: ClassVar[frozenset[Any]]
     """Phases of a member: what fails there is not a failure to join."""
@@ -131,38 +131,38 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         """The coordinator is known."""
 
     @abstractmethod
-    def _beat_when_due(self) -> None:
+    def _heartbeat_when_due(self) -> None:
         """The coordinator is known."""
 
     def _reconcile(self) -> None:
         """What is due with the application; nothing, where assignments come whole."""
 
     @property
-    def _beats(self) -> bool:
+    def _heartbeats(self) -> bool:
         """Whether heartbeats are due now."""
-        return self.member.phase in self.BEATING
+        return self.member.phase in self.HEARTBEATING
 
     # ------------------------------------------------------------ what is due
 
     def advance(self) -> None:
         """Do and send what is due; ask to be woken for what is not yet."""
-        self._give_up_when_due()
+        self._fail_after_max_retries()
         member = self.member
-        if member.phase in self.RESTING:
+        if member.phase in self.PASSIVE:
             return
-        if member.phase in self.BEATING and self.now >= member.session_ends:
+        if member.phase in self.HEARTBEATING and self.now >= member.session_ends_at:
             # No answer for a whole session: look for the coordinator again, and give it one more.
             self._lose_coordinator()
-            self._set(session_ends=self.now + member.config.session_timeout)
+            self._set(session_ends_at=self.now + member.config.session_timeout)
         self._reconcile()
-        if self.member.coordinator is None and self.member.finding is None:
+        if self.member.coordinator is None and self.member.lookup_in_flight is None:
             self._find_when_due()
         if self.member.coordinator is not None:
             self._join_when_due()
-            self._beat_when_due()
+            self._heartbeat_when_due()
         self._wake()
 
-    def _give_up_when_due(self) -> None:
+    def _fail_after_max_retries(self) -> None:
         member, most = self.member, self.member.config.max_retries
         if most is not None and member.phase is self.UNJOINED and member.failures > most:
             self._fail(
@@ -178,15 +178,15 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         config = self.member.config
         request = FindCoordinatorRequest(coordinator_keys=(config.group_id,))
         token = self._send(request, timeout=config.request_timeout, route=Route.ANY)
-        self._set(finding=token)
+        self._set(lookup_in_flight=token)
 
-    def _found(self, answer: FindCoordinatorResponse) -> None:
+    def _on_coordinator_response(self, answer: FindCoordinatorResponse) -> None:
         if not answer.coordinators:
             return self._back_off()
         found = answer.coordinators[0]
         if found.error_code == ErrorCode.NONE:
             coordinator = Coordinator(found.node_id, found.host, found.port)
-            return self._set(coordinator=coordinator, next_beat=self.now)
+            return self._set(coordinator=coordinator, next_heartbeat_at=self.now)
         error = broker_error(
             found.error_code,
             found.error_message,
@@ -198,7 +198,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     def _back_off(self, error: Exception | None = None) -> None:
         config, attempts = self.member.config, self.member.attempts + 1
         pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
-        self._set(attempts=attempts, retry_at=self.now + pause, next_beat=self.now + pause)
+        self._set(attempts=attempts, retry_at=self.now + pause, next_heartbeat_at=self.now + pause)
         if config.max_retries is not None and self.member.phase not in self.COMMITTING:
             trouble = self.member.trouble if error is None else str(error)
             self._set(failures=self.member.failures + 1, trouble=trouble)
@@ -206,11 +206,15 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     def _wake(self) -> None:
         member = self.member
         times: list[float] = []
-        if member.phase in self.BEATING:
-            times.append(member.session_ends)
-        if self._beats and member.coordinator is not None and member.beating is None:
-            times.append(member.next_beat)
-        waits = member.coordinator is None and member.finding is None
+        if member.phase in self.HEARTBEATING:
+            times.append(member.session_ends_at)
+        if (
+            self._heartbeats
+            and member.coordinator is not None
+            and member.heartbeat_in_flight is None
+        ):
+            times.append(member.next_heartbeat_at)
+        waits = member.coordinator is None and member.lookup_in_flight is None
         if waits or (member.phase is self.UNJOINED and member.coordinator is not None):
             times.append(member.retry_at)
         if times:

@@ -9,12 +9,12 @@ from kafkagroup._values import field, frozen
 from kafkagroup.member.coordinated import CoordinatedConfig, CoordinatedMember
 
 __all__ = [
-    "BEATING",
     "COMMITTING",
+    "ENDED",
+    "HEARTBEATING",
     "MOVES",
-    "OVER",
-    "PARKING",
-    "RESTING",
+    "PASSIVE",
+    "PURGATORY",
     "Config",
     "Member",
     "Phase",
@@ -108,17 +108,17 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
 """Phase -> each phase that may follow -> the event that causes the move. Any other move is a bug,
 and raises."""
 
-BEATING = frozenset((Phase.COMPUTING, Phase.STABLE, Phase.REVOKING))
+HEARTBEATING = frozenset((Phase.COMPUTING, Phase.STABLE, Phase.REVOKING))
 """Phases with heartbeats. A parked JoinGroup or SyncGroup counts as one at the coordinator, if it
 has come there: who holds partitions meanwhile makes sure by heartbeats past it."""
 
-PARKING = frozenset((Phase.JOINING, Phase.SYNCING))
+PURGATORY = frozenset((Phase.JOINING, Phase.SYNCING))
 """Phases whose request may stay parked at the coordinator, and what is sent behind it unread."""
 
-OVER = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
+ENDED = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
 """Phases in which nothing is due any more."""
 
-RESTING = OVER | {Phase.IDLE}
+PASSIVE = ENDED | {Phase.IDLE}
 """Phases in which nothing is due."""
 
 COMMITTING = frozenset((Phase.STABLE, Phase.REVOKING))
@@ -144,10 +144,10 @@ class Member(CoordinatedMember):
     """Protocol name and metadata, the preferred first."""
     phase: Phase = Phase.IDLE
     member_id: str = ""
-    named_by: int = 0
+    member_id_token: int = 0
     """The last token from before it was given that id: what answers it was said of another."""
     generation_id: int = -1
-    generation_by: int = 0
+    generation_token: int = 0
     """The last token from before that generation: what answers it was said of an earlier one."""
     protocol_name: str = ""
     leader_id: str = ""
@@ -155,21 +155,21 @@ class Member(CoordinatedMember):
     """On the leader: member id -> metadata."""
     instance_ids: Mapping[str, str] = field(factory=dict)
     """On the leader: member id -> group_instance_id of the static members."""
-    parked_at: float = 0.0
+    join_sent_at: float = 0.0
     """When the last JoinGroup or SyncGroup was sent."""
     joined_at: float = 0.0
     """When it was answered."""
-    first_beat: float = 0.0
+    first_heartbeat_delay: float = 0.0
     """How long the first heartbeat of the last generation waited, unless one found it standing."""
-    calm_at: float = 0.0
+    stable_at: float = 0.0
     """When the last request was sent that found no rebalance under way, or was part of it."""
-    rejoin: bool = False
+    must_rejoin: bool = False
     """A new generation was asked for while none stood."""
-    parting: bool = False
+    revokes_all: bool = False
     """The revocation under way is of all that it holds, as it leaves."""
 
     @property
-    def out(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the membership is over for good."""
         return self.phase in (Phase.LEFT, Phase.FAILED)
 
@@ -188,7 +188,7 @@ class Member(CoordinatedMember):
         """Whether the assignment that stands is of its computing."""
         return self.phase is Phase.STABLE and self.is_leader
 
-    def stands(self, generation_id: int) -> bool:
+    def is_current(self, generation_id: int) -> bool:
         """Whether the generation is the one that it is in."""
         return self.phase is Phase.STABLE and self.generation_id == generation_id
 

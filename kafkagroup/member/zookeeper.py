@@ -129,7 +129,7 @@ class _Step:
                     self._registered()
             case MembersChanged(session=session):
                 if session == member.session:
-                    self._set(outdated=True)
+                    self._set(is_outdated=True)
             case MembersRead(token=token):
                 if token == member.reading:
                     self._read(event)
@@ -145,10 +145,10 @@ class _Step:
             case AskFailed(token=token, error=error):
                 self._ask_failed(token, error)
             case AssignmentApplied(token=token):
-                if token == member.telling and member.phase is Phase.MEMBER:
-                    self._set(telling=None)
+                if token == member.reconciling and member.phase is Phase.MEMBER:
+                    self._set(reconciling=None)
             case Revoked(token=token):
-                if token == member.telling:
+                if token == member.reconciling:
                     self._revoked()
             case Computed(token=token, assignments=assignments):
                 if token == member.computing:
@@ -173,19 +173,19 @@ class _Step:
             self._move(
                 Phase.REGISTERING,
                 timeout=timeout,
-                session_ends=self.now + timeout,
-                next_confirm=self.now,
+                session_ends_at=self.now + timeout,
+                next_confirm_at=self.now,
                 renew=True,
-                outdated=True,
+                is_outdated=True,
                 attempts=0,
                 retry_at=self.now,
             )
         elif self.member.phase in _UP:
             # The connection was away: whatever is waited for may never come, nor may a watch.
-            self._set(outdated=True, next_confirm=self.now)
+            self._set(is_outdated=True, next_confirm_at=self.now)
 
     def _registered(self) -> None:
-        self._set(registering=None, reading=None, outdated=True, attempts=0)
+        self._set(registering=None, reading=None, is_outdated=True, attempts=0)
         if self.member.phase is Phase.REGISTERING:
             self._move(Phase.MEMBER)
 
@@ -228,14 +228,14 @@ class _Step:
 
     def _confirmed(self, version: int) -> None:
         member = self.member
-        sent = member.confirm_sent
+        sent = member.confirm_sent_at
         self._set(
             confirming=None,
             ownership=member.ownership.acknowledge(sent, SURE * member.timeout),
-            session_ends=sent + member.timeout,
+            session_ends_at=sent + member.timeout,
         )
         if member.view is not None and version != member.view.version:
-            self._set(outdated=True)  # should a watch get lost, nothing depends on it
+            self._set(is_outdated=True)  # should a watch get lost, nothing depends on it
 
     def _claimed(self, granted: frozenset[str]) -> None:
         member = self.member
@@ -258,8 +258,8 @@ class _Step:
 
     def _released(self) -> None:
         member = self.member
-        held, doubtful = member.held - member.asked, member.doubtful - member.asked
-        self._set(asking=None, held=held, doubtful=doubtful, attempts=0)
+        held, unconfirmed = member.held - member.asked, member.unconfirmed - member.asked
+        self._set(asking=None, held=held, unconfirmed=unconfirmed, attempts=0)
 
     def _ask_failed(self, token: int, error: Exception) -> None:
         member = self.member
@@ -272,19 +272,19 @@ class _Step:
         if token == member.registering:
             self._set(registering=None, renew=True)
         elif token == member.reading:
-            self._set(reading=None, outdated=True)
+            self._set(reading=None, is_outdated=True)
         elif token == member.confirming:
             # Not backed off from: what is at stake is how long ownership is sure.
-            self._set(confirming=None, next_confirm=self.now + member.config.retry_backoff)
+            self._set(confirming=None, next_confirm_at=self.now + member.config.retry_backoff)
             return
         else:
             # Claimed or not, released or not: nobody may own these before that is known.
-            doubtful = member.doubtful | member.asked
-            self._set(asking=None, held=member.held - member.asked, doubtful=doubtful)
+            unconfirmed = member.unconfirmed | member.asked
+            self._set(asking=None, held=member.held - member.asked, unconfirmed=unconfirmed)
         self._back_off()
 
     def _revoked(self) -> None:
-        self._set(telling=None)
+        self._set(reconciling=None)
         if self.member.leaving is not None:
             self._leave()
         else:
@@ -295,13 +295,13 @@ class _Step:
         if member.leaving is not None:
             return
         self._set(leaving=event)
-        busy = bool(member.given) or member.telling is not None
+        busy = bool(member.given) or member.reconciling is not None
         match member.phase:
             case Phase.MEMBER if busy and event.lost:
                 self._lose(event.reason)
             case Phase.MEMBER if busy:
                 token = self._token()
-                self._move(Phase.REVOKING, telling=token, ownership=member.ownership.revoke())
+                self._move(Phase.REVOKING, reconciling=token, ownership=member.ownership.revoke())
                 self.effects.append(Revoke(token=token, deadline=self._deadline()))
             case Phase.LOSING:
                 pass  # leaves when the application has let go
@@ -322,11 +322,11 @@ class _Step:
         self._set(
             timeout=0.0,
             view=None,
-            outdated=False,
+            is_outdated=False,
             members={},
             target=None,
             held=frozenset(),
-            doubtful=frozenset(),
+            unconfirmed=frozenset(),
             given=frozenset(),
             registering=None,
             reading=None,
@@ -338,12 +338,12 @@ class _Step:
 
     def _lose(self, reason: str) -> None:
         """The claims are gone, or may be: others own what they stood for."""
-        busy = bool(self.member.given) or self.member.telling is not None
+        busy = bool(self.member.given) or self.member.reconciling is not None
         self._end_session()
         self._set(reason=reason)
         if busy:
             token = self._token()
-            self._move(Phase.LOSING, telling=token)
+            self._move(Phase.LOSING, reconciling=token)
             self.effects.append(Lose(token=token, reason=reason))
         elif self.member.leaving is not None:
             self._leave()
@@ -364,12 +364,12 @@ class _Step:
     def _fail(self, error: Exception) -> None:
         if self.member.phase in (Phase.LEAVING, Phase.LEFT):
             return
-        if self.member.given or self.member.telling is not None:
+        if self.member.given or self.member.reconciling is not None:
             self.effects.append(Lose(token=self._token(), reason=str(error)))
         self.effects.append(Fail(error=error))
         if self.member.phase is not Phase.LOSING:
             self._end_session()
-        self._move(Phase.FAILED, telling=None)
+        self._move(Phase.FAILED, reconciling=None)
 
     def _back_off(self) -> None:
         config, attempts = self.member.config, self.member.attempts + 1
@@ -380,7 +380,7 @@ class _Step:
 
     def advance(self) -> None:
         """Do what is due; ask to be woken for what is not yet."""
-        if self.member.phase in _UP and self.now >= self.member.session_ends:
+        if self.member.phase in _UP and self.now >= self.member.session_ends_at:
             self._lose("ZooKeeper has not confirmed the session for its whole length")
         if self.member.phase not in _UP:
             return
@@ -396,11 +396,11 @@ class _Step:
         member = self.member
         if member.phase is Phase.REGISTERING:
             return  # there may be no list yet whose version could be confirmed
-        if member.confirming is not None or self.now < member.next_confirm:
+        if member.confirming is not None or self.now < member.next_confirm_at:
             return
         token = self._token()
         pause = member.timeout * _PULSE
-        self._set(confirming=token, confirm_sent=self.now, next_confirm=self.now + pause)
+        self._set(confirming=token, confirm_sent_at=self.now, next_confirm_at=self.now + pause)
         self.effects.append(Confirm(token=token))
 
     def _register_when_due(self) -> None:
@@ -430,13 +430,13 @@ class _Step:
         member = self.member
         if (
             member.phase is not Phase.MEMBER
-            or not member.outdated
+            or not member.is_outdated
             or member.reading is not None
             or member.registering is not None
         ):
             return
         token = self._token()
-        self._set(reading=token, outdated=False)
+        self._set(reading=token, is_outdated=False)
         self.effects.append(ReadMembers(token=token))
 
     def _settle(self) -> None:
@@ -444,11 +444,11 @@ class _Step:
         member = self.member
         target = member.target
         if target is None or not (
-            member.asking is None and member.telling is None and member.registering is None
+            member.asking is None and member.reconciling is None and member.registering is None
         ):
             return
         keep, missing = member.held & target, target - member.held
-        excess = member.doubtful | (member.held - target)
+        excess = member.unconfirmed | (member.held - target)
         due = self.now >= member.retry_at
         # Under its new name, once the assignment is of a list with that name in it.
         unheard = member.told != member.registration and member.member_id in member.members
@@ -482,7 +482,7 @@ class _Step:
             assignment=assignment,
         )
         ownership = member.ownership.assign() if units else member.ownership.release()
-        self._set(telling=token, given=units, told=member.registration, ownership=ownership)
+        self._set(reconciling=token, given=units, told=member.registration, ownership=ownership)
         self.effects.append(
             Take(token=token, generation=generation, units=units, deadline=self._deadline())
         )
@@ -492,9 +492,9 @@ class _Step:
 
     def _wake(self) -> None:
         member = self.member
-        times = [member.session_ends]
+        times = [member.session_ends_at]
         if member.confirming is None and member.phase is not Phase.REGISTERING:
-            times.append(member.next_confirm)
+            times.append(member.next_confirm_at)
         if self.now < member.retry_at:
             times.append(member.retry_at)
         self.effects.append(WakeAt(time=min(times)))

@@ -132,7 +132,7 @@ class Member:
     renew: bool = False
     """To register again: other metadata, or everybody is to compute again."""
     view: View | None = None
-    outdated: bool = False
+    is_outdated: bool = False
     """The list of members is to be read again."""
     members: Mapping[str, bytes] = attrs.field(factory=dict)
     """Those of the view that speak one protocol: member id -> metadata, first come first."""
@@ -143,7 +143,7 @@ class Member:
     """The units of the assignment; None before one was computed in this session."""
     held: frozenset[str] = frozenset()
     """The units whose claims are this member's."""
-    doubtful: frozenset[str] = frozenset()
+    unconfirmed: frozenset[str] = frozenset()
     """The units of claims and releases that were not answered: released before anything else."""
     given: frozenset[str] = frozenset()
     """The units that the application was last told to own; each of them is held."""
@@ -159,14 +159,14 @@ class Member:
     """Token of the claim or release in flight: one write at a time."""
     asked: frozenset[str] = frozenset()
     """The units that it is about."""
-    telling: int | None = None
+    reconciling: int | None = None
     """Token of what the application is doing."""
     confirming: int | None = None
     """Token of the confirmation in flight."""
-    confirm_sent: float = 0.0
-    next_confirm: float = 0.0
+    confirm_sent_at: float = 0.0
+    next_confirm_at: float = 0.0
     ownership: Ownership = attrs.field(factory=Ownership)
-    session_ends: float = 0.0
+    session_ends_at: float = 0.0
     """Without another confirmation the session counts as over then."""
     retry_at: float = 0.0
     """Neither register, read nor claim before this."""

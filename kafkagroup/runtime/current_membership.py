@@ -69,7 +69,7 @@ class CurrentMembership:
 
     def is_in_generation(self, generation_id: int) -> bool:
         """Whether this generation is the member's current one."""
-        return self.driver is not None and self.driver.stands(generation_id)
+        return self.driver is not None and self.driver.is_current(generation_id)
 
     @property
     def may_commit(self) -> bool:

@@ -29,10 +29,10 @@ from kafkagroup.member.consumer_vocabulary import (
     ConsumerEffect,
     ConsumerEvent,
     FallBack,
-    Name,
+    LookUpNames,
     Reconcile,
+    ReportError,
     Subscribed,
-    Tell,
     TopicsNamed,
 )
 from kafkagroup.member.ownership import Ownership
@@ -161,7 +161,7 @@ class Driver:
     ) -> None:
         self.member = member
         """The state, readable at any time; only `run` changes it."""
-        self.out = OneShotEvent()
+        self.closed = OneShotEvent()
         """Set once the member has left or failed."""
         self.fell_back = False
         """Whether it is out because its protocol is not to be had, and another one may be tried."""
@@ -202,7 +202,7 @@ class Driver:
     @property
     def last_heartbeat(self) -> float:
         """When the last heartbeat was sent, on the loop's clock; -inf before the first."""
-        return self.member.beat_sent or float("-inf")
+        return self.member.heartbeat_sent_at or float("-inf")
 
     @property
     def member_id(self) -> str:
@@ -224,9 +224,9 @@ class Driver:
         """Whether the assignment that stands is of its computing."""
         return self.member.leads
 
-    def stands(self, generation_id: int) -> bool:
+    def is_current(self, generation_id: int) -> bool:
         """Whether the generation is the one that it is in, with what was assigned in it."""
-        return self.member.stands(generation_id)
+        return self.member.is_current(generation_id)
 
     @property
     def may_commit(self) -> bool:
@@ -234,7 +234,7 @@ class Driver:
         return self.member.may_commit
 
     @property
-    def expelled(self) -> bool:
+    def is_expelled(self) -> bool:
         """Whether it left because the application did not come back in time."""
         leaving = self.member.leaving
         return leaving is not None and leaving.lost
@@ -257,7 +257,7 @@ class Driver:
         self._ask(CoordinatorInvalidated(now=anyio.current_time(), reason=reason))
 
     def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
-        """Leave the group, as `Leaving` has it; `out` tells when it is done."""
+        """Leave the group, as `Leaving` has it; `closed` is set when that is done."""
         now = anyio.current_time()
         self._ask(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
 
@@ -277,7 +277,7 @@ class Driver:
         try:
             await self._be_member()
         finally:
-            self.out.set()
+            self.closed.set()
 
     async def _be_member(self) -> None:
         try:
@@ -288,7 +288,7 @@ class Driver:
                     self._names_wanted = OneShotEvent()
                     tasks.start_soon(self._look_up_names)
                 self._step(Started(now=self._clock(), jitter=random.random()), tasks)
-                while not self.member.out:
+                while not self.member.is_closed:
                     self._step(await self._next_event(), tasks)
                 if self._served is not None:
                     await self._served.wait()
@@ -328,11 +328,11 @@ class Driver:
                     self._give(effect, tasks)
                 case Assign() | Reconcile() | Compute():
                     self._give(effect, tasks)
-                case Name(topic_ids=topic_ids):
+                case LookUpNames(topic_ids=topic_ids):
                     self._unnamed = topic_ids
                     self._names_wanted.set()
-                case Tell(error=error):
-                    cast(Assignee, self._application).told(error)
+                case ReportError(error=error):
+                    cast(Assignee, self._application).on_error(error)
                 case WakeAt(time=time):
                     self._wake_at = time
                 case Fail(error=error):
@@ -369,7 +369,7 @@ class Driver:
                 broker = self._cluster.broker(_node(send.coordinator))
                 connection_id = _CONNECTION[send.route]
                 await broker.ready(connection_id)
-                if not self.member.waits_for(send.token):
+                if not self.member.awaits(send.token):
                     # What it says may be true no longer: a partition that has been taken up since
                     # would seem to be let go of, and be given to another.
                     return
@@ -464,7 +464,7 @@ class Driver:
             failure = error
             self._post(AssignFailed(now=anyio.current_time(), error=error))
         self._polls.taken_up()
-        if failure is None and (member := self.member).stands(generation.generation_id):
+        if failure is None and (member := self.member).is_current(generation.generation_id):
             now = anyio.current_time()
             self._observe(partial(self._history.taken_up, now, member, generation))
         return failure is None

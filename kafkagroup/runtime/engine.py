@@ -195,7 +195,7 @@ class Engine:
         if self._options.group_id is None:
             await self._cluster.refresh()
             self._own_all()
-        elif driver is None or driver.out.is_set():
+        elif driver is None or driver.closed.is_set():
             self.join()
         else:
             reason = "the subscription changed"
@@ -274,7 +274,7 @@ class Engine:
         driver, session = self._leaving, self._session
         if driver is None:
             return
-        await driver.out.wait()
+        await driver.closed.wait()
         if driver is self._leaving:
             self._leaving = None
             session.membership.end()
@@ -283,7 +283,7 @@ class Engine:
     def rejoin(self, reason: str) -> None:
         """Ask for a new generation; of a coordinator that assigns, for all that it has assigned."""
         session = self._session
-        if session.membership.driver is None or session.membership.driver.out.is_set():
+        if session.membership.driver is None or session.membership.driver.closed.is_set():
             return  # who has left joins again at the next poll
         if not session.membership.uses_consumer_protocol:
             session.history.asked(RebalanceCause.REQUESTED, reason)
@@ -375,7 +375,7 @@ class Engine:
             else:
                 await self.follow(self._pattern, exclude_internal=self._exclude_internal)
             return
-        if driver.expelled and driver is not self._leaving:
+        if driver.is_expelled and driver is not self._leaving:
             session.membership.expel()
             session.notify()  # it may be waiting again, for what nobody brings
 

@@ -79,7 +79,7 @@ class Application(Protocol):
 class Assignee(Application, Protocol):
     """An application whose partitions the coordinator assigns (KIP-848)."""
 
-    def told(self, error: Exception) -> None:
+    def on_error(self, error: Exception) -> None:
         """Note an error that the member survives. Called at once."""
 
 
@@ -87,7 +87,7 @@ class Running(Protocol):
     """One member of one group."""
 
     @property
-    def out(self) -> OneShotEvent:
+    def closed(self) -> OneShotEvent:
         """Set once the member has left or failed."""
         ...
 
@@ -126,7 +126,7 @@ class Running(Protocol):
         """When the last heartbeat was sent, on the loop's clock; -inf before the first."""
         ...
 
-    def stands(self, generation_id: int) -> bool:
+    def is_current(self, generation_id: int) -> bool:
         """Whether this is the member's current generation, with all of its assignment applied."""
         ...
 
@@ -136,7 +136,7 @@ class Running(Protocol):
         ...
 
     @property
-    def expelled(self) -> bool:
+    def is_expelled(self) -> bool:
         """Whether the member left because the application did not poll in time."""
         ...
 
@@ -147,7 +147,7 @@ class Running(Protocol):
         """Look up the coordinator again, if there is one."""
 
     def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
-        """Leave the group, as `Leaving` describes; `out` is set when that is done."""
+        """Leave the group, as `Leaving` describes; `closed` is set when that is done."""
 
     async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
         """Return until when commits of these may be sent, on the loop's clock.

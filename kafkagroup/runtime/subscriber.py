@@ -244,7 +244,7 @@ class Subscriber:
         """Every call of the application raises it."""
         self._session.errors.fail(error)
 
-    def told(self, error: Exception) -> None:
+    def on_error(self, error: Exception) -> None:
         """The application's next call raises it."""
         self._session.errors.report(error)
 

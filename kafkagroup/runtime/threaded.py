@@ -100,7 +100,7 @@ class ThreadedDriver(Driver):
                 await self._ended.wait()
                 thread.join()
             self._called.close()
-            self.out.set()
+            self.closed.set()
         if self._error is not None:
             raise self._error
 
@@ -219,15 +219,15 @@ class _Border:
     def failed(self, error: Exception) -> None:
         self._driver.to_application(partial(self._application.failed, error))
 
-    def told(self, error: Exception) -> None:
-        self._driver.to_application(partial(cast(Assignee, self._application).told, error))
+    def on_error(self, error: Exception) -> None:
+        self._driver.to_application(partial(cast(Assignee, self._application).on_error, error))
 
     def poll_due(self, ran: float) -> float:
         return self._application.poll_due(ran)
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
         async def revoke() -> SupportedProtocols | None:
-            if not self._driver.member.revoking:
+            if not self._driver.ownership.is_revoking:
                 return None  # lost since, while the loop stood still: nothing can be committed
             return await self._application.revoke(deadline)
 

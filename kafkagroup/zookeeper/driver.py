@@ -79,7 +79,7 @@ class ZooKeeperDriver:
     ) -> None:
         self.member = member
         """The state, readable at any time; only `run` changes it."""
-        self.out = OneShotEvent()
+        self.closed = OneShotEvent()
         """Set once the member has left or failed."""
         self._hosts = hosts
         self._access = access
@@ -127,12 +127,12 @@ class ZooKeeperDriver:
     @property
     def last_heartbeat(self) -> float:
         """When the session was last asked to be confirmed; -inf before the first time."""
-        return self.member.confirm_sent or float("-inf")
+        return self.member.confirm_sent_at or float("-inf")
 
     def invalidate_coordinator(self, reason: str) -> None:
         """There is none."""
 
-    def stands(self, generation_id: int) -> bool:
+    def is_current(self, generation_id: int) -> bool:
         """Whether it goes by that list of members, and the application has all that follows."""
         member = self.member
         return self.generation_id == generation_id and member.given == member.target
@@ -148,7 +148,7 @@ class ZooKeeperDriver:
         return self.member.phase in _COMMITTING
 
     @property
-    def expelled(self) -> bool:
+    def is_expelled(self) -> bool:
         """Whether it left because the application did not come back in time."""
         leaving = self.member.leaving
         return leaving is not None and leaving.lost
@@ -188,7 +188,7 @@ class ZooKeeperDriver:
         self._hear(RejoinRequested(now=now, reason=reason, protocols=protocols))
 
     def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
-        """Leave the group; `out` tells when it is done."""
+        """Leave the group; `closed` is set when that is done."""
         now = anyio.current_time()
         self._hear(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
 
@@ -219,7 +219,7 @@ class ZooKeeperDriver:
                 self._session.close()
             for stream in (self._events, self._mailbox, self._work, self._desk):
                 stream.close()
-            self.out.set()
+            self.closed.set()
 
     async def _next_event(self) -> ZooKeeperEvent:
         event: ZooKeeperEvent | None = None

@@ -56,7 +56,7 @@ class TroubleReporter:
                 self._succeeded(_CLAIMING, event.now)
             case AskFailed(token=token, error=error):
                 if token == member.confirming:
-                    self._failed(_CONFIRMING, event.now, str(error), member.confirm_sent)
+                    self._failed(_CONFIRMING, event.now, str(error), member.confirm_sent_at)
                 elif (what := _asked(member, token)) is not None:
                     self._failed(what, event.now, str(error), event.now)
 

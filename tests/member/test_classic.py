@@ -29,7 +29,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.member import classic
-from kafkagroup.member.state import BEATING, MOVES, PARKING, Config, Member, Phase
+from kafkagroup.member.state import HEARTBEATING, MOVES, PURGATORY, Config, Member, Phase
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,
@@ -108,9 +108,9 @@ class Like(Exception):
 # ---------------------------------------------------------------- a member in each phase, at 10.0
 
 IDLE = Member(config=CONFIG, protocols=(("range", b"r"), ("roundrobin", b"rr")))
-FINDING = evolve(IDLE, phase=Phase.UNJOINED, finding=1, last_token=1)
+FINDING = evolve(IDLE, phase=Phase.UNJOINED, lookup_in_flight=1, last_token=1)
 JOINING = evolve(
-    IDLE, phase=Phase.JOINING, coordinator=NODE, pending=2, last_token=2, parked_at=10.0
+    IDLE, phase=Phase.JOINING, coordinator=NODE, pending=2, last_token=2, join_sent_at=10.0
 )
 REJOINING = evolve(JOINING, member_id="m1", pending=3, last_token=3)
 MEMBERS = {"m1": b"r", "m2": b"s"}
@@ -118,24 +118,30 @@ COMPUTING = evolve(
     REJOINING,
     phase=Phase.COMPUTING,
     generation_id=5,
-    generation_by=3,
+    generation_token=3,
     protocol_name="range",
     leader_id="m1",
     members=MEMBERS,
     joined_at=10.0,
-    next_beat=13.0,
+    next_heartbeat_at=13.0,
     acknowledged_at=10.0,
-    calm_at=10.0,
-    session_ends=20.0,
+    stable_at=10.0,
+    session_ends_at=20.0,
     pending=4,
     last_token=4,
 )
 FOLLOWING = evolve(COMPUTING, phase=Phase.SYNCING, leader_id="m2", members={})
 SYNCING = evolve(COMPUTING, phase=Phase.SYNCING, pending=5, last_token=5)
-STABLE = evolve(SYNCING, phase=Phase.STABLE, pending=None, is_assigned=True, first_beat=3.0)
-BEATEN = evolve(STABLE, beating=6, beat_sent=13.0, next_beat=16.0, last_token=6)
+STABLE = evolve(
+    SYNCING, phase=Phase.STABLE, pending=None, is_assigned=True, first_heartbeat_delay=3.0
+)
+BEATEN = evolve(
+    STABLE, heartbeat_in_flight=6, heartbeat_sent_at=13.0, next_heartbeat_at=16.0, last_token=6
+)
 REVOKING = evolve(STABLE, phase=Phase.REVOKING, pending=6, last_token=6, reason="changed")
-DRAINING = evolve(REVOKING, beating=7, beat_sent=13.0, next_beat=16.0, last_token=7)
+DRAINING = evolve(
+    REVOKING, heartbeat_in_flight=7, heartbeat_sent_at=13.0, next_heartbeat_at=16.0, last_token=7
+)
 LOSING = evolve(
     STABLE,
     phase=Phase.LOSING,
@@ -282,7 +288,7 @@ def test_a_started_member_asks_any_broker_for_its_coordinator() -> None:
 
 def test_it_joins_as_soon_as_the_coordinator_is_known() -> None:
     assert step(FINDING, reply(1, found())) == (
-        evolve(JOINING, next_beat=10.0),
+        evolve(JOINING, next_heartbeat_at=10.0),
         (join(2),),
     )
 
@@ -299,37 +305,41 @@ def test_line_2_the_deadline_of_join_is_the_longer_of_request_and_rebalance_time
 )
 def test_a_coordinator_that_is_not_there_yet_is_looked_for_again(code: int) -> None:
     assert step(FINDING, reply(1, found(code))) == (
-        evolve(FINDING, finding=None, attempts=1, retry_at=10.125, next_beat=10.125),
+        evolve(
+            FINDING, lookup_in_flight=None, attempts=1, retry_at=10.125, next_heartbeat_at=10.125
+        ),
         (WakeAt(time=10.125),),
     )
 
 
 def test_an_answer_without_any_coordinator_is_asked_for_again() -> None:
     assert step(FINDING, reply(1, FindCoordinatorResponse())) == (
-        evolve(FINDING, finding=None, attempts=1, retry_at=10.125, next_beat=10.125),
+        evolve(
+            FINDING, lookup_in_flight=None, attempts=1, retry_at=10.125, next_heartbeat_at=10.125
+        ),
         (WakeAt(time=10.125),),
     )
 
 
 def test_a_group_that_may_not_be_read_is_fatal() -> None:
     assert step(FINDING, reply(1, found(E.GROUP_AUTHORIZATION_FAILED))) == (
-        evolve(FINDING, phase=Phase.FAILED, finding=None),
+        evolve(FINDING, phase=Phase.FAILED, lookup_in_flight=None),
         (Fail(error=broker_error(E.GROUP_AUTHORIZATION_FAILED, operation="DESCRIBE", group="g")),),
     )
 
 
 def test_nothing_is_sent_before_back_off_is_over() -> None:
-    waiting = evolve(FINDING, finding=None, attempts=1, retry_at=10.125)
+    waiting = evolve(FINDING, lookup_in_flight=None, attempts=1, retry_at=10.125)
     assert step(waiting, Woke(now=10.0)) == (waiting, (WakeAt(time=10.125),))
     assert step(waiting, Woke(now=10.125)) == (
-        evolve(waiting, finding=2, last_token=2),
+        evolve(waiting, lookup_in_flight=2, last_token=2),
         (find(2),),
     )
 
 
 def test_line_8_member_id_required_rejoins_at_once_with_the_id() -> None:
     assert step(JOINING, reply(2, joined(E.MEMBER_ID_REQUIRED))) == (
-        evolve(REJOINING, named_by=2),
+        evolve(REJOINING, member_id_token=2),
         (join(3, "m1"),),
     )
 
@@ -340,11 +350,11 @@ def test_line_8_a_broker_that_asks_for_an_id_again_is_not_hammered() -> None:
             REJOINING,
             phase=Phase.UNJOINED,
             member_id="m9",
-            named_by=3,
+            member_id_token=3,
             pending=None,
             attempts=1,
             retry_at=10.125,
-            next_beat=10.125,
+            next_heartbeat_at=10.125,
         ),
         (WakeAt(time=10.125),),
     )
@@ -359,7 +369,7 @@ def test_a_broker_that_wants_an_id_and_gives_none_is_not_hammered() -> None:
             pending=None,
             attempts=1,
             retry_at=10.125,
-            next_beat=10.125,
+            next_heartbeat_at=10.125,
         ),
         (WakeAt(time=10.125),),
     )
@@ -388,7 +398,7 @@ def test_line_17_a_leader_that_is_to_skip_assigning_syncs_with_an_empty_list() -
 
 def test_the_leader_sends_every_member_its_assignment() -> None:
     event = Computed(now=11.0, token=4, assignments={"m2": b"yours", "m1": b"mine"})
-    syncing = evolve(SYNCING, parked_at=11.0)
+    syncing = evolve(SYNCING, join_sent_at=11.0)
     assert step(COMPUTING, event) == (syncing, (sync(5, m1=b"mine", m2=b"yours"),))
 
 
@@ -402,7 +412,7 @@ def test_an_assignor_that_raises_is_fatal_and_leaves() -> None:
 
 def test_an_assignment_begins_a_generation() -> None:
     assert step(SYNCING, reply(5, synced(), now=12.0)) == (
-        evolve(STABLE, session_ends=22.0),
+        evolve(STABLE, session_ends_at=22.0),
         (Assign(generation=generation()), WakeAt(time=13.0)),
     )
 
@@ -411,7 +421,7 @@ def test_answers_of_brokers_that_name_no_protocol_are_good() -> None:
     """JoinGroup before v7 and SyncGroup before v5 have no protocol type."""
     assert step(REJOINING, reply(3, joined(protocol_type=None))) == (FOLLOWING, (sync(4),))
     answer = synced(protocol_type=None, protocol_name=None)
-    assert step(SYNCING, reply(5, answer, now=12.0))[0] == evolve(STABLE, session_ends=22.0)
+    assert step(SYNCING, reply(5, answer, now=12.0))[0] == evolve(STABLE, session_ends_at=22.0)
 
 
 def test_line_14_a_group_of_another_type_is_refused() -> None:
@@ -446,7 +456,7 @@ def test_line_14_an_assignment_of_another_protocol_is_refused(
 def test_line_7_a_join_answer_read_late_does_not_make_ownership_sure() -> None:
     """A member stood still while its join was answered and its session ran out; it read the answer
     and delivered what it had kept, which by then was another's."""
-    kept = evolve(PARKED, acknowledged_at=9.0, parked_at=10.0)
+    kept = evolve(PARKED, acknowledged_at=9.0, join_sent_at=10.0)
     syncing = step(kept, reply(7, joined(), now=25.0))[0]
     assert (syncing.phase, syncing.ownership.lease_expires_at) == (Phase.SYNCING, 20.0)
     beaten_since = evolve(kept, acknowledged_at=18.0)
@@ -461,10 +471,10 @@ def test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure() -> None:
     member, effects = step(SYNCING, reply(5, synced(), now=3610.0))
     assert member == evolve(
         STABLE,
-        session_ends=3620.0,
-        beating=6,
-        beat_sent=3610.0,
-        next_beat=3613.0,
+        session_ends_at=3620.0,
+        heartbeat_in_flight=6,
+        heartbeat_sent_at=3610.0,
+        next_heartbeat_at=3613.0,
         last_token=6,
     )
     assert member.ownership.lease_expires_at == 20.0
@@ -474,7 +484,7 @@ def test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure() -> None:
 def test_ownership_is_sure_from_when_the_sync_was_sent_that_is_answered() -> None:
     """After a join that was parked for a whole session members once handed out nothing before the
     first heartbeat."""
-    joining = evolve(REJOINING, parked_at=10.0)
+    joining = evolve(REJOINING, join_sent_at=10.0)
     syncing = step(joining, reply(3, joined(), now=19.0))[0]
     stable = step(syncing, reply(4, synced(), now=19.5))[0]
     assert (stable.phase, stable.ownership.lease_expires_at) == (Phase.STABLE, 29.0)
@@ -486,11 +496,17 @@ def test_ownership_is_sure_from_when_the_sync_was_sent_that_is_answered() -> Non
 def test_line_3_heartbeats_start_when_join_has_succeeded_before_sync() -> None:
     member, effects = step(COMPUTING, Woke(now=13.0))
     assert (member, effects) == (
-        evolve(COMPUTING, beating=5, beat_sent=13.0, next_beat=16.0, last_token=5),
+        evolve(
+            COMPUTING,
+            heartbeat_in_flight=5,
+            heartbeat_sent_at=13.0,
+            next_heartbeat_at=16.0,
+            last_token=5,
+        ),
         (beat(5, 7.0), WakeAt(time=20.0)),
     )
     # A rebalance is ignored unless stable: SyncGroup will tell.
-    answered = evolve(member, beating=None, acknowledged_at=13.0, session_ends=23.0)
+    answered = evolve(member, heartbeat_in_flight=None, acknowledged_at=13.0, session_ends_at=23.0)
     assert step(member, reply(5, beaten(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
         answered,
         (WakeAt(time=16.0),),
@@ -507,11 +523,11 @@ def test_the_session_counts_from_when_the_heartbeat_was_sent() -> None:
     assert step(BEATEN, reply(6, beaten(), now=15.0)) == (
         evolve(
             BEATEN,
-            beating=None,
-            first_beat=0.0,
+            heartbeat_in_flight=None,
+            first_heartbeat_delay=0.0,
             acknowledged_at=13.0,
-            calm_at=13.0,
-            session_ends=23.0,
+            stable_at=13.0,
+            session_ends_at=23.0,
         ),
         (WakeAt(time=16.0),),
     )
@@ -522,9 +538,9 @@ def test_line_4_rebalance_in_progress_is_alive_and_revokes() -> None:
         evolve(
             BEATEN,
             phase=Phase.REVOKING,
-            beating=None,
+            heartbeat_in_flight=None,
             acknowledged_at=13.0,
-            session_ends=23.0,
+            session_ends_at=23.0,
             pending=7,
             last_token=7,
             reason="the group is rebalancing",
@@ -536,7 +552,7 @@ def test_line_4_rebalance_in_progress_is_alive_and_revokes() -> None:
 def test_line_4_the_member_beats_on_while_the_application_drains() -> None:
     assert step(REVOKING, Woke(now=13.0)) == (DRAINING, (beat(7, 7.0), WakeAt(time=20.0)))
     assert step(DRAINING, reply(7, beaten(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
-        evolve(DRAINING, beating=None, acknowledged_at=13.0, session_ends=23.0),
+        evolve(DRAINING, heartbeat_in_flight=None, acknowledged_at=13.0, session_ends_at=23.0),
         (WakeAt(time=16.0),),
     )
 
@@ -544,14 +560,14 @@ def test_line_4_the_member_beats_on_while_the_application_drains() -> None:
 @pytest.mark.parametrize("member", [COMPUTING, STABLE, REVOKING], ids=lambda m: m.phase.value)
 def test_line_5_a_silent_session_rediscovers_the_coordinator(member: Member) -> None:
     token = member.last_token + 1
-    member = evolve(member, beating=99, beat_sent=13.0, next_beat=16.0)
+    member = evolve(member, heartbeat_in_flight=99, heartbeat_sent_at=13.0, next_heartbeat_at=16.0)
     assert step(member, Woke(now=20.0)) == (
         evolve(
             member,
             coordinator=None,
-            beating=None,
-            session_ends=30.0,
-            finding=token,
+            heartbeat_in_flight=None,
+            session_ends_at=30.0,
+            lookup_in_flight=token,
             last_token=token,
         ),
         (find(token), WakeAt(time=30.0)),
@@ -559,15 +575,17 @@ def test_line_5_a_silent_session_rediscovers_the_coordinator(member: Member) -> 
 
 
 def test_a_new_coordinator_gets_a_heartbeat_at_once() -> None:
-    searching = evolve(BEATEN, coordinator=None, beating=None, finding=7, last_token=7)
+    searching = evolve(
+        BEATEN, coordinator=None, heartbeat_in_flight=None, lookup_in_flight=7, last_token=7
+    )
     assert step(searching, reply(7, found(node=OTHER), now=14.0)) == (
         evolve(
             searching,
             coordinator=OTHER,
-            finding=None,
-            beating=8,
-            beat_sent=14.0,
-            next_beat=17.0,
+            lookup_in_flight=None,
+            heartbeat_in_flight=8,
+            heartbeat_sent_at=14.0,
+            next_heartbeat_at=17.0,
             last_token=8,
         ),
         (evolve(beat(8, 6.0), coordinator=OTHER), WakeAt(time=20.0)),
@@ -602,7 +620,7 @@ class TestLine10TheGenerationIsReset:
                     reason=reason,
                     attempts=1,
                     retry_at=10.125,
-                    next_beat=10.125,
+                    next_heartbeat_at=10.125,
                 ),
                 (WakeAt(time=10.125),),
             )
@@ -618,7 +636,7 @@ class TestLine10TheGenerationIsReset:
                     phase=Phase.LOSING,
                     member_id=member_id,
                     is_assigned=False,
-                    beating=None,
+                    heartbeat_in_flight=None,
                     pending=lose,
                     last_token=lose,
                     reason=reason,
@@ -630,7 +648,7 @@ class TestLine10TheGenerationIsReset:
         self, code: int, member_id: str, reason: str
     ) -> None:
         """A heartbeat that was sent while the leader computed comes back during SyncGroup."""
-        syncing = evolve(SYNCING, beating=9, beat_sent=10.0, last_token=9)
+        syncing = evolve(SYNCING, heartbeat_in_flight=9, heartbeat_sent_at=10.0, last_token=9)
         reset, effects = step(syncing, reply(9, beaten(code), now=11.0))
         assert (reset, effects) == (
             evolve(
@@ -639,11 +657,11 @@ class TestLine10TheGenerationIsReset:
                 member_id=member_id,
                 generation_id=-1,
                 pending=None,
-                beating=None,
+                heartbeat_in_flight=None,
                 reason=reason,
                 attempts=1,
                 retry_at=11.125,
-                next_beat=11.125,
+                next_heartbeat_at=11.125,
             ),
             (WakeAt(time=11.125),),
         )
@@ -654,7 +672,7 @@ def test_what_is_lost_is_rejoined_only_once_the_application_knows() -> None:
     assert step(LOSING, Woke(now=14.0)) == (LOSING, ())
     joining = evolve(LOSING, phase=Phase.JOINING, generation_id=-1, pending=7, last_token=7)
     assert step(LOSING, Revoked(now=14.0, token=6)) == (
-        evolve(joining, parked_at=14.0),
+        evolve(joining, join_sent_at=14.0),
         (join(7, "m1", "gone"),),
     )
 
@@ -685,7 +703,7 @@ def test_line_12_also_where_a_join_has_overtaken_the_heartbeat() -> None:
     config = evolve(CONFIG, group_instance_id="i")
     fenced = reply(7, beaten(E.FENCED_INSTANCE_ID), now=14.0)
     joining = step(evolve(DRAINING, config=config), Revoked(now=14.0, token=6))[0]
-    assert (joining.phase, joining.beating) == (Phase.JOINING, None)
+    assert (joining.phase, joining.heartbeat_in_flight) == (Phase.JOINING, None)
     error = Like(FencedError, "group_instance_id 'i' is another member's now")
     out = evolve(joining, phase=Phase.FAILED, pending=None)
     assert step(joining, fenced) == (out, (Fail(error=error),))
@@ -699,7 +717,7 @@ def test_line_12_also_where_a_join_has_overtaken_the_heartbeat() -> None:
 
 def test_line_48_a_loading_coordinator_stays_and_is_backed_off_from() -> None:
     code = E.COORDINATOR_LOAD_IN_PROGRESS
-    waiting = {"attempts": 1, "retry_at": 10.125, "next_beat": 10.125}
+    waiting = {"attempts": 1, "retry_at": 10.125, "next_heartbeat_at": 10.125}
     for member, token, message in ((REJOINING, 3, joined(code)), (SYNCING, 5, synced(code))):
         assert step(member, reply(token, message)) == (
             evolve(
@@ -712,7 +730,7 @@ def test_line_48_a_loading_coordinator_stays_and_is_backed_off_from() -> None:
             (WakeAt(time=10.125),),
         )
     assert step(BEATEN, reply(6, beaten(code))) == (
-        evolve(BEATEN, beating=None, **waiting),
+        evolve(BEATEN, heartbeat_in_flight=None, **waiting),
         (WakeAt(time=10.125),),
     )
 
@@ -725,7 +743,7 @@ def test_line_48_a_coordinator_that_is_none_is_looked_for_again(code: int) -> No
         "coordinator": None,
         "attempts": 1,
         "retry_at": 10.125,
-        "next_beat": 10.125,
+        "next_heartbeat_at": 10.125,
     }
     for member, token, message in ((REJOINING, 3, joined(code)), (SYNCING, 5, synced(code))):
         assert step(member, reply(token, message)) == (
@@ -739,12 +757,12 @@ def test_line_48_a_coordinator_that_is_none_is_looked_for_again(code: int) -> No
             (WakeAt(time=10.125),),
         )
     assert step(BEATEN, reply(6, beaten(code))) == (
-        evolve(BEATEN, beating=None, **waiting),
+        evolve(BEATEN, heartbeat_in_flight=None, **waiting),
         (WakeAt(time=10.125),),
     )
     # What the application holds stays held: only the coordinator is another.
     assert step(DRAINING, reply(7, beaten(code))) == (
-        evolve(DRAINING, beating=None, **waiting),
+        evolve(DRAINING, heartbeat_in_flight=None, **waiting),
         (WakeAt(time=10.125),),
     )
 
@@ -765,7 +783,7 @@ def test_a_sync_that_meets_the_next_rebalance_rejoins_at_once_but_not_again_and_
             reason=reason,
             attempts=6,
             retry_at=11.0,
-            next_beat=11.0,
+            next_heartbeat_at=11.0,
         ),
         (WakeAt(time=11.0),),
     )
@@ -799,9 +817,9 @@ def test_what_is_fatal_is_told_at_once_and_the_group_once_the_application_has_le
 
 
 def test_a_fatal_answer_while_losing_does_not_lose_a_second_time() -> None:
-    searching = evolve(LOSING, coordinator=None, finding=7, last_token=7)
+    searching = evolve(LOSING, coordinator=None, lookup_in_flight=7, last_token=7)
     assert step(searching, reply(7, found(E.GROUP_AUTHORIZATION_FAILED))) == (
-        evolve(searching, phase=Phase.FAILED, pending=None, finding=None),
+        evolve(searching, phase=Phase.FAILED, pending=None, lookup_in_flight=None),
         (Fail(error=broker_error(E.GROUP_AUTHORIZATION_FAILED, operation="DESCRIBE", group="g")),),
     )
 
@@ -819,7 +837,7 @@ def test_s11_the_member_id_survives_disconnects(error: Exception) -> None:
         "coordinator": None,
         "attempts": 1,
         "retry_at": 10.125,
-        "next_beat": 10.125,
+        "next_heartbeat_at": 10.125,
     }
     for member, token in ((REJOINING, 3), (SYNCING, 5)):
         assert step(member, SendFailed(now=10.0, token=token, error=error)) == (
@@ -833,11 +851,13 @@ def test_s11_the_member_id_survives_disconnects(error: Exception) -> None:
             (WakeAt(time=10.125),),
         )
     assert step(BEATEN, SendFailed(now=10.0, token=6, error=error)) == (
-        evolve(BEATEN, beating=None, **waiting),
+        evolve(BEATEN, heartbeat_in_flight=None, **waiting),
         (WakeAt(time=10.125),),
     )
     assert step(FINDING, SendFailed(now=10.0, token=1, error=error)) == (
-        evolve(FINDING, finding=None, attempts=1, retry_at=10.125, next_beat=10.125),
+        evolve(
+            FINDING, lookup_in_flight=None, attempts=1, retry_at=10.125, next_heartbeat_at=10.125
+        ),
         (WakeAt(time=10.125),),
     )
 
@@ -857,7 +877,7 @@ def test_a_coordinator_lost_while_the_assignor_worked_starts_over() -> None:
             orphan,
             phase=Phase.UNJOINED,
             pending=None,
-            finding=5,
+            lookup_in_flight=5,
             last_token=5,
             reason="the coordinator moved",
         ),
@@ -921,7 +941,7 @@ def test_line_18_what_is_held_is_let_go_before_joining() -> None:
     )
     joining = evolve(REVOKING, phase=Phase.JOINING, pending=7, last_token=7, is_assigned=False)
     assert step(REVOKING, Revoked(now=12.0, token=6)) == (
-        evolve(joining, parked_at=12.0),
+        evolve(joining, join_sent_at=12.0),
         (join(7, "m1", "changed"),),
     )
 
@@ -929,13 +949,13 @@ def test_line_18_what_is_held_is_let_go_before_joining() -> None:
 @pytest.mark.parametrize("member", [REJOINING, COMPUTING, SYNCING], ids=lambda m: m.phase.value)
 def test_a_rejoin_asked_for_in_a_rebalance_waits_for_its_end(member: Member) -> None:
     after, _ = step(member, RejoinRequested(now=10.0, reason="changed"))
-    assert after == evolve(member, rejoin=True, reason="changed")
+    assert after == evolve(member, must_rejoin=True, reason="changed")
 
 
 def test_a_generation_that_is_out_of_date_is_left_at_once() -> None:
-    late = evolve(SYNCING, rejoin=True, reason="changed")
+    late = evolve(SYNCING, must_rejoin=True, reason="changed")
     assert step(late, reply(5, synced())) == (
-        evolve(REVOKING, session_ends=20.0),
+        evolve(REVOKING, session_ends_at=20.0),
         (
             Assign(generation=generation()),
             Revoke(token=6, deadline=55.0),
@@ -978,7 +998,11 @@ def test_line_22_who_leaves_while_it_lets_go_of_a_part_lets_go_of_the_rest() -> 
     revoking = evolve(REVOKING, config=COOPERATIVE)
     leaving = step(revoking, evolve(CLOSED, now=11.0))[0]
     again, effects = step(leaving, Revoked(now=12.0, token=6))
-    assert (again.phase, again.ownership.is_assigned, again.parting) == (Phase.REVOKING, True, True)
+    assert (again.phase, again.ownership.is_assigned, again.revokes_all) == (
+        Phase.REVOKING,
+        True,
+        True,
+    )
     assert effects[0] == Revoke(token=7, deadline=57.0)
     gone, effects = step(again, Revoked(now=13.0, token=7))
     assert (gone.phase, gone.ownership.is_assigned, effects) == (
@@ -998,7 +1022,7 @@ def test_line_6_who_stops_polling_while_it_lets_go_of_a_part_loses_the_rest() ->
 
 
 def test_line_9_a_stable_member_lets_go_then_leaves() -> None:
-    revoking = evolve(REVOKING, reason="closed", leaving=CLOSED, parting=True)
+    revoking = evolve(REVOKING, reason="closed", leaving=CLOSED, revokes_all=True)
     assert step(STABLE, CLOSED) == (
         revoking,
         (Revoke(token=6, deadline=55.0), WakeAt(time=13.0)),
@@ -1029,7 +1053,12 @@ def test_a_static_member_that_leaves_for_good_names_its_instance() -> None:
     request = LeaveGroupRequest(group_id="g", members=(identity,))
     assert step(member, Revoked(now=11.0, token=6)) == (
         evolve(
-            member, phase=Phase.LEAVING, pending=7, last_token=7, beating=None, is_assigned=False
+            member,
+            phase=Phase.LEAVING,
+            pending=7,
+            last_token=7,
+            heartbeat_in_flight=None,
+            is_assigned=False,
         ),
         (send(7, request, 30.0, Route.COORDINATOR),),
     )
@@ -1044,7 +1073,7 @@ def test_a_static_member_that_leaves_for_good_names_its_instance() -> None:
 @pytest.mark.parametrize("member", [IDLE, FINDING, JOINING], ids=lambda m: m.phase.value)
 def test_a_member_without_an_id_has_nothing_to_leave(member: Member) -> None:
     assert step(member, CLOSED) == (
-        evolve(member, phase=Phase.LEFT, pending=None, finding=None, leaving=CLOSED),
+        evolve(member, phase=Phase.LEFT, pending=None, lookup_in_flight=None, leaving=CLOSED),
         (Leave(),),
     )
 
@@ -1052,7 +1081,7 @@ def test_a_member_without_an_id_has_nothing_to_leave(member: Member) -> None:
 @pytest.mark.parametrize(
     "member",
     [
-        evolve(REVOKING, coordinator=None, finding=7),
+        evolve(REVOKING, coordinator=None, lookup_in_flight=7),
         evolve(REVOKING, config=evolve(CONFIG, group_instance_id="i")),
     ],
     ids=["coordinator unknown", "static"],
@@ -1060,7 +1089,7 @@ def test_a_member_without_an_id_has_nothing_to_leave(member: Member) -> None:
 def test_no_leave_is_sent_where_none_can_or_should(member: Member) -> None:
     member = evolve(member, leaving=CLOSED)
     assert step(member, Revoked(now=11.0, token=6)) == (
-        evolve(member, phase=Phase.LEFT, pending=None, finding=None, is_assigned=False),
+        evolve(member, phase=Phase.LEFT, pending=None, lookup_in_flight=None, is_assigned=False),
         (Leave(),),
     )
 
@@ -1090,7 +1119,7 @@ def test_line_22_reset_while_leaving_is_lost_not_revoked() -> None:
         is_assigned=False,
         pending=8,
         last_token=8,
-        beating=None,
+        heartbeat_in_flight=None,
         reason=reason,
     )
     assert step(leaving, reply(7, beaten(E.UNKNOWN_MEMBER_ID))) == (
@@ -1155,7 +1184,7 @@ def test_a_move_that_is_not_in_the_table_raises() -> None:
 
 COOPERATIVE = evolve(CONFIG, cooperative=True, settling_interval=0.25)
 KEEPING = evolve(
-    REJOINING, config=COOPERATIVE, is_assigned=True, acknowledged_at=10.0, session_ends=20.0
+    REJOINING, config=COOPERATIVE, is_assigned=True, acknowledged_at=10.0, session_ends_at=20.0
 )
 
 
@@ -1169,8 +1198,8 @@ def test_what_is_kept_stays_held_while_the_group_rebalances() -> None:
         pending=7,
         last_token=7,
         protocols=(("range", b"owns"),),
-        parked_at=12.0,
-        next_beat=15.0,
+        join_sent_at=12.0,
+        next_heartbeat_at=15.0,
     )
     assert [type(effect) for effect in effects] == [Send, WakeAt]
     assert after.ownership.lease_expires_at == 20.0
@@ -1178,7 +1207,9 @@ def test_what_is_kept_stays_held_while_the_group_rebalances() -> None:
 
 PARKED = evolve(REVOKING, config=COOPERATIVE, phase=Phase.JOINING, pending=7, last_token=7)
 """Keeps what it has while its join is parked, or has never come to the coordinator."""
-PARKED_BEATEN = evolve(PARKED, beating=8, last_token=8, beat_sent=15.0, next_beat=18.0)
+PARKED_BEATEN = evolve(
+    PARKED, heartbeat_in_flight=8, last_token=8, heartbeat_sent_at=15.0, next_heartbeat_at=18.0
+)
 
 
 def test_what_is_kept_is_made_sure_of_past_the_parked_join() -> None:
@@ -1190,9 +1221,11 @@ def test_what_is_kept_is_made_sure_of_past_the_parked_join() -> None:
     )
 
 
-@pytest.mark.parametrize(("code", "calm_at"), [(0, 15.0), (E.REBALANCE_IN_PROGRESS, 10.0)])
-def test_who_is_known_past_the_parked_join_owns_on(code: int, calm_at: float) -> None:
-    known = evolve(PARKED_BEATEN, beating=None, acknowledged_at=15.0, calm_at=calm_at)
+@pytest.mark.parametrize(("code", "stable_at"), [(0, 15.0), (E.REBALANCE_IN_PROGRESS, 10.0)])
+def test_who_is_known_past_the_parked_join_owns_on(code: int, stable_at: float) -> None:
+    known = evolve(
+        PARKED_BEATEN, heartbeat_in_flight=None, acknowledged_at=15.0, stable_at=stable_at
+    )
     assert step(PARKED_BEATEN, reply(8, beaten(code), now=15.5)) == (known, (WakeAt(time=18.0),))
     assert known.ownership.lease_expires_at == 25.0
 
@@ -1207,7 +1240,7 @@ def test_who_is_known_past_a_join_that_has_broken_off_owns_on() -> None:
         20.0,
     )
     known = step(broken, reply(8, beaten(), now=15.5))[0]
-    assert (known.phase, known.beating, known.ownership.lease_expires_at) == (
+    assert (known.phase, known.heartbeat_in_flight, known.ownership.lease_expires_at) == (
         Phase.UNJOINED,
         None,
         25.0,
@@ -1218,7 +1251,7 @@ def test_who_is_known_past_a_join_that_has_broken_off_owns_on() -> None:
 def test_no_longer_than_the_group_waits_for_who_is_to_rejoin(member: Member, token: int) -> None:
     """Whose join never came to the coordinator is told that the group rebalances, until that is
     over and what it has is another's; it once went on for a session after the last time."""
-    late = evolve(member, beat_sent=65.0)
+    late = evolve(member, heartbeat_sent_at=65.0)
     told = step(late, reply(token, beaten(E.REBALANCE_IN_PROGRESS), now=65.0))[0]
     assert told.ownership.lease_expires_at == 10.0 + CONFIG.rebalance_timeout
     assert step(late, reply(token, beaten(), now=65.0))[0].ownership.lease_expires_at == 75.0
@@ -1234,7 +1267,7 @@ def test_who_is_unknown_past_the_parked_join_has_lost_what_it_kept() -> None:
             phase=Phase.LOSING,
             member_id="",
             is_assigned=False,
-            beating=None,
+            heartbeat_in_flight=None,
             pending=9,
             last_token=9,
             reason=reason,
@@ -1260,7 +1293,7 @@ def test_line_12_who_is_fenced_past_the_parked_join_is_out() -> None:
 )
 def test_other_bad_news_past_the_parked_join_waits_for_its_answer(event: Event) -> None:
     """The generation may just have ended because the join is about to be answered."""
-    unknown = evolve(PARKED_BEATEN, beating=None)
+    unknown = evolve(PARKED_BEATEN, heartbeat_in_flight=None)
     assert step(PARKED_BEATEN, event) == (unknown, (WakeAt(time=18.0),))
 
 
@@ -1274,35 +1307,40 @@ def test_a_heartbeat_from_before_the_join_still_tells_until_when_what_is_kept_is
     waiting = step(evolve(draining, retry_at=15.0), Revoked(now=13.5, token=6))[0]
     assert waiting.phase is Phase.UNJOINED
     assert step(waiting, reply(7, beaten(), now=14.0))[0].ownership.lease_expires_at == 23.0
-    assert step(DRAINING, Revoked(now=13.5, token=6))[0].beating is None
+    assert step(DRAINING, Revoked(now=13.5, token=6))[0].heartbeat_in_flight is None
 
 
 def test_a_heartbeat_past_the_join_is_nothing_to_the_generation_that_it_brings() -> None:
     after, _ = step(PARKED_BEATEN, reply(7, joined(), now=16.0))
-    assert after.beating is None
+    assert after.heartbeat_in_flight is None
     assert step(after, reply(8, beaten(E.ILLEGAL_GENERATION), now=16.0))[0] == after
 
 
 def test_a_heartbeat_past_the_sync_does_not_keep_the_next_from_being_sent() -> None:
     """Its connection was dead, and no other heartbeat left until that was known."""
-    syncing = evolve(SYNCING, config=COOPERATIVE, is_assigned=True, beating=6, last_token=6)
+    syncing = evolve(
+        SYNCING, config=COOPERATIVE, is_assigned=True, heartbeat_in_flight=6, last_token=6
+    )
     stable = step(syncing, reply(5, synced(), now=10.0))[0]
-    assert stable.beating is None
-    beating, effects = step(stable, Woke(now=10.25))
+    assert stable.heartbeat_in_flight is None
+    heartbeat_in_flight, effects = step(stable, Woke(now=10.25))
     assert effects[0] == beat(7, 9.75)
-    assert step(beating, reply(6, beaten(E.REBALANCE_IN_PROGRESS), now=10.25))[0] == beating
+    assert (
+        step(heartbeat_in_flight, reply(6, beaten(E.REBALANCE_IN_PROGRESS), now=10.25))[0]
+        == heartbeat_in_flight
+    )
 
 
 def test_a_heartbeat_that_nobody_waits_for_may_say_that_the_membership_is_over() -> None:
     """The coordinator was doubted while it was on its way; commits went on (seeds 6290, 9875)."""
     doubting = step(BEATEN, CoordinatorInvalidated(now=13.0, reason="no answer"))[0]
-    assert (doubting.phase, doubting.beating) == (Phase.STABLE, None)
+    assert (doubting.phase, doubting.heartbeat_in_flight) == (Phase.STABLE, None)
     for code in (E.NONE, E.REBALANCE_IN_PROGRESS):
         assert step(doubting, reply(6, beaten(code), now=13.0))[0] == doubting
     over, effects = step(doubting, reply(6, beaten(E.ILLEGAL_GENERATION), now=13.0))
     assert (over.phase, over.member_id, over.ownership.is_assigned) == (Phase.LOSING, "m1", False)
     assert effects[0] == Lose(token=8, reason="the generation is over")
-    earlier = evolve(doubting, generation_by=6)
+    earlier = evolve(doubting, generation_token=6)
     assert step(earlier, reply(6, beaten(E.ILLEGAL_GENERATION), now=13.0))[0] == earlier
     over, effects = step(doubting, reply(6, beaten(E.UNKNOWN_MEMBER_ID), now=13.0))
     assert (over.phase, over.member_id, over.ownership.is_assigned) == (Phase.LOSING, "", False)
@@ -1315,19 +1353,19 @@ def test_heartbeats_are_frequent_after_a_rebalance_and_slow_down() -> None:
         syncing,
         phase=Phase.STABLE,
         pending=None,
-        session_ends=20.0,
-        first_beat=0.25,
-        next_beat=10.25,
+        session_ends_at=20.0,
+        first_heartbeat_delay=0.25,
+        next_heartbeat_at=10.25,
     )
     assert step(syncing, reply(5, synced(), now=10.0)) == (
         stable,
         (Assign(generation=generation()), WakeAt(time=10.25)),
     )
-    assert step(stable, Woke(now=10.25))[0].next_beat == 10.5
-    assert step(stable, Woke(now=14.0))[0].next_beat == 15.0
-    assert step(stable, Woke(now=19.0))[0].next_beat == 21.25
-    late = evolve(stable, session_ends=40.0)
-    assert step(late, Woke(now=30.0))[0].next_beat == 33.0
+    assert step(stable, Woke(now=10.25))[0].next_heartbeat_at == 10.5
+    assert step(stable, Woke(now=14.0))[0].next_heartbeat_at == 15.0
+    assert step(stable, Woke(now=19.0))[0].next_heartbeat_at == 21.25
+    late = evolve(stable, session_ends_at=40.0)
+    assert step(late, Woke(now=30.0))[0].next_heartbeat_at == 33.0
 
 
 def test_first_heartbeats_slow_down_while_each_of_them_ends_its_generation() -> None:
@@ -1335,13 +1373,13 @@ def test_first_heartbeats_slow_down_while_each_of_them_ends_its_generation() -> 
     member, pauses = evolve(SYNCING, config=COOPERATIVE), []
     for _ in range(4):
         stable = step(member, reply(5, synced(), now=10.0))[0]
-        pauses.append(stable.next_beat - 10.0)
-        member = evolve(member, first_beat=stable.first_beat)
+        pauses.append(stable.next_heartbeat_at - 10.0)
+        member = evolve(member, first_heartbeat_delay=stable.first_heartbeat_delay)
     assert pauses == [0.25, 1.0, 3.0, 3.0]
-    beating = evolve(stable, beating=6, beat_sent=15.0)
-    assert step(beating, reply(6, beaten(), now=15.0))[0].first_beat == 0.0
-    again = step(beating, reply(6, beaten(E.REBALANCE_IN_PROGRESS), now=15.0))[0]
-    assert again.first_beat == 3.0
+    heartbeat_in_flight = evolve(stable, heartbeat_in_flight=6, heartbeat_sent_at=15.0)
+    assert step(heartbeat_in_flight, reply(6, beaten(), now=15.0))[0].first_heartbeat_delay == 0.0
+    again = step(heartbeat_in_flight, reply(6, beaten(E.REBALANCE_IN_PROGRESS), now=15.0))[0]
+    assert again.first_heartbeat_delay == 3.0
 
 
 @pytest.mark.parametrize(
@@ -1684,8 +1722,8 @@ class Life:
                 assert not any(isinstance(work, Revoke | Lose) for work in self.work)
                 assert request.member_id == self.member.member_id
             case Send(request=HeartbeatRequest() as request):
-                parked = self.member.phase in PARKING and self.member.ownership.is_assigned
-                assert self.member.phase in BEATING or parked
+                parked = self.member.phase in PURGATORY and self.member.ownership.is_assigned
+                assert self.member.phase in HEARTBEATING or parked
                 assert request.generation_id == self.member.generation_id
             case Lose():
                 assert not any(isinstance(work, Lose) for work in self.work), "lost twice"
@@ -1699,7 +1737,7 @@ class Life:
         working = any(work.token == member.pending for work in self.work)
         match member.phase:
             case Phase.UNJOINED:
-                alive = member.finding in self.sends or self.wake is not None
+                alive = member.lookup_in_flight in self.sends or self.wake is not None
             case Phase.JOINING | Phase.SYNCING | Phase.LEAVING:
                 alive = member.pending in self.sends
             case Phase.COMPUTING | Phase.REVOKING:
@@ -1757,10 +1795,12 @@ def test_a_member_with_a_limit_gives_up_when_joining_has_failed_too_often() -> N
 def test_what_failed_before_a_generation_stood_is_forgotten_and_heartbeats_do_not_count() -> None:
     member, _ = step(evolve(SYNCING, config=LIMITED, failures=1), reply(5, synced()))
     assert (member.phase, member.failures) == (Phase.STABLE, 0)
-    beating = evolve(BEATEN, config=LIMITED)
+    heartbeat_in_flight = evolve(BEATEN, config=LIMITED)
     for _ in range(3):
-        beating, _ = step(evolve(beating, beating=6), reply(6, beaten(E.NOT_COORDINATOR)))
-    assert (beating.phase, beating.failures) == (Phase.STABLE, 0)
+        heartbeat_in_flight, _ = step(
+            evolve(heartbeat_in_flight, heartbeat_in_flight=6), reply(6, beaten(E.NOT_COORDINATOR))
+        )
+    assert (heartbeat_in_flight.phase, heartbeat_in_flight.failures) == (Phase.STABLE, 0)
 
 
 def test_without_a_limit_nothing_is_counted() -> None:
@@ -1770,7 +1810,7 @@ def test_without_a_limit_nothing_is_counted() -> None:
 
 def test_a_doubted_coordinator_is_looked_for_at_once_and_the_generation_stands() -> None:
     assert step(STABLE, CoordinatorInvalidated(now=11.0, reason="drained")) == (
-        evolve(STABLE, coordinator=None, finding=6, last_token=6),
+        evolve(STABLE, coordinator=None, lookup_in_flight=6, last_token=6),
         (find(6), WakeAt(time=20.0)),
     )
 

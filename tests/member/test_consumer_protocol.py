@@ -30,22 +30,22 @@ from kafkagroup.errors import (
 )
 from kafkagroup.member import consumer_protocol
 from kafkagroup.member.consumer_state import (
-    BEATING,
+    HEARTBEATING,
     MOVES,
     Config,
     Member,
     PartitionsByTopicId,
     Phase,
-    Statement,
+    ReportedState,
 )
 from kafkagroup.member.consumer_vocabulary import (
     ConsumerEffect,
     ConsumerEvent,
     FallBack,
-    Name,
+    LookUpNames,
     Reconcile,
+    ReportError,
     Subscribed,
-    Tell,
     TopicsNamed,
 )
 from kafkagroup.member.vocabulary import (
@@ -115,54 +115,62 @@ class Like(Exception):
 # ---------------------------------------------------------------- a member in each phase, at 10.0
 
 
-def says(owned: PartitionsByTopicId | None = None, **changes: Any) -> Statement:
+def says(owned: PartitionsByTopicId | None = None, **changes: Any) -> ReportedState:
     fields: dict[str, Any] = {"topics": ("t", "u"), "pattern": None, "owned": owned or {}}
-    return Statement(**{**fields, **changes})
+    return ReportedState(**{**fields, **changes})
 
 
 IDLE = Member(config=CONFIG, member_id="m1", topics=("t", "u"), names=NAMES)
-FINDING = evolve(IDLE, phase=Phase.UNJOINED, finding=1, last_token=1)
+FINDING = evolve(IDLE, phase=Phase.UNJOINED, lookup_in_flight=1, last_token=1)
 JOINING = evolve(
     IDLE,
     phase=Phase.JOINING,
     coordinator=NODE,
     pending=2,
     last_token=2,
-    known=True,
-    saying=says(),
-    beat_sent=10.0,
-    next_beat=13.0,
+    may_be_known=True,
+    state_in_flight=says(),
+    heartbeat_sent_at=10.0,
+    next_heartbeat_at=13.0,
 )
 JOINED = evolve(
     JOINING,
     phase=Phase.MEMBER,
     pending=None,
     epoch=5,
-    said=says(),
-    saying=None,
+    acknowledged_state=says(),
+    state_in_flight=None,
     broker_interval=5.0,
     acknowledged_at=10.0,
-    session_ends=20.0,
-    next_beat=10.25,
-    settled_at=16.0,
+    session_ends_at=20.0,
+    next_heartbeat_at=10.25,
+    frequent_until=16.0,
 )
 MINE: PartitionsByTopicId = {T: (0, 1)}
-TAKING = evolve(JOINED, target=MINE, taking=MINE, telling=3, is_assigned=True, last_token=3)
+TAKING = evolve(JOINED, target=MINE, next_owned=MINE, reconciling=3, is_assigned=True, last_token=3)
 OWNING = evolve(
-    TAKING, telling=None, taking={}, owned=MINE, said=says(MINE), hurried=0, settled_at=0.0
+    TAKING,
+    reconciling=None,
+    next_owned={},
+    owned=MINE,
+    acknowledged_state=says(MINE),
+    immediate_heartbeats=0,
+    frequent_until=0.0,
 )
 """At rest: the coordinator knows what it owns."""
-BEATING_ = evolve(OWNING, beating=4, saying=says(MINE), last_token=4, next_beat=13.0)
+BEATING_ = evolve(
+    OWNING, heartbeat_in_flight=4, state_in_flight=says(MINE), last_token=4, next_heartbeat_at=13.0
+)
 REVOKING = evolve(OWNING, phase=Phase.REVOKING, pending=4, last_token=4, reason="closed")
 OUTSIDE = evolve(
     OWNING,
     epoch=0,
     target=None,
     owned={},
-    said=None,
+    acknowledged_state=None,
     is_assigned=False,
 )
-LOSING = evolve(OUTSIDE, phase=Phase.LOSING, pending=5, last_token=5, known=False)
+LOSING = evolve(OUTSIDE, phase=Phase.LOSING, pending=5, last_token=5, may_be_known=False)
 CLOSED = Leaving(now=10.0, reason="closed")
 LEAVING = evolve(OUTSIDE, phase=Phase.LEAVING, pending=5, last_token=5, leaving=CLOSED)
 
@@ -262,7 +270,10 @@ def test_line_41_a_pattern_is_the_servers() -> None:
     asking = evolve(FINDING, topics=(), pattern="t.*")
     member, effects = step(asking, reply(1, found()))
     assert effects == (join(2, subscribed_topic_names=(), subscribed_topic_regex="t.*"),)
-    assert (member.patterned, member.saying) == (True, says(topics=(), pattern="t.*"))
+    assert (member.has_sent_pattern, member.state_in_flight) == (
+        True,
+        says(topics=(), pattern="t.*"),
+    )
 
 
 def test_an_answer_makes_it_a_member_and_heartbeats_are_frequent_then() -> None:
@@ -306,7 +317,7 @@ def test_a_join_that_was_not_answered_is_sent_again_with_the_same_id() -> None:
 
 
 def test_with_a_limit_it_gives_up_when_joining_has_failed_too_often() -> None:
-    limited = evolve(JOINING, config=evolve(CONFIG, max_retries=0), known=False)
+    limited = evolve(JOINING, config=evolve(CONFIG, max_retries=0), may_be_known=False)
     member, effects = step(limited, reply(2, answer(E.COORDINATOR_LOAD_IN_PROGRESS)))
     words = "joining group 'g' failed 1 times in a row: COORDINATOR_LOAD_IN_PROGRESS (14)"
     assert (member.phase, effects) == (Phase.FAILED, (Fail(error=Like(JoinFailedError, words)),))
@@ -374,11 +385,11 @@ def test_line_33_a_heartbeat_says_nothing_that_is_known() -> None:
     assert step(OWNING, Woke(now=13.0)) == (
         evolve(
             OWNING,
-            beating=4,
+            heartbeat_in_flight=4,
             last_token=4,
-            beat_sent=13.0,
-            next_beat=16.0,
-            saying=says(MINE),
+            heartbeat_sent_at=13.0,
+            next_heartbeat_at=16.0,
+            state_in_flight=says(MINE),
         ),
         (beat(4, 5, 7.0), WakeAt(time=20.0)),
     )
@@ -386,13 +397,18 @@ def test_line_33_a_heartbeat_says_nothing_that_is_known() -> None:
 
 def test_line_33_a_new_subscription_is_said_at_once_and_nothing_else() -> None:
     event = Subscribed(now=11.0, topics=("t",), pattern=None)
-    member, effects = step(evolve(OWNING, next_beat=13.0), event)
+    member, effects = step(evolve(OWNING, next_heartbeat_at=13.0), event)
     assert effects[0] == beat(4, 5, 9.0, subscribed_topic_names=("t",))
     event = Subscribed(now=11.0, topics=(), pattern="t|u")
-    member, effects = step(evolve(OWNING, next_beat=13.0), event)
+    member, effects = step(evolve(OWNING, next_heartbeat_at=13.0), event)
     assert effects[0] == beat(4, 5, 9.0, subscribed_topic_names=(), subscribed_topic_regex="t|u")
     back = Subscribed(now=11.0, topics=("t", "u"), pattern=None)
-    said = evolve(member, said=member.saying, saying=None, beating=None)
+    said = evolve(
+        member,
+        acknowledged_state=member.state_in_flight,
+        state_in_flight=None,
+        heartbeat_in_flight=None,
+    )
     assert step(said, back)[1][0] == beat(
         5, 5, 9.0, subscribed_topic_names=("t", "u"), subscribed_topic_regex=""
     )
@@ -401,10 +417,18 @@ def test_line_33_a_new_subscription_is_said_at_once_and_nothing_else() -> None:
 def test_line_33_after_an_error_everything_is_said_again() -> None:
     loading = reply(4, answer(E.COORDINATOR_LOAD_IN_PROGRESS))
     member, effects = step(BEATING_, loading)
-    assert (member.phase, member.said, effects) == (Phase.MEMBER, None, (WakeAt(time=10.125),))
+    assert (member.phase, member.acknowledged_state, effects) == (
+        Phase.MEMBER,
+        None,
+        (WakeAt(time=10.125),),
+    )
     assert step(member, Woke(now=10.125))[1][0] == full(5, 5, 9.875, MINE)
     member, effects = step(BEATING_, SendFailed(now=10.0, token=4, error=LOST))
-    assert (member.said, member.coordinator, effects) == (None, None, (WakeAt(time=10.125),))
+    assert (member.acknowledged_state, member.coordinator, effects) == (
+        None,
+        None,
+        (WakeAt(time=10.125),),
+    )
     member, effects = step(member, Woke(now=10.125))
     assert effects[0] == find(5)
     assert step(member, reply(5, found(), 11.0))[1][0] == full(6, 5, 9.0, MINE)
@@ -419,7 +443,7 @@ def test_line_33_all_is_asked_for_again_while_a_heartbeat_is_on_its_way() -> Non
 
 
 def test_a_pattern_that_may_be_known_is_taken_back_by_an_empty_one() -> None:
-    member = evolve(OWNING, said=None, patterned=True)
+    member = evolve(OWNING, acknowledged_state=None, has_sent_pattern=True)
     assert step(member, Woke(now=13.0))[1][0] == full(4, 5, 7.0, MINE, subscribed_topic_regex="")
 
 
@@ -437,28 +461,34 @@ def test_line_39_epochs_and_intervals_that_cannot_be_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "pace"),
+    ("requested", "pace"),
     [(0.0, 3.0), (1.0, 1.0), (4.0, 3.0), (5.0, 3.0), (5.5, 5.5), (60.0, 60.0)],
 )
 def test_line_43_at_rest_the_pace_is_our_own_unless_the_broker_was_told_otherwise(
-    asked: float, pace: float
+    requested: float, pace: float
 ) -> None:
-    member, _ = step(evolve(OWNING, broker_interval=asked), Woke(now=13.0))
-    assert member.next_beat == 13.0 + pace
+    member, _ = step(evolve(OWNING, broker_interval=requested), Woke(now=13.0))
+    assert member.next_heartbeat_at == 13.0 + pace
 
 
 def test_line_43_after_a_new_epoch_or_assignment_heartbeats_are_frequent() -> None:
     for news in (answer(epoch=6), answer(share={T: (0, 1, 2)})):
-        member, _ = step(evolve(BEATING_, beat_sent=20.0, next_beat=23.0), reply(4, news, 20.0))
-        assert (member.next_beat, member.settled_at) == (20.25, 26.0)
-    settled = evolve(OWNING, settled_at=26.0, session_ends=99.0)
-    assert step(settled, Woke(now=25.5))[0].next_beat == 25.75
-    assert step(settled, Woke(now=26.0))[0].next_beat == 29.0
+        member, _ = step(
+            evolve(BEATING_, heartbeat_sent_at=20.0, next_heartbeat_at=23.0), reply(4, news, 20.0)
+        )
+        assert (member.next_heartbeat_at, member.frequent_until) == (20.25, 26.0)
+    settled = evolve(OWNING, frequent_until=26.0, session_ends_at=99.0)
+    assert step(settled, Woke(now=25.5))[0].next_heartbeat_at == 25.75
+    assert step(settled, Woke(now=26.0))[0].next_heartbeat_at == 29.0
 
 
 def test_line_5_a_silent_session_rediscovers_the_coordinator() -> None:
     member, effects = step(BEATING_, Woke(now=20.0))
-    assert (member.coordinator, member.beating, member.said) == (None, None, None)
+    assert (member.coordinator, member.heartbeat_in_flight, member.acknowledged_state) == (
+        None,
+        None,
+        None,
+    )
     assert effects == (find(5), WakeAt(time=30.0))
 
 
@@ -471,17 +501,19 @@ def test_line_38_denied_topics_are_told_once_and_the_member_stays() -> None:
     denied = answer(E.TOPIC_AUTHORIZATION_FAILED)
     error = broker_error(E.TOPIC_AUTHORIZATION_FAILED, operation="READ", group="g")
     member, effects = step(BEATING_, reply(4, denied))
-    assert effects == (Tell(error=error), WakeAt(time=10.125))
+    assert effects == (ReportError(error=error), WakeAt(time=10.125))
     member, _ = step(member, Woke(now=10.125))
     member, effects = step(member, reply(5, denied, 10.125))
     assert (member.phase, effects) == (Phase.MEMBER, (WakeAt(time=10.375),))
     member, _ = step(member, Woke(now=10.375))
     member, _ = step(member, reply(6, answer(), 10.375))
-    assert not member.complained
+    assert not member.has_reported_denial
 
 
 def test_an_operators_rejoin_says_everything_at_once() -> None:
-    _member, effects = step(evolve(OWNING, next_beat=13.0), RejoinRequested(now=11.0, reason="x"))
+    _member, effects = step(
+        evolve(OWNING, next_heartbeat_at=13.0), RejoinRequested(now=11.0, reason="x")
+    )
     assert effects[0] == full(4, 5, 9.0, MINE)
 
 
@@ -492,14 +524,14 @@ def test_line_34_what_was_taken_up_is_acknowledged_at_once() -> None:
     assert step(TAKING, AssignmentApplied(now=10.0, token=3)) == (
         evolve(
             TAKING,
-            telling=None,
-            taking={},
+            reconciling=None,
+            next_owned={},
             owned=MINE,
-            reconciled=1,
-            beating=4,
+            reconciliation_count=1,
+            heartbeat_in_flight=4,
             last_token=4,
-            saying=says(MINE, reconciled=1),
-            hurried=1,
+            state_in_flight=says(MINE, reconciliation_count=1),
+            immediate_heartbeats=1,
         ),
         (beat(4, 5, 10.0, topic_partitions=listed(MINE)), WakeAt(time=20.0)),
     )
@@ -508,8 +540,12 @@ def test_line_34_what_was_taken_up_is_acknowledged_at_once() -> None:
 def test_line_34_what_was_given_and_taken_back_at_once_is_said_to_be_let_go_of() -> None:
     """What was given was taken back while it was being taken up. In the end the member owned what
     it had said before, so it said nothing: the coordinator waited until it threw the member out."""
-    member, _ = step(evolve(TAKING, beating=4, saying=says()), reply(4, answer(share={})))
-    member, effects = step(evolve(member, beating=None), AssignmentApplied(now=10.0, token=3))
+    member, _ = step(
+        evolve(TAKING, heartbeat_in_flight=4, state_in_flight=says()), reply(4, answer(share={}))
+    )
+    member, effects = step(
+        evolve(member, heartbeat_in_flight=None), AssignmentApplied(now=10.0, token=3)
+    )
     assert effects[:2] == (reconcile(4), beat(5, 5, 10.0, topic_partitions=listed(MINE)))
     member, _ = step(member, reply(5, answer()))
     _, effects = step(member, AssignmentApplied(now=10.0, token=4))
@@ -519,17 +555,19 @@ def test_line_34_what_was_given_and_taken_back_at_once_is_said_to_be_let_go_of()
 def test_line_34_what_is_to_go_is_owned_until_the_application_has_let_go() -> None:
     member, effects = step(BEATING_, reply(4, answer(share={T: (0,)})))
     assert effects == (reconcile(5, T0), WakeAt(time=10.25))
-    assert (member.owned, member.taking) == (MINE, {T: (0,)})
+    assert (member.owned, member.next_owned) == (MINE, {T: (0,)})
     draining, effects = step(member, Woke(now=10.25))
     assert effects[0] == beat(6, 5, 9.75)
-    _, effects = step(evolve(draining, beating=None), AssignmentApplied(now=10.25, token=5))
+    _, effects = step(
+        evolve(draining, heartbeat_in_flight=None), AssignmentApplied(now=10.25, token=5)
+    )
     assert effects[0] == beat(7, 5, 9.75, topic_partitions=listed({T: (0,)}))
 
 
 def test_one_thing_at_a_time_and_the_latest_target_counts() -> None:
     member, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
     for share in ({}, {U: (0,)}):
-        member = evolve(member, beating=9, saying=says(MINE))
+        member = evolve(member, heartbeat_in_flight=9, state_in_flight=says(MINE))
         member, effects = step(member, reply(9, answer(share=share)))
         assert not [e for e in effects if isinstance(e, Reconcile)]
     member, effects = step(member, AssignmentApplied(now=10.0, token=5))
@@ -548,7 +586,7 @@ V = UUID(int=3)
 
 def test_line_35_what_has_no_name_yet_waits_the_rest_is_taken_up_and_acknowledged() -> None:
     member, effects = step(JOINING, reply(2, answer(share={T: (0,), V: (0, 1)})))
-    assert effects == (Name(topic_ids=frozenset({V})), reconcile(3, T0), WakeAt(time=10.25))
+    assert effects == (LookUpNames(topic_ids=frozenset({V})), reconcile(3, T0), WakeAt(time=10.25))
     member, effects = step(member, AssignmentApplied(now=10.0, token=3))
     assert effects[0] == beat(4, 5, 10.0, topic_partitions=listed({T: (0,)}))
     member, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
@@ -560,7 +598,9 @@ def test_line_35_what_is_taken_back_before_it_has_a_name_is_said_to_be_let_go_of
     member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0,)})))
     member, _ = step(member, AssignmentApplied(now=10.0, token=3))
     member, _ = step(member, reply(4, answer()))
-    in_flight = evolve(member, beating=5, last_token=5, saying=member.statement)
+    in_flight = evolve(
+        member, heartbeat_in_flight=5, last_token=5, state_in_flight=member.reported_state
+    )
     member, effects = step(in_flight, reply(5, answer(share={T: (0,)})))
     assert beat(6, 5, 10.0, topic_partitions=listed({T: (0,)})) in effects
     _, effects = step(member, reply(6, answer(epoch=6)))
@@ -569,7 +609,7 @@ def test_line_35_what_is_taken_back_before_it_has_a_name_is_said_to_be_let_go_of
 
 def test_line_41_an_assignment_of_unknown_topics_alone_is_not_nothing() -> None:
     member, effects = step(JOINING, reply(2, answer(share={V: (0,)})))
-    assert effects == (Name(topic_ids=frozenset({V})), WakeAt(time=10.25))
+    assert effects == (LookUpNames(topic_ids=frozenset({V})), WakeAt(time=10.25))
     assert not member.ownership.is_assigned
     _, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
     assert effects[0] == reconcile(3, TopicPartition("v", 0))
@@ -578,8 +618,8 @@ def test_line_41_an_assignment_of_unknown_topics_alone_is_not_nothing() -> None:
 def test_names_of_what_is_assigned_no_more_are_not_looked_for() -> None:
     member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0,)})))
     member, _ = step(member, AssignmentApplied(now=10.0, token=3))
-    _, effects = step(evolve(member, beating=9), reply(9, answer(share={T: (0,)})))
-    assert Name(topic_ids=frozenset()) in effects
+    _, effects = step(evolve(member, heartbeat_in_flight=9), reply(9, answer(share={T: (0,)})))
+    assert LookUpNames(topic_ids=frozenset()) in effects
 
 
 def test_an_assignment_that_cannot_be_taken_up_is_fatal_and_leaves() -> None:
@@ -594,7 +634,7 @@ def test_an_assignment_that_cannot_be_taken_up_is_fatal_and_leaves() -> None:
 def test_what_is_fatal_is_told_at_once_and_the_group_once_the_application_has_let_go() -> None:
     """The group was told at once: others got what a callback was still letting go of."""
     member, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
-    member = evolve(member, beating=6, saying=says(MINE))
+    member = evolve(member, heartbeat_in_flight=6, state_in_flight=says(MINE))
     member, effects = step(member, reply(6, answer(E.UNKNOWN_SERVER_ERROR)))
     assert (member.phase, [type(effect) for effect in effects]) == (Phase.LOSING, [Fail, Lose])
     assert step(member, CLOSED)[1] == ()
@@ -611,7 +651,7 @@ GONE = [E.FENCED_MEMBER_EPOCH, E.UNKNOWN_MEMBER_ID]
 def test_line_37_who_is_fenced_loses_and_joins_again_without_a_pause(code: int) -> None:
     member, effects = step(BEATING_, reply(4, answer(code)))
     reason = str(BrokerError(code))
-    lost = evolve(LOSING, reason=reason, losses=1, next_beat=13.0)
+    lost = evolve(LOSING, reason=reason, loss_count=1, next_heartbeat_at=13.0)
     assert (member, effects) == (lost, (Lose(token=5, reason=reason),))
     member, effects = step(member, Revoked(now=10.0, token=5))
     assert (member.phase, effects) == (Phase.JOINING, (join(6),))
@@ -622,24 +662,26 @@ def test_a_heartbeat_that_nobody_waits_for_may_say_that_the_membership_is_over(c
     """The coordinator was doubted while it was on its way; for as long as it was looked for the
     member knew nothing, and commits went on (seed 6105)."""
     doubting, _ = step(BEATING_, CoordinatorInvalidated(now=10.0, reason="no answer"))
-    assert (doubting.phase, doubting.beating) == (Phase.MEMBER, None)
+    assert (doubting.phase, doubting.heartbeat_in_flight) == (Phase.MEMBER, None)
     for told in (answer(epoch=6), answer(E.NOT_COORDINATOR)):
         assert step(doubting, reply(4, told))[0] == doubting
     over, effects = step(doubting, reply(4, answer(code)))
-    assert (over.phase, over.ownership.is_assigned, over.finding) == (
+    assert (over.phase, over.ownership.is_assigned, over.lookup_in_flight) == (
         Phase.LOSING,
         False,
-        doubting.finding,
+        doubting.lookup_in_flight,
     )
     assert isinstance(effects[0], Lose)
     # Once the next is on its way that will be told.
-    beating, _ = step(evolve(doubting, coordinator=NODE, finding=None), Woke(now=13.0))
-    assert step(beating, reply(4, answer(code)))[0] == beating
+    heartbeat_in_flight, _ = step(
+        evolve(doubting, coordinator=NODE, lookup_in_flight=None), Woke(now=13.0)
+    )
+    assert step(heartbeat_in_flight, reply(4, answer(code)))[0] == heartbeat_in_flight
 
 
 def test_line_34_fenced_while_it_reconciles_what_it_took_up_means_nothing() -> None:
     fenced = reply(4, answer(E.FENCED_MEMBER_EPOCH))
-    member, effects = step(evolve(TAKING, beating=4, last_token=4), fenced)
+    member, effects = step(evolve(TAKING, heartbeat_in_flight=4, last_token=4), fenced)
     assert [type(effect) for effect in effects] == [Lose]
     assert step(member, AssignmentApplied(now=10.0, token=3)) == (member, ())
 
@@ -647,7 +689,8 @@ def test_line_34_fenced_while_it_reconciles_what_it_took_up_means_nothing() -> N
 @pytest.mark.parametrize("code", GONE)
 def test_who_is_fenced_before_it_was_given_anything_has_nothing_to_lose(code: int) -> None:
     member, effects = step(
-        evolve(JOINED, beating=3, saying=says(), last_token=3), reply(3, answer(code))
+        evolve(JOINED, heartbeat_in_flight=3, state_in_flight=says(), last_token=3),
+        reply(3, answer(code)),
     )
     assert (member.phase, effects) == (Phase.JOINING, (join(4),))
 
@@ -687,24 +730,34 @@ def test_no_longer_than_the_group_waits_for_what_is_to_be_let_go_of() -> None:
     another's; it went on for a session after its last heartbeat."""
     asked, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
     assert asked.ownership.lease_expires_at == 20.0
-    late = evolve(asked, beating=9, beat_sent=65.0, saying=asked.statement, session_ends=75.0)
+    late = evolve(
+        asked,
+        heartbeat_in_flight=9,
+        heartbeat_sent_at=65.0,
+        state_in_flight=asked.reported_state,
+        session_ends_at=75.0,
+    )
     assert step(late, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 10.0 + 60.0
     once_more = step(late, reply(9, answer(share={}), now=65.0))[0]
     assert once_more.ownership.lease_expires_at == 10.0 + 60.0
     done, _ = step(late, AssignmentApplied(now=65.0, token=5))
     assert step(done, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 10.0 + 60.0
-    told = evolve(done, saying=done.statement)
+    told = evolve(done, state_in_flight=done.reported_state)
     assert step(told, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 75.0
     # In the same answer it may be asked for more.
     again = step(evolve(told, acknowledged_at=60.0), reply(9, answer(share={}), now=65.0))[0]
-    later = evolve(again, beating=9, beat_sent=120.0, saying=again.statement)
+    later = evolve(
+        again, heartbeat_in_flight=9, heartbeat_sent_at=120.0, state_in_flight=again.reported_state
+    )
     assert step(later, reply(9, answer(), now=120.0))[0].ownership.lease_expires_at == 60.0 + 60.0
 
 
 def test_the_group_may_have_asked_before_in_an_answer_that_was_lost() -> None:
-    heard_late = evolve(BEATING_, beat_sent=15.0, session_ends=99.0)
+    heard_late = evolve(BEATING_, heartbeat_sent_at=15.0, session_ends_at=99.0)
     asked, _ = step(heard_late, reply(4, answer(share={T: (0,)}), now=15.0))
-    late = evolve(asked, beating=9, beat_sent=70.0, saying=asked.statement)
+    late = evolve(
+        asked, heartbeat_in_flight=9, heartbeat_sent_at=70.0, state_in_flight=asked.reported_state
+    )
     assert step(late, reply(9, answer(), now=70.0))[0].ownership.lease_expires_at == 10.0 + 60.0
 
 
@@ -712,14 +765,14 @@ def test_the_group_may_have_asked_before_in_an_answer_that_was_lost() -> None:
 
 
 def test_a_member_lets_go_then_leaves_for_good() -> None:
-    member, effects = step(evolve(OWNING, next_beat=13.0), CLOSED)
+    member, effects = step(evolve(OWNING, next_heartbeat_at=13.0), CLOSED)
     assert (member, effects) == (
-        evolve(REVOKING, leaving=CLOSED, next_beat=13.0),
+        evolve(REVOKING, leaving=CLOSED, next_heartbeat_at=13.0),
         (Revoke(token=4, deadline=55.0), WakeAt(time=13.0)),
     )
     member, effects = step(member, Revoked(now=11.0, token=4))
     assert (member, effects) == (
-        evolve(LEAVING, reason="closed", next_beat=13.0),
+        evolve(LEAVING, reason="closed", next_heartbeat_at=13.0),
         (beat(5, -1, 30.0),),
     )
     assert step(member, reply(5, answer()))[1] == (Leave(),)
@@ -741,7 +794,7 @@ def test_what_the_application_may_hold_is_never_said_to_be_let_go_of() -> None:
     """With everything said again in the midst of a reconciliation, what was being taken up was
     missing: had the coordinator taken it back meanwhile, it would have given it to another."""
     member, _ = step(BEATING_, reply(4, answer(share={T: (0, 2), U: (0,)})))
-    member = evolve(member, said=None)
+    member = evolve(member, acknowledged_state=None)
     _, effects = step(member, Woke(now=10.25))
     assert effects[0] == full(6, 5, 9.75, {T: (0, 1, 2), U: (0,)})
 
@@ -807,7 +860,9 @@ def test_line_39_leaving_is_tried_once_and_always_succeeds(event: ConsumerEvent)
 
 
 def test_fenced_while_it_leaves_it_loses_and_is_out() -> None:
-    member = evolve(REVOKING, beating=5, saying=says(MINE), last_token=5, leaving=CLOSED)
+    member = evolve(
+        REVOKING, heartbeat_in_flight=5, state_in_flight=says(MINE), last_token=5, leaving=CLOSED
+    )
     member, effects = step(member, reply(5, answer(E.UNKNOWN_MEMBER_ID)))
     assert [type(effect) for effect in effects] == [Lose]
     assert step(member, Revoked(now=10.0, token=4)) == (member, ())
@@ -920,7 +975,7 @@ class World:
 DEFAULTS = Config(group_id="g")
 
 
-@pytest.mark.parametrize("joins", [True, False], ids=["joining", "beating"])
+@pytest.mark.parametrize("joins", [True, False], ids=["joining", "heartbeat_in_flight"])
 def test_l6_no_hot_loop_under_any_permanent_error(joins: bool) -> None:
     for code in (*ErrorCode, 999, LOST, RequestTimeoutError("late"), DecodeError("garbage")):
         world = World(lambda epoch, code=code: code if (epoch == 0) == joins else 0, DEFAULTS)
@@ -1026,7 +1081,7 @@ class Life:
                     TopicsNamed(now=self.now, names={V: "v"}),
                     AssignFailed(now=self.now, error=DecodeError("x")),
                 )
-                if self.member.telling is not None
+                if self.member.reconciling is not None
                 else (Subscribed(now=self.now, topics=("u",), pattern=None),)
             )
         if choice < 0.82:
@@ -1091,7 +1146,7 @@ class Life:
                     assert not self.work
                     assert request.topic_partitions == ()
                 elif request.member_epoch > 0:
-                    assert self.member.phase in BEATING
+                    assert self.member.phase in HEARTBEATING
                     self.check_said(request.topic_partitions)
                 else:
                     assert self.member.phase is Phase.LEAVING
@@ -1107,7 +1162,7 @@ class Life:
             return
         names = self.member.names
         said = {TopicPartition(names[t.topic_id], p) for t in listing for p in t.partitions}
-        assert said >= self.holds if self.member.telling is not None else said == self.holds
+        assert said >= self.holds if self.member.reconciling is not None else said == self.holds
 
     def check_not_stuck(self) -> None:
         """Something is bound to happen: an answer that is outstanding, work, or a wake-up."""
@@ -1115,13 +1170,13 @@ class Life:
         working = any(work.token == member.pending for work in self.work)
         match member.phase:
             case Phase.UNJOINED:
-                alive = member.finding in self.sends or self.wake is not None
+                alive = member.lookup_in_flight in self.sends or self.wake is not None
             case Phase.JOINING | Phase.LEAVING:
                 alive = member.pending in self.sends
             case Phase.MEMBER:
                 alive = self.wake is not None
-                telling = any(work.token == member.telling for work in self.work)
-                assert telling == (member.telling is not None)
+                reconciling = any(work.token == member.reconciling for work in self.work)
+                assert reconciling == (member.reconciling is not None)
             case Phase.REVOKING:
                 alive = working and self.wake is not None
             case Phase.LOSING:

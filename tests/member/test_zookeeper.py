@@ -134,8 +134,8 @@ OWNING = attrs.evolve(
     given=units(T0, T1),
     told=1,
     ownership=Ownership(is_assigned=True, acknowledged_at=100.0, lease_timeout=6.0),
-    next_confirm=102.0,
-    session_ends=112.0,
+    next_confirm_at=102.0,
+    session_ends_at=112.0,
     last_token=9,
 )
 """It owns what is assigned to it, and was confirmed at 100.0."""
@@ -204,9 +204,9 @@ def test_a_member_connects_registers_reads_computes_claims_and_only_then_takes_u
         ownership=Ownership(is_assigned=True),
         asked=units(T0),
         confirming=2,
-        confirm_sent=1.25,
-        next_confirm=3.25,
-        session_ends=13.0,
+        confirm_sent_at=1.25,
+        next_confirm_at=3.25,
+        session_ends_at=13.0,
         retry_at=1.75,
         last_token=6,
     )
@@ -344,7 +344,7 @@ def test_claims_may_be_refused_so_often_in_a_row():
 def test_a_claim_whose_answer_was_lost_is_released_before_it_is_tried_again():
     member, _ = computed(OWNING, T0, T1, T2)
     member, effects = run(member, AskFailed(now=101.0, token=10, error=GONE))
-    assert (effects, member.held, member.doubtful) == ([], units(T0, T1), units(T2))
+    assert (effects, member.held, member.unconfirmed) == ([], units(T0, T1), units(T2))
     member, effects = run(member, Woke(now=101.125))
     assert effects == [Release(token=11, units=units(T2))]
     member, effects = run(member, Released(now=101.125, token=11))
@@ -422,9 +422,9 @@ LOST = attrs.evolve(
     protocol_name="range",
     assignment=assigned(T0, T1),
     told=1,
-    telling=10,
-    next_confirm=102.0,
-    session_ends=112.0,
+    reconciling=10,
+    next_confirm_at=102.0,
+    session_ends_at=112.0,
     last_token=10,
 )
 
@@ -519,7 +519,7 @@ def test_an_application_that_stands_still_is_not_asked():
     "member",
     [
         attrs.evolve(FRESH, phase=Phase.CONNECTING, session=1),
-        attrs.evolve(FRESH, phase=Phase.REGISTERING, session=1, session_ends=112.0),
+        attrs.evolve(FRESH, phase=Phase.REGISTERING, session=1, session_ends_at=112.0),
         attrs.evolve(OWNING, held=units(), given=units()),
     ],
     ids=["connecting", "registering", "without partitions"],

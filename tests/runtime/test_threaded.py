@@ -409,7 +409,7 @@ async def test_a_bug_on_either_side_of_the_border_ends_the_membership(
         while isinstance(error, BaseExceptionGroup):
             (error,) = error.exceptions
         assert repr(error) == f"ZeroDivisionError('{where}')"
-        assert (driver.out.is_set(), threads()) == (True, 0)
+        assert (driver.closed.is_set(), threads()) == (True, 0)
         tasks.cancel_scope.cancel()
 
 

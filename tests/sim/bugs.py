@@ -216,7 +216,7 @@ def forgets_its_id_on_a_disconnect(stack: ExitStack) -> None:
 
     def make(take_failure: Any) -> Any:
         def forgetful(self: Any, token: int, error: Exception) -> None:
-            if token in (self.member.beating, self.member.pending):
+            if token in (self.member.heartbeat_in_flight, self.member.pending):
                 self._set(member_id="")
             take_failure(self, token, error)
 
@@ -251,7 +251,7 @@ def does_not_keep_the_id_it_is_given(stack: ExitStack) -> None:
 
         return stubborn
 
-    _around(stack, _Step, "_joined", make)
+    _around(stack, _Step, "_on_join_response", make)
 
 
 @_bug("S11", "L2", "L6")
@@ -267,7 +267,7 @@ def insists_on_an_unknown_id(stack: ExitStack) -> None:
 
         return stubborn
 
-    _around(stack, _Step, "_refused", make)
+    _around(stack, _Step, "_on_error", make)
 
 
 @_bug("S1")
@@ -284,7 +284,7 @@ def goes_on_when_fenced(stack: ExitStack) -> None:
 
         return stubborn
 
-    _around(stack, _Step, "_refused", make)
+    _around(stack, _Step, "_on_error", make)
 
 
 @_bug("L2")
@@ -297,7 +297,7 @@ def ignores_a_rebalance(stack: ExitStack) -> None:
 
         return deaf
 
-    _around(stack, _Step, "_beaten", make)
+    _around(stack, _Step, "_on_heartbeat_response", make)
 
 
 @_bug("S10", "S1", "L2")
@@ -311,7 +311,7 @@ def goes_on_in_a_generation_that_is_over(stack: ExitStack) -> None:
 
         return deaf
 
-    _around(stack, _Step, "_beaten", make)
+    _around(stack, _Step, "_on_heartbeat_response", make)
 
 
 @_bug("S10", "S11", "S2")
@@ -320,7 +320,9 @@ def acts_on_a_stale_heartbeat(stack: ExitStack) -> None:
 
     def make(take_reply: Any) -> Any:
         def credulous(self: Any, token: int, message: object) -> None:
-            stale = isinstance(message, HeartbeatResponse) and token != self.member.beating
+            stale = (
+                isinstance(message, HeartbeatResponse) and token != self.member.heartbeat_in_flight
+            )
             if stale and message.error_code and self.member.phase is Phase.JOINING:
                 self._set(generation_id=-1, member_id="")
                 self._restart("stale")
@@ -353,7 +355,7 @@ def takes_up_a_stale_generation(stack: ExitStack) -> None:
 
         return stale
 
-    _around(stack, _Step, "_synced", make)
+    _around(stack, _Step, "_on_sync_response", make)
 
 
 @_bug("S10")
@@ -400,12 +402,12 @@ def forgets_heartbeats_while_draining(stack: ExitStack) -> None:
         def quiet(self: Any) -> None:
             if self.member.phase is not Phase.REVOKING:
                 beat(self)
-            elif self.member.next_beat <= self.now:
-                self._set(next_beat=self.now + 0.1)
+            elif self.member.next_heartbeat_at <= self.now:
+                self._set(next_heartbeat_at=self.now + 0.1)
 
         return quiet
 
-    _around(stack, _Step, "_beat_when_due", make)
+    _around(stack, _Step, "_heartbeat_when_due", make)
 
 
 @_bug("L3")
@@ -437,7 +439,7 @@ def never_comes_back_after_max_poll(stack: ExitStack) -> None:
 @_bug("L2", "L6")
 def sticks_to_its_coordinator(stack: ExitStack) -> None:
     """A coordinator that has moved is not looked for."""
-    _replace(stack, _Step, "_lose_coordinator", lambda self: self._set(beating=None))
+    _replace(stack, _Step, "_lose_coordinator", lambda self: self._set(heartbeat_in_flight=None))
 
 
 # ------------------------------------------------------------------ back-off
@@ -1511,7 +1513,7 @@ def rejoins_at_once_when_it_is_refused(stack: ExitStack) -> None:
 
         return hasty
 
-    _around(stack, _Step, "_refused", make)
+    _around(stack, _Step, "_on_error", make)
 
 
 @_bug("L6")

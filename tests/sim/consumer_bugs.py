@@ -64,7 +64,7 @@ def joins_with_the_epoch_that_it_had(stack: ExitStack) -> None:
     """The join after a loss names the epoch of before, not 0."""
     had: dict[str, int] = {}
 
-    def beating(beat: Any) -> Any:
+    def heartbeat_in_flight(beat: Any) -> Any:
         def noting(member: Any) -> Any:
             had[member.member_id] = member.epoch
             return beat(member)
@@ -77,7 +77,7 @@ def joins_with_the_epoch_that_it_had(stack: ExitStack) -> None:
 
         return stale
 
-    around(stack, consumer_protocol, "heartbeat_request", beating)
+    around(stack, consumer_protocol, "heartbeat_request", heartbeat_in_flight)
     around(stack, consumer_protocol, "join_request", joining)
 
 
@@ -94,7 +94,7 @@ def insists_on_an_epoch_that_is_fenced(stack: ExitStack) -> None:
 
         return stubborn
 
-    around(stack, _Step, "_gone", make)
+    around(stack, _Step, "_on_membership_lost", make)
 
 
 @_bug("S2", "S1")
@@ -102,11 +102,11 @@ def keeps_its_partitions_when_it_is_fenced(stack: ExitStack) -> None:
     """FENCED_MEMBER_EPOCH makes it join again, with all that it has."""
 
     def gone(self: Any, error: BrokerError) -> None:
-        self._set(losses=self.member.losses + 1, known=False)
+        self._set(loss_count=self.member.loss_count + 1, may_be_known=False)
         self._back_off(error)
         self._restart(str(error))
 
-    replace(stack, _Step, "_gone", gone)
+    replace(stack, _Step, "_on_membership_lost", gone)
 
 
 @_bug("S2")
@@ -114,7 +114,7 @@ def joins_with_what_it_had(stack: ExitStack) -> None:
     """The join after a loss says what was owned before it."""
     had: dict[str, Any] = {}
 
-    def beating(beat: Any) -> Any:
+    def heartbeat_in_flight(beat: Any) -> Any:
         def noting(member: Any) -> Any:
             if member.owned:
                 had[member.member_id] = consumer_requests._listed(member.owned)
@@ -128,7 +128,7 @@ def joins_with_what_it_had(stack: ExitStack) -> None:
 
         return boastful
 
-    around(stack, consumer_protocol, "heartbeat_request", beating)
+    around(stack, consumer_protocol, "heartbeat_request", heartbeat_in_flight)
     around(stack, consumer_protocol, "join_request", joining)
 
 
@@ -140,9 +140,9 @@ def says_that_it_let_go_before_it_has(stack: ExitStack) -> None:
     """What is to be let go of is missing from what it says it owns at once."""
 
     def claimed(self: Any) -> Any:
-        return self.owned if self.telling is None else self.taking
+        return self.owned if self.reconciling is None else self.next_owned
 
-    replace(stack, consumer_state.Member, "_claimed", property(claimed))
+    replace(stack, consumer_state.Member, "_reported_partitions", property(claimed))
 
 
 @_bug("L2")
@@ -163,14 +163,14 @@ def says_nothing_where_it_ends_up_with_what_it_had(stack: ExitStack) -> None:
     """What is given and taken back between two heartbeats is not said to be let go of."""
 
     def statement(self: Any) -> Any:
-        return consumer_state.Statement(self.topics, self.pattern, self._claimed)
+        return consumer_state.ReportedState(self.topics, self.pattern, self._reported_partitions)
 
     def claimed(self: Any) -> Mapping[Any, Any]:
-        return whole.fget(attrs.evolve(self, reconciled=0))
+        return whole.fget(attrs.evolve(self, reconciliation_count=0))
 
-    whole = consumer_state.Member._claimed
-    replace(stack, consumer_state.Member, "_claimed", property(claimed))
-    replace(stack, consumer_state.Member, "statement", property(statement))
+    whole = consumer_state.Member._reported_partitions
+    replace(stack, consumer_state.Member, "_reported_partitions", property(claimed))
+    replace(stack, consumer_state.Member, "reported_state", property(statement))
 
 
 @_bug("S10")
@@ -179,10 +179,10 @@ def never_says_all_again(stack: ExitStack) -> None:
 
     def make(take_failure: Any) -> Any:
         def careless(self: Any, token: int, error: Exception) -> None:
-            said = self.member.saying or self.member.said
+            said = self.member.state_in_flight or self.member.acknowledged_state
             take_failure(self, token, error)
             if self.member.phase is Phase.MEMBER:
-                self._set(said=said)
+                self._set(acknowledged_state=said)
 
         return careless
 
@@ -208,7 +208,7 @@ def hears_what_it_is_assigned_only_when_it_joins(stack: ExitStack) -> None:
 
         return deaf
 
-    around(stack, _Step, "_beaten", make)
+    around(stack, _Step, "_on_heartbeat_response", make)
 
 
 @_bug("S10", "L2")
@@ -221,7 +221,7 @@ def stays_in_the_epoch_that_it_joined_in(stack: ExitStack) -> None:
 
         return stuck
 
-    around(stack, _Step, "_beaten", make)
+    around(stack, _Step, "_on_heartbeat_response", make)
 
 
 # ------------------------------------------------------------------ when it beats
@@ -239,11 +239,11 @@ def hammers_around_a_change(stack: ExitStack) -> None:
 
     def make(pace: Any) -> Any:
         def hot(self: Any) -> float:
-            return 0.01 if self.now < self.member.settled_at else pace(self)
+            return 0.01 if self.now < self.member.frequent_until else pace(self)
 
         return hot
 
-    around(stack, _Step, "_pace", make)
+    around(stack, _Step, "_heartbeat_interval", make)
 
 
 @_bug("L1")
@@ -252,7 +252,7 @@ def stands_still_while_it_reconciles(stack: ExitStack) -> None:
 
     def still(self: Any) -> Ownership:
         ownership: Ownership = self.member.ownership
-        return ownership if self.member.telling is None else ownership.release()
+        return ownership if self.member.reconciling is None else ownership.release()
 
     replace(stack, drivers.Driver, "ownership", property(still))
 

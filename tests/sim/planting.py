@@ -73,14 +73,14 @@ def beats_while_waiting(stack: ExitStack, step_type: type) -> None:
 
         return steps
 
-    def beating(beat: Any) -> Any:
+    def heartbeat_in_flight(beat: Any) -> Any:
         def beats(self: Any) -> None:
             if waits:
                 beat(self)
-            elif self.member.next_beat <= self.now:
-                self._set(next_beat=self.now + 0.1)
+            elif self.member.next_heartbeat_at <= self.now:
+                self._set(next_heartbeat_at=self.now + 0.1)
 
         return beats
 
     around(stack, drivers.Driver, "_step", stepping)
-    around(stack, step_type, "_beat_when_due", beating)
+    around(stack, step_type, "_heartbeat_when_due", heartbeat_in_flight)

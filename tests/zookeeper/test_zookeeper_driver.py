@@ -92,14 +92,14 @@ async def test_who_is_stuck_leaves_as_soon_as_it_owns_something_again(
             sessions[0].expire()
             await anyio.sleep(10)
             sessions[1].begin()
-            await driver.out.wait()
+            await driver.closed.wait()
     assert [(what, round(at)) for what, at in application.story] == [
         ("assigned", 1),
         ("lost", 16),
         ("assigned", 26),
         ("lost", 26),
     ]
-    assert driver.expelled
+    assert driver.is_expelled
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
