@@ -2,30 +2,30 @@
 
 ```
 KafkaGroupError
-├── ConfigurationError (also ValueError)    you passed something that cannot work
-├── IllegalStateError                       a call that does not fit the moment
+├── ConfigurationError (also ValueError)    an option or argument is wrong
+├── IllegalStateError                       the call is not allowed in the current state
 │   ├── ConsumerClosedError                 the consumer or member was closed
 │   │   └── NotStartedError                 it was never started
-│   └── NotAssignedError                    the partition is not (or no longer) this member's
-├── LocalProtocolError                      we were about to break the protocol; nothing was sent
+│   └── NotAssignedError                    the partition is not (or no longer) assigned here
+├── LocalProtocolError                      the request would break the protocol; not sent
 ├── RemoteProtocolError                     the broker broke the protocol
-│   └── DecodeError                         bytes that are not what they claim to be
-│       ├── LimitExceededError              a claim beyond a limit; the limit is named
+│   └── DecodeError                         the broker sent malformed bytes
+│       ├── LimitExceededError              a size or count exceeds a limit; the limit is named
 │       └── CorruptRecordError              a damaged record batch: topic, partition, offset
-├── UnsupportedVersionError                 no version of a request that both sides speak
-├── AuthenticationError                     who is who could not be proved; fatal
+├── UnsupportedVersionError                 no version of a request that both sides support
+├── AuthenticationError                     client or broker failed to authenticate; fatal
 │   └── TlsError                            the TLS handshake failed: certificates, names, versions
-├── TransportError                          retriable: the network's fault
+├── TransportError                          a network failure; retriable
 │   ├── ConnectionLostError                 the connection broke, or could not be made
-│   ├── RequestTimeoutError                 no answer within the deadline
+│   ├── RequestTimeoutError                 no response within the timeout
 │   └── NoBrokersAvailableError             no bootstrap address answered
-├── BrokerError                             an error code in an answer: code, name, retriable
+├── BrokerError                             an error code in a response: code, name, retriable
 │   ├── AuthorizationError                  not allowed: resource, operation
-│   └── RecordRefusedError                  a batch is refused for one record of it: which one
+│   └── RecordRefusedError                  the broker rejected a batch because of one record
 ├── FencedError                             another member took this member's identity; fatal
-├── JoinFailedError                         joining failed more often than you allow; fatal
-├── CommitFailedError                       offsets of an assignment that is over
-├── NotWrittenError                         a record that may be in no log: which one, and why
+├── JoinFailedError                         joining failed more often than allowed; fatal
+├── CommitFailedError                       the member no longer owns the committed partitions
+├── NotWrittenError                         a record was not acknowledged: which one, and why
 ├── OffsetOutOfRangeError                   the position is not in the log, and no reset policy
 ├── NoOffsetError                           no committed offset, and auto_offset_reset is "none"
 └── DeserializationError                    your deserializer failed; carries the raw record
@@ -83,12 +83,13 @@ class KafkaGroupError(Exception):
 
 @public
 class ConfigurationError(KafkaGroupError, ValueError):
-    """An option or argument that cannot work. Says which, and what would."""
+    """An option or argument is wrong. The message names it and what is accepted."""
 
 
 @public
 class IllegalStateError(KafkaGroupError):
-    """A call that does not fit the moment, such as `seek` on a partition that is not assigned."""
+    """The call is not allowed in the current state, such as `seek` on a partition that is not
+    assigned."""
 
 
 @public
@@ -108,22 +109,23 @@ class NotAssignedError(IllegalStateError):
 
 @public
 class LocalProtocolError(KafkaGroupError):
-    """This side was about to break the protocol. Nothing was sent. A bug here or in the caller."""
+    """The request would break the protocol, so it was not sent. A bug in the library or the
+    caller."""
 
 
 @public
 class RemoteProtocolError(KafkaGroupError):
-    """The broker broke the protocol. The connection is closed; what is in flight on it fails."""
+    """The broker broke the protocol. The connection is closed, and its requests in flight fail."""
 
 
 @public
 class DecodeError(RemoteProtocolError):
-    """Bytes from the broker are not what they claim to be."""
+    """The broker sent bytes that cannot be decoded."""
 
 
 @public
 class LimitExceededError(DecodeError):
-    """A peer's claim lies beyond a limit. The message names the limit and the option behind it."""
+    """A size or count in a response exceeds a limit. The message names the limit and its option."""
 
 
 @public
@@ -145,24 +147,24 @@ class CorruptRecordError(DecodeError):
 
 @public
 class UnsupportedVersionError(KafkaGroupError):
-    """The broker speaks no version of a request that this library speaks."""
+    """The broker and this library have no version of a request in common."""
 
 
 @public
 class AuthenticationError(KafkaGroupError):
-    """The broker refuses the credentials, or could not prove who it is. Never tried again: the
-    same credentials would be refused again, and lock the account in the end."""
+    """The broker rejected the credentials, or failed to authenticate itself. Not retried: the
+    broker would reject the same credentials again, and might lock the account."""
 
 
 @public
 class TlsError(AuthenticationError):
-    """The TLS handshake failed. Says which side refused what; a connection that merely broke is a
-    ConnectionLostError."""
+    """The TLS handshake failed. The message says which side rejected what. A connection that broke
+    during the handshake is a ConnectionLostError."""
 
 
 @public
 class TransportError(KafkaGroupError):
-    """The network's fault. Retriable: nobody knows whether the request was carried out."""
+    """A network failure. Retriable. The broker may or may not have processed the request."""
 
 
 @public
@@ -172,7 +174,8 @@ class ConnectionLostError(TransportError):
 
 @public
 class RequestTimeoutError(TransportError):
-    """No answer came within the deadline. The connection is closed, as what is behind waits too."""
+    """No response within the timeout. The connection is closed, because the broker answers its
+    requests in order."""
 
 
 @public
@@ -328,7 +331,7 @@ COORDINATOR_MOVED: frozenset[int] = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     )
 )
-"""Codes after which a group's coordinator has to be looked for again."""
+"""Codes that invalidate the coordinator: the client finds it again."""
 
 _RETRIABLE = frozenset(
     (
@@ -387,9 +390,9 @@ _STALE_METADATA = frozenset(
 
 @public
 class BrokerError(KafkaGroupError):
-    """A broker answered with an error code.
+    """A broker returned an error code.
 
-    Codes that this library does not know (a newer broker's) are kept, as `UNKNOWN_CODE_<n>`.
+    The name of a code that this library does not know is `UNKNOWN_CODE_<n>`.
     """
 
     def __init__(self, code: int, message: str | None = None) -> None:
@@ -400,7 +403,7 @@ class BrokerError(KafkaGroupError):
         self.retriable = code in _RETRIABLE
         """Whether the same request may succeed later."""
         self.stale_metadata = code in _STALE_METADATA
-        """Whether metadata must be refreshed before a retry."""
+        """Whether the client must refresh its metadata before a retry."""
         super().__init__(f"{self.name} ({code})" + (f": {escaped(message)}" if message else ""))
 
     def __eq__(self, other: object) -> bool:
@@ -417,7 +420,7 @@ class BrokerError(KafkaGroupError):
 
 @public
 class AuthorizationError(BrokerError):
-    """The cluster does not allow this client what it asked for: an ACL is missing."""
+    """The cluster denied the operation: an ACL is missing."""
 
     def __init__(
         self, code: int, message: str | None = None, resource: str = "", operation: str = ""
@@ -426,9 +429,9 @@ class AuthorizationError(BrokerError):
         denied = f"{missing} is not allowed" if missing else ""
         super().__init__(code, ": ".join(filter(None, (denied, message))))
         self.resource = escaped(resource)
-        """What must not be touched, such as "topic 'orders'"; "" when the broker does not say."""
+        """What the ACL is about, such as "topic 'orders'"; "" when the broker does not say."""
         self.operation = operation
-        """Kafka's name of the operation that the ACL would have to allow, such as "READ"."""
+        """Kafka's name of the operation that the ACL must allow, such as "READ"."""
         self._given = (code, message, resource, operation)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -437,12 +440,12 @@ class AuthorizationError(BrokerError):
 
 @public
 class RecordRefusedError(BrokerError):
-    """A broker refuses a batch because of one record in it (KIP-467)."""
+    """The broker rejected a batch because of one record in it (KIP-467)."""
 
     def __init__(self, code: int, message: str | None, index: int) -> None:
         super().__init__(code, message)
         self.index = index
-        """Of the record in the batch, from 0 on."""
+        """The record's index in the batch, from 0."""
         self._given = (code, message, index)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -457,8 +460,8 @@ def broker_error(
     topic: str | None = None,
     group: str | None = None,
 ) -> BrokerError:
-    """The error of a code. One that denies something is an AuthorizationError: it names the topic
-    or the group, whichever the code is about, and the operation that an ACL would have to allow."""
+    """Return the error of a code. A denial is an AuthorizationError: it names the topic or the
+    group that the code is about, and the operation that an ACL must allow."""
     match code:
         case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             resource = "" if topic is None else f"topic {topic!r}"
@@ -471,24 +474,24 @@ def broker_error(
     return AuthorizationError(code, message, resource, operation)
 
 
-_MOST_SHOWN = 500
-"""Most characters of foreign text in an error or a log: a few sentences."""
+_MAX_SHOWN = 500
+"""Most characters of a peer's text in an error or a log."""
 
 
-def escaped(text: str, most: int = _MOST_SHOWN) -> str:
-    """Text of a peer's, fit for a log or a terminal: one line, no control characters, at most
-    `most` characters. Escaping twice changes nothing."""
-    shown = printable(text[: most + 1])
-    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+def escaped(text: str, limit: int = _MAX_SHOWN) -> str:
+    """Return a peer's text for a log or a terminal: one line, no control characters, at most
+    `limit` characters. Escaping twice changes nothing."""
+    shown = printable(text[: limit + 1])
+    return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
 
 
 def printable(text: str) -> str:
-    """Text that cannot steer a terminal or forge a line: what does not print is escaped."""
+    """Escape what does not print, so that the text cannot control a terminal or forge a line."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def error_name(code: int) -> str:
-    """The name of an error code; `UNKNOWN_CODE_<n>` for one that this library does not know."""
+    """Return the name of an error code; `UNKNOWN_CODE_<n>` for an unknown one."""
     try:
         return ErrorCode(code).name
     except ValueError:
@@ -497,28 +500,29 @@ def error_name(code: int) -> str:
 
 @public
 class FencedError(KafkaGroupError):
-    """Another member has taken this member's `group_instance_id`. Fatal: it must not rejoin."""
+    """Another member joined with this member's `group_instance_id`. Fatal: the two would fence each
+    other in turn."""
 
 
 @public
 class JoinFailedError(KafkaGroupError):
-    """Joining the group has failed more often in a row than `rebalance_max_retries` allows. Says
-    what failed last. Fatal: without that option a member goes on trying."""
+    """Joining the group failed more often in a row than `rebalance_max_retries` allows. The message
+    has the last failure. Fatal; without that option the member retries without limit."""
 
 
 @public
 class CommitFailedError(KafkaGroupError):
-    """Offsets were not committed: the member no longer owns those partitions in this generation.
+    """Offsets were not committed: the member no longer owns the partitions.
 
-    Their new owner starts at the last commit that succeeded, so no record is lost: what was
-    delivered of them is delivered again. Going on is fine.
+    Their new owner starts at the last committed offset, so no record is lost, but records after it
+    are delivered again. The consumer can continue.
     """
 
     def __init__(self, message: str, partitions: tuple[TopicPartition, ...] = ()) -> None:
         super().__init__(message)
         self.partitions = partitions
-        """Those that this member does not own, sorted; empty where the commit was refused as a
-        whole."""
+        """The partitions that this member does not own, sorted; empty when the coordinator rejected
+        the whole commit."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.partitions)
@@ -526,12 +530,12 @@ class CommitFailedError(KafkaGroupError):
 
 @public
 class OffsetOutOfRangeError(KafkaGroupError):
-    """Positions are not in the brokers' logs, and `auto_offset_reset` is "none"."""
+    """Positions are outside of the partitions' logs, and `auto_offset_reset` is "none"."""
 
     def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
         super().__init__(offsets)
         self.offsets = offsets
-        """Partition -> the position that was asked for."""
+        """Partition -> the position that is not in its log."""
 
     def __str__(self) -> str:
         return f"no such offset in the log: {_places(self.offsets)}; seek, or set auto_offset_reset"
@@ -550,8 +554,8 @@ class NoOffsetError(KafkaGroupError):
         self.partitions = partitions
         """All partitions without a position."""
         self.out_of_range = out_of_range or {}
-        """Those among them that have an offset which is not in the log, as OffsetOutOfRangeError
-        has it: partition -> the position that was asked for."""
+        """The partitions among them whose position is not in the log: partition -> position, as in
+        OffsetOutOfRangeError."""
 
     def __str__(self) -> str:
         missing = ", ".join(
@@ -569,14 +573,15 @@ def _places(offsets: Mapping[TopicPartition, int]) -> str:
 
 @public
 class NotWrittenError(KafkaGroupError):
-    """A record was refused, or not acknowledged in time; then it may be in the log all the same."""
+    """A record was rejected, or not acknowledged in time. In the second case it may be in the
+    log."""
 
     def __init__(self, index: int, why: KafkaGroupError) -> None:
         super().__init__(index, why)
         self.index = index
-        """Of the first such record, among those that were given."""
+        """The index of the first such record among those that were passed."""
         self.why = why
-        """What the broker said, or what became of asking it."""
+        """The broker's error, or the failure of the request."""
 
     def __str__(self) -> str:
         return f"record {self.index} is not written: {self.why}"
@@ -589,7 +594,7 @@ class DeserializationError(KafkaGroupError):
     def __init__(self, record: Record, part: str) -> None:
         super().__init__(record, part)
         self.record = record
-        """The record with key and value as the bytes that the broker sent."""
+        """The record, with key and value as the broker sent them."""
         self.part = part
         """Which deserializer: "key" or "value"."""
 

@@ -1,8 +1,9 @@
-"""What happened to a membership, as values: rebalances and why, losses, coordinators.
+"""Events of a membership: rebalances and their causes, lost memberships, coordinators.
 
-Only what a member can know is said. Nobody tells it why the group rebalances: its own part in it is
-sure, and a leader sees who came and who went; where neither is to be known, the cause is UNKNOWN.
-Times are seconds, moments are on the loop's clock (`anyio.current_time()`).
+An event has only what the member can know. The coordinator does not report why a group rebalances:
+a member knows the causes on its own side, and a leader sees which members joined and left. In other
+cases the cause is UNKNOWN. Durations are seconds; `at` is a time of the loop's clock
+(`anyio.current_time()`).
 """
 
 from __future__ import annotations
@@ -32,31 +33,32 @@ class RebalanceCause(Enum):
     """Why the group rebalanced. A rebalance may have several causes."""
 
     JOINING = "joining"
-    """This member joins, for the first time or again after its application was away."""
+    """This member joins: for the first time, or again after `max_poll_interval_ms` expired."""
     SUBSCRIPTION = "subscription"
-    """This member subscribes to something else, or offers the leader other metadata."""
+    """This member changed its subscription, or its metadata for the leader."""
     REQUESTED = "requested"
-    """This member's application asked for it."""
+    """This member's application requested it."""
     TOPICS = "topics"
-    """Topics have other partitions than before, or replicas in other racks: seen by the leader of a
-    classic group; with KIP-848 by who is assigned the first of the new partitions."""
+    """Partitions of a topic were added or deleted, or their replicas moved to other racks. The
+    leader of a classic group reports it; with KIP-848, the member that is assigned the first new
+    partition."""
     HANDOVER = "handover"
-    """This member let go of partitions, which another round gives away (KIP-429)."""
+    """This member revoked partitions; a second rebalance assigns them to others (KIP-429)."""
     FENCED = "fenced"
-    """The coordinator had given this member's place away."""
+    """The coordinator had removed this member."""
     COORDINATOR = "coordinator"
-    """The coordinator moved, or could not be reached."""
+    """The coordinator moved, or was unavailable."""
     SILENCE = "silence"
-    """This member heard nothing from the coordinator for a whole session."""
+    """This member had no response from the coordinator for the whole session timeout."""
     POLL_TIMEOUT = "poll timeout"
-    """This member's application stayed away for too long (`max_poll_interval_ms`)."""
+    """This member's application did not ask for records within `max_poll_interval_ms`."""
     MEMBER_JOINED = "member joined"
-    """This member leads, and saw others come."""
+    """This member is the leader, and other members joined."""
     MEMBER_LEFT = "member left"
-    """This member leads, and saw others gone: that they left, or that their sessions timed out, is
-    the coordinator's secret."""
+    """This member is the leader, and other members left. Their sessions may have timed out: the
+    coordinator does not report which."""
     UNKNOWN = "unknown"
-    """The coordinator said so, without a word why."""
+    """The coordinator requested the rebalance, and gives no reason."""
 
 
 @public
@@ -68,65 +70,66 @@ class GroupEvent:
 @public
 @frozen(kw_only=True)
 class RebalancePhases:
-    """Where the time of a rebalance went, in seconds; 0.0 for what was not needed."""
+    """How long each phase of a rebalance took, in seconds; 0.0 for a phase that was skipped."""
 
     letting_go: float = 0.0
-    """The application: the record in hand, the commit, its callback."""
+    """Revoking: the record in flight, the commit, the application's callback."""
     waiting: float = 0.0
-    """For a coordinator, or until a failure may be tried again."""
+    """Finding the coordinator, and the backoff before retries."""
     joining: float = 0.0
-    """JoinGroup, mostly the other members' time; with KIP-848 the heartbeat that joins."""
+    """JoinGroup, mostly waiting for other members; with KIP-848, the heartbeat that joins."""
     computing: float = 0.0
-    """The assignor, on the leader."""
+    """Running the assignor, on the leader."""
     syncing: float = 0.0
-    """SyncGroup: the leader's time."""
+    """SyncGroup: waiting for the leader's assignment."""
     taking_up: float = 0.0
-    """The application: its callback, and of a GroupMember that it was told."""
+    """Applying the assignment: the application's callback, or notifying a GroupMember."""
 
 
 @public
 @frozen(kw_only=True)
 class RebalanceStarted(GroupEvent):
-    """What is assigned is about to change; this member begins to act on that."""
+    """A rebalance began: this member's assignment may change."""
 
     at: float
     generation_id: int
-    """The generation, or epoch, that ends; below 1 when there was none."""
+    """The generation, or member epoch, that ends; below 1 when there was none."""
     causes: tuple[RebalanceCause, ...]
-    """As far as they are known by now; empty while that is not at all."""
+    """The causes known so far; may be empty."""
     reason: str
-    """The same in words, of this member's own; often empty."""
+    """This member's reason, in words; often empty."""
 
 
 @public
 @frozen(kw_only=True)
 class Rebalanced(GroupEvent):
-    """A rebalance is over: the application has taken up what is assigned."""
+    """A rebalance ended: the application has applied the new assignment."""
 
     at: float
     generation_id: int
-    """The generation that stands now; with KIP-848 the member's epoch."""
+    """The current generation; with KIP-848, the member epoch."""
     member_id: str
     is_leader: bool
     """Whether this member computed the assignment; never with KIP-848."""
     causes: tuple[RebalanceCause, ...]
     """At least one."""
     reason: str
-    """The same in words, of this member's own; often empty."""
+    """This member's reason, in words; often empty."""
     joined: tuple[str, ...]
-    """Ids of members that were not in the generation before, sorted; known to those that led
-    both."""
+    """Ids of the members that the previous generation did not have, sorted; known only to a member
+    that was the leader of both generations."""
     left: tuple[str, ...]
-    """Ids of members that are not in it any more, sorted; known to those that led both."""
+    """Ids of the members that only the previous generation had, sorted; known only to a member that
+    was the leader of both."""
     seconds: float
-    """From `RebalanceStarted`. The partitions that do not move may have gone on meanwhile."""
+    """Since `RebalanceStarted`. Partitions that did not move may have been consumed meanwhile."""
     phases: RebalancePhases
 
 
 @public
 @frozen(kw_only=True)
 class MembershipLost(GroupEvent):
-    """The place in the group was given away, or had to be given up: nothing could be committed."""
+    """The member lost its membership, and its partitions with it: it could not commit them."""
 
     at: float
     generation_id: int
@@ -138,7 +141,7 @@ class MembershipLost(GroupEvent):
 @public
 @frozen(kw_only=True)
 class CoordinatorFound(GroupEvent):
-    """A broker coordinates the group that is not the one before, if there was one."""
+    """The client found the group's coordinator, for the first time or on another broker."""
 
     at: float
     node_id: int
@@ -149,7 +152,7 @@ class CoordinatorFound(GroupEvent):
 @public
 @frozen(kw_only=True)
 class GroupLeft(GroupEvent):
-    """The member is out of the group."""
+    """The member left the group."""
 
     at: float
     reason: str
@@ -159,12 +162,12 @@ class GroupLeft(GroupEvent):
 @public
 @frozen(kw_only=True)
 class TroubleReported(GroupEvent):
-    """Something that is tried again and again has made no progress for 10 s, or for 2 s
-    where a topic cannot be consumed. A warning is logged at the same time."""
+    """An operation has been retried without success for 10 s, or for 2 s when a topic cannot be
+    consumed. The client logs a warning at the same time."""
 
     at: float
     subject: str
-    """What is tried, such as "broker 1 at localhost:9092"."""
+    """What fails, such as "broker 1 at localhost:9092"."""
     cause: str
     """Why it fails."""
     advice: str
@@ -176,7 +179,7 @@ class TroubleReported(GroupEvent):
 @public
 @frozen(kw_only=True)
 class TroubleEnded(GroupEvent):
-    """What was reported works again."""
+    """A reported problem ended."""
 
     at: float
     subject: str
@@ -188,6 +191,6 @@ class TroubleEnded(GroupEvent):
 @public
 @frozen(kw_only=True)
 class EventsMissed(GroupEvent):
-    """The reader was too slow: the oldest events were dropped, here, to make room."""
+    """The reader was too slow: the oldest events were dropped, in this place of the sequence."""
 
     count: int

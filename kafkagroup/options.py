@@ -1,13 +1,13 @@
 """Every option of the clients, declared once: type, default, unit, range and text.
 
-What is derived from a declaration: the checks and conversions, the table in the documentation, and
-the options of the command line. The constructors of the clients have signatures of their own, for
-type checkers and editors; a test holds names, types and defaults to the declarations here.
+The checks, the conversions, the table in the documentation and the options of the command line are
+derived from these declarations. The constructors of the clients have typed signatures of their own;
+a test compares their names, types and defaults with the declarations.
 
 To add an option: declare it here, add it to the signature, and run `python docs/site/made.py`.
 
-The fields are what the library works with: checked, and durations in seconds, whatever the unit in
-the option's name. Nothing here does I/O.
+The fields hold checked values, with durations in seconds even if the option's name ends in `_ms`.
+Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -67,18 +67,19 @@ DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
     cooperative_sticky_assignor,
     roundrobin_assignor,
 )
-"""Every other client offers one of these by default: Java range and cooperative-sticky, librdkafka
-range and roundrobin, aiokafka roundrobin. As range is among them, members rebalance eagerly."""
+"""Each common client supports one of these by default: Java range and cooperative-sticky,
+librdkafka range and roundrobin, aiokafka roundrobin. Because range is an eager assignor, so is the
+rebalance protocol."""
 
 T = TypeVar("T")
 
-# Recursive, as mypy infers what a coroutine function returns from no other union; and it is true:
-# an awaitable of an awaitable is awaited twice.
+# Recursive: mypy infers the result of a coroutine function from no other union. It is also true: an
+# awaitable of an awaitable is awaited twice.
 Converted: TypeAlias = "T | Awaitable[Converted[T]]"
 
 Deserializer: TypeAlias = "Callable[[bytes], Converted[T]]"
-"""Called with the bytes of a key or value that is not null; with `views`, a memoryview of them. A
-plain function, or a coroutine function."""
+"""A function or coroutine function, called with the bytes of each key or value that is not null;
+with `views`, with a memoryview."""
 
 Replacement: TypeAlias = Record[Any, Any] | None
 
@@ -86,31 +87,31 @@ DeserializationErrorPolicy: TypeAlias = (
     Literal["raise", "skip"]
     | Callable[[Record, DeserializationError], Replacement | Awaitable[Replacement]]
 )
-"""What becomes of a record whose deserializer fails. A function gets it as the broker sent it, and
-the error. It returns the record to deliver instead, or None to skip it; what it raises, the
-application gets. A plain function, or a coroutine function."""
+"""How to handle a record whose deserializer failed. A function or coroutine function is called with
+the record, as the broker sent it, and the error. It returns the record to deliver instead, or None
+to skip it; an exception that it raises is raised to the application."""
 
 Loads = Mapping[TopicPartition, float]
 PartitionLoads = Callable[[], Loads | Awaitable[Loads]]
-"""Called on the leader of the group at each assignment; what is missing counts as 1.0."""
+"""Called on the group's leader at each assignment; the load of a missing partition is 1.0."""
 
 OffsetReset: TypeAlias = 'Literal["earliest", "latest", "none"] | timedelta'
-"""Where to start without a committed offset: the log's start, its end, nowhere (an error), or at
-the first record that is younger than a duration."""
+"""Where to start without a committed offset: at the log's start, at its end, not at all (an error),
+or at the first record younger than a duration."""
 
 
 class ConsumerProtocol(Enum):
-    """Who assigns partitions to the members of a consumer group."""
+    """The rebalance protocol of a consumer group."""
 
     CLASSIC = "classic"
-    """One of the members."""
+    """The leader, one of the members, assigns the partitions."""
     CONSUMER = "consumer"
-    """The coordinator (KIP-848)."""
+    """The coordinator assigns the partitions (KIP-848)."""
     AUTO = "auto"
-    """The coordinator, if it supports KIP-848 and the group can be upgraded."""
+    """CONSUMER if the coordinator supports it and can upgrade the group, else CLASSIC."""
 
 
-# ---------------------------------------------------------------- kinds that one option alone has
+# ---------------------------------------------------------------- kinds of single options
 
 
 class _Servers(Kind):
@@ -145,7 +146,7 @@ class _Reset(Kind):
         return "'earliest', 'latest', 'none' or a timedelta back from now"
 
     def fits(self, value: Any) -> bool:
-        # A timedelta, without importing it: that takes a fiftieth of importing a consumer.
+        # A timedelta, without importing datetime: that would take 2% of importing a consumer.
         return isinstance(value, str) or hasattr(value, "total_seconds")
 
     def allows(self, value: Any, given: Given) -> bool:
@@ -178,7 +179,7 @@ class _Membership(Kind):
 
 
 class _Security(Kind):
-    """`ClientOptions` checks the value: importing TLS takes long, and most clients do without."""
+    """`ClientOptions` checks the value: importing TLS is slow, and most clients do not need it."""
 
     annotation = "Security"
 
@@ -214,48 +215,50 @@ class _Codec(Kind):
 
 @frozen(kw_only=True)
 class CommonOptions:
-    """What every client takes."""
+    """The options of every client."""
 
     bootstrap_servers: str | Sequence[str] = option(
         _Servers(),
         "localhost:9092",
-        "`host:port`, comma-separated or a sequence; where to ask for the brokers of the cluster",
+        "`host:port`, comma-separated or a sequence; the addresses that lead to the cluster",
     )
-    client_id: str = option(Text(), "kafkagroup", "shown in the brokers' logs and quotas")
+    client_id: str = option(
+        Text(), "kafkagroup", "the client's name in the brokers' logs and quotas"
+    )
     security: Security | None = option(
         _Security(),
         None,
         "a `Security`: TLS, SASL or both ([below](#security)); `None` is plain TCP",
     )
-    request_timeout: float = option(Milliseconds(1), 30_000, "how long an answer may take")
+    request_timeout: float = option(Milliseconds(1), 30_000, "how long a response may take")
     retry_backoff: float = option(
-        Milliseconds(1), 100, "pause before the first retry; it doubles, with jitter"
+        Milliseconds(1), 100, "backoff before the first retry; it doubles, with jitter"
     )
     retry_backoff_max: float = option(
-        Milliseconds("retry_backoff_ms"), 1_000, "upper limit of that pause"
+        Milliseconds("retry_backoff_ms"), 1_000, "upper limit of that backoff"
     )
     close_timeout: float = option(
         Seconds(0),
         10.0,
-        "seconds that closing may take, the record in flight, commit and leave included",
+        "seconds that closing may take, including the record in flight, the commit and leaving",
     )
 
     @classmethod
     def checked(cls, given: Given) -> Self:
-        """The options that users gave, by the names and in the units of the signature. Other names
-        are passed over. Raises: ConfigurationError."""
+        """Return the checked options. `given` has the names and units of the signature; other names
+        are ignored. Raises: ConfigurationError."""
         return cls(**checked_values(cls, given))
 
 
 @frozen(kw_only=True)
 class _MembershipOptions(CommonOptions):
-    """What every member of a group takes."""
+    """The options of every member of a group."""
 
     group_instance_id: str | None = option(
         Text(),
         None,
-        "static membership: a name of this member that outlives the process, so that a restart"
-        " within the session timeout moves nothing",
+        "static membership: a name that this member keeps across restarts, so that a restart within"
+        " the session timeout causes no rebalance",
     )
     session_timeout: float = option(
         Milliseconds(1),
@@ -268,15 +271,15 @@ class _MembershipOptions(CommonOptions):
     heartbeat_thread: bool = option(
         Boolean(),
         False,
-        "run the membership in a thread with an event loop of its own, so that heartbeats go on"
-        " while the application blocks its loop; records, commits and callbacks stay where they"
-        " are. Code that holds the interpreter's lock stops the thread too; a token callback of"
+        "run the membership in a thread with its own event loop, so that heartbeats continue while"
+        " the application blocks its loop; records, commits and callbacks stay in the application's"
+        " loop. Code that holds the interpreter lock stops the thread too; a token callback of"
         " `security` is called in both",
     )
     membership: Membership | None = option(
         _Membership(),
         None,
-        "who keeps the group, if not Kafka: a `ZooKeeperMembership`"
+        "the group coordination, if not Kafka's: a `ZooKeeperMembership`"
         " ([docs/zookeeper.md](docs/zookeeper.md))",
     )
     rebalance_timeout: float = option(
@@ -287,23 +290,22 @@ class _MembershipOptions(CommonOptions):
     rebalance_max_retries: int | None = option(
         Whole(0),
         None,
-        "how often in a row joining may fail and be tried again, before the client fails with"
-        " `JoinFailedError`; `None`: without limit",
+        "how often in a row joining may be retried before the client fails with `JoinFailedError`;"
+        " `None`: without limit",
     )
     leave_group_on_close: bool | None = option(
         Boolean(),
         None,
-        "tell the group at the close, so that it need not wait for the session to time out;"
-        " `None`: static members keep their place, the others leave. `True` removes a static"
-        " member, too (KIP-1092)",
+        "leave the group on close, so that it does not wait for the session timeout; `None`: static"
+        " members stay, the others leave. `True` removes a static member, too (KIP-1092)",
     )
 
     def _check_heartbeats(self) -> None:
         if self.heartbeat_interval >= self.session_timeout:
             raise ConfigurationError(
                 f"heartbeat_interval_ms={self.heartbeat_interval * 1000:.0f} must be less than"
-                f" session_timeout_ms={self.session_timeout * 1000:.0f}; a third of it at most is"
-                " wise"
+                f" session_timeout_ms={self.session_timeout * 1000:.0f}; at most a third of it is"
+                " recommended"
             )
 
 
@@ -319,7 +321,7 @@ class GroupMemberOptions(_MembershipOptions):
         self._check_heartbeats()
         if self.membership is not None and self.group_instance_id is not None:
             raise ConfigurationError(
-                "group_instance_id is for groups that Kafka keeps: no membership="
+                "group_instance_id works only with Kafka's group coordinator, not with membership="
             )
 
 
@@ -330,42 +332,43 @@ class ConsumerOptions(_MembershipOptions):
     group_id: str | None = option(
         Text(),
         None,
-        "the group; without one, all partitions of the topics are consumed and nothing is"
-        " committed",
+        "the group; without one, the consumer reads all partitions of the topics and commits"
+        " nothing",
     )
     pattern: str | re.Pattern[str] | None = option(
         _Pattern(),
         None,
-        "instead of topics: a regular expression that whole topic names must match; new topics are"
-        " found when metadata is refreshed",
+        "instead of topics: a regular expression that whole topic names must match; a metadata"
+        " refresh finds new topics",
     )
     exclude_internal_topics: bool = option(
-        Boolean(), True, "whether a pattern passes over internal topics"
+        Boolean(), True, "whether a pattern ignores internal topics"
     )
     assignors: tuple[Assignor, ...] = option(
         _Assignors(),
         None,
-        "strategies this member offers, from `kafkagroup.assign`; `None`: range,"
-        " cooperative-sticky, round-robin, so that every common client shares one",
+        "the assignors that this member supports, from `kafkagroup.assign`; `None`: range,"
+        " cooperative-sticky, round-robin, so that it shares one with every common client",
     )
     partition_loads: PartitionLoads | None = option(
         Function("PartitionLoads"),
         None,
-        "for `weighted_sticky`: a function, or coroutine function, that the leader asks for"
+        "for `weighted_sticky`: a function or coroutine function that the leader calls for"
         " partition -> load; `LoadsFile` is one",
     )
     group_protocol: ConsumerProtocol = option(
         Choice({protocol.value: protocol for protocol in ConsumerProtocol}),
         "classic",
-        'who assigns: `"classic"`, one of the members; `"consumer"`, the coordinator (KIP-848;'
-        ' brokers 4.0 and later); `"auto"`, the coordinator where it can and the group lets it, a'
-        ' member otherwise or where `assignors` are given. With `"consumer"` a `pattern` is matched'
-        " by the broker (RE2J), which looks for new topics at most every 10 s",
+        'who assigns partitions: `"classic"`, one of the members; `"consumer"`, the coordinator'
+        ' (KIP-848; brokers 4.0 and later); `"auto"`, the coordinator if it supports KIP-848 and'
+        " can upgrade the group, else a member; with `assignors`, always a member. With"
+        ' `"consumer"` the broker matches a `pattern` (RE2J), and looks for new topics at most'
+        " every 10 s",
     )
     group_remote_assignor: str | None = option(
         Text(),
         None,
-        "with `\"consumer\"` and `\"auto\"`: the coordinator's strategy, `'uniform'` or `'range'`;"
+        "with `\"consumer\"` and `\"auto\"`: the coordinator's assignor, `'uniform'` or `'range'`;"
         " `None`: the broker's default",
     )
     auto_offset_reset: OffsetReset = option(
@@ -375,19 +378,19 @@ class ConsumerOptions(_MembershipOptions):
         " or a `timedelta` back from now",
     )
     enable_auto_commit: bool = option(
-        Boolean(), True, "commit what is processed without being asked"
+        Boolean(), True, "commit processed records periodically, before a revocation and on close"
     )
     auto_commit_interval: float = option(Milliseconds(1), 5_000, "time between these commits")
     offsets_commit_max_retries: int | None = option(
         Whole(0),
         None,
-        "how often a commit that failed in passing is tried again; `None`: as long as"
-        " `request_timeout_ms` leaves time",
+        "how often a commit is retried after a retriable error; `None`: until `request_timeout_ms`"
+        " expires",
     )
     offsets_channel_backoff: float = option(
         Milliseconds(1),
         None,
-        "pause before the first retry of a commit, or of reading committed offsets; `None`:"
+        "backoff before the first retry of a commit, or of reading committed offsets; `None`:"
         " `retry_backoff_ms`",
         otherwise="retry_backoff_ms",
     )
@@ -407,8 +410,8 @@ class ConsumerOptions(_MembershipOptions):
     max_poll_interval: float = option(
         Milliseconds(1),
         300_000,
-        "how long the application may stay away while it owns partitions; then the member leaves,"
-        " and rejoins at the next call",
+        "longest time between two calls for records while the consumer owns partitions; then the"
+        " member leaves, and rejoins at the next call",
     )
     rebalance_timeout: float = option(
         Milliseconds(1),
@@ -420,48 +423,48 @@ class ConsumerOptions(_MembershipOptions):
     rebalance_backoff: float = option(
         Milliseconds(1),
         None,
-        "pause before the first of these retries; `None`: `retry_backoff_ms`",
+        "backoff before the first retry of joining; `None`: `retry_backoff_ms`",
         otherwise="retry_backoff_ms",
     )
     fetch_min_bytes: int = option(
         Whole(0),
         1,
-        "a broker waits for this much, at most `fetch_max_wait_ms`. If it is more than one byte, a"
-        " seek, a resume or a new partition waits so too, unless another request waits at the"
-        " broker already: then it gets at once what there is",
+        "the broker waits for this many bytes, at most `fetch_max_wait_ms`. If it is more than 1,"
+        " the fetch after a seek, a resume or a new partition waits too, unless another fetch is"
+        " pending at the broker: then it returns at once",
     )
-    fetch_max_bytes: int = option(Whole(1), 52_428_800, "limit of one answer")
+    fetch_max_bytes: int = option(Whole(1), 52_428_800, "limit of one fetch response")
     max_partition_fetch_bytes: int = option(
-        Whole(1), 1_048_576, "limit of one partition in an answer"
+        Whole(1), 1_048_576, "limit of one partition in a fetch response"
     )
     fetch_max_wait: float = option(
         Milliseconds(0),
         500,
-        "how long a broker may wait for `fetch_min_bytes`; if that is one byte, and this 500 or"
-        " more: longer and longer while nothing comes, up to 5,000. A seek, a resume or a new"
-        " partition does not wait until a request that waits is answered",
+        "how long the broker may wait for `fetch_min_bytes`. If that is 1 and this 500 or more, the"
+        " wait grows up to 5,000 while there are no records. A seek, a resume or a new partition"
+        " does not wait for a pending fetch",
     )
     num_consumer_fetchers: int = option(
         Whole(1),
         1,
-        "connections to each broker that fetch; the partitions are spread over them. One more is"
+        "fetch connections to each broker; the partitions are distributed over them. One more is"
         " opened when a seek, a resume or a new partition needs it, and closed after a minute"
         " without use",
     )
     queued_max_records: int = option(
         Whole(1),
         None,
-        "fetch nothing for a partition with this many records waiting; `None`: bytes alone count",
+        "do not fetch a partition with this many records buffered; `None`: only bytes count",
         otherwise=MOST,
     )
     isolation_level: int = option(
         Choice({"read_uncommitted": 0, "read_committed": 1}),
         "read_uncommitted",
-        '`"read_committed"`: only records outside transactions or of committed ones',
+        '`"read_committed"`: deliver no records of open or aborted transactions',
     )
     """0 or 1, as on the wire."""
     check_crcs: bool = option(
-        Boolean(), True, "check each batch's CRC-32C before any of its records is handed out"
+        Boolean(), True, "check each batch's CRC-32C before its records are delivered"
     )
     max_batch_bytes: int = option(
         Whole(1), 134_217_728, "limit of one batch, decompressed; a larger one is an error"
@@ -469,19 +472,19 @@ class ConsumerOptions(_MembershipOptions):
     max_frame_bytes: int = option(
         Whole("fetch_max_bytes"),
         104_857_600,
-        "limit of one answer of a broker; a larger one ends the connection",
+        "limit of one response of a broker; a larger one closes the connection",
     )
     client_rack: str | None = option(
         Text(),
         None,
-        "where this client is: brokers may name a replica nearby to fetch from (KIP-392)",
+        "the rack of this client: brokers may name a nearby replica to fetch from (KIP-392)",
     )
     metadata_max_age: float = option(Milliseconds(1), 300_000, "how old metadata may get")
     on_partitions_assigned: AssignedCallback | None = option(
         Function("AssignedCallback"),
         None,
-        "called with the partitions, sorted; a function or a coroutine function. It may answer with"
-        " a mapping of partitions to offsets: there they start",
+        "a function or coroutine function, called with the partitions, sorted. It may return a"
+        " mapping of partitions to the offsets where they start",
     )
     on_partitions_revoked: PartitionsCallback | None = option(
         Function("PartitionsCallback"),
@@ -491,34 +494,34 @@ class ConsumerOptions(_MembershipOptions):
     on_partitions_lost: PartitionsCallback | None = option(
         Function("PartitionsCallback"),
         None,
-        "called when they are lost already, so that nothing can be committed",
+        "called when the member has lost them, so that it cannot commit their offsets",
     )
     views: bool = option(
         Boolean(),
         False,
-        "keys and values are read-only memoryviews of the batch that came, not bytes: nothing is"
-        " copied, which pays from some KB a value on; a record then keeps its whole batch in"
-        " memory, and is neither hashed nor pickled",
+        "keys and values are read-only memoryviews of the fetched batch instead of bytes. This"
+        " saves copies, which pays for values of several KB; a record then keeps its whole batch"
+        " in memory, and cannot be hashed or pickled",
     )
     key_deserializer: Deserializer[Any] | None = option(
         Function("Deserializer[K_co]"),
         None,
-        "a function, or coroutine function, that is called with the bytes of each key that is not"
-        " null; with `views`, a memoryview",
+        "a function or coroutine function, called with the bytes of each key that is not null; with"
+        " `views`, with a memoryview",
     )
     value_deserializer: Deserializer[Any] | None = option(
         Function("Deserializer[V_co]"),
         None,
-        "a function, or coroutine function, that is called with the bytes of each value that is not"
-        " null; with `views`, a memoryview",
+        "a function or coroutine function, called with the bytes of each value that is not null;"
+        " with `views`, with a memoryview",
     )
     on_deserialization_error: DeserializationErrorPolicy = option(
         _ErrorPolicy(),
         "raise",
-        'what becomes of a record whose deserializer fails: `"raise"`, at each call until the'
-        ' application seeks past it; `"skip"`, with a warning, counted in `metrics()`; or a'
-        " function, or coroutine function, that is called with the record and the error, and"
-        " returns the record to deliver instead, or `None` to skip it",
+        'how to handle a record whose deserializer fails: `"raise"` the error at each call until'
+        ' the application seeks past the record; `"skip"` it, with a warning, and count it in'
+        " `metrics()`; or a function or coroutine function, called with the record and the error,"
+        " that returns the record to deliver instead, or `None` to skip it",
     )
 
     @classmethod
@@ -529,7 +532,7 @@ class ConsumerOptions(_MembershipOptions):
         if assignors is None:
             values["assignors"] = DEFAULT_ASSIGNORS
         else:
-            # With "auto", too: a coordinator runs no assignor of its members.
+            # With "auto", too: a coordinator does not run its members' assignors.
             values["group_protocol"] = ConsumerProtocol.CLASSIC
         return cls(**values)
 
@@ -539,49 +542,49 @@ class ConsumerOptions(_MembershipOptions):
         instance = self.group_instance_id
         if instance is not None and (not instance or self.group_id is None):
             raise ConfigurationError(
-                f"group_instance_id={instance!r} needs a name, and a group_id beside it"
+                f"group_instance_id={instance!r} must not be empty, and needs a group_id"
             )
         self._check_heartbeats()
         if self.membership is not None:
             self._check_membership()
 
     def _check_membership(self) -> None:
-        """Where Kafka does not keep the group, what only its coordinator can do is an error."""
+        """Raise ConfigurationError for options that only Kafka's group coordinator supports."""
         if self.group_id is None:
             raise ConfigurationError("membership= needs a group_id")
         if self.group_instance_id is not None:
             raise ConfigurationError(
-                "group_instance_id is for groups that Kafka keeps: no membership="
+                "group_instance_id works only with Kafka's group coordinator, not with membership="
             )
         if self.group_protocol is not ConsumerProtocol.CLASSIC:
             raise ConfigurationError(
-                "group_protocol= is for groups that Kafka keeps: no membership="
+                "group_protocol works only with Kafka's group coordinator, not with membership="
             )
         if self.partition_loads is not None:
             raise ConfigurationError(
-                "partition_loads is asked of the leader, and with membership= every member"
-                " computes: members that know of other loads would never agree"
+                "partition_loads needs a leader, and with membership= each member computes the"
+                " assignment: members with different loads would never agree"
             )
 
 
 def _check_assigning(
     protocol: ConsumerProtocol, remote: str | None, assignors: Sequence[Assignor] | None
 ) -> None:
-    """Raises: ConfigurationError where it is not clear who assigns, or how."""
+    """Raise ConfigurationError when the options contradict each other on who assigns, or how."""
     if remote is not None and (protocol is ConsumerProtocol.CLASSIC or not remote):
         raise ConfigurationError(
-            f"group_remote_assignor={remote!r} is an assignor of the coordinator's, such as"
-            " 'uniform' or 'range', for group_protocol='consumer' or 'auto'"
+            f"group_remote_assignor={remote!r} must name an assignor of the coordinator, such as"
+            " 'uniform' or 'range', and needs group_protocol='consumer' or 'auto'"
         )
     if assignors is None:
         return
     if protocol is ConsumerProtocol.CONSUMER:
         raise ConfigurationError(
-            "assignors are the members' own, and with group_protocol='consumer' the coordinator"
-            " assigns; see group_remote_assignor"
+            "assignors run on members, but with group_protocol='consumer' the coordinator assigns;"
+            " use group_remote_assignor"
         )
     if remote is not None:
-        raise ConfigurationError("give assignors, or group_remote_assignor: one of them assigns")
+        raise ConfigurationError("assignors and group_remote_assignor exclude each other; give one")
     names = [protocol_name(assignor) for assignor in assignors]
     if not names or len(set(names)) < len(names):
         raise ConfigurationError(f"assignors are {names}; expected one or more, each once")
@@ -592,7 +595,7 @@ class AdminOptions(CommonOptions):
     """The options of an `Admin`."""
 
     default_api_timeout: float = option(
-        Milliseconds(1), 60_000, "how long a call may take with all its retries"
+        Milliseconds(1), 60_000, "how long a call may take, including its retries"
     )
 
 
@@ -602,5 +605,5 @@ class ProducerOptions(CommonOptions):
 
     compression: Codec = option(_Codec(), Codec.NONE, "how batches are compressed")
     delivery_timeout: float = option(
-        Milliseconds(1), 120_000, "how long writing a batch may take with all its retries"
+        Milliseconds(1), 120_000, "how long writing a batch may take, including its retries"
     )

@@ -221,11 +221,11 @@ def test_a_close_timeout_is_finite(value: float) -> None:
         ({"group_id": ""}, "group_id is empty; give a name, or None for no group"),
         (
             {"group_instance_id": ""},
-            "group_instance_id='' needs a name, and a group_id beside it",
+            "group_instance_id='' must not be empty, and needs a group_id",
         ),
         (
             {"group_instance_id": "i", "group_id": None},
-            "group_instance_id='i' needs a name, and a group_id beside it",
+            "group_instance_id='i' must not be empty, and needs a group_id",
         ),
         *(
             (
@@ -246,7 +246,7 @@ def test_a_close_timeout_is_finite(value: float) -> None:
             {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 6_000},
             (
                 "heartbeat_interval_ms=6000 must be less than session_timeout_ms=6000;"
-                " a third of it at most is wise"
+                " at most a third of it is recommended"
             ),
         ),
         (
@@ -273,22 +273,22 @@ def test_a_close_timeout_is_finite(value: float) -> None:
         (
             {"group_protocol": "classic", "group_remote_assignor": "u"},
             (
-                "group_remote_assignor='u' is an assignor of the coordinator's, such as 'uniform'"
-                " or 'range', for group_protocol='consumer' or 'auto'"
+                "group_remote_assignor='u' must name an assignor of the coordinator, such as"
+                " 'uniform' or 'range', and needs group_protocol='consumer' or 'auto'"
             ),
         ),
         (
             {"group_protocol": "consumer", "group_remote_assignor": ""},
             (
-                "group_remote_assignor='' is an assignor of the coordinator's, such as 'uniform'"
-                " or 'range', for group_protocol='consumer' or 'auto'"
+                "group_remote_assignor='' must name an assignor of the coordinator, such as"
+                " 'uniform' or 'range', and needs group_protocol='consumer' or 'auto'"
             ),
         ),
         (
             {"group_protocol": "consumer", "assignors": [range_assignor]},
             (
-                "assignors are the members' own, and with group_protocol='consumer' the coordinator"
-                " assigns; see group_remote_assignor"
+                "assignors run on members, but with group_protocol='consumer' the coordinator"
+                " assigns; use group_remote_assignor"
             ),
         ),
         (
@@ -297,7 +297,7 @@ def test_a_close_timeout_is_finite(value: float) -> None:
                 "group_remote_assignor": "range",
                 "assignors": [range_assignor],
             },
-            "give assignors, or group_remote_assignor: one of them assigns",
+            "assignors and group_remote_assignor exclude each other; give one",
         ),
     ],
     # Without the addresses of functions: all workers of pytest-xdist must find the same ids.

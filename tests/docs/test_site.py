@@ -119,7 +119,7 @@ def test_what_is_for_tests_and_for_the_build_is_not_shown(site: Path) -> None:
 def test_what_is_made_from_the_code_is_there(site: Path) -> None:
     for page, words in {
         "cli.html": "Usage: kafkagroup plan",
-        "errors.html": "Another member has taken this member",
+        "errors.html": "Another member joined with this member",
         "operating.html": "kafkagroup_records_lag",
         "options.html": "max_poll_interval_ms",
         "rebalancing.html": "The generation ends; the application finishes and commits",
