@@ -12,12 +12,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import packages
 import phases
 import timeline
 
 FOLDER = Path(__file__).parent.parent / "pictures"
 
 PICTURES: Mapping[str, Callable[[], str]] = {
+    "packages.svg": packages.draw,
     "phases-classic.svg": phases.classic,
     "phases-consumer.svg": phases.consumer,
     "rebalance.svg": timeline.draw,
