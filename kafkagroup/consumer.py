@@ -1,8 +1,8 @@
-"""`Consumer`: an async iterator over the records of the partitions that a group gives it.
+"""`Consumer`: an async iterator over the records of the partitions assigned to it.
 
-What is public is here; its tasks are in `runtime`. A record counts as processed when the next one
-is asked for, so a commit never runs ahead of the application, and a cancelled await loses nothing:
-whatever can be cancelled comes before the record is taken, and taking it is synchronous.
+The public interface is here; the tasks are in `runtime`. A record counts as processed when the next
+one is requested, so a commit never runs ahead of the application. A cancelled await loses nothing:
+the record is taken synchronously, after the last point where the call can be cancelled.
 """
 
 from __future__ import annotations
@@ -182,11 +182,11 @@ class Consumer(Service, Keyed[K_co, V_co]):
         self._session = Session(options, self._delivery)
         self._manual = False
         self._is_changing = False
-        """Whether a call is under way that ends what was consumed before."""
+        """Whether `unsubscribe` or `assign` is under way."""
         self._engine: Engine | None = None
         self._reader = Reader(self._session, self._rejoin)
         self._checkup: Checkup | None = None
-        """Once it was asked how it is."""
+        """Set by the first call of `health`."""
 
     # ------------------------------------------------------------ iteration
 
@@ -194,12 +194,12 @@ class Consumer(Service, Keyed[K_co, V_co]):
         return Records(self._reader, self.getone)
 
     async def __anext__(self) -> Record[K_co, V_co]:
-        """The next record. The one before it counts as processed from here on.
+        """Return the next record; the one before it now counts as processed.
 
         Raises: OffsetOutOfRangeError, NoOffsetError, CorruptRecordError, DeserializationError,
         BrokerError, FencedError, what a callback raised; ConsumerBusyError (also anyio's
-        BusyResourceError) when another task is waiting here; ConfigurationError when nothing is
-        subscribed to and nothing assigned. Ends after `stop`.
+        BusyResourceError) while another task waits for records; ConfigurationError without any
+        subscription or assignment. Iteration ends after `stop`.
         """
         try:
             return await self.getone()
@@ -219,9 +219,10 @@ class Consumer(Service, Keyed[K_co, V_co]):
     def batches(
         self, max_records: int = 1_000, *, arrow: bool = False
     ) -> Batches[K_co, V_co] | ArrowBatches:
-        """Iterate over batches: records of one partition, processed when the next is asked for.
+        """Iterate over batches. A batch has records of one partition, and counts as processed when
+        the next batch is requested.
 
-        With `arrow` they are pyarrow.RecordBatches, made without an object for each record; the
+        With `arrow` batches are pyarrow.RecordBatches, built without an object for each record; the
         schema's metadata names topic and partition. Needs the extra `arrow`, and no deserializers.
         """
         check_record_limit(max_records)
@@ -229,8 +230,8 @@ class Consumer(Service, Keyed[K_co, V_co]):
             return Batches(lambda: self._next(lambda: self._delivery.next_batch(max_records)))
         if self._delivery.conversion is not None:
             raise ConfigurationError("Arrow has columns of bytes; leave out the deserializers")
-        # Where pyarrow is missing it is said now, not with the first batch in hand, which the next
-        # call would take for processed; and importing it keeps the loop for tenths of a second.
+        # Imports pyarrow now. An ImportError with the first batch would lose that batch: the next
+        # call would count it as processed. The import also blocks the loop for tenths of a second.
         schema("", 0)
         delivery = self._delivery
         return ArrowBatches(
@@ -238,7 +239,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         )
 
     async def getone(self) -> Record[K_co, V_co]:
-        """The next record; as iteration, but raises ConsumerClosedError after `stop`."""
+        """Return the next record, as iteration does; raise ConsumerClosedError after `stop`."""
         record: Record[K_co, V_co] | None = self._reader.ready()
         if record is not None:
             return record
@@ -247,11 +248,11 @@ class Consumer(Service, Keyed[K_co, V_co]):
     async def getmany(
         self, max_records: int = 500, timeout: float = 0.0
     ) -> dict[TopicPartition, list[Record[K_co, V_co]]]:
-        """Up to `max_records` records of what has arrived, by partition.
+        """Return up to `max_records` records that have arrived, by partition.
 
-        Waits at most `timeout` seconds for the first one. What the last call answered counts as
-        processed from here on. With nothing subscribed to and nothing assigned the answer is empty;
-        calls that go on for 10 s without either are warned of.
+        Waits up to `timeout` seconds for the first record. The records of the previous call now
+        count as processed. Without any subscription or assignment the result is empty; repeated
+        calls for 10 s without either log a warning.
         """
         check_record_limit(max_records)
         found: dict[TopicPartition, list[Record[K_co, V_co]]] = {}
@@ -269,7 +270,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         return found
 
     async def _next(self, take: Callable[[], T | None], until: float = math.inf) -> T:
-        # Not asked here whether it is closing: coming back counts the record in hand as processed.
+        # Do not check for closing here: this call must still count the last record as processed.
         self._raise_if_not_started()
         if until == math.inf:
             self._raise_if_nothing_to_consume()
@@ -297,11 +298,11 @@ class Consumer(Service, Keyed[K_co, V_co]):
     def _has_nothing_to_consume(self) -> bool:
         if self._subscription or self._pattern is not None or self._delivery.owned:
             return False
-        # While another task changes what is consumed, something may follow.
+        # Another task may assign or subscribe next.
         return not self._is_changing
 
     def _raise_if_nothing_to_consume(self) -> None:
-        """Who waits would wait for ever. Not at the start: what comes after it may subscribe."""
+        """Raise where a caller would wait forever."""
         session = self._session
         if not self._has_nothing_to_consume:
             return
@@ -312,11 +313,11 @@ class Consumer(Service, Keyed[K_co, V_co]):
             )
 
     def _raise_if_closed(self) -> None:
-        """While it closes its callbacks may still commit."""
+        """Raise unless the consumer runs. While it closes, callbacks may still commit."""
         self._raise_if_not_started()
-        self._raise_if_over()
+        self._raise_if_stopped()
 
-    def _raise_if_over(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self._stopped.is_set():
             raise ConsumerClosedError("the consumer is closed")
         self._session.errors.raise_failure()
@@ -326,15 +327,14 @@ class Consumer(Service, Keyed[K_co, V_co]):
     async def subscribe(
         self, *topics: Topics, pattern: str | re.Pattern[str] | None = None
     ) -> None:
-        """Consume these topics from now on, or those whose whole name matches a pattern, instead of
-        what was subscribed to before.
+        """Replace the subscription by these topics, or by those whose whole name matches a pattern.
 
-        A pattern is asked again at each refresh of metadata (`metadata_max_age_ms`). In a group
-        this asks for a rebalance. Raises: IllegalStateError after `assign`.
+        A pattern is matched again at each refresh of metadata (`metadata_max_age_ms`). In a group
+        this causes a rebalance. Raises: IllegalStateError after `assign`.
         """
         if self._manual:
-            raise IllegalStateError("partitions were given by assign(); unsubscribe() first")
-        self._raise_if_over()
+            raise IllegalStateError("assign() was called; call unsubscribe() first")
+        self._raise_if_stopped()
         subscription, matcher = checked_topics(topics), checked_pattern(pattern, topics)
         if not subscription and matcher is None:
             raise ConfigurationError("subscribe() needs topics or a pattern; see unsubscribe()")
@@ -353,7 +353,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
 
     async def unsubscribe(self) -> None:
         """Leave the group and consume nothing, until `subscribe` or `assign`."""
-        self._forget_own_hand()
+        self._drop_in_flight_of_caller()
         self._subscription, self._pattern = frozenset(), None
         self._manual = False
         if self._engine is not None:
@@ -367,9 +367,9 @@ class Consumer(Service, Keyed[K_co, V_co]):
         Raises: IllegalStateError while topics are subscribed to.
         """
         if self._subscription or self._pattern is not None:
-            raise IllegalStateError("topics are subscribed to; unsubscribe() first")
-        self._raise_if_over()
-        self._forget_own_hand()
+            raise IllegalStateError("topics are subscribed to; call unsubscribe() first")
+        self._raise_if_stopped()
+        self._drop_in_flight_of_caller()
         self._manual = True
         wanted = set(partitions_of(partitions))
         if self._engine is None:
@@ -387,18 +387,18 @@ class Consumer(Service, Keyed[K_co, V_co]):
             self._is_changing = False
 
     def rejoin(self, reason: str = "the application asked for it") -> None:
-        """Ask the group for a rebalance; Java's `enforceRebalance`. For operators, and for
-        assignors that weigh what no broker sees. Returns at once: `events()` tell how it goes.
+        """Request a rebalance, as Java's `enforceRebalance` does. For operators, and for assignors
+        whose input no broker knows. Returns at once; `events()` report the rebalance.
 
-        Where members assign, all of them join again and the leader assigns anew; if this member
-        has joined already in one that is under way, another one follows. With KIP-848 nobody but
-        the coordinator begins a rebalance: a heartbeat, sent at once, then says all of this member
-        again, and the answer is all that is assigned to it. That mends what the two see
-        differently; otherwise it moves nothing, and no other member hears of it.
+        With the classic protocol all members rejoin and the leader computes a new assignment. If a
+        rebalance is under way that this member has already joined, another one follows. With
+        KIP-848 only the coordinator starts a rebalance: the member sends a full heartbeat at once,
+        and the response has its full assignment. That repairs a difference between the two;
+        otherwise no partition moves, and other members do not notice.
 
         Raises: ConsumerClosedError, IllegalStateError for a consumer that is in no group.
         """
-        self._raise_if_over()
+        self._raise_if_stopped()
         if self._engine is None:
             raise NotStartedError("the consumer is not started; use `async with` or start()")
         if self._session.membership.driver is None:
@@ -407,30 +407,31 @@ class Consumer(Service, Keyed[K_co, V_co]):
             )
         self._engine.rejoin(reason)
 
-    def _forget_own_hand(self) -> None:
-        """What the calling task has in hand it does not come back for: waiting for that would be
-        waiting for itself. It is not processed."""
+    def _drop_in_flight_of_caller(self) -> None:
+        """Drop the record in flight if the calling task took it: waiting for that task to finish it
+        would be a deadlock. The record does not count as processed."""
         if anyio.get_current_task().id == self._reader.task:
             self._session.drop_in_flight()
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this consumer owns now."""
+        """Return the partitions that this consumer owns now."""
         return frozenset(tp for tp, owned in self._delivery.owned.items() if not owned.revoked)
 
     @property
     def loop_lag(self) -> float:
-        """By how many seconds, at most, the event loop was late during the last minute, as seen
-        with each heartbeat; 0.0 without a group.
+        """The longest delay of the event loop during the last minute, in seconds, measured at each
+        heartbeat; 0.0 without a group.
 
-        More than a few tenths of a second: something blocks the loop, and everything in it waits.
-        May be read from any thread.
+        More than a few tenths of a second mean that some code blocks the loop. May be read from
+        any thread.
         """
         return self._session.lag.longest
 
     async def wait_assignment(self) -> frozenset[TopicPartition]:
-        """Wait until the group has given this consumer its share, be it nothing; answers it.
+        """Wait until the group has assigned partitions to this consumer, possibly none; return
+        them.
 
-        Without membership it is known at once. Raises: the error that ended the membership;
+        Without membership this returns at once. Raises: the error that ended the membership;
         ConsumerClosedError; ConfigurationError when nothing is subscribed to.
         """
         is_waiting = False
@@ -438,7 +439,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
             self._raise_if_closed()
             if self._session.membership.is_stable or self._options.group_id is None or self._manual:
                 return self.assignment()
-            if not is_waiting:  # who waits already goes on with what is subscribed to next
+            if not is_waiting:  # a caller that already waits continues with the next subscription
                 self._raise_if_nothing_to_consume()
             is_waiting = True
             await self._session.changed.wait()
@@ -446,10 +447,10 @@ class Consumer(Service, Keyed[K_co, V_co]):
     # ------------------------------------------------------------ positions and commits
 
     async def position(self, partition: Partition) -> int:
-        """Offset of the next record of a partition; waits while it is being looked up.
+        """Return the offset of the partition's next record; wait while it is looked up.
 
-        Raises: NotAssignedError; NoOffsetError, OffsetOutOfRangeError or BrokerError where it
-        cannot be found, until the application seeks.
+        Raises: NotAssignedError; NoOffsetError, OffsetOutOfRangeError or BrokerError where the
+        position cannot be found, until the application seeks.
         """
         tp = partition_of(partition)
         while True:
@@ -471,12 +472,12 @@ class Consumer(Service, Keyed[K_co, V_co]):
     def seek(
         self, partition: Partition | str, offset: int, offset_of_topic: int | None = None
     ) -> None:
-        """Go on with the record at `offset`: `seek(tp, 5)`, or `seek("orders", 0, 5)`. A record in
-        hand of the partition is not processed.
+        """Continue with the record at `offset`: `seek(tp, 5)`, or `seek("orders", 0, 5)`. A record
+        of the partition in flight does not count as processed.
 
-        What lies below `offset` counts as dealt with from here on, whether it was delivered or not:
-        the next commit, automatic or asked for, is of `offset`, as with Kafka's own client, and one
-        that has been made of more goes back.
+        All records below `offset` now count as processed, delivered or not, as with Kafka's own
+        client: the next commit, automatic or explicit, commits `offset`, even if a higher offset
+        was committed before.
         Raises: NotAssignedError.
         """
         if offset_of_topic is not None:
@@ -492,25 +493,26 @@ class Consumer(Service, Keyed[K_co, V_co]):
         *,
         note: str = "",
     ) -> None:
-        """Commit what was delivered, the record or batch in hand included, and where the
-        application has sought to; or the given offsets, each the next one to read. Nothing is sent
-        where the group has all of that already.
+        """Commit the offsets after the delivered records, the record or batch in flight included,
+        and the offsets of seeks; or the given offsets, each that of the next record to read. Sends
+        nothing where the group has these offsets already.
 
-        The note is kept beside offsets that come without metadata of their own, for whoever looks
-        at the group. One that the broker finds too long is left out: the offsets matter more.
+        `note` is stored as the metadata of offsets that have none of their own, for people who look
+        at the group. A note that is too long for the broker is left out, and the offsets are
+        committed without it.
 
-        Without arguments, what was delivered of a partition that was lost before it was committed
-        is reported by a CommitFailedError: once, with `partitions`, when the rest is committed and
-        your callback has been called. Lost are those that a rebalance or the end of the session
-        took, not those that you unsubscribe from. With `enable_auto_commit` only the record or
-        batch in hand is reported, as the others are left to the auto-commit.
+        Without arguments, a CommitFailedError reports the delivered records of partitions that were
+        lost before they were committed: once, with `partitions`, after the other partitions are
+        committed and your callback was called. A partition is lost if a rebalance or the end of the
+        session took it, not if you unsubscribe from it. With `enable_auto_commit` only the record
+        or batch in flight is reported; the auto-commit covers the others.
 
-        Raises: CommitFailedError also when offsets are given of partitions that are not this
-        consumer's; FencedError, BrokerError, TransportError after trying for `request_timeout_ms`,
-        or as often as `offsets_commit_max_retries` says. After a second or two BrokerError
-        UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION of a topic that was deleted or recreated.
-        Partitions are committed 1,000 at a time: of more, some may be committed when it raises, and
-        the next commit covers the others.
+        Raises: CommitFailedError, also for given offsets of partitions that this consumer does not
+        own; FencedError; BrokerError or TransportError after retries for `request_timeout_ms`, or
+        after `offsets_commit_max_retries` of them; after a second or two, BrokerError
+        UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION for a topic that was deleted or recreated.
+        Partitions are committed 1,000 at a time: when the call raises, some of more than 1,000 may
+        be committed; the next commit covers the others.
         """
         self._raise_if_closed()
         timeout = self._options.request_timeout
@@ -522,18 +524,18 @@ class Consumer(Service, Keyed[K_co, V_co]):
             await self._session.committer.commit(given, timeout, note)
 
     def processed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Up to where each assigned partition is processed: what an auto-commit would commit now,
-        committed already or not. For offsets that are kept elsewhere, in a transaction say; a
-        partition whose start is still being looked up is missing."""
+        """Return the offsets that an auto-commit would commit now, by assigned partition, already
+        committed or not. For offsets stored elsewhere, such as in a database transaction. A
+        partition whose position is still being looked up is missing."""
         return self._delivery.processed()
 
     async def committed(
         self, partitions: Partitions | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets, of these partitions or of the assigned ones; None where
-        there is none.
+        """Return the group's committed offsets, of these partitions or of the assigned ones; None
+        for a partition without one.
 
-        Raises: BrokerError that names a partition which cannot be read.
+        Raises: BrokerError, which names the partition that failed.
         """
         self._raise_if_closed()
         offsets = self._session.committer.offsets
@@ -543,10 +545,10 @@ class Consumer(Service, Keyed[K_co, V_co]):
         return await offsets.committed(partitions_of(wanted))
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is to its group, for a transactional producer (KIP-447)."""
+        """Return this consumer's identity in its group, for a transactional producer (KIP-447)."""
         session = self._session
         if self._options.group_id is None:
-            raise ConfigurationError("a consumer without group_id is nobody to a group")
+            raise ConfigurationError("a consumer without group_id is not a member of any group")
         return GroupMetadata(
             self._options.group_id,
             session.membership.generation_id,
@@ -563,8 +565,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         return None if offsets is None else offsets.coordinator
 
     def invalidate_coordinator(self, reason: str = "the application asked for it") -> None:
-        """Look for the coordinator again. The membership goes on: a member of the group stays one
-        wherever the group is coordinated."""
+        """Invalidate the coordinator: look it up again. The membership continues."""
         self._raise_if_closed()
         if self._session.membership.driver is not None:
             self._session.membership.driver.invalidate_coordinator(reason)
@@ -572,15 +573,16 @@ class Consumer(Service, Keyed[K_co, V_co]):
             self._session.committer.offsets.invalidate_coordinator()
 
     def metrics(self) -> GroupMetrics:
-        """Heartbeats, joins, syncs, commits and rebalances of the last minute; what is owned and
-        buffered now, and how far behind it is. Asks nobody: all of it is known. May be called from
-        any thread. Raises: ConsumerClosedError before it is started.
+        """Return the heartbeats, joins, syncs, commits and rebalances of the last minute, and the
+        partitions, buffers and lag of now. Sends no request. May be called from any thread.
+
+        Raises: ConsumerClosedError before the consumer is started.
         """
         session, engine = self._session, self._engine
         if engine is None:
             raise NotStartedError("the consumer is not started; use `async with` or start()")
         conversion = self._delivery.conversion
-        owned = tuple(self._delivery.owned.values())  # which the loop may change meanwhile
+        owned = tuple(self._delivery.owned.values())  # a copy: the loop may change it
         return evolve(
             session.history.metrics(session.clock(), session.membership.driver, self.loop_lag),
             assigned_partitions=sum(not one.revoked for one in owned),
@@ -597,15 +599,16 @@ class Consumer(Service, Keyed[K_co, V_co]):
         stalled_after: float | None = None,
         loop_lag_above: float | None = None,
     ) -> Health:
-        """Whether this consumer does what it is there for: true, or the reasons why not.
+        """Return whether the consumer works: true, or false with the reasons.
 
-        To have joined and own no partition is healthy, and so is a rebalance, for `joining_after`
-        seconds (None: `rebalance_timeout_ms`). A partition may stand still while its lag grows for
-        `stalled_after` (None: `max_poll_interval_ms`), the event loop may be late by
-        `loop_lag_above` (None: what is worth a warning). What stands still is seen from one call to
-        the next, so ask every few seconds, as health endpoints are. Asks no broker; never raises.
+        A member without partitions is healthy. So is a rebalance of up to `joining_after` seconds
+        (None: `rebalance_timeout_ms`). A partition is stalled when its position has not moved and
+        its lag has grown for `stalled_after` seconds (None: `max_poll_interval_ms`). The event loop
+        is blocked when it is late by more than `loop_lag_above` seconds (None: the limit of the
+        logged warning). Positions are compared between calls: call this every few seconds, as
+        health endpoints do. Sends no request; never raises.
         """
-        # Only here: most are never asked.
+        # Imported here: many applications never call this.
         from kafkagroup.runtime.health import Checkup, HealthProblem, health_of_consumer, not_well
 
         if not self._running or self._session.closing.has_begun:
@@ -622,45 +625,44 @@ class Consumer(Service, Keyed[K_co, V_co]):
         )
 
     def events(self, buffer: int = 256) -> GroupEvents:
-        """What happens to the membership from now on, as an async iterator of values: rebalances
-        with their causes and phases, losses, coordinators, trouble that lasts. It ends after
-        `stop`. Who reads too slowly loses the oldest of more than `buffer` events, and is told
-        (`EventsMissed`).
+        """Return an async iterator over the membership's events from now on: rebalances with their
+        causes and phases, losses, coordinators, lasting trouble. It ends after `stop`. A reader
+        that is more than `buffer` events behind loses the oldest, and receives `EventsMissed`.
 
         ```python
         async for event in consumer.events():
             log.info("%s", event)
         ```
 
-        In a task of its own, beside the one that takes records.
-        Without a group there is only trouble to tell of (`TroubleReported`, `TroubleEnded`).
-        Raises: ConfigurationError where the group is not kept by Kafka.
+        Iterate in a task of its own, beside the one that takes records. Without a group there are
+        only `TroubleReported` and `TroubleEnded`.
+        Raises: ConfigurationError with `membership=`, where Kafka does not coordinate the group.
         """
         if self._options.membership is not None:
-            raise ConfigurationError("events() are of groups that Kafka keeps")
+            raise ConfigurationError("events() need a group that Kafka coordinates: no membership=")
         return self._session.history.feed.open(buffer)
 
     # ------------------------------------------------------------ pausing
 
     def pause(self, *partitions: Partitions) -> None:
-        """Hand out nothing of these partitions, and fetch nothing more; they stay assigned.
+        """Stop delivering and fetching these partitions; they stay assigned.
 
-        A pause lasts as long as the assignment of the partition: one that a rebalance takes away
-        comes back unpaused, and one that stays (cooperatively) stays paused.
+        A pause lasts as long as the partition stays assigned: after a rebalance that revoked it,
+        the partition is not paused any more.
         Raises: NotAssignedError.
         """
         for tp in self._assigned(partitions):
             self._delivery.pause(tp)
 
     def resume(self, *partitions: Partitions) -> None:
-        """Go on with paused partitions. Raises: NotAssignedError."""
+        """Resume paused partitions. Raises: NotAssignedError."""
         for tp in self._assigned(partitions):
             self._delivery.resume(tp)
         if self._engine is not None:
             self._engine.wake()
 
     def paused(self) -> frozenset[TopicPartition]:
-        """The assigned partitions that are paused."""
+        """Return the assigned partitions that are paused."""
         return frozenset(tp for tp in self.assignment() if self._delivery.owned[tp].paused)
 
     def _assigned(self, partitions: Sequence[Partitions]) -> list[TopicPartition]:
@@ -674,8 +676,8 @@ class Consumer(Service, Keyed[K_co, V_co]):
     # ------------------------------------------------------------ the logs
 
     async def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """The first offset that each log still has. Any partitions; waits for their leaders, at
-        most `request_timeout_ms`.
+        """Return the first offset in each log, of any partitions. Waits for their leaders, up to
+        `request_timeout_ms`.
 
         Raises: BrokerError, which names a partition that does not exist; RequestTimeoutError.
         """
@@ -683,24 +685,24 @@ class Consumer(Service, Keyed[K_co, V_co]):
         return {tp: at.offset for tp, at in found.items()}
 
     async def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """The offset that the next record of each log gets; under read_committed, the last stable
-        offset. As `beginning_offsets`."""
+        """Return the offset of the next record of each log; under read_committed, the last stable
+        offset. Waits and raises as `beginning_offsets`."""
         found = await self._log_offsets(dict.fromkeys(partitions_of(partitions), LATEST))
         return {tp: at.offset for tp, at in found.items()}
 
     async def offsets_for_times(
         self, times: ByPartition[int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record of each log at or after a time (milliseconds since the epoch); None
-        where there is none. As `beginning_offsets`."""
+        """Return the first offset in each log at or after a time (milliseconds since the epoch);
+        None without such a record. Waits and raises as `beginning_offsets`."""
         found = await self._log_offsets(times_of(times))
         return {tp: at if at.offset >= 0 else None for tp, at in found.items()}
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets lie between the position and the end of each assigned partition.
+        """Return the number of offsets between position and log end, by assigned partition.
 
-        Ends are asked for now; gaps of compaction and markers count. Never negative. Waits for
-        positions that are being looked up.
+        Requests the log ends now. Gaps left by compaction and transaction markers count. Never
+        negative. Waits for positions that are being looked up.
         """
         assigned = self.assignment()
         ends = await self.end_offsets(assigned)
@@ -708,12 +710,12 @@ class Consumer(Service, Keyed[K_co, V_co]):
         return {tp: behind(position, ends[tp]) for tp, position in positions.items()}
 
     async def seek_to_beginning(self, *partitions: Partitions) -> None:
-        """Go on at the logs' starts: of these, or of all that is assigned."""
+        """Seek to the logs' starts, of these partitions or of all assigned ones."""
         for tp, offset in (await self.beginning_offsets(self._chosen(partitions))).items():
             self.seek(tp, offset)
 
     async def seek_to_end(self, *partitions: Partitions) -> None:
-        """Go on at the logs' ends: of these, or of all that is assigned."""
+        """Seek to the logs' ends, of these partitions or of all assigned ones."""
         for tp, offset in (await self.end_offsets(self._chosen(partitions))).items():
             self.seek(tp, offset)
 
@@ -733,26 +735,27 @@ class Consumer(Service, Keyed[K_co, V_co]):
                 return await self._engine.log_offsets.at(wanted)
         except TimeoutError:
             raise RequestTimeoutError(
-                f"the leaders of {', '.join(map(str, sorted(wanted)))} did not answer for their"
-                f" offsets within {timeout:g} s"
+                f"the leaders of {', '.join(map(str, sorted(wanted)))} did not return offsets"
+                f" within {timeout:g} s"
             ) from None
 
     # ------------------------------------------------------------ opening and closing
 
     async def stop(self, *, commit: bool = True, leave_group: bool | None = None) -> None:
-        """Close: finish the record in hand, commit what was processed, leave the group.
+        """Close: wait for the record in flight, commit, and leave the group, all within
+        `close_timeout`.
 
-        With `commit=False` nothing more is committed. `leave_group` overrules
-        `leave_group_on_close`: True lets a static member, too, go for good (KIP-1092), False lets
-        any other keep its place until its session times out. Called by the task that iterates it
-        does not wait for that task's own record, and in a callback it only asks for the end. All
-        of it takes at most `close_timeout`.
+        With `commit=False` nothing more is committed. `leave_group` overrides
+        `leave_group_on_close`: with True a static member leaves too (KIP-1092); with False a
+        dynamic member stays in the group until its session times out. Called by the task that
+        iterates, this does not wait for that task's own record. Called in a callback, it requests
+        the close and returns.
         """
         if not commit:
             self._session.committer.disable_auto_commit()
         if leave_group is not None:
             self._session.closing.override_leave_group(leave_group)
-        self._forget_own_hand()
+        self._drop_in_flight_of_caller()
         if self._session.is_in_callback:
             self._request_stop()
             return
@@ -768,7 +771,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # The body is over: nobody comes back for what it had in hand.
+        # The body of `async with` has ended: its record in flight will not be processed.
         self._session.drop_in_flight()
         await super().__aexit__(exc_type, exc_value, traceback)
 
@@ -789,7 +792,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
             await engine.assign(self._delivery.owned)
 
     async def _close(self) -> None:
-        # Also when there is no engine yet: whoever waits for records would wait for ever.
+        # Also without an engine: without this, a caller that waits for records never returns.
         self._session.begin_close()
         try:
             if self._engine is not None:

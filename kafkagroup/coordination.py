@@ -1,15 +1,16 @@
-"""`Election` and `Shards`: who leads, and who does which part. Both are groups like any other.
+"""`Election` and `Shards`: leader election and sharded workers, built on `GroupMember`.
 
-The member that the coordinator lets assign (not the one that an `Election` elects) decides in a
-pure function, and each member learns the outcome from its assignment. What a member did last is in
-its metadata, so that whoever decides next disturbs as little as possible.
+The group leader (not the member that an `Election` elects) computes the result in a pure function;
+each member receives it as its assignment. A member's metadata has its last result, so that the next
+one changes as little as possible.
 
-What is promised, and what is not: two members never hold the same leadership or shard in their
-scopes, as a new generation begins only when every member has finished with the old one, was away
-for a session timeout, or overran the rebalance timeout; a scope is cancelled before either passes.
-Code that shields itself from cancellation, or a process that was frozen and has just woken up, may
-go on for longer. Against those there is the token: pass it to what you write to, and let that
-refuse a token lower than one it has seen.
+Guarantee: two members never hold the same leadership or shard in their scopes. A new generation
+begins only when every member has released the old one, has missed a session timeout, or has overrun
+the rebalance timeout; a scope is cancelled before either passes.
+
+Not guaranteed: code that shields itself from cancellation, or a process that was suspended, may run
+for longer. Against those, pass the fencing token to the system that you write to, and have that
+system refuse a token lower than the highest it has seen.
 """
 
 from __future__ import annotations
@@ -58,16 +59,16 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 MAX_VALUE_BYTES = 1024
-"""Most bytes of a member's value. With `Shards` every member is told the values of all, and the
-broker keeps all of that in one record, of 1 MB by default: enough for 200 members with a host name
-each."""
+"""The limit of a member's value, in bytes. With `Shards` every assignment has the values of all
+members, and the broker stores all assignments in one record of up to 1 MB by default: enough for
+200 members with a host name each."""
 
 MAX_SHARDS = 65_536
-"""Most shards of a group: metadata and assignments that name each one once fit that record, too."""
+"""The limit of a group's shards: metadata and assignments with each shard once fit that record."""
 
 
 class MemberOptions(TypedDict, total=False):
-    """The options of `GroupMember` that the recipes pass on to it."""
+    """The options of `GroupMember` that `Election` and `Shards` take."""
 
     bootstrap_servers: str | Sequence[str]
     client_id: str
@@ -91,8 +92,8 @@ public(MemberOptions)  # type checkers know no decorator of a TypedDict
 
 # ---------------------------------------------------------------- on the wire
 #
-# A version of two bytes, then a message of `wire.schema`: its decoders are bounded and raise one
-# error, and values are bytes, which JSON has no type for. Newer versions may only append fields.
+# A version of two bytes, then a message of `wire.schema`, whose decoders are bounded and raise only
+# DecodeError. Not JSON, which has no bytes. Newer versions may only append fields.
 
 _VERSION = 0
 _VERSION_BYTES = 2
@@ -109,7 +110,7 @@ class _Candidate:
 
     value: bytes = field(BYTES)
     led: int = field(INT32)
-    """The generation in which it led, if that was its last one; else one of the two above."""
+    """The generation in which it led, if that was its last one; else `_NEVER` or `_RESIGNED`."""
 
 
 @message(-1, "0")
@@ -127,7 +128,7 @@ class _Worker:
     value: bytes = field(BYTES)
     generation: int = field(INT32)
     owned: tuple[int, ...] = field(array(INT32))
-    """Its shards in that generation, its last one."""
+    """Its shards in `generation`, its last one."""
 
 
 @struct
@@ -157,60 +158,60 @@ def _read(kind: type[T], data: bytes) -> T:
 
 
 def _read_all(kind: type[T], members: Mapping[str, bytes]) -> dict[str, T]:
-    """What the members say, without those that cannot be understood: their metadata is another
-    program's, and must not end the membership of everybody else. They are assigned nothing, and
-    raise."""
-    said = {}
+    """Decode the members' metadata, without members whose metadata cannot be decoded: those run
+    another program, and must not end the other members' memberships. They get an empty assignment,
+    and raise."""
+    decoded = {}
     for member_id, metadata in sorted(members.items()):
         try:
-            said[member_id] = _read(kind, metadata)
+            decoded[member_id] = _read(kind, metadata)
         except DecodeError as error:
             logger.warning("member %s is left out: %s", escaped(member_id), error)
-    return said
+    return decoded
 
 
-# ---------------------------------------------------------------- what the group leader decides
+# ---------------------------------------------------------------- computed by the group leader
 
 
 def elect(members: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Each member's assignment: who leads, and its value.
+    """Return each member's assignment: the elected leader, and its value.
 
-    Whoever led last stays; of several, the one of the highest generation. Whoever resigned comes
-    after all others. Deterministic, O(members).
+    The last leader is elected again; of several, the one of the highest generation. A member that
+    resigned ranks last. Deterministic, O(members).
     """
-    said = _read_all(_Candidate, members)
-    if not said:
+    candidates = _read_all(_Candidate, members)
+    if not candidates:
         return {}
-    leader_id = max(said, key=lambda member_id: (said[member_id].led, member_id))
-    outcome = _write(_Elected(leader_id=leader_id, value=said[leader_id].value))
-    return dict.fromkeys(said, outcome)
+    leader_id = max(candidates, key=lambda member_id: (candidates[member_id].led, member_id))
+    elected = _write(_Elected(leader_id=leader_id, value=candidates[leader_id].value))
+    return dict.fromkeys(candidates, elected)
 
 
 def share_out(shards: int, members: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Each member's assignment: its shards, and who is there.
+    """Return each member's assignment: its shards, and all members with their values.
 
     Every shard has one owner; counts differ by at most one; no assignment with these two properties
-    moves fewer shards. Of two that claim a shard, the claim of the higher generation holds.
-    Deterministic, O(shards x log(shards) + members^2 for telling everybody of everybody).
+    moves fewer shards. If two members claim a shard, the higher generation wins. Deterministic,
+    O(shards x log(shards) + members^2), as every assignment has all members.
     """
-    said = _read_all(_Worker, members)
-    everybody = tuple(_Present(member_id=m, value=w.value) for m, w in said.items())
+    workers = _read_all(_Worker, members)
+    present = tuple(_Present(member_id=m, value=w.value) for m, w in workers.items())
     return {
-        member_id: _write(_Roster(mine=tuple(mine), members=everybody))
-        for member_id, mine in _balance(shards, said).items()
+        member_id: _write(_Roster(mine=tuple(mine), members=present))
+        for member_id, mine in _balance(shards, workers).items()
     }
 
 
-def _balance(shards: int, said: Mapping[str, _Worker]) -> dict[str, list[int]]:
+def _balance(shards: int, workers: Mapping[str, _Worker]) -> dict[str, list[int]]:
     owners: dict[int, str] = {}
-    for member_id in sorted(said, key=lambda m: (said[m].generation, m)):
-        owners.update(dict.fromkeys(said[member_id].owned, member_id))
-    kept: dict[str, list[int]] = {member_id: [] for member_id in said}
+    for member_id in sorted(workers, key=lambda m: (workers[m].generation, m)):
+        owners.update(dict.fromkeys(workers[member_id].owned, member_id))
+    kept: dict[str, list[int]] = {member_id: [] for member_id in workers}
     for shard in range(shards):
         if shard in owners:
             kept[owners[shard]].append(shard)
-    # The shares that are larger by one go to those that have the most: others could not use them
-    # without a move.
+    # The counts that are larger by one go to the members that keep the most shards: with any other
+    # member, one more shard would move.
     ranked = sorted(kept, key=lambda m: (-len(kept[m]), m))
     sizes = {
         member_id: shards // len(ranked) + (rank < shards % len(ranked))
@@ -226,24 +227,24 @@ def _balance(shards: int, said: Mapping[str, _Worker]) -> dict[str, list[int]]:
     }
 
 
-# ---------------------------------------------------------------- what the recipes share
+# ---------------------------------------------------------------- shared by Election and Shards
 
-_NAMED = 5
-"""How many members an error names."""
+_MAX_NAMED = 5
+"""The limit of members that an error names."""
 
 
-class _Recipe(ABC):
-    """A member with a value, whose metadata says what it did in its last generation."""
+class _CoordinatedMember(ABC):
+    """A member with a value, whose metadata has its result in the last generation."""
 
     def __init__(self, group_id: str, protocol: GroupProtocol, options: MemberOptions) -> None:
         self._group_id = group_id
-        self._offered = protocol
+        self._protocol = protocol
         self._member = GroupMember(group_id, protocol, **options)
         self._last: Generation | None = None
-        """The generation in hand."""
+        """The generation that was taken last and is not released."""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run until `stop`, as `GroupMember.run` does."""
+        """Run until `stop`: `nursery.start(election.run)` on trio."""
         await self._member.run(task_status=task_status)
 
     async def start(self) -> None:
@@ -251,7 +252,7 @@ class _Recipe(ABC):
         await self._member.start()
 
     async def stop(self) -> None:
-        """Leave the group and close. Stopping twice does nothing more."""
+        """Leave the group and close. A second call does nothing."""
         await self._member.stop()
 
     async def __aenter__(self) -> Self:
@@ -268,47 +269,48 @@ class _Recipe(ABC):
 
     @property
     def member_id(self) -> str:
-        """This member, as the coordinator calls it; "" before it has joined."""
+        """The member id that the coordinator gave to this member; "" before it has joined."""
         return self._member.member_id
 
     @abstractmethod
     def _metadata(self) -> bytes:
-        """What this member says of itself, as of the generation in hand."""
+        """Return this member's metadata for the next generation."""
 
     async def _next(self) -> Generation:
-        """Wait until the generation in hand is over, and for the next one."""
+        """Wait until the last generation is over, release it, and wait for the next one."""
         if self._last is not None:
-            # Told earlier, it would cost the group a rebalance of its own; later, nobody hears it.
+            # New metadata before that would cause another rebalance; after the next one is
+            # requested it would come too late.
             await self._last.over.wait()
-            self._offer(self._metadata())
+            self._update(self._metadata())
             self._last = None
         try:
             self._last = await anext(self._member)
         except BrokerError as error:
             if error.code != ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
                 raise
-            raise ConfigurationError(await self._disagreement()) from error
+            raise ConfigurationError(await self._protocol_conflict()) from error
         return self._last
 
-    def _offer(self, metadata: bytes, *, rejoin: bool = False) -> None:
-        if rejoin or metadata != self._offered.metadata:
-            self._offered = attrs.evolve(self._offered, metadata=metadata)
-            self._member.update(self._offered)
+    def _update(self, metadata: bytes, *, rejoin: bool = False) -> None:
+        if rejoin or metadata != self._protocol.metadata:
+            self._protocol = attrs.evolve(self._protocol, metadata=metadata)
+            self._member.update(self._protocol)
 
-    async def _disagreement(self) -> str:
-        mine = f"{self._offered.type}/{self._offered.name}"
+    async def _protocol_conflict(self) -> str:
+        mine = f"{self._protocol.type}/{self._protocol.name}"
         try:
             group = await self._member.describe()
         except (BrokerError, TransportError) as error:
-            return f"group {self._group_id!r} does something else than {mine} ({error})"
-        names = [escaped(f"{m.member_id} at {m.client_host}") for m in group.members[:_NAMED]]
+            return f"group {self._group_id!r} does not run {mine} ({error})"
+        names = [escaped(f"{m.member_id} at {m.client_host}") for m in group.members[:_MAX_NAMED]]
         left = len(group.members) - len(names)
         more = f" and {left} more" if left else ""
-        does = escaped(f"{group.protocol_type}/{group.protocol_data or '?'}")
+        theirs = escaped(f"{group.protocol_type}/{group.protocol_data or '?'}")
         return (
-            f"group {self._group_id!r} does {does}, say"
-            f" {', '.join(names) or 'members that have left since'}{more};"
-            f" this member says {mine}"
+            f"group {self._group_id!r} runs {theirs}, with the members"
+            f" {', '.join(names) or 'that have left since'}{more};"
+            f" this member runs {mine}: give all members the same program and settings"
         )
 
 
@@ -319,12 +321,12 @@ def _check_value(value: bytes) -> None:
         raise ConfigurationError(f"value has {len(value)} bytes; the limit is {MAX_VALUE_BYTES}")
 
 
-def _understand(kind: type[T], generation: Generation) -> T:
-    """The assignment of this member. Raises: DecodeError."""
+def _assignment_of(kind: type[T], generation: Generation) -> T:
+    """Decode this member's assignment. Raises: DecodeError."""
     if not generation.assignment:
         raise DecodeError(
-            f"{generation.leader_id}, who assigns for the group, has left this member out: it"
-            " cannot read the metadata; do all members run the same program?"
+            f"the group leader {generation.leader_id} assigned nothing to this member: it cannot"
+            " read the member's metadata; check that all members run the same program"
         )
     return _read(kind, generation.assignment)
 
@@ -335,19 +337,19 @@ def _understand(kind: type[T], generation: Generation) -> T:
 @public
 @attrs.frozen
 class Leader:
-    """Who leads."""
+    """The elected leader."""
 
     member_id: str
-    """The member, as the coordinator calls it."""
+    """The leader's member id."""
     value: bytes
-    """What it gave as its value."""
+    """The leader's value."""
     token: int
-    """Its fencing token, as in `Leadership.token`."""
+    """The leader's fencing token, as in `Leadership.token`."""
 
 
 @public
 class Leadership:
-    """This member leads, for one generation of the group."""
+    """This member's leadership, for one generation of the group."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
@@ -357,33 +359,33 @@ class Leadership:
 
     @property
     def token(self) -> int:
-        """Fencing token: higher than that of every leadership before, this member's own included.
+        """The fencing token, which is higher than that of every leadership before.
 
-        It is the group's generation id, and monotonic as long as the group exists: Kafka forgets a
+        It is the group's generation id, which grows as long as the group exists. Kafka deletes a
         group without committed offsets some minutes after its last member has left
-        (`offsets.retention.check.interval.ms`), and counts from 1 again.
+        (`offsets.retention.check.interval.ms`); a new group of that name counts from 1 again.
         """
         return self._generation.generation_id
 
     @property
     def lease_expires_at(self) -> float:
-        """Until when nobody else can have been elected, on the loop's clock: one session timeout
-        after the last acknowledged heartbeat was sent. Each one moves it on."""
+        """Until when no other member can be elected, on the loop's clock: one session timeout after
+        the last acknowledged heartbeat was sent. Each acknowledged heartbeat extends it."""
         return self._generation.lease_expires_at
 
     @property
     def over(self) -> anyio.Event:
-        """Set when this leadership ends, or cannot be known to stand any more."""
+        """Set when this leadership has ended, or may have ended."""
         return self._generation.over
 
     def scope(self) -> AbstractContextManager[anyio.CancelScope]:
-        """Lead in here: cancelled when the leadership ends, and at the latest one session timeout
-        after the last acknowledged heartbeat was sent."""
+        """Run work that is cancelled when the leadership ends, and at `lease_expires_at` at the
+        latest."""
         return self._generation.scope()
 
 
 @public
-class Election(_Recipe):
+class Election(_CoordinatedMember):
     """One leader among the members of a group.
 
     ```python
@@ -393,13 +395,14 @@ class Election(_Recipe):
                 await lead(fencing_token=leadership.token)
     ```
 
-    A leader stays while it lives: members that come and go interrupt it for a rebalance, after
-    which it goes on with a higher token. Asking for the next leadership while one stands resigns:
-    others are elected first, and this member again if it is alone.
+    A leader stays elected while it is a member. When other members join or leave, a rebalance
+    interrupts it, and it continues with a higher token. Requesting the next leadership while the
+    current one is not over resigns: other members are elected first, this member only if it is
+    alone.
     """
 
     def __init__(self, group_id: str, value: bytes = b"", **options: Unpack[MemberOptions]) -> None:
-        """Prepare a candidate; by `value`, such as an address, the others know it when it leads.
+        """Other members see `value`, such as an address, while this member leads.
 
         The options are those of `GroupMember`. Raises: ConfigurationError.
         """
@@ -418,12 +421,12 @@ class Election(_Recipe):
     async def __anext__(self) -> Leadership:
         """Wait until this member is elected.
 
-        Raises: ConfigurationError for a group of another kind; DecodeError for one of another
-        program; else as `GroupMember`. Iteration ends after `stop`.
+        Raises: ConfigurationError if the group is not an election; DecodeError if another program
+        uses the group; the errors of `GroupMember`. Iteration ends after `stop`.
         """
         if self._leads():
             self._led = _RESIGNED
-            self._offer(self._metadata(), rejoin=True)
+            self._update(self._metadata(), rejoin=True)
         while True:
             generation = await self._next()
             self._led = _NEVER
@@ -442,20 +445,21 @@ class Election(_Recipe):
 
     @property
     def leader(self) -> Leader | None:
-        """Who leads, known to every member; None while nobody does, or this member cannot be sure.
-        Raises: DecodeError."""
+        """The elected leader, known to every member; None during a rebalance, or after this
+        member's lease has expired. Raises: DecodeError."""
         generation = self._member.generation
         return None if generation is None else _leader_in(generation)
 
     def leaders(self) -> Leaders:
-        """Iterate over who leads, beginning with who does now: `async for leader in ...`. For any
-        number of other tasks, while one iterates over the election itself."""
+        """Return an async iterator over the elected leaders, beginning with the current one. Any
+        number of tasks may use one each, beside the task that iterates over the election."""
         return Leaders(self._member)
 
 
 @public
 class Leaders:
-    """Who leads, one after the other; the same member again when it goes on with another token."""
+    """An async iterator over a group's leaders. A leader that continues with another token comes
+    again."""
 
     def __init__(self, member: GroupMember) -> None:
         self._member = member
@@ -465,7 +469,7 @@ class Leaders:
         return self
 
     async def __anext__(self) -> Leader:
-        """Wait for the next leader. Those who led in between, for a moment only, are left out.
+        """Wait for the next leader. Leaders that were replaced since the last call are left out.
 
         Raises: DecodeError; the error that ended the membership. Iteration ends after `stop`.
         """
@@ -477,7 +481,7 @@ class Leaders:
 
 
 def _leader_in(generation: Generation) -> Leader:
-    elected = _understand(_Elected, generation)
+    elected = _assignment_of(_Elected, generation)
     return Leader(elected.leader_id, elected.value, generation.generation_id)
 
 
@@ -487,53 +491,53 @@ def _leader_in(generation: Generation) -> Leader:
 @public
 @attrs.frozen(eq=False, kw_only=True)
 class ShardAssignment:
-    """This member's part of the shards, for one generation of the group."""
+    """This member's shards, for one generation of the group."""
 
     member_id: str
-    """This member, as the coordinator calls it."""
+    """The member id that the coordinator gave to this member."""
     token: int
-    """Fencing token, as in `Leadership.token`: a shard's owners have ever higher ones."""
+    """The fencing token, as in `Leadership.token`: each new owner of a shard has a higher one."""
     mine: tuple[int, ...]
-    """The shards of this member, sorted; none for some if there are more members than shards."""
+    """This member's shards, sorted; empty if there are more members than shards."""
     members: Mapping[str, bytes]
-    """Who is here, this member included: member id -> value."""
+    """Member id -> value of all members, this one included."""
     joined: Mapping[str, bytes]
-    """Those who were not in the share before this one; in the first share all."""
+    """The members that were not in the previous assignment; in the first one, all."""
     left: Mapping[str, bytes]
-    """Those who were, and are not any more."""
+    """The members of the previous assignment that are gone."""
     _generation: Generation
 
     @property
     def over(self) -> anyio.Event:
-        """Set when this share ends, or cannot be known to stand any more."""
+        """Set when this assignment has ended, or may have ended."""
         return self._generation.over
 
     def scope(self) -> AbstractContextManager[anyio.CancelScope]:
-        """Work on the shards in here: cancelled when the share ends, and at the latest one session
+        """Run work that is cancelled when this assignment ends, and at the latest one session
         timeout after the last acknowledged heartbeat was sent."""
         return self._generation.scope()
 
 
 @public
-class Shards(_Recipe):
+class Shards(_CoordinatedMember):
     """A fixed number of shards, each owned by one member of a group.
 
     ```python
     async with Shards("workers", 64, b"host-1", bootstrap_servers="localhost:9092") as shards:
-        async for share in shards:
-            with share.scope():
-                await work_on(share.mine)
+        async for assignment in shards:
+            with assignment.scope():
+                await work_on(assignment.mine)
     ```
 
-    Members that come and go move as few shards as possible, but interrupt all of them: every member
-    gets a new share. All members must give the same number of shards; whoever gives another one
-    than those who are there is refused, and disturbs nobody.
+    When members join or leave, as few shards as possible move, but every member is interrupted and
+    gets a new assignment. All members must have the same number of shards: the coordinator refuses
+    a member with another number, and the others continue.
     """
 
     def __init__(
         self, group_id: str, shards: int, value: bytes = b"", **options: Unpack[MemberOptions]
     ) -> None:
-        """Prepare a worker; by `value`, such as an address, the others know it.
+        """Other members see `value`, such as an address.
 
         The options are those of `GroupMember`. Raises: ConfigurationError.
         """
@@ -542,36 +546,36 @@ class Shards(_Recipe):
         _check_value(value)
         self._shards = shards
         self._value = value
-        self._share: ShardAssignment | None = None
-        # The number is in the name: the coordinator itself refuses members that do not share one.
+        self._current: ShardAssignment | None = None
+        # The name has the number of shards, so that the coordinator refuses another number.
         protocol = GroupProtocol(
             "kafkagroup-shards", f"{shards}-shards", self._metadata(), partial(share_out, shards)
         )
         super().__init__(group_id, protocol, options)
 
     def _metadata(self) -> bytes:
-        share = self._share
-        generation, owned = (_NEVER, ()) if share is None else (share.token, share.mine)
+        current = self._current
+        generation, owned = (_NEVER, ()) if current is None else (current.token, current.mine)
         return _write(_Worker(value=self._value, generation=generation, owned=owned))
 
     def __aiter__(self) -> Shards:
         return self
 
     async def __anext__(self) -> ShardAssignment:
-        """Wait until the share in hand is over, and for the next one.
+        """Wait until the last assignment is over, and for the next one.
 
-        Raises: ConfigurationError for a group of another kind or number of shards, saying who says
-        so; DecodeError for one of another program; else as `GroupMember`. Iteration ends after
-        `stop`.
+        Raises: ConfigurationError if the group has another number of shards or is not a group of
+        `Shards`, naming its members; DecodeError if another program uses the group; the errors of
+        `GroupMember`. Iteration ends after `stop`.
         """
         generation = await self._next()
-        roster = _understand(_Roster, generation)
+        roster = _assignment_of(_Roster, generation)
         mine = tuple(sorted(set(roster.mine)))
         if len(mine) < len(roster.mine) or (mine and not 0 <= mine[0] <= mine[-1] < self._shards):
             raise DecodeError(f"assigned a shard twice, or one beyond {self._shards}")
         members = {m.member_id: m.value for m in roster.members}
-        before = {} if self._share is None else self._share.members
-        self._share = ShardAssignment(
+        before = {} if self._current is None else self._current.members
+        self._current = ShardAssignment(
             member_id=generation.member_id,
             token=generation.generation_id,
             mine=mine,
@@ -580,7 +584,7 @@ class Shards(_Recipe):
             left=_without(before, members),
             generation=generation,
         )
-        return self._share
+        return self._current
 
 
 def _without(some: Mapping[str, bytes], others: Mapping[str, bytes]) -> Mapping[str, bytes]:

@@ -1,6 +1,6 @@
 """`GroupMember`: membership of any group, one generation at a time.
 
-A consumer is one application of this engine; leader election and sharded workers are others.
+`Election` and `Shards` are built on it; `Consumer` runs on the same driver.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GroupProtocol:
     type: str
     """The kind of group: "consumer", "connect", or your own. Members of one group share it."""
     name: str
-    """The strategy. The coordinator picks one that every member offers."""
+    """The strategy. The coordinator picks one that every member supports."""
     metadata: bytes
     """What this member tells the leader about itself."""
     assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
@@ -71,15 +71,15 @@ class Generation:
 
     def __init__(self, info: GenerationInfo, lease_expires_at: float, *, timed: bool) -> None:
         self._info = info
-        self._owning_until = lease_expires_at
+        self._lease_expires_at = lease_expires_at
         self._timed = timed
-        """Whether scopes end by their deadline. Where heartbeats have a thread, a loop that was
-        blocked would see the deadline pass before it hears that it was moved on."""
+        """Whether scopes have a deadline. With a heartbeat thread they have none: after a blocked
+        loop resumes, the deadline would cancel them before the loop sees that it was extended."""
         self._scopes: set[anyio.CancelScope] = set()
         self._vacated = anyio.Event()
         self.over = anyio.Event()
-        """Set when the generation ends, or cannot be known to stand any more. Finish, then ask for
-        the next one."""
+        """Set when the generation has ended, or may have ended. Finish the work, then request the
+        next generation."""
 
     def __repr__(self) -> str:
         leads = ", leads" if self.is_leader else ""
@@ -87,12 +87,12 @@ class Generation:
 
     @property
     def generation_id(self) -> int:
-        """Grows with every rebalance."""
+        """The generation's number, which grows with every rebalance."""
         return self._info.generation_id
 
     @property
     def member_id(self) -> str:
-        """This member, as the coordinator calls it."""
+        """The member id that the coordinator gave to this member."""
         return self._info.member_id
 
     @property
@@ -107,12 +107,12 @@ class Generation:
 
     @property
     def protocol_name(self) -> str:
-        """The strategy that was picked."""
+        """The name of the strategy that the coordinator picked."""
         return self._info.protocol_name
 
     @property
     def members(self) -> Mapping[str, bytes]:
-        """Member id -> metadata, on the leader; empty on the others."""
+        """Member id -> metadata on the leader; empty on other members."""
         return self._info.members
 
     @property
@@ -122,16 +122,16 @@ class Generation:
 
     @property
     def lease_expires_at(self) -> float:
-        """Until when this member is sure to be in the generation, on the loop's clock: one session
-        timeout after the last acknowledged heartbeat was sent. Each one moves it on."""
-        return self._owning_until
+        """When the coordinator may expire this member, on the loop's clock: one session timeout
+        after the last acknowledged heartbeat was sent. Each acknowledged heartbeat extends it."""
+        return self._lease_expires_at
 
     @contextmanager
     def scope(self) -> Iterator[anyio.CancelScope]:
         """Run work that is cancelled when the generation ends: `with generation.scope(): ...`.
 
         It is cancelled at `lease_expires_at` at the latest: from then on the coordinator may have
-        assigned its part to others, whether this member can hear of that or not.
+        assigned this member's work to other members.
         """
         with anyio.CancelScope(deadline=self._deadline) as scope:
             self._scopes.add(scope)
@@ -147,15 +147,15 @@ class Generation:
 
     @property
     def _deadline(self) -> float:
-        return self._owning_until if self._timed else float("inf")
+        return self._lease_expires_at if self._timed else float("inf")
 
     def _extend(self, lease_expires_at: float) -> None:
-        self._owning_until = lease_expires_at
+        self._lease_expires_at = lease_expires_at
         for scope in self._scopes:
             scope.deadline = self._deadline
 
     async def _wait_vacated(self) -> None:
-        """Wait until no work is left in a scope."""
+        """Wait until every scope has ended."""
         while self._scopes:
             await self._vacated.wait()
 
@@ -166,7 +166,7 @@ class Generation:
 
 
 class _GenerationQueue:
-    """The application of the driver: hands generations to `GroupMember.__anext__`."""
+    """The driver's application: passes generations on to `GroupMember.__anext__`."""
 
     def __init__(
         self,
@@ -179,14 +179,14 @@ class _GenerationQueue:
         self.protocols = {p.name: p for p in protocols}
         self.lease_expires_at = lease_expires_at
         self.most_blocked = most_blocked
-        """Seconds that the group waits for a loop that stands still while heartbeats go on."""
+        """Seconds that the event loop may be stalled while a thread sends heartbeats."""
         self.timed = timed
         self.latest: Generation | None = None
-        """The last one that began, whoever has it by now."""
+        """The generation that began last."""
         self.current: Generation | None = None
-        """The one that the user has in hand."""
+        """The generation that the application works on."""
         self.fresh: Generation | None = None
-        """A generation that nobody has taken yet."""
+        """A generation that the application has not taken yet."""
         self.error: Exception | None = None
         self.closed = False
         self.changed = anyio.Event()
@@ -196,7 +196,7 @@ class _GenerationQueue:
         self.changed = anyio.Event()
 
     def release(self) -> None:
-        """The user is done with the generation in hand."""
+        """Release the generation that the application worked on."""
         self.current = None
         self.notify()
 
@@ -217,8 +217,8 @@ class _GenerationQueue:
         return ran + self.most_blocked
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
-        # Once more: a generation that is revoked in the step that began it was not here yet when
-        # `ending` was called, and the user may have taken it since.
+        # Again: a generation that is revoked in the step that began it was not here when `ending`
+        # was called, and the application may have taken it since.
         self.ending(lost=False)
         self.fresh = None
         with anyio.move_on_at(deadline):
@@ -227,7 +227,7 @@ class _GenerationQueue:
         return None
 
     async def lose(self, reason: str) -> SupportedProtocols | None:
-        # The work in hand was cancelled through its scope; waiting for it would help nobody.
+        # The scopes are cancelled. The partitions are lost already: do not wait for the work.
         self.ending(lost=True)
         self.fresh = None
         return None
@@ -238,9 +238,11 @@ class _GenerationQueue:
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
         assigned = self.protocols[work.protocol_name].assign(work.members)
-        strangers = sorted(set(assigned) - set(work.members))
-        if strangers:
-            raise ConfigurationError(f"{work.protocol_name!r} assigned to strangers: {strangers}")
+        unknown = sorted(set(assigned) - set(work.members))
+        if unknown:
+            raise ConfigurationError(
+                f"{work.protocol_name!r} assigned to unknown members: {unknown}"
+            )
         return {member: bytes(assigned.get(member, b"")) for member in work.members}
 
 
@@ -255,15 +257,14 @@ class GroupMember(Service):
                 await work_on(generation.assignment)
     ```
 
-    Asking for the next generation says that the work of the last one is over: until then, or until
-    the rebalance timeout, the group waits.
+    Requesting the next generation releases the last one. During a rebalance the group waits for
+    that, up to the rebalance timeout.
 
-    A generation is over, too, once a session timeout has passed without an acknowledgement: the
-    member then asks for a new one, which comes when the coordinator is back.
+    A generation also ends when no heartbeat was acknowledged for a session timeout. The member then
+    requests a new generation, which begins when the coordinator responds again.
 
-    Many members in one process share its loop. Python's collector stops that while it goes through
-    all that they have, and is late with heartbeats: with hundreds, call `gc.collect()` and
-    `gc.freeze()` once they have started, and what they have is gone through no more.
+    With hundreds of members in one process, Python's garbage collector delays their heartbeats.
+    Call `gc.collect()` and `gc.freeze()` once they have started.
     """
 
     @explains_unknown_options
@@ -288,12 +289,12 @@ class GroupMember(Service):
         leave_group_on_close: bool | None = None,
         close_timeout: float = 10.0,
     ) -> None:
-        """With `heartbeat_thread` the membership survives that the event loop is blocked, for as
-        long as `rebalance_timeout_ms`; see the README's table of options for the rest.
+        """With `heartbeat_thread` the membership survives a blocked event loop for up to
+        `rebalance_timeout_ms`. See the README's table of options for the others.
 
-        With `membership=ZooKeeperMembership(...)` the group is kept in ZooKeeper, and no Kafka is
-        asked. Every member then calls `assign`, with the same members; a generation is taken up
-        when all the others have let go of older ones.
+        With `membership=ZooKeeperMembership(...)` ZooKeeper coordinates the group, without Kafka.
+        Every member then calls `assign`, with the same members, and a generation begins when all
+        other members have released older ones.
 
         Raises: ConfigurationError.
         """
@@ -301,14 +302,14 @@ class GroupMember(Service):
         super().__init__(
             options.close_timeout, f"group_id={options.group_id!r}, client_id={options.client_id!r}"
         )
-        offered = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
-        _check(offered)
+        given = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
+        _check(given)
         self._servers = parse_servers(options.bootstrap_servers)
         self._options = client_options(options)
         self._member = Member(
             config=Config(
                 group_id=options.group_id,
-                protocol_type=offered[0].type,
+                protocol_type=given[0].type,
                 group_instance_id=options.group_instance_id,
                 session_timeout=options.session_timeout,
                 rebalance_timeout=options.rebalance_timeout,
@@ -318,15 +319,15 @@ class GroupMember(Service):
                 retry_backoff_max=options.retry_backoff_max,
                 max_retries=options.rebalance_max_retries,
             ),
-            protocols=_offer(offered),
+            protocols=_supported(given),
         )
         threaded = options.heartbeat_thread
         self._leave_group = options.leave_group_on_close
         self._lag = LoopLag(options.group_id, options.session_timeout, threaded=threaded)
         self._kind = ThreadedDriver if threaded else Driver
         self._membership = options.membership
-        self._desk = _GenerationQueue(
-            offered,
+        self._queue = _GenerationQueue(
+            given,
             lambda: self._running_driver().ownership.lease_expires_at,
             most_blocked=options.rebalance_timeout,
             timed=not threaded or options.membership is not None,
@@ -335,7 +336,7 @@ class GroupMember(Service):
         self._troubles = Troubles(self._history.feed.publish)
         self._checkup = Checkup(self._lag)
         self._clock = anyio.current_time
-        """The loop's clock, bound to the loop once it runs: metrics are read in any thread."""
+        """The loop's clock; `_open` binds it to the loop, for `metrics` in other threads."""
         self._driver: Running | None = None
         self._cluster: Cluster | None = None
 
@@ -343,52 +344,51 @@ class GroupMember(Service):
         return self
 
     async def __anext__(self) -> Generation:
-        """Give back the generation in hand, and wait for the next one.
+        """Release the last generation, and wait for the next one.
 
         Raises: NotStartedError; the error that ended the membership, if one did. Iteration ends
         after `stop`.
         """
         if not self._running:
             raise _not_started()
-        desk = self._desk
-        desk.release()
+        queue = self._queue
+        queue.release()
         await anyio.lowlevel.checkpoint()
         while True:
-            if desk.error is not None:
-                raise desk.error
-            if desk.closed:
+            if queue.error is not None:
+                raise queue.error
+            if queue.closed:
                 raise StopAsyncIteration
-            if desk.fresh is not None:
+            if queue.fresh is not None:
                 break
-            await desk.changed.wait()
-        desk.current, desk.fresh = desk.fresh, None
-        return desk.current
+            await queue.changed.wait()
+        queue.current, queue.fresh = queue.fresh, None
+        return queue.current
 
     @property
     def generation(self) -> Generation | None:
-        """The generation that stands, whether or not it was taken by iterating; None while none
-        does."""
-        latest = self._desk.latest
+        """The current generation, taken by iterating or not; None during a rebalance."""
+        latest = self._queue.latest
         return None if latest is None or latest.over.is_set() else latest
 
     async def wait_generation(self, after: Generation | None = None) -> Generation:
-        """Wait until a generation other than `after` stands, without taking it. For those who only
-        watch, also before the start: only whoever iterates answers for the work.
+        """Wait for a current generation other than `after`, without taking it. For tasks that only
+        watch, also before the start.
 
         Raises: the error that ended the membership; ConsumerClosedError after `stop`.
         """
-        desk = self._desk
+        queue = self._queue
         await anyio.lowlevel.checkpoint()
         while (generation := self.generation) is None or generation is after:
-            if desk.error is not None:
-                raise desk.error
-            if desk.closed:
+            if queue.error is not None:
+                raise queue.error
+            if queue.closed:
                 raise ConsumerClosedError("the member was closed")
-            await desk.changed.wait()
+            await queue.changed.wait()
         return generation
 
     async def describe(self) -> DescribedGroup:
-        """The group as its coordinator tells of it; also after the membership has failed.
+        """Request the group's description from its coordinator. Works after a failure too.
 
         Raises: BrokerError; TransportError.
         """
@@ -406,19 +406,19 @@ class GroupMember(Service):
 
     @property
     def loop_lag(self) -> float:
-        """By how many seconds, at most, the event loop was late during the last minute, as seen
-        with each heartbeat. May be read from any thread."""
+        """The longest delay of the event loop during the last minute, in seconds, measured at each
+        heartbeat. May be read from any thread."""
         return self._lag.longest
 
     @property
     def member_id(self) -> str:
-        """This member, as the coordinator calls it; "" before it has joined."""
+        """The member id that the coordinator gave to this member; "" before it has joined."""
         return self._running_driver().member_id
 
     @property
     def generation_id(self) -> int:
-        """The generation that this member joined last, also while it computes the assignment of
-        it; -1 before it has joined."""
+        """The generation that this member joined last, also while it computes that generation's
+        assignments; -1 before it has joined."""
         return self._running_driver().generation_id
 
     @property
@@ -427,26 +427,27 @@ class GroupMember(Service):
         return None if self._driver is None else self._driver.coordinator
 
     def invalidate_coordinator(self, reason: str = "the application asked for it") -> None:
-        """Look for the coordinator again. The membership goes on: a member of the group stays one
-        wherever the group is coordinated."""
+        """Invalidate the coordinator: look it up again. The membership continues."""
         self._running_driver().invalidate_coordinator(reason)
 
     def metrics(self) -> GroupMetrics:
-        """Heartbeats, joins and syncs of the last minute; rebalances and why; the loop's lag. May
-        be called from any thread. Raises: ConsumerClosedError before it is started."""
+        """Return the heartbeats, joins and syncs of the last minute, the rebalances with their
+        causes, and the loop's lag. May be called from any thread.
+
+        Raises: ConsumerClosedError before the member is started."""
         driver = self._running_driver()
         return self._history.metrics(self._clock(), driver, self._lag.longest)
 
     def health(
         self, *, joining_after: float | None = None, loop_lag_above: float | None = None
     ) -> Health:
-        """Whether this member is one: true, or the reasons why not. A rebalance may take
-        `joining_after` seconds (None: `rebalance_timeout_ms`), the event loop may be late by
-        `loop_lag_above` (None: what is worth a warning). Never raises."""
-        driver, error = self._driver, self._desk.error
+        """Return whether the membership works: true, or false with the reasons. A rebalance may
+        take `joining_after` seconds (None: `rebalance_timeout_ms`), and the event loop may be late
+        by `loop_lag_above` seconds (None: the limit of the logged warning). Never raises."""
+        driver, error = self._driver, self._queue.error
         if error is not None:
             return not_well(HealthProblem.FAILED, str(error))
-        if driver is None or self._desk.closed:
+        if driver is None or self._queue.closed:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         patience = self._member.config.rebalance_timeout if joining_after is None else joining_after
         settled = self.generation is not None
@@ -460,36 +461,35 @@ class GroupMember(Service):
         )
 
     def events(self, buffer: int = 256) -> GroupEvents:
-        """What happens to the membership from now on, as an async iterator of values: rebalances
-        with their causes and phases, losses, coordinators, trouble that lasts. It ends after
-        `stop`. Who reads too slowly loses the oldest of more than `buffer` events, and is told
-        (`EventsMissed`).
+        """Return an async iterator over the membership's events from now on: rebalances with their
+        causes and phases, losses, coordinators, lasting trouble. It ends after `stop`. A reader
+        that is more than `buffer` events behind loses the oldest, and receives `EventsMissed`.
 
-        Raises: ConfigurationError where the group is not kept by Kafka.
+        Raises: ConfigurationError with `membership=`, where Kafka does not coordinate the group.
         """
         if self._membership is not None:
-            raise ConfigurationError("events() are of groups that Kafka keeps: no membership=")
+            raise ConfigurationError("events() need a group that Kafka coordinates: no membership=")
         return self._history.feed.open(buffer)
 
     def rejoin(self, reason: str = "the application asked for it") -> None:
-        """Ask the group for a new generation."""
+        """Request a rebalance, and so a new generation."""
         self._rejoin(RebalanceCause.REQUESTED, reason)
 
     def update(self, protocols: GroupProtocol | Iterable[GroupProtocol]) -> None:
-        """Offer other protocols or other metadata from now on; the group rebalances.
+        """Replace the supported protocols and their metadata; the group rebalances.
 
-        Called between `over` of the generation in hand and asking for the next one, it takes part
-        in the rebalance that is under way and costs none of its own.
+        Called after a generation is `over` and before the next one is requested, this takes effect
+        in the rebalance that is under way and causes no other.
         """
-        offered = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
+        given = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
         config = self._member.config
-        _check(offered)
-        if offered[0].type != config.protocol_type:
+        _check(given)
+        if given[0].type != config.protocol_type:
             raise ConfigurationError(
-                f"a member of type {config.protocol_type!r} cannot become {offered[0].type!r}"
+                f"a member of type {config.protocol_type!r} cannot become {given[0].type!r}"
             )
-        self._desk.protocols = {p.name: p for p in offered}
-        self._rejoin(RebalanceCause.SUBSCRIPTION, "the metadata changed", _offer(offered))
+        self._queue.protocols = {p.name: p for p in given}
+        self._rejoin(RebalanceCause.SUBSCRIPTION, "the metadata changed", _supported(given))
 
     def _rejoin(
         self, cause: RebalanceCause, reason: str, protocols: SupportedProtocols | None = None
@@ -504,8 +504,8 @@ class GroupMember(Service):
         return self._driver
 
     async def stop(self, *, leave_group: bool | None = None) -> None:
-        """Close in good order, within the close timeout. `leave_group` overrules
-        `leave_group_on_close`. Stopping twice does nothing more."""
+        """Wait until the work in scopes has ended, and leave the group, within `close_timeout`.
+        `leave_group` overrides `leave_group_on_close`. A second call does nothing."""
         if leave_group is not None:
             self._leave_group = leave_group
         await super().stop()
@@ -516,17 +516,17 @@ class GroupMember(Service):
         if self._membership is None:
             await self._cluster.refresh()
         self._driver = self._begin(self._cluster, self._member.protocols)
-        self._spawn(tasks, partial(self._be_member, self._cluster, self._driver), "membership")
-        tasks.start_soon(self._keep_time)
+        self._spawn(tasks, partial(self._run_membership, self._cluster, self._driver), "membership")
+        tasks.start_soon(self._expire_lease)
 
     def _begin(self, cluster: Cluster, protocols: SupportedProtocols) -> Running:
-        """A member that is yet to run."""
+        """Create the driver of a new membership."""
         member = evolve(self._member, protocols=protocols)
         if self._membership is None:
-            return self._kind(cluster, member, self._desk, self._lag, self._history)
+            return self._kind(cluster, member, self._queue, self._lag, self._history)
         config = member.config
         return self._membership.begin(
-            self._desk,
+            self._queue,
             group_id=config.group_id,
             protocol_type=config.protocol_type,
             protocols=protocols,
@@ -540,27 +540,27 @@ class GroupMember(Service):
             troubles=self._troubles,
         )
 
-    async def _be_member(self, cluster: Cluster, driver: Running) -> None:
+    async def _run_membership(self, cluster: Cluster, driver: Running) -> None:
         await driver.run()
-        while not self._desk.closed and driver.is_expelled:
-            # The loop was blocked for too long; it runs again, and nobody asks to join again.
+        while not self._queue.closed and driver.is_expelled:
+            # The thread left the group because the loop was stalled. The loop has resumed.
             driver = self._driver = self._begin(cluster, driver.protocols)
             await driver.run()
 
-    async def _keep_time(self) -> None:
-        """End the generation whose session has run out unheard.
+    async def _expire_lease(self) -> None:
+        """End the generation when its lease expires, and rejoin.
 
-        Its scopes are cancelled by their deadline; without a new generation their work would stand
-        still once the coordinator is back and finds nothing wrong.
+        The deadline cancels the scopes. Without a new generation their work would not continue if
+        the coordinator comes back and still knows the member.
         """
-        desk = self._desk
+        queue = self._queue
         while True:
-            generation = desk.latest
+            generation = queue.latest
             if generation is None or generation.over.is_set():
-                await desk.changed.wait()
+                await queue.changed.wait()
                 continue
             await anyio.sleep_until(generation.lease_expires_at)
-            if anyio.current_time() < (until := desk.lease_expires_at()):
+            if anyio.current_time() < (until := queue.lease_expires_at()):
                 generation._extend(until)
             elif not generation.over.is_set():
                 generation._end()
@@ -576,34 +576,34 @@ class GroupMember(Service):
             self._history.feed.close()
 
     async def _leave(self) -> None:
-        desk = self._desk
-        desk.closed = True
-        desk.ending(lost=False)
-        desk.notify()
-        if desk.latest is not None:
-            # Left earlier, another member could begin while this one's work is still ending.
-            await desk.latest._wait_vacated()
+        queue = self._queue
+        queue.closed = True
+        queue.ending(lost=False)
+        queue.notify()
+        if queue.latest is not None:
+            # Before leaving: other members must not begin while this one's work still runs.
+            await queue.latest._wait_vacated()
         if self._driver is not None and not self._driver.closed.is_set():
-            desk.release()
+            queue.release()
             self._driver.leave("the member was closed", leave_group=self._leave_group)
             await self._driver.closed.wait()
         if self._cluster is not None:
             await self._cluster.aclose()
 
     def _crashed(self, error: Exception) -> None:
-        self._desk.failed(error)
+        self._queue.failed(error)
 
 
 def _not_started() -> NotStartedError:
     return NotStartedError("the member is not started; use `async with` or start()")
 
 
-def _offer(protocols: Sequence[GroupProtocol]) -> tuple[tuple[str, bytes], ...]:
+def _supported(protocols: Sequence[GroupProtocol]) -> tuple[tuple[str, bytes], ...]:
     return tuple((p.name, p.metadata) for p in protocols)
 
 
 def _check(protocols: Sequence[GroupProtocol]) -> None:
-    """Raises: ConfigurationError for protocols that no group can have together."""
+    """Raises: ConfigurationError for protocols that one member cannot support together."""
     if not protocols:
         raise ConfigurationError("a member needs at least one GroupProtocol")
     types = sorted({p.type for p in protocols})

@@ -403,7 +403,7 @@ async def test_an_assignment_of_another_program_is_a_typed_error():
         tasks.start_soon(others)
         await stranger.wait_generation()
         for assignment, message in (
-            (b"", f"{stranger.member_id}, who assigns for the group, has left this member out"),
+            (b"", f"the group leader {stranger.member_id} assigned nothing to this member"),
             (b"garbage", "garbage|claims|left|input"),
             (roster([0, 2], {}), "a shard twice, or one beyond 2"),
             (roster([1, 1], {}), "a shard twice, or one beyond 2"),

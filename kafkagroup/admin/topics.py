@@ -18,7 +18,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.metadata import Node, nodes_of
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -37,29 +37,29 @@ from kafkagroup.wire.messages.metadata import (
 __all__ = ["FINAL", "add_partitions", "create", "delete", "describe", "list_all"]
 
 FINAL = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
-"""Codes that are not retried: consumers wait for a topic to appear, whoever asks about one by name
-wants to know that there is none."""
+"""Codes that are not retried. Consumers wait for a topic to be created; a caller that names a topic
+wants to know that it does not exist."""
 
 _DEFAULT = -1
-"""KIP-464: as many as the cluster's configuration says."""
+"""KIP-464: use the default of the cluster's configuration."""
 
 
 async def list_all(cluster: Cluster) -> list[TopicDescription]:
-    """Every topic that the user may describe, by name."""
-    answer = await _metadata(cluster, None)
-    nodes = _nodes(answer)
-    topics = [_description(topic, nodes) for topic in answer.topics if not topic.error_code]
+    """Return every topic that the principal may describe, sorted by name."""
+    response = await _metadata(cluster, None)
+    nodes = nodes_of(response)
+    topics = [_description(topic, nodes) for topic in response.topics if not topic.error_code]
     return sorted(topics, key=lambda topic: topic.name)
 
 
 async def describe(cluster: Cluster, name: str) -> TopicDescription:
-    """Raises: BrokerError."""
-    answer = await _metadata(cluster, [name])
-    for topic in answer.topics:
+    """Return the description of one topic. Raises: BrokerError."""
+    response = await _metadata(cluster, [name])
+    for topic in response.topics:
         if topic.name == name:
             _raise(topic.error_code, None, f"describing topic {name!r}", "DESCRIBE", name)
-            return _description(topic, _nodes(answer))
-    raise RemoteProtocolError(f"the broker did not answer for topic {name!r}")
+            return _description(topic, nodes_of(response))
+    raise RemoteProtocolError(f"the broker did not response for topic {name!r}")
 
 
 async def create(cluster: Cluster, topic: NewTopic, *, validate_only: bool) -> None:
@@ -82,8 +82,8 @@ async def create(cluster: Cluster, topic: NewTopic, *, validate_only: bool) -> N
         timeout_ms=_timeout_ms(cluster),
         validate_only=validate_only,
     )
-    answer = await (await _controller(cluster)).request(request)
-    _check(answer.topics, topic.name, "creating topic", "CREATE")
+    response = await (await _controller(cluster)).request(request)
+    _check(response.topics, topic.name, "creating topic", "CREATE")
 
 
 async def delete(cluster: Cluster, name: str) -> None:
@@ -91,8 +91,8 @@ async def delete(cluster: Cluster, name: str) -> None:
     request = DeleteTopicsRequest(topic_names=(name,), timeout_ms=_timeout_ms(cluster))
     # Version 6 differs only in that it also takes ids, in a shape that brokers before 2.8 do not
     # know; all releases up to 4.3 know version 5 or one before it.
-    answer = await (await _controller(cluster)).request(request, highest=5)
-    _check(answer.responses, name, "deleting topic", "DELETE")
+    response = await (await _controller(cluster)).request(request, highest=5)
+    _check(response.responses, name, "deleting topic", "DELETE")
 
 
 async def add_partitions(cluster: Cluster, name: str, count: int, *, validate_only: bool) -> None:
@@ -102,12 +102,12 @@ async def add_partitions(cluster: Cluster, name: str, count: int, *, validate_on
         timeout_ms=_timeout_ms(cluster),
         validate_only=validate_only,
     )
-    answer = await (await _controller(cluster)).request(request)
-    _check(answer.results, name, "adding partitions to topic", "ALTER")
+    response = await (await _controller(cluster)).request(request)
+    _check(response.results, name, "adding partitions to topic", "ALTER")
 
 
 class _Result(Protocol):
-    """What the controller answers for one topic."""
+    """The controller's result for one topic."""
 
     @property
     def name(self) -> str | None: ...
@@ -124,33 +124,30 @@ def _check(results: Iterable[_Result], topic: str, doing: str, operation: str) -
             what = f"{doing} {topic!r}"
             _raise(result.error_code, result.error_message, what, operation, topic)
             return
-    raise RemoteProtocolError(f"the controller did not answer for topic {topic!r}")
+    raise RemoteProtocolError(f"the controller did not response for topic {topic!r}")
 
 
 def _timeout_ms(cluster: Cluster) -> int:
-    """How long the controller may wait until every broker knows of the change."""
+    """Return how long the controller may wait until every broker knows the change."""
     return round(cluster.options.request_timeout * 1000)
 
 
 async def _controller(cluster: Cluster) -> BrokerClient:
-    """Asked for each time: after NOT_CONTROLLER another broker is the controller. Raises:
-    BrokerError while there is none."""
-    answer = await _metadata(cluster, [])
-    node = _nodes(answer).get(answer.controller_id)
+    """Look up the controller. Not cached: after NOT_CONTROLLER another broker is the controller.
+
+    Raises: BrokerError while there is none."""
+    response = await _metadata(cluster, [])
+    node = nodes_of(response).get(response.controller_id)
     if node is None:
         raise BrokerError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at the moment")
     return cluster.broker(node)
 
 
 async def _metadata(cluster: Cluster, names: Sequence[str] | None) -> MetadataResponse:
-    """Of these topics; None: of all."""
+    """Request the metadata of these topics; None: of all."""
     topics = None if names is None else tuple(MetadataRequestTopic(name=name) for name in names)
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
     return await cluster.request_any(request)
-
-
-def _nodes(answer: MetadataResponse) -> dict[int, Node]:
-    return {b.node_id: Node(b.node_id, b.host, b.port, b.rack or None) for b in answer.brokers}
 
 
 def _description(topic: MetadataResponseTopic, nodes: dict[int, Node]) -> TopicDescription:

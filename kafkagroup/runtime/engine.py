@@ -463,8 +463,8 @@ class Engine:
                     ("topic", name),
                     now,
                     problem,
-                    patience=_UNUSABLE_TOPIC_WARN_AFTER,
-                    pause=_UNUSABLE_TOPIC_INTERVAL,
+                    warn_after=_UNUSABLE_TOPIC_WARN_AFTER,
+                    warn_interval=_UNUSABLE_TOPIC_INTERVAL,
                 )
             elif name in self._unusable and name in metadata.topics:
                 self._unusable.remove(name)

@@ -1,10 +1,9 @@
-"""The bytes of one connection: read to where they stay, and written at once.
+"""The bytes of one connection: received without a copy, and sent without a task.
 
-A plain socket is read and written by ourselves, beside the stream that it belongs to and that only
-closes it: the bytes of records go from the kernel to the buffer that they are read from, and
-nowhere else; and a request is the kernel's before whoever sends it waits, without a task for it.
-On asyncio the loop itself calls what reads the socket: a task would run a turn of the loop later.
-What goes through TLS, or through a stream that is no socket, is copied once.
+A plain socket is read and written directly; its stream only closes it. The kernel writes received
+bytes to the buffer that records are decoded from. A request is passed to the kernel before its
+caller waits. On asyncio the loop calls the reader: a task would run one turn of the loop later.
+With TLS, or another stream that is not a socket, bytes are copied once.
 """
 
 from __future__ import annotations
@@ -25,37 +24,37 @@ __all__ = ["Channel"]
 
 T = TypeVar("T")
 
-_SHORT = 4096
-"""Bytes: after fewer there is hardly ever more to read yet, and looking takes longer than waiting
-for a socket that has something."""
+_SHORT_READ = 4096
+"""Bytes. After a shorter read the socket is most likely empty: waiting until it is readable is
+cheaper than another read."""
 
-_A_TURN = 65_536
-"""Bytes after which a room that was filled is looked at in another turn of the loop."""
+_MAX_BYTES_PER_TURN = 65_536
+"""Bytes that the callback reads before other tasks of the loop run."""
 
 
 class Channel:
-    """Takes what a stream receives, and gives it what to send. Whoever uses it, never receives from
-    the stream nor sends to it: one of the two would overtake the other."""
+    """Receives from a stream and sends to it. Nothing else may use the stream directly: bytes would
+    come out of order."""
 
     def __init__(self, stream: ByteStream, most: int) -> None:
-        """`most`: bytes that are asked for at a time."""
+        """`most`: bytes to receive at a time."""
         self._stream = stream
         self._most = most
-        self._drained = False
-        """Whether the socket is likely to have nothing."""
+        self._is_drained = False
+        """Whether the socket is probably empty."""
         self._socket: socket.socket | None = None
-        # Here, as it is a tenth of what importing a consumer costs, and is there once one connects.
+        # Imported here: it is a tenth of the import time of a consumer.
         from anyio.abc import SocketAttribute, SocketStream
 
-        # Where a loop has asked the kernel for bytes before we do, as on Windows, it gets them.
+        # Not on Windows: the loop there receives bytes into its own buffer first.
         if isinstance(stream, SocketStream) and sys.platform != "win32":
-            # Another descriptor of the same socket: loops refuse to wait for one that they read.
+            # A duplicate descriptor: loops refuse to wait for a socket that a transport reads.
             self._socket = stream.extra(SocketAttribute.raw_socket).dup()
             self._socket.setblocking(False)
 
     async def receive(self, room: Callable[[], memoryview], take: Callable[[int], T | None]) -> T:
-        """Write bytes to `room`, at least one at a time, and call `take` with how many, until that
-        returns something; return it.
+        """Write received bytes to `room` and call `take` with their number, until `take` returns a
+        value; return that value.
 
         Raises: anyio.EndOfStream, OSError, what the stream or `take` raises.
         """
@@ -93,7 +92,7 @@ class Channel:
                     if (taken := take(count)) is not None:
                         end.set_result(taken)
                     came += count
-                    if count < most or came >= _A_TURN:
+                    if count < most or came >= _MAX_BYTES_PER_TURN:
                         return
             except BlockingIOError:
                 return
@@ -107,32 +106,33 @@ class Channel:
             loop.remove_reader(source)
 
     async def _into(self, room: memoryview) -> int:
-        """Write bytes to `room`, at least one; answer how many."""
+        """Write one or more received bytes to `room`; return how many."""
         most = min(len(room), self._most)
         if self._socket is None:
             data = await self._stream.receive(most)
             room[: len(data)] = data
             return len(data)
-        if not self._drained:
-            # A fast broker would keep the loop. anyio.lowlevel takes an import of its own.
+        if not self._is_drained:
+            # Without it a fast broker blocks the loop. Not anyio.lowlevel.checkpoint: that module
+            # would have to be imported.
             await anyio.sleep(0)  # noqa: ASYNC115
         while True:
-            if self._drained:
+            if self._is_drained:
                 await anyio.wait_readable(self._socket)
             try:
                 count = self._socket.recv_into(room, most)
             except BlockingIOError:
-                self._drained = True
+                self._is_drained = True
                 continue
             if not count:
                 raise anyio.EndOfStream
-            self._drained = count < min(most, _SHORT)
+            self._is_drained = count < min(most, _SHORT_READ)
             return count
 
     def send_now(self, data: bytes) -> int:
-        """Send what the kernel takes at once; answer how many bytes. None through TLS and its kin.
+        """Send the bytes that the kernel takes at once; return how many, 0 with TLS.
 
-        Only while nobody is in `send`. What is wrong with the socket is left for `send` to meet.
+        Only while no task is in `send`. An error of the socket is left for `send` to raise.
         """
         if self._socket is None:
             return 0
@@ -142,7 +142,7 @@ class Channel:
             return 0
 
     async def send(self, data: bytes) -> None:
-        """Send all of it; cancelled, some of it. Raises: OSError, what the stream raises."""
+        """Send all bytes; cancelled, some of them. Raises: OSError, what the stream raises."""
         if self._socket is None:
             await self._stream.send(data)
             return
@@ -154,14 +154,15 @@ class Channel:
                 await anyio.wait_writable(self._socket)
 
     def close(self) -> None:
-        """Take and give nothing more. The stream is closed by whoever has it."""
+        """Close the duplicate descriptor. The connection closes the stream."""
         if self._socket is not None:
             self._socket.close()
 
 
 def _callback_context() -> contextvars.Context:
-    """A context for what the loop calls outside of tasks. Where sniffio is installed, anyio asks it
-    for the loop, and it looks for a task: without this, a response could start no task."""
+    """Return the context for the loop's callbacks, which run outside of tasks. With sniffio
+    installed, anyio finds the loop by the current task: without this, a response could start no
+    task."""
     context = contextvars.copy_context()
     try:
         from sniffio import current_async_library_cvar

@@ -10,8 +10,8 @@ __all__ = ["loop_clock"]
 
 
 def loop_clock() -> Callable[[], float]:
-    """What `anyio.current_time` asks, without looking for the loop each time: on asyncio that look
-    takes longer than handing out a record, and in another thread there is none to be found."""
+    """Return the clock of `anyio.current_time`, which looks up the running loop at each call: on
+    asyncio that takes longer than delivering a record, and in another thread it fails."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -19,5 +19,5 @@ def loop_clock() -> Callable[[], float]:
 
         return trio.lowlevel.current_clock().current_time
     if type(loop).time is asyncio.BaseEventLoop.time:
-        return time.monotonic  # which is all that it asks, in half the time
+        return time.monotonic  # the same clock, in half the time
     return loop.time

@@ -49,15 +49,15 @@ R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
-_MERGED_AT_ONCE = 2_000
-"""Partitions in an answer that is merged without a thread: a few milliseconds' work."""
+_MAX_MERGED_IN_LOOP = 2_000
+"""A response with more partitions is merged in a thread. So many take a few milliseconds."""
 
-_MOST_TOLD = 5
-"""Most reasons in one error: there may be as many brokers as an answer has room for."""
+_MAX_REASONS = 5
+"""The limit of reasons in one error: a response may name any number of brokers."""
 
 
 class Cluster:
-    """The brokers behind some bootstrap addresses. Its connections run in `tasks`."""
+    """The cluster behind some bootstrap addresses. Connections run in `tasks`."""
 
     def __init__(
         self,
@@ -66,72 +66,72 @@ class Cluster:
         tasks: TaskGroup,
         troubles: Troubles | None = None,
     ) -> None:
-        """`troubles`: takes what fails for long; None: what is warned of is enough."""
+        """Lasting failures are reported to `troubles`; with None they are only logged."""
         self.options = options
         self.troubles = Troubles() if troubles is None else troubles
         self.metadata = ClusterMetadata()
         self.topics: set[str] = set()
-        """The topics that a refresh asks for."""
+        """The topics that a refresh requests."""
         self.all_topics = False
-        """Whether a refresh asks for every topic there is."""
+        """Whether a refresh requests all topics."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called at every change of metadata."""
+        """Called after every change of the metadata."""
         self.bootstrap_servers = bootstrap_servers
         self._tasks = tasks
         self._brokers: dict[int, BrokerClient] = {}
         self._bootstrap: dict[Address, BrokerClient] = {}
         self._throttles: dict[Address, BrokerThrottle] = {}
-        """A broker that comes by another name, or comes back, may still want to hear nothing."""
+        """By address: a throttle lasts when a broker gets another node id, or comes back."""
         self._refreshing = anyio.Lock()
-        self._asked = 0
-        self._answered = 0
+        self._requested_count = 0
+        self._responded_count = 0
 
     async def refresh(self) -> ClusterMetadata:
-        """Ask for metadata of `topics`. Callers at the same time share one request.
+        """Request the metadata of `topics`. Concurrent callers share one request.
 
-        Raises: NoBrokersAvailableError when no broker answers.
+        Raises: NoBrokersAvailableError when no broker responds.
         """
-        # An answer to a request sent before this call may not know what the caller wants to know.
-        wanted = self._asked + 1
+        # The response to a request that was sent before this call may be too old for the caller.
+        wanted = self._requested_count + 1
         async with self._refreshing:
-            if self._answered < wanted:
-                await self._ask_metadata()
+            if self._responded_count < wanted:
+                await self._request_metadata()
         return self.metadata
 
-    async def _ask_metadata(self) -> None:
-        self._asked += 1
+    async def _request_metadata(self) -> None:
+        self._requested_count += 1
         complete = self.all_topics
         names = None
         if not complete:
             names = tuple(MetadataRequestTopic(name=topic) for topic in sorted(self.topics))
         request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
-        answer = await self.request_any(request)
-        self._answered = self._asked
-        metadata = await self._merge(answer, complete=complete)
+        response = await self.request_any(request)
+        self._responded_count = self._requested_count
+        metadata = await self._merge(response, complete=complete)
         if not metadata.nodes:
             return  # a broker that is still starting
         await self.take(metadata)
 
-    async def _merge(self, answer: MetadataResponse, *, complete: bool) -> ClusterMetadata:
-        """Return what is known after an answer: the same object as before if that is no news."""
-        if sum(len(topic.partitions) for topic in answer.topics) <= _MERGED_AT_ONCE:
-            return _merged(self.metadata, answer, complete=complete)
+    async def _merge(self, response: MetadataResponse, *, complete: bool) -> ClusterMetadata:
+        """Merge a response; return the same object as before if nothing has changed."""
+        if sum(len(topic.partitions) for topic in response.topics) <= _MAX_MERGED_IN_LOOP:
+            return _merged(self.metadata, response, complete=complete)
         while True:
             known = self.metadata
-            work = partial(_merged, known, answer, complete=complete)
+            work = partial(_merged, known, response, complete=complete)
             merged = await self.options.run_in_thread(work)
             if known is self.metadata:
                 return merged
-            # A fetch response has named a new leader meanwhile, which would be forgotten.
+            # Merge again: a fetch response has named a new leader meanwhile.
 
     async def take(self, metadata: ClusterMetadata) -> None:
-        """Take metadata that is newer."""
-        await self._forget_gone(metadata)
-        # Not compared: of many partitions that would hold the loop.
+        """Replace the metadata by newer metadata."""
+        await self._close_stale_brokers(metadata)
+        # Compared by identity: comparing many partitions would block the loop.
         if metadata is not self.metadata:
             self._replace(metadata)
 
-    async def _forget_gone(self, metadata: ClusterMetadata) -> None:
+    async def _close_stale_brokers(self, metadata: ClusterMetadata) -> None:
         for node_id, broker in tuple(self._brokers.items()):
             node = metadata.nodes.get(node_id)
             if node is None or (node.host, node.port) != (broker.host, broker.port):
@@ -147,11 +147,11 @@ class Cluster:
         }
 
     def take_leader(
-        self, tp: TopicPartition, leader: LeaderIdAndEpoch, answer: FetchResponse
+        self, tp: TopicPartition, leader: LeaderIdAndEpoch, response: FetchResponse
     ) -> bool:
-        """Take a new leader from a fetch answer that names it and its address (KIP-951); answer
-        whether that was news."""
-        metadata = with_leader(self.metadata, tp, leader, answer.node_endpoints)
+        """Apply the new leader that a fetch response names with its address (KIP-951); return
+        whether the metadata changed."""
+        metadata = with_leader(self.metadata, tp, leader, response.node_endpoints)
         if metadata is None:
             return False
         self._replace(metadata)
@@ -162,10 +162,10 @@ class Cluster:
         self.on_change()
 
     def broker(self, node: Node) -> BrokerClient:
-        """The broker at a node's address."""
+        """Return the client of a node's broker."""
         broker = self._brokers.get(node.node_id)
         if broker is not None and (broker.host, broker.port) != (node.host, node.port):
-            # FindCoordinator may know of a move before Metadata does. Nobody else closes this one.
+            # FindCoordinator may know a new address before Metadata does. Close the old client.
             self._tasks.start_soon(broker.aclose)
             broker = None
         if broker is None:
@@ -173,7 +173,7 @@ class Cluster:
         return broker
 
     def leader(self, tp: TopicPartition) -> BrokerClient:
-        """The broker that leads a partition, as far as the metadata says. Raises: BrokerError
+        """Return the client of a partition's leader, as of the metadata. Raises: BrokerError
         LEADER_NOT_AVAILABLE."""
         leader = self.metadata.leader(tp)
         node = None if leader is None else self.metadata.nodes.get(leader.leader)
@@ -182,9 +182,9 @@ class Cluster:
         return self.broker(node)
 
     async def request_any(self, request: Request[R]) -> R:
-        """Send a request that every broker can answer to one that does.
+        """Send a request that any broker can answer, to one broker after the other until one does.
 
-        Raises: NoBrokersAvailableError with each address's reason.
+        Raises: NoBrokersAvailableError with the reason of each address.
         """
         reasons: list[str] = []
         for broker in self._candidates():
@@ -192,15 +192,18 @@ class Cluster:
                 return await broker.request(request)
             except (TransportError, RemoteProtocolError) as error:
                 address = f"{broker.host}:{broker.port}"
-                # What is wrong with the bytes of an answer does not say whose they are.
+                # A decoding error does not name the address.
                 reasons.append(str(error) if address in str(error) else f"{address}: {error}")
-                logger.debug("%r did not answer: %s", broker, error)
-        told = list(dict.fromkeys(reasons))
-        more = f"; and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
-        raise NoBrokersAvailableError("no broker answered: " + "; ".join(told[:_MOST_TOLD]) + more)
+                logger.debug("%r did not respond: %s", broker, error)
+        distinct = list(dict.fromkeys(reasons))
+        more = f"; and {len(distinct) - _MAX_REASONS} more" if len(distinct) > _MAX_REASONS else ""
+        raise NoBrokersAvailableError(
+            "no broker answered: " + "; ".join(distinct[:_MAX_REASONS]) + more
+        )
 
     async def names(self, topic_ids: Collection[UUID]) -> dict[UUID, str]:
-        """The names of topics, of those that are known by now. Raises: NoBrokersAvailableError."""
+        """Return the names of topic ids, of those that a broker knows. Raises:
+        NoBrokersAvailableError."""
         known = self.metadata.topics.items()
         names = {t.topic_id: name for name, t in known if t.topic_id in topic_ids}
         missing = sorted({*topic_ids} - names.keys())
@@ -208,21 +211,21 @@ class Cluster:
             return names
         wanted = tuple(MetadataRequestTopic(topic_id=i, name=None) for i in missing)
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        answer = await self.request_any(request)
-        told = {t.topic_id: t.name for t in answer.topics if t.name and not t.error_code}
-        return names | {i: name for i, name in told.items() if i in topic_ids}
+        response = await self.request_any(request)
+        found = {t.topic_id: t.name for t in response.topics if t.name and not t.error_code}
+        return names | {i: name for i, name in found.items() if i in topic_ids}
 
     def topic_ids(self, names: Collection[str]) -> dict[str, UUID]:
-        """Their ids, by name, if that of each is known and kept up to date; none otherwise."""
+        """Return the topics' ids by name, if all are known and refreshed; else an empty mapping."""
         known = self.metadata.topics
         if not self.all_topics and not self.topics.issuperset(names):
-            return {}  # nobody would hear that one of them was made anew
+            return {}  # a refresh would not notice that a topic was recreated
         ids = {name: known[name].topic_id for name in names if name in known}
         return {} if len(ids) < len(names) or NO_ID in ids.values() else ids
 
     def has_lost(self, topic: str, topic_id: UUID) -> bool:
-        """Whether metadata has a topic no more, or another of its name. `topic_id`: its id, `NO_ID`
-        where that is not known. Never of a topic that metadata is not kept of."""
+        """Return whether a topic was deleted or recreated, as of the metadata; False for a topic
+        that is not refreshed. `topic_id`: the topic's id, `NO_ID` if it is unknown."""
         found = self.metadata.topics.get(topic)
         if found is None:
             return self.all_topics
@@ -233,7 +236,7 @@ class Cluster:
     def _candidates(self) -> Iterator[BrokerClient]:
         nodes = list(self.metadata.nodes.values())
         random.shuffle(nodes)
-        # Made one at a time as they are tried: an answer may name a million brokers.
+        # Lazy: a response may name a million brokers, and each client is created when it is tried.
         yield from map(self.broker, sorted(nodes, key=lambda node: not self._is_connected(node)))
         for address in self.bootstrap_servers:
             if address not in self._bootstrap:
@@ -256,7 +259,7 @@ class Cluster:
         return broker is not None and broker.connected
 
     async def find_coordinator(self, group: str) -> Node:
-        """The broker that coordinates a group.
+        """Look up the coordinator of a group.
 
         Raises: NoBrokersAvailableError; BrokerError, often a retriable one.
         """
@@ -269,16 +272,18 @@ class Cluster:
             await broker.aclose()
 
 
-def _merged(known: ClusterMetadata, answer: MetadataResponse, *, complete: bool) -> ClusterMetadata:
-    merged = merge(known, answer, complete=complete)
+def _merged(
+    known: ClusterMetadata, response: MetadataResponse, *, complete: bool
+) -> ClusterMetadata:
+    merged = merge(known, response, complete=complete)
     return known if merged == known else merged
 
 
-def coordinator_in(answer: FindCoordinatorResponse) -> Node:
-    """The coordinator that an answer names. Raises: BrokerError."""
-    if not answer.coordinators:
+def coordinator_in(response: FindCoordinatorResponse) -> Node:
+    """Return the coordinator that a response names. Raises: BrokerError."""
+    if not response.coordinators:
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the answer names no coordinator")
-    found = answer.coordinators[0]
+    found = response.coordinators[0]
     if found.error_code:
         raise broker_error(
             found.error_code, found.error_message, operation="DESCRIBE", group=found.key

@@ -1,4 +1,4 @@
-"""What is known of the cluster: a frozen value, replaced as a whole by each answer. Pure."""
+"""Cluster metadata: a frozen value that each response replaces. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
 from kafkagroup.wire.messages.metadata import (
     MetadataResponse,
-    MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
@@ -26,16 +25,17 @@ __all__ = [
     "TopicMetadata",
     "is_legal_name",
     "merge",
+    "nodes_of",
     "with_leader",
 ]
 
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""Of a topic. Brokers let no other be made; whoever names one wants to forge lines of a log."""
+"""Brokers create no topic with another name. In a response it could forge log lines."""
 
 
 def is_legal_name(topic: str) -> bool:
-    """Whether a topic may have this name."""
+    """Return whether a topic may have this name."""
     return topic not in (".", "..") and _LEGAL_NAME.fullmatch(topic) is not None
 
 
@@ -56,10 +56,10 @@ class Node:
 
 @frozen
 class PartitionMetadata:
-    """Who leads a partition."""
+    """The leader and replicas of a partition."""
 
     leader: int
-    """Node id; -1 while there is none."""
+    """Node id; -1 without a leader."""
     leader_epoch: int
     """-1 from brokers before 2.1."""
     replicas: tuple[int, ...]
@@ -67,7 +67,7 @@ class PartitionMetadata:
 
 @frozen
 class TopicMetadata:
-    """One topic, or why nothing is known of it."""
+    """One topic: its partitions, or an error code."""
 
     topic_id: UUID
     """`NO_ID` from brokers before 2.8."""
@@ -78,21 +78,21 @@ class TopicMetadata:
 
 @frozen
 class ClusterMetadata:
-    """Brokers and the topics that were asked for."""
+    """The brokers, and the requested topics."""
 
     cluster_id: str | None = None
     nodes: Mapping[int, Node] = field(factory=dict)
     topics: Mapping[str, TopicMetadata] = field(factory=dict)
     racks: Mapping[int, str] = field(factory=dict)
-    """Node id -> rack, of every node ever seen: one that is merely offline keeps its rack."""
+    """Node id -> rack, of every node ever seen: an offline node keeps its rack."""
 
     def leader(self, tp: TopicPartition) -> PartitionMetadata | None:
-        """Who leads a partition; None when the partition is unknown."""
+        """Return a partition's leader; None if the partition is unknown."""
         topic = self.topics.get(tp.topic)
         return None if topic is None else topic.partitions.get(tp.partition)
 
     def replica_racks(self, topics: Iterable[str]) -> Racks:
-        """Topic -> the racks that each partition has replicas in, for those that exist."""
+        """Return the racks of each partition's replicas, of the topics that exist."""
         return {
             name: tuple(
                 frozenset(self.racks[n] for n in topic.partitions[p].replicas if n in self.racks)
@@ -103,7 +103,7 @@ class ClusterMetadata:
         }
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Topic -> number of partitions, for those that exist."""
+        """Return the number of partitions by topic, of the topics that exist."""
         return {
             name: len(topic.partitions)
             for name in topics
@@ -112,66 +112,67 @@ class ClusterMetadata:
 
 
 def merge(
-    known: ClusterMetadata, answer: MetadataResponse, *, complete: bool = False
+    known: ClusterMetadata, response: MetadataResponse, *, complete: bool = False
 ) -> ClusterMetadata:
-    """What is known after an answer: all its brokers, and its topics over the known ones; nothing
-    but its topics when it is `complete`."""
+    """Merge a response into what is known: its brokers replace the known ones, and its topics are
+    added to the known ones, or replace them if the response is `complete`."""
     topics = {} if complete else dict(known.topics)
-    # Most partitions have the leader, epoch and replicas of many others: one value serves them all,
-    # and the collector has a hundred objects to look through instead of 200,000.
+    # Many partitions have the same leader, epoch and replicas. They share one value: the garbage
+    # collector then visits a hundred objects instead of 200,000.
     equal: dict[PartitionMetadata, PartitionMetadata] = {}
-    for topic in answer.topics:
+    for topic in response.topics:
         if topic.name is not None and is_legal_name(topic.name):
             topics[topic.name] = _topic(known.topics.get(topic.name), topic, equal)
     return ClusterMetadata(
-        cluster_id=answer.cluster_id,
-        nodes={b.node_id: _node(b) for b in answer.brokers},
+        cluster_id=response.cluster_id,
+        nodes=nodes_of(response),
         topics=topics,
-        racks={**known.racks, **{b.node_id: b.rack for b in answer.brokers if b.rack}},
+        racks={**known.racks, **{b.node_id: b.rack for b in response.brokers if b.rack}},
     )
 
 
-def _node(broker: MetadataResponseBroker) -> Node:
-    return Node(broker.node_id, broker.host, broker.port, broker.rack or None)
+def nodes_of(response: MetadataResponse) -> dict[int, Node]:
+    """Return the brokers of a metadata response by node id."""
+    return {b.node_id: Node(b.node_id, b.host, b.port, b.rack or None) for b in response.brokers}
 
 
 def _topic(
     known: TopicMetadata | None,
-    answer: MetadataResponseTopic,
+    response: MetadataResponseTopic,
     equal: dict[PartitionMetadata, PartitionMetadata],
 ) -> TopicMetadata:
-    if known is not None and answer.error_code == ErrorCode.LEADER_NOT_AVAILABLE:
-        # An election is on: that is no reason to forget the partitions.
-        return evolve(known, error_code=answer.error_code)
-    # A topic made anew starts at epoch 0 again: only the same topic's epochs can be compared.
-    same = known is not None and known.topic_id == answer.topic_id
+    if known is not None and response.error_code == ErrorCode.LEADER_NOT_AVAILABLE:
+        # During a leader election the known partitions stay.
+        return evolve(known, error_code=response.error_code)
+    # A recreated topic starts at epoch 0 again: epochs compare only for the same topic id.
+    same = known is not None and known.topic_id == response.topic_id
     before = known.partitions if known is not None and same else {}
     return TopicMetadata(
-        topic_id=answer.topic_id,
+        topic_id=response.topic_id,
         partitions={
             p.partition_index: _partition(before.get(p.partition_index), p, equal)
-            for p in sorted(answer.partitions, key=lambda p: p.partition_index)
+            for p in sorted(response.partitions, key=lambda p: p.partition_index)
         },
-        error_code=answer.error_code,
-        internal=answer.is_internal,
+        error_code=response.error_code,
+        internal=response.is_internal,
     )
 
 
 def _partition(
     known: PartitionMetadata | None,
-    answer: MetadataResponsePartition,
+    response: MetadataResponsePartition,
     equal: dict[PartitionMetadata, PartitionMetadata],
 ) -> PartitionMetadata:
-    # KIP-320: a broker that lags behind must not send us back to an older leader.
-    if known is not None and 0 <= answer.leader_epoch < known.leader_epoch:
+    # KIP-320: a broker with old metadata must not replace a newer leader by an older one.
+    if known is not None and 0 <= response.leader_epoch < known.leader_epoch:
         return known
     if known is not None and (known.leader, known.leader_epoch, known.replicas) == (
-        answer.leader_id,
-        answer.leader_epoch,
-        answer.replica_nodes,
+        response.leader_id,
+        response.leader_epoch,
+        response.replica_nodes,
     ):
         return known
-    made = PartitionMetadata(answer.leader_id, answer.leader_epoch, answer.replica_nodes)
+    made = PartitionMetadata(response.leader_id, response.leader_epoch, response.replica_nodes)
     return equal.setdefault(made, made)
 
 
@@ -181,8 +182,8 @@ def with_leader(
     leader: LeaderIdAndEpoch,
     endpoints: Iterable[NodeEndpoint],
 ) -> ClusterMetadata | None:
-    """What is known once a partition's new leader has been named; None when it is no news, or
-    nobody says where that leader is."""
+    """Replace a partition's leader; return None if the leader epoch is not newer, or the leader's
+    address is unknown."""
     before = known.leader(tp)
     nodes = {e.node_id: Node(e.node_id, e.host, e.port, e.rack or None) for e in endpoints}
     nodes = {**known.nodes, **nodes}

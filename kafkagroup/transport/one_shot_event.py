@@ -1,7 +1,7 @@
-"""What somebody may wait for, and that happens once.
+"""An event that is set once, cheaper than `anyio.Event`.
 
-As an event of anyio, which on asyncio takes a kilobyte and as long to make as a request to encode:
-an idle consumer has a dozen, of which most are never waited for, and each request waits for one.
+An `anyio.Event` on asyncio takes a kilobyte, and as long to create as encoding a request. An idle
+consumer has a dozen events, most of which no task ever waits for, and each request waits for one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["OneShotEvent"]
 
 
 class OneShotEvent:
-    """Set once, for good. May be made where no loop runs; all else in one loop."""
+    """An event that is never cleared. Can be created outside a loop; all calls are in one loop."""
 
     __slots__ = ("_is_set", "_waiting")
 
@@ -24,52 +24,52 @@ class OneShotEvent:
         self._waiting: tuple[asyncio.Future[None] | anyio.Event, ...] = ()
 
     def set(self) -> None:
-        """It has happened: all who wait go on."""
+        """Set the event and wake all tasks that wait for it."""
         self._is_set = True
-        for one in self._waiting:
-            if isinstance(one, asyncio.Future):
-                _go_on(one)
+        for waiter in self._waiting:
+            if isinstance(waiter, asyncio.Future):
+                _wake(waiter)
             else:
-                one.set()
+                waiter.set()
         self._waiting = ()
 
     def is_set(self) -> bool:
-        """Whether it has happened."""
+        """Return whether the event is set."""
         return self._is_set
 
     async def wait(self, until: float = math.inf) -> bool:
-        """Wait until it happens, or until a time on the loop's clock; answer whether it has. When
-        it had before, let others run."""
+        """Wait until the event is set, or until a time on the loop's clock; return whether it is
+        set. If it is set already, other tasks run first."""
         if self._is_set:
-            # anyio.lowlevel takes an import of its own.
+            # Not anyio.lowlevel.checkpoint: that module would have to be imported.
             await anyio.sleep(0)  # noqa: ASYNC115
             return True
-        one: asyncio.Future[None] | anyio.Event
+        waiter: asyncio.Future[None] | anyio.Event
         timer: asyncio.TimerHandle | None = None
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            one = anyio.Event()
+            waiter = anyio.Event()
         else:
-            one = loop.create_future()
+            waiter = loop.create_future()
             if until < math.inf:
-                # Not a scope: a member that only beats would spend a tenth of its time on those.
-                timer = loop.call_at(until, _go_on, one)
-        self._waiting += (one,)
+                # Not a cancel scope: an idle member would spend a tenth of its CPU time on those.
+                timer = loop.call_at(until, _wake, waiter)
+        self._waiting += (waiter,)
         try:
-            if isinstance(one, asyncio.Future):
-                await one
+            if isinstance(waiter, asyncio.Future):
+                await waiter
             else:
                 with anyio.CancelScope(deadline=until):
-                    await one.wait()
+                    await waiter.wait()
         finally:
             if timer is not None:
                 timer.cancel()
             if not self._is_set:
-                self._waiting = tuple(other for other in self._waiting if other is not one)
+                self._waiting = tuple(other for other in self._waiting if other is not waiter)
         return self._is_set
 
 
-def _go_on(one: asyncio.Future[None]) -> None:
-    if not one.done():  # as it is when who waits was cancelled
-        one.set_result(None)
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():  # done already where the waiting task was cancelled
+        waiter.set_result(None)

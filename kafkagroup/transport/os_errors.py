@@ -1,7 +1,7 @@
-"""What the operating system says when a connection cannot be made.
+"""The operating system's reason why a connection failed.
 
-`anyio` and `asyncio` put words of their own before it ("All connection attempts failed"): the
-reason stands in the errors that those were raised from.
+`anyio` and `asyncio` raise general errors ("All connection attempts failed"); the reason is in the
+errors that caused them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ __all__ = ["reason"]
 
 
 def reason(error: BaseException) -> str:
-    """The system's reason, such as "Connection refused"; several, if a name has several addresses
-    and each failed for another reason."""
+    """Return the system's reason, such as "Connection refused"; several, if a name has several
+    addresses that failed for different reasons."""
     while isinstance(error.__cause__, OSError):
         error = error.__cause__
     if isinstance(error.__cause__, BaseExceptionGroup):
@@ -23,5 +23,5 @@ def reason(error: BaseException) -> str:
     number = error.errno if isinstance(error, OSError) else None
     if number is not None and number > 0:
         return os.strerror(number)
-    # Looking up a name fails with a number that is not of the system's errors.
+    # A failed name look-up has a number that is not an errno.
     return escaped((isinstance(error, OSError) and error.strerror) or str(error))

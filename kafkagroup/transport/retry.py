@@ -1,4 +1,4 @@
-"""Waiting between tries, for what is not the membership's business (that has its own back-off)."""
+"""Backoff between retries. The membership has a backoff of its own, in the pure core."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ __all__ = ["Pauses"]
 
 
 class Pauses:
-    """The growing pauses of one thing that is tried again and again."""
+    """The growing pauses between the attempts of one operation."""
 
     def __init__(self, options: ClientOptions, first: float | None = None) -> None:
-        """`first`: the first pause, in seconds; None for that of the options."""
+        """`first`: the first pause, in seconds; None: `retry_backoff` of the options."""
         self._first = options.retry_backoff if first is None else first
         self._most = max(options.retry_backoff_max, self._first)
         self._attempts = 0
 
     def next(self) -> float:
-        """Seconds to wait before the next try."""
+        """Count an attempt; return the seconds to wait before the next one."""
         self._attempts += 1
         return backoff(self._attempts, self._first, self._most, random.random())
 
     async def wait(self) -> None:
-        """Wait before the next try."""
+        """Wait before the next attempt."""
         await anyio.sleep(self.next())
 
     def reset(self) -> None:
-        """It worked: the next pause is short again."""
+        """Reset after a success: the next pause is the first again."""
         self._attempts = 0

@@ -1,8 +1,8 @@
-"""Trouble that lasts: each place that retries reports its failures and successes here, and what has
-made no progress for a while is logged, published as an event, and found by `health()`.
+"""Lasting trouble: retries report failures and successes here. An operation without progress for a
+while is logged, published as an event, and found by `health()`.
 
-Nothing here waits, asks a clock, or runs between reports: a retry reports often enough to have its
-warning in time, and what works reports nothing.
+Nothing here waits, reads a clock, or runs between reports: a retry reports often enough that its
+warning is in time, and an operation that works reports nothing.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ logger = logging.getLogger(__name__)
 WARN_AFTER = 10.0
 """Seconds without progress that are worth a warning."""
 
-_PAUSE = 60.0
+_WARN_INTERVAL = 60.0
 """Seconds between two warnings of the same trouble."""
 
-_GAP = 30.0
-"""Seconds without a report after which a failure counts as new: nothing was tried meanwhile. Longer
-than a retry waits, or a request that is not answered goes unreported."""
+_FORGET_AFTER = 30.0
+"""Seconds without a report after which a failure counts as new: there was no attempt meanwhile.
+Longer than a retry's backoff, and than a request in flight goes without a report."""
 
-_MOST = 1_000
-"""Troubles that are kept: a broker may name any number of addresses and partitions."""
+_MAX_TROUBLES = 1_000
+"""The limit of open troubles: a broker may name any number of addresses and partitions."""
 
 
 @frozen(kw_only=True)
 class Problem:
-    """What makes no progress, and why."""
+    """An operation that makes no progress, and why."""
 
     subject: str
-    """What is tried, such as "broker 1 at localhost:9092"."""
+    """What the operation is about, such as "broker 1 at localhost:9092"."""
     cause: str
-    """Why it fails, as far as this side knows."""
+    """Why the attempts fail, as far as this client knows."""
     advice: str
     """What to check."""
     topic: str | None = None
-    """The topic, where it is about a topic that cannot be consumed."""
+    """The topic, where a topic cannot be consumed."""
     has_own_finding: bool = False
-    """Whether `health()` finds it by itself: a rebalance that takes long, a partition at rest."""
+    """Whether `health()` has another finding for this: a long rebalance, a partition without a
+    position."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.cause}"
@@ -53,26 +54,27 @@ class Problem:
 @define
 class _Trouble:
     problem: Problem
-    since: float
-    """When the first try began that failed."""
+    began_at: float
+    """When the first failed attempt began."""
     failed_at: float
-    """When the last one was reported."""
-    patience: float
-    reported_at: float | None = None
-    """When it was warned of last."""
+    """When the last failure was reported."""
+    warn_after: float
+    """Seconds without progress before the warning."""
+    warned_at: float | None = None
+    """When the last warning was logged."""
 
 
 class Troubles:
-    """The troubles of one client. Times are on the loop's clock."""
+    """The open troubles of one client. Times are on the loop's clock."""
 
     def __init__(self, publish: Callable[[GroupEvent], None] | None = None) -> None:
-        """`publish`: takes the events."""
+        """`publish` is called with each event."""
         self.open: dict[Hashable, _Trouble] = {}
-        """By key, those that failed last. Empty while all is well: look here before `succeeded`
-        where that is called often."""
+        """By key: operations whose last attempt failed. Check it before `succeeded` on a hot path,
+        as it is empty while everything works."""
         self._publish = publish
         self._warned: dict[str, float] = {}
-        """Trouble in words -> when it was warned of: several may have one cause."""
+        """Text of a problem -> when it was logged: several operations may fail for one cause."""
 
     def failed(
         self,
@@ -81,60 +83,61 @@ class Troubles:
         problem: Problem,
         *,
         since: float | None = None,
-        patience: float = WARN_AFTER,
-        pause: float = _PAUSE,
+        warn_after: float = WARN_AFTER,
+        warn_interval: float = _WARN_INTERVAL,
     ) -> None:
-        """Keep that something has failed, and warn if it has for `patience` seconds: once, then
-        every `pause` seconds. `since`: when this try began, if it was not at once."""
+        """Record a failed attempt. Log a warning once there was no progress for `warn_after`
+        seconds, and then every `warn_interval` seconds. `since`: when this attempt began; None:
+        now."""
         began = now if since is None else since
         trouble = self.open.get(key)
-        if trouble is None or began - trouble.failed_at > _GAP:
-            if len(self.open) >= _MOST:
+        if trouble is None or began - trouble.failed_at > _FORGET_AFTER:
+            if len(self.open) >= _MAX_TROUBLES:
                 del self.open[next(iter(self.open))]
-            trouble = self.open[key] = _Trouble(problem, began, now, patience)
+            trouble = self.open[key] = _Trouble(problem, began, now, warn_after)
         trouble.problem, trouble.failed_at = problem, now
-        if now - trouble.since < patience:
+        if now - trouble.began_at < warn_after:
             return
-        if trouble.reported_at is None or now - trouble.reported_at >= pause:
-            self._report(trouble, now, pause)
+        if trouble.warned_at is None or now - trouble.warned_at >= warn_interval:
+            self._warn(trouble, now, warn_interval)
 
     def succeeded(self, key: Hashable, now: float) -> None:
-        """Keep that something works, and say so if its trouble was warned of."""
+        """Record a success; log and publish it if a warning was logged before."""
         trouble = self.open.pop(key, None)
-        if trouble is None or trouble.reported_at is None:
+        if trouble is None or trouble.warned_at is None:
             return
         if any(str(other.problem) == str(trouble.problem) for other in self.open.values()):
             return  # another still fails for the same reason
-        seconds, problem = now - trouble.since, trouble.problem
+        seconds, problem = now - trouble.began_at, trouble.problem
         logger.info("%s: works again, after %.0f s", problem.subject, seconds)
         if self._publish is not None:
             self._publish(TroubleEnded(at=now, subject=problem.subject, seconds=seconds))
 
     def forget(self, key: Hashable) -> None:
-        """Nobody tries it any more."""
+        """Drop an operation that is not attempted any more."""
         self.open.pop(key, None)
 
     def lasting(self, now: float) -> list[tuple[Problem, float]]:
-        """What makes no progress for longer than its patience, each cause once, and for how many
-        seconds."""
+        """Return the problems without progress for longer than their `warn_after`, each cause once,
+        with the seconds that each has lasted."""
         found: dict[str, tuple[Problem, float]] = {}
         for trouble in self.open.values():
-            # A single failure says nothing of what came after it.
-            failed_for = trouble.failed_at - trouble.since
-            if failed_for >= trouble.patience and now - trouble.failed_at <= _GAP:
-                found.setdefault(str(trouble.problem), (trouble.problem, now - trouble.since))
+            # A single failure does not tell whether later attempts would fail.
+            failed_for = trouble.failed_at - trouble.began_at
+            if failed_for >= trouble.warn_after and now - trouble.failed_at <= _FORGET_AFTER:
+                found.setdefault(str(trouble.problem), (trouble.problem, now - trouble.began_at))
         return list(found.values())
 
-    def _report(self, trouble: _Trouble, now: float, pause: float) -> None:
-        again, trouble.reported_at = trouble.reported_at is not None, now
-        self._warned = {said: at for said, at in self._warned.items() if now - at < pause}
-        problem, seconds = trouble.problem, now - trouble.since
-        said = str(problem)
-        if said in self._warned:
+    def _warn(self, trouble: _Trouble, now: float, warn_interval: float) -> None:
+        is_repeated, trouble.warned_at = trouble.warned_at is not None, now
+        self._warned = {text: at for text, at in self._warned.items() if now - at < warn_interval}
+        problem, seconds = trouble.problem, now - trouble.began_at
+        text = str(problem)
+        if text in self._warned:
             return
-        self._warned[said] = now
+        self._warned[text] = now
         logger.warning("no progress for %.0f s: %s; %s", seconds, problem, problem.advice)
-        if not again and self._publish is not None:
+        if not is_repeated and self._publish is not None:
             self._publish(
                 TroubleReported(
                     at=now,

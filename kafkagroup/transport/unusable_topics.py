@@ -1,5 +1,5 @@
-"""Why a topic or a partition that is asked for is of no use: it is missing, has an illegal name, or
-may not be described. Read from the metadata; nothing is asked."""
+"""Why a topic or partition cannot be used: it does not exist, has an illegal name, or may not be
+described. Reads the metadata; sends no request."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _LEGAL = "1 to 249 letters, digits, dots, underscores and hyphens"
 
 
 def topic_problem(metadata: ClusterMetadata, name: str) -> Problem | None:
-    """Why nothing can be consumed from a topic, and what to do; None while it is not known that
-    nothing can."""
+    """Return why a topic cannot be consumed, and what to do; None if it can, or if the metadata
+    does not tell yet."""
     code = _code(metadata, name)
     match code:
         case ErrorCode.NONE:
@@ -37,7 +37,8 @@ def topic_problem(metadata: ClusterMetadata, name: str) -> Problem | None:
 
 
 def partition_error(metadata: ClusterMetadata, tp: TopicPartition, what: str) -> BrokerError | None:
-    """Why nothing can be asked about a partition; None while it is not known that nothing can."""
+    """Return the error of a partition that cannot be used; None if it can be used, or if the
+    metadata does not tell yet."""
     code = _code(metadata, tp.topic)
     topic = metadata.topics.get(tp.topic)
     if topic is not None and topic.partitions and tp.partition not in topic.partitions:
@@ -49,9 +50,9 @@ def partition_error(metadata: ClusterMetadata, tp: TopicPartition, what: str) ->
 
 
 def _code(metadata: ClusterMetadata, name: str) -> int:
-    """What is wrong with a topic; 0 for nothing, or where the brokers have not said yet."""
+    """Return a topic's error code; 0 for none, or if the metadata does not have the topic yet."""
     if not is_legal_name(name):
-        return ErrorCode.INVALID_TOPIC_EXCEPTION  # answers about such names are not kept
+        return ErrorCode.INVALID_TOPIC_EXCEPTION  # `merge` drops such names
     topic = metadata.topics.get(name)
     if topic is None or topic.partitions or topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE:
         return ErrorCode.NONE

@@ -154,8 +154,9 @@ async def test_another_number_of_shards_is_refused_and_disturbs_nobody(bootstrap
         await tasks.start(worker.run)
         await until(lambda: worker.stands)
         said = (
-            f"group '{name}' does kafkagroup-shards/8-shards, say {worker.shards.member_id} at .*;"
-            " this member says kafkagroup-"
+            f"group '{name}' runs kafkagroup-shards/8-shards, with the members"
+            f" {worker.shards.member_id} at .*;"
+            " this member runs kafkagroup-"
         )
         for other, what in (
             (Shards(name, 9, bootstrap_servers=bootstrap, **FAST), "shards/9-shards"),
