@@ -777,7 +777,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
 
     async def _open(self, tasks: TaskGroup) -> None:
         cluster = Cluster(self._servers, self._client_options, tasks, self._session.troubles)
-        cluster.topics |= self._subscription
+        cluster.topics.update(self._subscription)
         await cluster.refresh()
 
         def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:

@@ -81,6 +81,61 @@ class OwnedPartition(Progress):
         self.retry_at = 0.0
         self.drop_buffer()
 
+    def read_from(self, replica: int, until: float) -> None:
+        """Fetch from a follower until then (KIP-392)."""
+        self.replica, self.replica_until = replica, until
+
+    def read_from_leader(self) -> None:
+        """Fetch from the leader again."""
+        self.replica = -1
+
+    def note_request(self, topic_id: UUID, leader_epoch: int) -> None:
+        """A fetch request names this topic and leader: its records are of their log."""
+        self.topic_id, self.checked_epoch = topic_id, leader_epoch
+
+    def note_topic(self, topic_id: UUID) -> None:
+        """The position is of this topic."""
+        self.topic_id = topic_id
+
+    def note_leader(self, leader_epoch: int) -> None:
+        """The leader of this epoch has all that lies below `fetch_offset` (KIP-320)."""
+        self.checked_epoch = leader_epoch
+
+    def note_end(self, end: int) -> None:
+        """A fetch response names the end of the log."""
+        self.end = end
+
+    def note_committed(self, offset: int) -> None:
+        """The coordinator reports this offset as committed."""
+        self.committed = offset
+
+    def request_reset(self) -> None:
+        """Look the position up by the reset policy: it is not in the log."""
+        self.reset = True
+
+    def follow_truncation(self, epoch: int, leader_epoch: int) -> None:
+        """The log was cut at the position: `epoch` is that of the record before it, and the leader
+        of `leader_epoch` has all that lies below."""
+        self.leader_epoch = self.fetch_epoch = epoch
+        self.checked_epoch = leader_epoch
+
+    def count_failure(self) -> int:
+        """Count one more failure in a row; return how many there are."""
+        self.attempts += 1
+        return self.attempts
+
+    def back_off(self, until: float) -> None:
+        """Fetch nothing before then."""
+        self.retry_at = until
+
+    def end_backoff(self) -> None:
+        """A fetch has succeeded."""
+        self.attempts = 0
+
+    def restore_backoff(self, attempts: int, retry_at: float) -> None:
+        """Keep a back-off that a new position has ended."""
+        self.attempts, self.retry_at = attempts, retry_at
+
     def fail(self, error: Exception) -> None:
         """Fetch nothing more until the application seeks."""
         self.failure = error

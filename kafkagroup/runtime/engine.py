@@ -149,7 +149,7 @@ class Engine:
     def start(self) -> None:
         """Start the background tasks."""
         self._spawn(self._keep_metadata, "metadata")
-        self._cluster.on_change = self._metadata_changed
+        self._cluster.call_on_change(self._metadata_changed)
         if self._options.group_id is not None and self._options.enable_auto_commit:
             session = self._session
             self._spawn(
@@ -181,14 +181,14 @@ class Engine:
     async def subscribe(self, topics: frozenset[str]) -> None:
         """Consume these topics instead of those before."""
         self._pattern = None
-        self._cluster.all_topics = False
+        self._cluster.follow_all_topics(False)
         await self._subscribe(topics)
 
     async def _subscribe(self, topics: frozenset[str]) -> None:
         self._cluster.troubles.succeeded("nothing to consume", self._clock())
-        self._subscription = self._subscriber.topics = topics
-        self._subscriber.pattern = self._pattern
-        self._cluster.topics |= topics
+        self._subscription = topics
+        self._subscriber.subscribe_to(topics, self._pattern)
+        self._cluster.topics.update(topics)
         self._tell_denied()
         await self._left()
         driver = self._session.membership.driver
@@ -211,7 +211,7 @@ class Engine:
         if self._session.membership.uses_consumer_protocol:
             await self._subscribe(frozenset())  # the coordinator matches, and assigns what matches
             return
-        self._cluster.all_topics = True
+        self._cluster.follow_all_topics(True)
         await self._cluster.refresh()
         # Also when nothing matches: the member joins, so that it is there when a topic appears.
         await self._subscribe(self._matching(pattern))
@@ -245,7 +245,7 @@ class Engine:
         await self._give_back(
             [tp for tp, o in self._delivery.owned.items() if tp not in wanted or o.revoked]
         )
-        self._cluster.topics |= {tp.topic for tp in wanted}
+        self._cluster.topics.update(tp.topic for tp in wanted)
         await self._cluster.refresh()
         self._cluster.troubles.succeeded("nothing to consume", self._clock())
         # After the last await: a seek that follows comes before the look-up of a position.
@@ -256,9 +256,9 @@ class Engine:
     async def let_go(self, reason: str) -> None:
         """Own nothing any more: finish, commit, leave the group."""
         # Without topics a cooperative member, too, lets go of all that it has.
-        self._subscription = self._subscriber.topics = frozenset()
-        self._pattern = self._subscriber.pattern = None
-        self._cluster.all_topics = False
+        self._subscription, self._pattern = frozenset(), None
+        self._subscriber.subscribe_to(frozenset())
+        self._cluster.follow_all_topics(False)
         session = self._session
         driver = session.membership.driver
         if driver is None:

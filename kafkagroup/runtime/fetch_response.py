@@ -64,7 +64,7 @@ class ResponseHandler:
         """Read from the leader again; return whether it was this replica that was read from."""
         if owned.replica != node_id:
             return False
-        owned.replica = -1
+        owned.read_from_leader()
         self._on_source_changed()  # the task of the leader may not expect it
         return True
 
@@ -107,11 +107,11 @@ class ResponseHandler:
         if data.preferred_read_replica >= 0:
             # KIP-392: nothing came; it is to be had nearer. No success yet: between a leader and a
             # follower that send us to each other and fro there would be no back-off.
-            owned.replica = data.preferred_read_replica
-            owned.replica_until = self._clock() + self._options.metadata_max_age
+            until = self._clock() + self._options.metadata_max_age
+            owned.read_from(data.preferred_read_replica, until)
             self._on_source_changed()
             return False
-        owned.attempts = 0
+        owned.end_backoff()
         if self._troubles.open:
             self._troubles.succeeded(("fetch", owned.tp), self._clock())
         batches, damage = found
@@ -148,20 +148,17 @@ class ResponseHandler:
         self._troubles.failed(("fetch", owned.tp), self._clock(), problem)
         if action is ErrorAction.RESET and owned.position == owned.fetch_offset:
             # Only once all that was fetched is handed out: that is still good.
-            owned.reset = True
+            owned.request_reset()
             self._look_up()
         self._back_off(owned)
         return action is ErrorAction.REFRESH
 
     def _back_off(self, owned: OwnedPartition) -> None:
-        owned.attempts += 1
-        options = self._options
-        pause = backoff(
-            owned.attempts, options.retry_backoff, options.retry_backoff_max, random.random()
-        )
+        options, attempts = self._options, owned.count_failure()
+        pause = backoff(attempts, options.retry_backoff, options.retry_backoff_max, random.random())
         # To full ticks: a hundred partitions that fail are asked for together, not one by one.
         tick = 2 * options.retry_backoff
-        owned.retry_at = math.ceil((self._clock() + pause) / tick) * tick
+        owned.back_off(math.ceil((self._clock() + pause) / tick) * tick)
 
 
 def _no_progress(owned: OwnedPartition, data: PartitionData, batches: list[RecordBatch]) -> str:

@@ -82,6 +82,20 @@ class _Immediate:
     used_at: float = -math.inf
     """When the connection was last used."""
 
+    def wake(self) -> None:
+        """There may be partitions that the task has not seen."""
+        self.is_woken = True
+        self.fetching.ask()
+
+    def begin_round(self) -> None:
+        """The task looks at all partitions."""
+        self.is_woken = False
+
+    def note_use(self, now: float) -> None:
+        """The connection is used; it is closed once it was not for a while."""
+        self.used_at = now
+        self.closing.ask()
+
 
 class Fetcher:
     """Fetches for a `Delivery`."""
@@ -363,8 +377,7 @@ class Fetcher:
                     self._spawn, partial(self._close_unused, node_id), "unused connection"
                 ),
             )
-        immediate.is_woken = True
-        immediate.fetching.ask()
+        immediate.wake()
 
     def _left_out(self, owned: Collection[OwnedPartition]) -> list[OwnedPartition]:
         """What of it is to be fetched, and is not in the long poll in flight of its lane."""
@@ -390,7 +403,7 @@ class Fetcher:
         pauses, schedule = Pauses(self._cluster.options), PollSchedule()
         while True:
             wake, now = self._wake, self._clock()
-            immediate.is_woken = False
+            immediate.begin_round()
             left_out = await together(self._left_out, self._delivery.owned.values())
             led = self._led(node_id, None, left_out)
             node = self._cluster.metadata.nodes.get(node_id)
@@ -411,9 +424,9 @@ class Fetcher:
                 if not broker.is_connected(_IMMEDIATE):
                     # The long poll may end before, and take everything over.
                     await broker.ready(_IMMEDIATE)
-                    self._note_use(immediate)
+                    immediate.note_use(self._clock())
                     continue
-                self._note_use(immediate)
+                immediate.note_use(self._clock())
                 fetch = self._in_flight()
                 asked = await self._entries(node_id, ready, fetch, left_out=True)
                 ready, entries, ids = asked
@@ -428,10 +441,6 @@ class Fetcher:
                 pauses.reset()
             except (TransportError, RemoteProtocolError) as error:
                 await self._recover(error, node_id, ready, pauses)
-
-    def _note_use(self, immediate: _Immediate) -> None:
-        immediate.used_at = self._clock()
-        immediate.closing.ask()
 
     def _used_since(self, node_id: int, time: float) -> bool:
         """Whether immediate fetches were sent to a broker since."""
@@ -501,9 +510,7 @@ class Fetcher:
                 partition_max_bytes=self._options.max_partition_fetch_bytes,
             )
             ids[owned.tp.topic] = self._cluster.metadata.topics[owned.tp.topic].topic_id
-            # What this brings is of this topic, and of this leader's log.
-            owned.topic_id = ids[owned.tp.topic]
-            owned.checked_epoch = leader_epoch
+            owned.note_request(ids[owned.tp.topic], leader_epoch)
 
     async def _made(self, make: Callable[[], T], partitions: int) -> T:
         """Make a request of so many partitions, or a part of it; in a thread where they are many.
@@ -586,7 +593,8 @@ class Fetcher:
                 stale |= self._responses.take(owned, data, found, node.node_id)
                 came += len(data.records or b"")
         for owned in fetch.partitions:
-            owned.end = ends.get(owned.tp, owned.end)
+            if (end := ends.get(owned.tp, owned.end)) != owned.end:
+                owned.note_end(end)
         if came:
             self._room.arrived(unread)
         if came > _SMALL:

@@ -73,7 +73,7 @@ class LogOffsets:
         return await self._ask(timestamps, to_the_end=True)
 
     async def _ask(self, timestamps: Mapping[TopicPartition, int], *, to_the_end: bool) -> Found:
-        self._cluster.topics |= {tp.topic for tp in timestamps}
+        self._cluster.topics.update(tp.topic for tp in timestamps)
         pauses = Pauses(self._cluster.options)
         found = Found()
         unknown: Counter[TopicPartition] = Counter()
@@ -87,9 +87,9 @@ class LogOffsets:
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("offsets: %s", error)
             else:
-                once.errors |= self._unusable(missing.keys() - once.offsets.keys(), unknown)
-                found.offsets |= once.offsets
-                found.errors |= once.errors
+                once.errors.update(self._unusable(missing.keys() - once.offsets.keys(), unknown))
+                found.offsets.update(once.offsets)
+                found.errors.update(once.errors)
                 if once.errors and not to_the_end:
                     break
             if len(found.offsets) + len(found.errors) < len(timestamps):

@@ -81,6 +81,12 @@ class _Sum:
     total: float = 0.0
     maximum: float = 0.0
 
+    def add(self, seconds: float) -> None:
+        """Count one more duration."""
+        self.count += 1
+        self.total += seconds
+        self.maximum = max(self.maximum, seconds)
+
 
 class Meter:
     """Durations of the last minute."""
@@ -95,10 +101,7 @@ class Meter:
         slot = int(now // _SLOT)
         if not self._sums or self._sums[-1].slot != slot:
             self._sums = [*self._sums[1 - _SLOTS :], _Sum(slot)]
-        last = self._sums[-1]
-        last.count += 1
-        last.total += seconds
-        last.maximum = max(last.maximum, seconds)
+        self._sums[-1].add(seconds)
 
     def read(self, now: float) -> RequestMetrics:
         """What there is to tell now."""

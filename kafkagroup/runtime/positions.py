@@ -105,7 +105,7 @@ class Positions:
             self._found()
         else:
             for owned in fresh:
-                owned.reset = True
+                owned.request_reset()
         to_reset = [o for o in lost if _is_lost(o) and o.reset]
         if self._policy == "none":
             for owned in to_reset:
@@ -140,11 +140,11 @@ class Positions:
         topic_ids: Mapping[str, UUID],
     ) -> None:
         if committed is None:
-            owned.reset = True
+            owned.request_reset()
             return
         owned.start_at(committed.offset, leader_epoch=committed.leader_epoch)
-        owned.committed = committed.offset
-        owned.topic_id = topic_ids.get(owned.tp.topic, NO_ID)
+        owned.note_committed(committed.offset)
+        owned.note_topic(topic_ids.get(owned.tp.topic, NO_ID))
 
     async def _reset(self, lost: Sequence[OwnedPartition]) -> None:
         timestamp = _timestamp(self._policy)
@@ -168,9 +168,9 @@ class Positions:
         failures = owned.attempts, owned.retry_at
         # A batch may still be open: at its end the position would go back there.
         self._delivery.relocate(owned.tp, offset)
-        owned.topic_id = topic_ids.get(owned.tp.topic, NO_ID)
+        owned.note_topic(topic_ids.get(owned.tp.topic, NO_ID))
         # Kept: a reset that does not help would make a hot loop.
-        owned.attempts, owned.retry_at = failures
+        owned.restore_backoff(*failures)
 
     def _topic_ids(self, asked: Iterable[OwnedPartition]) -> dict[str, UUID]:
         """The topics that positions are asked for, by name, where metadata has them."""

@@ -149,6 +149,10 @@ class Subscriber:
         """The generation since which it is assigned topics that are not subscribed to; else -1."""
         self._pauses = Pauses(cluster.options)
 
+    def subscribe_to(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
+        """Subscribe to these topics, or by a pattern, from the next join on."""
+        self.topics, self.pattern = topics, pattern
+
     def protocols(self) -> SupportedProtocols:
         """What this member offers: every assignor, with the same subscription."""
         session = self._session
@@ -377,7 +381,7 @@ class Subscriber:
 
     async def _know(self, topics: set[str]) -> None:
         """Follow topics that the coordinator has found by itself, as it matches patterns."""
-        self._cluster.topics |= topics
+        self._cluster.topics.update(topics)
         if len(self._cluster.metadata.partition_counts(topics)) < len(topics):
             with suppress(TransportError, RemoteProtocolError):
                 await self._cluster.refresh()
@@ -436,7 +440,7 @@ class Subscriber:
         """As leader: know the partitions of all that anybody subscribes to, and follow them."""
         self._watched = topics
         self._racked = any(s.rack is not None for s in subscriptions.values())
-        self._cluster.topics |= self._watched
+        self._cluster.topics.update(self._watched)
         if self._claims or (
             len(self._cluster.metadata.partition_counts(self._watched)) < len(self._watched)
         ):

@@ -145,7 +145,7 @@ class Validation:
             leader = metadata.topics[tp.topic].partitions[tp.partition]
             if leader.leader_epoch < owned.fetch_epoch and owned.attempts < _MAX_ATTEMPTS:
                 # Whoever read the last record knew of a leader that our metadata does not know.
-                owned.attempts += 1
+                owned.count_failure()
                 stale = True
                 continue
             by_leader.setdefault(leader.leader, {})[tp] = _Question(
@@ -177,7 +177,7 @@ class Validation:
         except UnsupportedVersionError:
             # A broker before 2.0: there is nothing to compare with.
             for question in asked.values():
-                question.owned.checked_epoch = question.leader_epoch
+                question.owned.note_leader(question.leader_epoch)
             self._settled()
             return
         stale = False
@@ -225,7 +225,7 @@ class Validation:
             )
             self._start_anew(owned)
         elif end.end_offset >= question.offset:
-            owned.checked_epoch = question.leader_epoch
+            owned.note_leader(question.leader_epoch)
         elif end.end_offset >= owned.position:
             logger.info(
                 "%s: the log was truncated at %d, above the position", owned.tp, end.end_offset
@@ -237,7 +237,7 @@ class Validation:
         return False
 
     def _start_anew(self, owned: OwnedPartition) -> None:
-        owned.reset = True
+        owned.request_reset()
         self._reset()
 
     def _go_back(self, owned: OwnedPartition, end: EpochEndOffset, leader_epoch: int) -> None:
@@ -251,8 +251,7 @@ class Validation:
             self._failed(owned, OffsetOutOfRangeError({owned.tp: owned.position}))
             return
         self._delivery.relocate(owned.tp, end.end_offset)
-        owned.leader_epoch = owned.fetch_epoch = end.leader_epoch
-        owned.checked_epoch = leader_epoch
+        owned.follow_truncation(end.leader_epoch, leader_epoch)
 
 
 def _request(asked: dict[TopicPartition, _Question]) -> OffsetForLeaderEpochRequest:

@@ -86,6 +86,14 @@ class Cluster:
         self._requested_count = 0
         self._responded_count = 0
 
+    def follow_all_topics(self, all_topics: bool, /) -> None:
+        """Ask for the metadata of all topics, or of `topics` only."""
+        self.all_topics = all_topics
+
+    def call_on_change(self, on_change: Callable[[], None]) -> None:
+        """Call this whenever the metadata changes."""
+        self.on_change = on_change
+
     async def refresh(self) -> ClusterMetadata:
         """Request the metadata of `topics`. Concurrent callers share one request.
 
