@@ -23,8 +23,8 @@ _WIDTH, _HEIGHT = 96, 40
 _COLUMN, _ROW = 118, 140
 _TOP, _BOTTOM = 134, 384
 
-_PARKED = "#fde8c4"
-_BEATING = "#d6efdc"
+_PURGATORY = "#fde8c4"
+_HEARTBEATING = "#d6efdc"
 _QUIET = "#eef1f5"
 _LOSS = "#c0392b"
 
@@ -55,8 +55,8 @@ def classic() -> str:
         "A member of a classic group",
         state.MOVES,
         _CLASSIC,
-        beating=state.BEATING,
-        parking=state.PARKING,
+        heartbeating=state.HEARTBEATING,
+        purgatory=state.PURGATORY,
         committing=state.COMMITTING,
     )
 
@@ -67,9 +67,9 @@ def consumer() -> str:
         "A member of a group of KIP-848",
         consumer_state.MOVES,
         _CONSUMER,
-        beating=consumer_state.BEATING,
-        parking=frozenset(),
-        committing=consumer_state.BEATING,
+        heartbeating=consumer_state.HEARTBEATING,
+        purgatory=frozenset(),
+        committing=consumer_state.HEARTBEATING,
     )
 
 
@@ -78,8 +78,8 @@ def _draw(
     moves: Mapping[P, Collection[P]],
     places: Mapping[str, tuple[int, int]],
     *,
-    beating: Collection[P],
-    parking: Collection[P],
+    heartbeating: Collection[P],
+    purgatory: Collection[P],
     committing: Collection[P],
 ) -> str:
     columns = 1 + max(column for column, _ in places.values())
@@ -100,7 +100,9 @@ def _draw(
         if phase.value in _END:
             continue
         x, y = centre(phase.value)
-        fill = _BEATING if phase in beating else _PARKED if phase in parking else _QUIET
+        fill = (
+            _HEARTBEATING if phase in heartbeating else _PURGATORY if phase in purgatory else _QUIET
+        )
         picture.box(
             x - _WIDTH / 2,
             y - _HEIGHT / 2,
@@ -120,7 +122,7 @@ def _draw(
         f"the end: leaving and then {whereto}; left at once; failed",
         size=14,
     )
-    _legend(picture, parked=bool(parking))
+    _legend(picture, has_purgatory=bool(purgatory))
     return picture.render()
 
 
@@ -175,17 +177,17 @@ def _way_out(picture: Svg, start: tuple[float, float], ends: list[str]) -> None:
         picture.text(x - 6, _BOTTOM - 12, ", ".join(ends), size=12, anchor="end", colour=GREY)
 
 
-def _legend(picture: Svg, *, parked: bool) -> None:
+def _legend(picture: Svg, *, has_purgatory: bool) -> None:
     x, y = 20.0, 432
     for fill, weight, words in (
-        (_BEATING, 1.0, "heartbeats"),
-        *([(_PARKED, 1.0, "request parked at the coordinator")] if parked else []),
-        (PAPER, 2.5, "commits are taken"),
+        (_HEARTBEATING, 1.0, "heartbeats"),
+        *([(_PURGATORY, 1.0, "request held by the coordinator")] if has_purgatory else []),
+        (PAPER, 2.5, "commits are accepted"),
     ):
         picture.box(x, y, 22, 16, fill=fill, stroke=INK if weight > 1 else GREY, weight=weight)
         picture.text(x + 30, y + 13, words, size=13, anchor="start")
         x += 52 + 6.6 * len(words)
-    for colour, words in ((_LOSS, "the place is lost"), (GREY, "joins again")):
+    for colour, words in ((_LOSS, "the partitions are lost"), (GREY, "rejoins")):
         picture.path(f"M{x:g},{y + 8:g} L{x + 24:g},{y + 8:g}", colour, arrow=True)
         picture.text(x + 32, y + 13, words, size=13, anchor="start")
         x += 54 + 6.6 * len(words)
