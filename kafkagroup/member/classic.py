@@ -73,7 +73,7 @@ _JOIN_GRACE = 5.0
 """Seconds on top of the rebalance timeout before a JoinGroup counts as unanswered (as Java)."""
 
 _SLOWING = 0.25
-"""How much later, in times since the last rebalance, the next one is heard of at most."""
+"""Heartbeats slow down to this share of the time since the last rebalance."""
 
 _MAX_ATTEMPTS = 5
 """How often in a row a member rejoins without a pause when the group rebalances under it."""
@@ -164,14 +164,14 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             self._set(lookup_in_flight=None)
             self._back_off(error)
         elif token == member.heartbeat_in_flight and member.phase is Phase.JOINING:
-            self._set(heartbeat_in_flight=None)  # the join tells what has become of the coordinator
+            self._set(heartbeat_in_flight=None)  # the join shows whether the coordinator is there
         elif token == member.heartbeat_in_flight:
             self._lose_coordinator()
             self._back_off(error)
         else:
             self._lose_coordinator()
             self._back_off(error)
-            # On another connection a heartbeat may still be answered, and ownership go on.
+            # A heartbeat on another connection may still be answered, and extend the lease.
             self._restart(
                 "the coordinator did not answer",
                 member.heartbeat_in_flight if member.ownership.is_assigned else None,
@@ -195,7 +195,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 self.member.reason, self.member.heartbeat_in_flight if is_assigned else None
             )
         elif is_assigned:
-            # It was told to leave while it let go of a part: now of the rest.
+            # It was asked to leave while it revoked a part: revoke the rest.
             self._revoke_all(self.member.leaving)
         else:
             self._leave()
@@ -206,7 +206,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         if self.member.phase is Phase.STABLE:
             self._revoke(reason)
         elif self.member.phase in (Phase.JOINING, Phase.COMPUTING, Phase.SYNCING):
-            # What was sent is old already; the generation that it leads to is left at once.
+            # The metadata that was sent is outdated: leave the generation that it leads to at once.
             self._set(must_rejoin=True, reason=reason)
 
     def _take_leaving(self, event: Leaving) -> None:
@@ -217,17 +217,17 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case Phase.STABLE:
                 self._revoke_all(event)
             case Phase.REVOKING | Phase.LOSING:
-                pass  # leaves when the application has let go
+                pass  # leaves when the application has released
             case Phase.LEAVING:
-                pass  # an error has made it leave already
+                pass  # an error has ended it already
             case _ if self.member.ownership.is_assigned:
-                # Closed in a cooperative rebalance: what is held may be assigned away by now.
+                # Closed in a cooperative rebalance: its partitions may be reassigned by now.
                 self._lose(event.reason)
             case _:
                 self._leave()
 
     def _revoke_all(self, leaving: Leaving) -> None:
-        """Let go of all that is held, to leave then."""
+        """Revoke everything, then leave."""
         if leaving.lost:
             return self._lose(leaving.reason)
         self._set(revokes_all=True)
@@ -257,8 +257,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         self._set_member_id(answer.member_id)
         if self._was_passed_over(answer.generation_id):
             return self._lose("the group had a generation without this member")
-        # The session began when the coordinator completed the join. But nobody knows when that was,
-        # if this process has stood still since: what is sure is that it was after it was sent.
+        # The session began when the coordinator completed the join. If this process has stalled
+        # since, that moment is unknown, but it was after the request was sent.
         self._set(
             generation_id=answer.generation_id,
             generation_token=self.member.last_token,
@@ -277,16 +277,16 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             joined_at=self.now,
             session_ends_at=self.now + config.session_timeout,
         )
-        # KIP-814: when a static leader comes back, the assignment stands.
+        # KIP-814: when a static leader returns, the assignment is unchanged.
         if answer.skip_assignment or not self.member.is_leader:
             return self._sync({})
         return self._compute()
 
     def _was_passed_over(self, generation_id: int) -> bool:
-        """Whether what it holds may have been another's meanwhile, who has read and committed on.
+        """Whether another member may have owned and consumed this member's partitions meanwhile.
 
-        A dynamic member that a rebalance did not wait for is unknown from then on. A static one
-        stays a member (KIP-345), and its partitions are given away by what it said at its last
+        The coordinator removes a dynamic member for which a rebalance did not wait. A static one
+        stays a member (KIP-345), and its partitions are reassigned by the metadata of its last
         join.
         """
         member = self.member
@@ -324,8 +324,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                     f" joined as {member.config.protocol_type!r}/{member.protocol_name!r}",
                 )
             )
-        # The coordinator knew us after this was sent; how long after, nobody knows. If that was a
-        # session ago, nothing is ours before a heartbeat says so.
+        # The lease starts when SyncGroup was sent. If that was a session ago, nothing is owned
+        # before a heartbeat is acknowledged.
         self._move(
             Phase.STABLE,
             pending=None,
@@ -353,11 +353,11 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         return self._revoke(member.reason) if member.must_rejoin else None
 
     def _heartbeat_often(self) -> None:
-        """Beat faster for a while: where one member joins or lets go, others follow, and who hears
-        of it soon is soon done."""
+        """Send heartbeats more often for a while: when one member joins or releases, others follow,
+        and a member that learns of it early finishes early."""
         config = self.member.config
-        # Where each first beat ends its generation it sets the pace of all requests: slowing down
-        # by less than this, they are more than 20 in the first second.
+        # If each first heartbeat ends its generation, its delay sets the rate of all requests. With
+        # a smaller factor there are more than 20 in the first second.
         pause = max(config.settling_interval, 4 * self.member.first_heartbeat_delay)
         pause = min(pause, config.heartbeat_interval)
         self._set(
@@ -370,7 +370,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case ErrorCode.NONE:
                 self._acknowledge(code, first_heartbeat_delay=0.0)
             case ErrorCode.REBALANCE_IN_PROGRESS:
-                # Alive, and told to rejoin; while the application drains, beat on (KIP-62).
+                # Heartbeats continue while the application drains (KIP-62).
                 self._acknowledge(code)
                 if self.member.phase is Phase.STABLE:
                     self._revoke("the group is rebalancing")
@@ -378,22 +378,22 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 self._on_error(code, "Heartbeat")
 
     def _on_heartbeat_response_aside(self, code: int) -> None:
-        """While a join is parked its own answer brings the bad news, but where it cannot have come
-        to the coordinator."""
+        """Handle the answer on the other connection while JoinGroup is in purgatory. The answer to
+        JoinGroup reports other errors, unless the request never reached the coordinator."""
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self._extend_lease(code)
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self._on_error(code, "Heartbeat")
 
     def _on_late_heartbeat_response(self, token: int, code: int) -> None:
-        """Nobody waits for it any more: the coordinator was doubted meanwhile, or a join has
-        overtaken it, which will be told all else; but that another has its instance id ends a
-        member at once, even one whose joins are put off."""
+        """Handle an answer that is no longer awaited, as the coordinator was invalidated or a join
+        was sent since. The join will get most errors itself; a fenced instance id ends the member
+        at once, even if its join is delayed."""
         member = self.member
         if not member.member_id or token <= member.member_id_token or member.phase in ENDED:
             return
         unknown = code == ErrorCode.UNKNOWN_MEMBER_ID
-        # One of a generation before this one is over for good reason.
+        # An older generation has ended as expected.
         ended = code == ErrorCode.ILLEGAL_GENERATION and token > member.generation_token
         over = (unknown or ended) and member.phase in COMMITTING
         if over or code == ErrorCode.FENCED_INSTANCE_ID:
@@ -404,9 +404,9 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         self._extend_lease(code, session_ends_at=session_ends_at, attempts=0, **changes)
 
     def _extend_lease(self, code: int, **changes: Any) -> None:
-        """The coordinator knew us after the heartbeat was sent. But the group waits for who is to
-        rejoin no longer than the rebalance timeout: since when, nobody tells, but it was after the
-        last request that found no rebalance."""
+        """Extend the lease from when the heartbeat was sent. While the group rebalances, extend it
+        no further than the rebalance timeout, after which the coordinator removes a member that has
+        not rejoined. That timeout began after the last request that found no rebalance."""
         member, config = self.member, self.member.config
         sent, stable_at = member.heartbeat_sent_at, member.stable_at
         if code == ErrorCode.NONE:
@@ -416,7 +416,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         self._set(ownership=self._acknowledged(sent), stable_at=stable_at, **changes)
 
     def _on_error(self, code: int, what: str) -> None:
-        """An error code of JoinGroup, SyncGroup or Heartbeat that none of them takes alone."""
+        """Handle an error code of JoinGroup, SyncGroup or Heartbeat."""
         group = self.member.config.group_id
         error = broker_error(code, f"{what} of group {group!r}", operation="READ", group=group)
         match code:
@@ -447,7 +447,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             self._restart(reason)
 
     def _reset_generation(self, reason: str) -> None:
-        """The coordinator has given our place away, or begun a generation without us."""
+        """The coordinator has removed the member, or begun a generation without it."""
         if self.member.ownership.is_assigned:
             self._lose(reason)
         else:
@@ -458,8 +458,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
     # ------------------------------------------------------------ moves
 
     def _restart(self, reason: str, heartbeat_in_flight: int | None = None) -> None:
-        """Back to joining. Answers to anything sent before are stale from here, but that to the
-        heartbeat that is named."""
+        """Go back to joining. Answers to all earlier requests are stale, except for the given
+        heartbeat."""
         if self.member.leaving is not None:
             return self._leave()
         return self._move(
@@ -526,7 +526,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         # any other the rest of the group need not wait until its session ends.
         stays = member.config.group_instance_id is not None or isinstance(error, FencedError)
         if member.ownership.is_assigned:
-            # Left at once, others would get what the application still holds, or lets go of.
+            # LeaveGroup now would give others what the application has not released yet.
             leaving = Leaving(now=self.now, reason=str(error), leave_group=not stays)
             self._set(leaving=member.leaving or leaving)
             self._lose(str(error))
@@ -564,18 +564,18 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             or self.now < member.next_heartbeat_at
         ):
             return
-        parked = member.phase in PURGATORY
+        in_purgatory = member.phase in PURGATORY
         # The answer is of use until the session ends; then the connection counts as dead.
-        ends = member.ownership.lease_expires_at if parked else member.session_ends_at
+        ends = member.ownership.lease_expires_at if in_purgatory else member.session_ends_at
         token = self._send(
             heartbeat_request(member),
             timeout=max(ends - self.now, config.heartbeat_interval),
-            route=Route.ASIDE if parked else Route.COORDINATOR,
+            route=Route.ASIDE if in_purgatory else Route.COORDINATOR,
         )
         pace = config.heartbeat_interval
-        if not parked:
-            # What comes of a rebalance comes soon: the longer there was none, the later it is heard
-            # of, and beats are few.
+        if not in_purgatory:
+            # A rebalance is often followed by another. The longer there was none, the rarer the
+            # heartbeats.
             settling = max(config.settling_interval, (self.now - member.joined_at) * _SLOWING)
             pace = min(settling, pace)
         self._set(
@@ -584,9 +584,9 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     @property
     def _heartbeats(self) -> bool:
-        """Whether heartbeats are due now. A member that holds partitions while its request is
-        parked beats past it: that the coordinator has heard the request is nowhere else to be
-        known, and if it has not, it gives the partitions away."""
+        """Whether heartbeats are due in this phase. A member that owns partitions while its
+        JoinGroup or SyncGroup is in purgatory sends heartbeats on another connection: only these
+        show whether the coordinator received the request; if not, it reassigns the partitions."""
         member = self.member
         return member.phase in HEARTBEATING or (
             member.phase in PURGATORY and member.ownership.is_assigned

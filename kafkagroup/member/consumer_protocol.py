@@ -1,10 +1,10 @@
 """The protocol of consumer groups (KIP-848): one pure `step`. Nothing here reads a clock or touches
 a socket.
 
-The coordinator assigns; a member learns what it is to own from the answers to its heartbeats, and
-tells what it owns in them. What it is to give up it lets go of and commits first, then it takes up
-the rest, then it says so. Assignments come no sooner than a heartbeat asks for them: around any
-change heartbeats are frequent. `consumer_state.MOVES` is the whole table of phases. Sources:
+The coordinator assigns: answers to heartbeats carry the assignment, and heartbeats report what the
+member owns. A member first processes, commits and releases what is revoked, then applies the rest,
+then reports it. An assignment can only arrive with the answer to a heartbeat, so heartbeats are
+frequent around any change. `consumer_state.MOVES` is the whole table of phases. Sources:
 KIP-848, KIP-1082 (member ids are the client's), KIP-1092 (leaving for good, or for a while).
 """
 
@@ -81,12 +81,12 @@ _SETTLING = 2.0
 assignments once a second (`group.consumer.assignment.interval.ms`)."""
 
 _MAX_ATTEMPTS = 5
-"""How often a member beats at once when it has something to say, or joins at once when its place
-was given away, before it paces itself: a coordinator that knows no rest must not be hammered."""
+"""How often in a row a member sends a heartbeat at once to report a change, or joins at once after
+it was removed. Then it backs off: a group that is never stable must not flood the coordinator."""
 
 _BROKERS_DEFAULT = 5.0
 """The interval in seconds that brokers ask for by default (`group.consumer.heartbeat.interval.ms`).
-Whoever has set it higher wants fewer requests; below that, own pace is better."""
+A higher interval means that fewer requests are wanted; otherwise the member's own applies."""
 
 _MEMBERSHIP_LOST = frozenset(
     (
@@ -96,7 +96,7 @@ _MEMBERSHIP_LOST = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     )
 )
-"""The coordinator has given the member's place away, or has never heard of it."""
+"""The coordinator has removed the member, or has never known it."""
 
 _NOT_HERE = frozenset((ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND))
 """Of a join: the broker has this protocol switched off, or the group is classic and must stay."""
@@ -150,8 +150,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                     unnamed=self.member.unnamed - names.keys(),
                 )
             case RejoinRequested():
-                # Nobody but the coordinator can start a rebalance: say all, and hear all. A
-                # heartbeat on its way is not that: its answer must not count as such.
+                # Only the coordinator can start a rebalance: report everything, and get everything.
+                # A heartbeat in flight does not, so its answer must not count as such.
                 self._set(acknowledged_state=None, state_in_flight=None)
                 self._heartbeat_now()
             case AssignFailed(error=error):
@@ -178,14 +178,14 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self._on_heartbeat_response(message)
         elif token == member.abandoned_heartbeat:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
-            # All else the next one hears too, but that may take as long as the search.
+            # Other errors reach the next heartbeat too, but this one must not wait for the lookup.
             if message.error_code in _MEMBERSHIP_LOST:
                 self._on_error(message)
         elif token == member.pending and member.phase is Phase.JOINING:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
             self._on_join_response(message)
         elif token == member.pending and member.phase is Phase.LEAVING:
-            self._left()  # whatever it says: who is not known there has left as well
+            self._left()  # also with an error: a member that is unknown there has left
 
     def _take_failure(self, token: int, error: Exception) -> None:
         member = self.member
@@ -203,7 +203,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self._set(lookup_in_flight=None)
             self._back_off(error)
         else:
-            # Nobody knows whether it was heard: what it said is to be said again.
+            # The coordinator may not have received it: report everything again.
             self._lose_coordinator()
             self._back_off(error)
             if member.phase is Phase.JOINING:
@@ -284,9 +284,10 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self._set(immediate_heartbeats=0)
 
     def _extend_lease(self, target: PartitionsByTopicId | None) -> None:
-        """The coordinator knew us after the heartbeat was sent. But for what it takes away it waits
-        no longer than the rebalance timeout, however often it hears of us meanwhile: since when,
-        nobody tells, as an answer may have been lost, but it was after the last that came."""
+        """Extend the lease from when the heartbeat was sent. While the coordinator waits for a
+        revocation, extend it no further than the rebalance timeout, after which it removes the
+        member despite its heartbeats. An answer may have been lost, so that timeout began at some
+        time after the last acknowledged heartbeat."""
         member, config = self.member, self.member.config
         said, sent, revocation_requested_at = (
             member.acknowledged_state,
@@ -312,7 +313,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         )
 
     def _on_error(self, answer: ConsumerGroupHeartbeatResponse) -> None:
-        """An error code; whatever the heartbeat said is to be said again."""
+        """Handle an error code. What the heartbeat reported must be reported again."""
         self._set(acknowledged_state=None, state_in_flight=None)
         config, code = self.member.config, answer.error_code
         joining = self.member.phase is Phase.JOINING
@@ -383,12 +384,12 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         if epoch is None or not member.may_be_known or member.coordinator is None:
             return self._left()
         request = leave_request(member, epoch)
-        # What is in flight is answered first, and by then nobody listens.
+        # Requests in flight are answered first; those answers are ignored.
         token = self._send(request, timeout=member.config.request_timeout)
         return self._move(Phase.LEAVING, **{**self._outside(), "pending": token})
 
     def _leaves_with(self) -> int | None:
-        """The epoch that says how this member leaves; None to leave without a word."""
+        """Return the epoch with which this member leaves; None to send nothing."""
         leaving = self.member.leaving
         static = self.member.config.group_instance_id is not None
         for_good = None if leaving is None else leaving.leave_group
@@ -412,7 +413,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         stays = member.config.group_instance_id is not None or isinstance(error, FencedError)
         self._set(may_be_known=member.may_be_known and not stays)
         if member.ownership.is_assigned:
-            # Left at once, others would get what the application still holds, or lets go of.
+            # Leaving now would give others what the application has not released yet.
             leaving = Leaving(now=self.now, reason=str(error), leave_group=True)
             self._set(leaving=member.leaving or leaving)
             self._lose(str(error))
@@ -440,7 +441,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         )
 
     def _heartbeat_now(self) -> None:
-        """There is something to say: at once, but not again and again."""
+        """Send a heartbeat at once, at most `_MAX_ATTEMPTS` times until the member is stable."""
         if self.member.immediate_heartbeats < _MAX_ATTEMPTS:
             self._set(
                 immediate_heartbeats=self.member.immediate_heartbeats + 1,
@@ -449,7 +450,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         self._heartbeat_often()
 
     def _heartbeat_often(self) -> None:
-        """Something has changed: more is to be heard soon, by whoever asks soon."""
+        """Send heartbeats more often for a while: after a change, others follow soon."""
         config = self.member.config
         soon = max(self.member.heartbeat_sent_at + config.settling_interval, self.now)
         self._set(
@@ -483,7 +484,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 and said
                 and said.reconciliation_count == member.reconciliation_count
             ):
-                # What goes had no name yet, and nobody had it; but the coordinator waits to hear.
+                # What is revoked had no name yet, so nothing owned it; the coordinator still waits.
                 self._set(reconciliation_count=member.reconciliation_count + 1)
                 self._heartbeat_now()
             return

@@ -15,13 +15,13 @@ __all__ = ["LEAVES", "LEAVES_FOR_A_WHILE", "heartbeat_request", "join_request", 
 
 _JOINS = 0
 LEAVES = -1
-"""The epoch of a member that goes for good."""
+"""The epoch of a member that leaves."""
 LEAVES_FOR_A_WHILE = -2
 """The epoch of a static member that is to find its place again within a session."""
 
 
 def join_request(member: Member) -> ConsumerGroupHeartbeatRequest:
-    """Epoch 0: everything is said, and nothing is owned."""
+    """Return the heartbeat of epoch 0: it reports everything, and owns nothing."""
     return _full(evolve(member, epoch=_JOINS, owned={}))
 
 

@@ -77,8 +77,8 @@ ConsumerEvent = (
 
 @frozen(kw_only=True)
 class Reconcile:
-    """Own exactly this assignment: let go of what is not in it, finish and commit that first; take
-    up the rest."""
+    """Own exactly this assignment: process, commit and release what is not in it, then add the
+    rest."""
 
     token: int
     generation: GenerationInfo
@@ -93,14 +93,14 @@ class LookUpNames:
 
 @frozen(kw_only=True)
 class ReportError:
-    """The application should know of this error; the member goes on."""
+    """Notify the application of an error that the member survives."""
 
     error: Exception
 
 
 @frozen(kw_only=True)
 class FallBack:
-    """This protocol is not to be had here: the member is out, and the classic one may be tried."""
+    """End the membership, as this protocol is unavailable; the classic one may be tried."""
 
     error: Exception
 

@@ -25,18 +25,18 @@ DRAIN_SHARE = 0.75
 
 @frozen(kw_only=True)
 class CoordinatedConfig:
-    """What a member is told once, whichever protocol it speaks. Times in seconds."""
+    """Configuration that both protocols share. Times in seconds."""
 
     group_id: str
     group_instance_id: str | None = None
     """Set for a static member (KIP-345): it keeps its place while it is away for one session."""
     session_timeout: float = 45.0
-    """With KIP-848 the broker's own; a member only guesses it."""
+    """With KIP-848 the broker configures it, and this is the member's guess."""
     rebalance_timeout: float = 300.0
     heartbeat_interval: float = 1.0
-    """The pace of heartbeats at rest."""
+    """Seconds between heartbeats of a stable member."""
     settling_interval: float = 0.1
-    """Their pace around a change, as what comes of it comes soon."""
+    """Seconds between heartbeats around a change, when more changes follow soon."""
     request_timeout: float = 30.0
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
@@ -46,7 +46,7 @@ class CoordinatedConfig:
 
 @frozen(kw_only=True)
 class CoordinatedMember:
-    """What a member remembers, whichever protocol it speaks."""
+    """State that both protocols share."""
 
     config: CoordinatedConfig
     phase: Enum
@@ -70,14 +70,14 @@ class CoordinatedMember:
     failures: int = 0
     """How often joining has failed since it last succeeded; counted where there is a limit."""
     trouble: str = ""
-    """What failed last, in words."""
+    """The last failure, in words."""
     reason: str = ""
-    """Why it joins again, or lets go."""
+    """Why it rejoins or revokes."""
     leaving: Leaving | None = None
     last_token: int = 0
 
     def awaits(self, token: int) -> bool:
-        """Whether an answer to what was sent under this token is waited for."""
+        """Whether the answer to the request with this token is still awaited."""
         return token in (self.pending, self.lookup_in_flight, self.heartbeat_in_flight)
 
 
@@ -120,11 +120,11 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
 
     @abstractmethod
     def _fail(self, error: Exception) -> None:
-        """Out of the group by an error that no retry mends."""
+        """End the membership with an error that no retry can fix."""
 
     @abstractmethod
     def _lose_coordinator(self) -> None:
-        """It is to be found again."""
+        """Invalidate the coordinator, so that it is looked up again."""
 
     @abstractmethod
     def _join_when_due(self) -> None:

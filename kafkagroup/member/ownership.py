@@ -2,7 +2,7 @@
 
 A member owns its assignment under a lease. The group, which is a coordinator or ZooKeeper, extends
 the lease when it acknowledges a request of the member. The lease runs from the moment at which that
-request was *sent*: the group knew the member after that, and nobody can tell how long after.
+request was *sent*: the group knew the member after that, but how long after is unknown.
 
 Each protocol has one rule for which acknowledgement extends the lease, and for how long:
 
@@ -16,9 +16,8 @@ Each protocol has one rule for which acknowledgement extends the lease, and for 
 An event loop that stalls needs no rule. A request is sent in a step, so a lease never ends later
 than one `lease_timeout` after the last step: a member that stalls for so long finds it expired.
 
-The runtime hands the value on to whatever must know: the reader before it delivers, a commit that
-was refused, health, metrics, and the application's side of the heartbeat thread, which may read it
-at any time as it is never changed in place.
+The runtime passes the value on to the reader, commits, health checks and metrics. With a heartbeat
+thread, other threads read it at any time, so it is never changed in place.
 
     becomes                     by             with
     not assigned                `Ownership()`  the start
@@ -48,8 +47,8 @@ class Ownership:
     is_assigned: bool = False
     """Whether the application has an assignment, or is being given one."""
     is_revoking: bool = False
-    """Whether the application was told to process, commit and release, and has not done so.
-    What it has not released it still owns."""
+    """Whether the application is processing, committing and releasing. What it has not released it
+    still owns."""
     acknowledged_at: float = _NEVER
     """When the last request that the group acknowledged was sent, or an earlier moment to which a
     protocol's rule limits the lease."""

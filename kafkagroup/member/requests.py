@@ -40,7 +40,7 @@ def join_request(member: Member) -> JoinGroupRequest:
 
 
 def sync_request(member: Member, assignments: Mapping[str, bytes]) -> SyncGroupRequest:
-    """With everybody's assignment from the leader, with none from the others."""
+    """Return the request: with all assignments from the leader, with none from other members."""
     config = member.config
     return SyncGroupRequest(
         group_id=config.group_id,
@@ -57,7 +57,7 @@ def sync_request(member: Member, assignments: Mapping[str, bytes]) -> SyncGroupR
 
 
 def heartbeat_request(member: Member) -> HeartbeatRequest:
-    """That this member of this generation lives."""
+    """Return the heartbeat of this member and generation."""
     return HeartbeatRequest(
         group_id=member.config.group_id,
         generation_id=member.generation_id,
@@ -67,7 +67,7 @@ def heartbeat_request(member: Member) -> HeartbeatRequest:
 
 
 def leave_request(member: Member, reason: str) -> LeaveGroupRequest:
-    """That this member goes, so that the others need not wait for its session to end."""
+    """Leave, so that the others need not wait for the session to end."""
     identity = MemberIdentity(
         member_id=member.member_id,
         # KIP-345: with both ids it is refused once another process has taken the place.

@@ -22,36 +22,36 @@ __all__ = [
 
 
 class Phase(Enum):
-    """Where a member stands."""
+    """The phases of a membership."""
 
     IDLE = "idle"
     """Not started."""
     UNJOINED = "unjoined"
-    """About to send JoinGroup, once the coordinator is known and back-off is over."""
+    """About to send JoinGroup, once the coordinator is known and back-off has ended."""
     JOINING = "joining"
-    """JoinGroup is on its way; the coordinator waits for the other members."""
+    """JoinGroup is in flight; the coordinator waits for the other members."""
     COMPUTING = "computing"
-    """Leader only: the assignor is at work."""
+    """Leader only: the assignor runs."""
     SYNCING = "syncing"
-    """SyncGroup is on its way."""
+    """SyncGroup is in flight."""
     STABLE = "stable"
     """A member of a generation."""
     REVOKING = "revoking"
-    """The generation ends; the application finishes and commits. Heartbeats go on."""
+    """The generation ends; the application processes, commits and releases. Heartbeats continue."""
     LOSING = "losing"
-    """The generation was over before the application could finish; it is being told."""
+    """The generation ended before the application could revoke; the application is notified."""
     LEAVING = "leaving"
-    """LeaveGroup is on its way."""
+    """LeaveGroup is in flight."""
     LEFT = "left"
-    """Out of the group for good."""
+    """The member has left the group."""
     FAILED = "failed"
-    """Out of the group by an error that no retry mends."""
+    """An error that no retry can fix has ended the membership."""
 
 
 _LEFT: Mapping[Phase, str] = {
-    Phase.LEAVING: "Leaving, or a fatal answer; the coordinator is told by LeaveGroup",
-    Phase.LEFT: "Leaving; there is no coordinator to tell, or nothing to tell it",
-    Phase.FAILED: "Replied or SendFailed with an error that no retry mends",
+    Phase.LEAVING: "Leaving, or a fatal answer; LeaveGroup is sent",
+    Phase.LEFT: "Leaving, without a coordinator or without a need for LeaveGroup",
+    Phase.FAILED: "Replied or SendFailed with an error that no retry can fix",
 }
 """How a member ends that owns nothing."""
 
@@ -92,14 +92,14 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.UNJOINED: "Revoked",
         Phase.REVOKING: "Revoked of a part, while leaving: the rest follows",
         Phase.LOSING: "Replied to a heartbeat: fenced or unknown; AssignFailed",
-        Phase.LEAVING: "Revoked, while leaving; the coordinator is told",
-        Phase.LEFT: "Revoked, while leaving; there is nothing to tell",
+        Phase.LEAVING: "Revoked, while leaving; LeaveGroup is sent",
+        Phase.LEFT: "Revoked, while leaving; LeaveGroup is not needed",
     },
     Phase.LOSING: {
         Phase.UNJOINED: "Revoked",
-        Phase.LEAVING: "Revoked, while leaving; the coordinator is told",
-        Phase.LEFT: "Revoked, while leaving; there is nothing to tell",
-        Phase.FAILED: "Replied to FindCoordinator with an error that no retry mends",
+        Phase.LEAVING: "Revoked, while leaving; LeaveGroup is sent",
+        Phase.LEFT: "Revoked, while leaving; LeaveGroup is not needed",
+        Phase.FAILED: "Replied to FindCoordinator with an error that no retry can fix",
     },
     Phase.LEAVING: {Phase.LEFT: "Replied or SendFailed"},
     Phase.LEFT: {},
@@ -109,14 +109,15 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
 and raises."""
 
 HEARTBEATING = frozenset((Phase.COMPUTING, Phase.STABLE, Phase.REVOKING))
-"""Phases with heartbeats. A parked JoinGroup or SyncGroup counts as one at the coordinator, if it
-has come there: who holds partitions meanwhile makes sure by heartbeats past it."""
+"""Phases with heartbeats. A JoinGroup or SyncGroup in purgatory keeps the session alive, if the
+coordinator received it; a member that owns partitions meanwhile also sends heartbeats on another
+connection to find out."""
 
 PURGATORY = frozenset((Phase.JOINING, Phase.SYNCING))
-"""Phases whose request may stay parked at the coordinator, and what is sent behind it unread."""
+"""Phases whose request the coordinator may hold in purgatory, and read nothing behind it."""
 
 ENDED = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
-"""Phases in which nothing is due any more."""
+"""Phases of a membership that ends."""
 
 PASSIVE = ENDED | {Phase.IDLE}
 """Phases in which nothing is due."""
@@ -128,11 +129,11 @@ answered."""
 
 @frozen(kw_only=True)
 class Config(CoordinatedConfig):
-    """What a member of a classic group is told once."""
+    """Configuration of a member of a classic group."""
 
     protocol_type: str
     cooperative: bool = False
-    """Whether the application keeps what it holds while the group rebalances (KIP-429)."""
+    """Whether the application keeps its partitions while the group rebalances (KIP-429)."""
 
 
 @frozen(kw_only=True)
@@ -145,10 +146,10 @@ class Member(CoordinatedMember):
     phase: Phase = Phase.IDLE
     member_id: str = ""
     member_id_token: int = 0
-    """The last token from before it was given that id: what answers it was said of another."""
+    """The last token before the member got its id: older replies concern another id."""
     generation_id: int = -1
     generation_token: int = 0
-    """The last token from before that generation: what answers it was said of an earlier one."""
+    """The last token before the current generation: older replies concern an earlier one."""
     protocol_name: str = ""
     leader_id: str = ""
     members: Mapping[str, bytes] = field(factory=dict)
@@ -164,19 +165,14 @@ class Member(CoordinatedMember):
     stable_at: float = 0.0
     """When the last request was sent that found no rebalance under way, or was part of it."""
     must_rejoin: bool = False
-    """A new generation was asked for while none stood."""
+    """Whether a rejoin was requested while the member was joining."""
     revokes_all: bool = False
-    """The revocation under way is of all that it holds, as it leaves."""
+    """Whether the current revocation is of everything, because the member leaves."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether the membership is over for good."""
+        """Whether the membership has ended."""
         return self.phase in (Phase.LEFT, Phase.FAILED)
-
-    @property
-    def revoking(self) -> bool:
-        """Whether the application is letting go of what it still owns."""
-        return self.phase is Phase.REVOKING
 
     @property
     def may_commit(self) -> bool:
@@ -185,7 +181,7 @@ class Member(CoordinatedMember):
 
     @property
     def leads(self) -> bool:
-        """Whether the assignment that stands is of its computing."""
+        """Whether this member computed the current assignment."""
         return self.phase is Phase.STABLE and self.is_leader
 
     def is_current(self, generation_id: int) -> bool:

@@ -1,6 +1,6 @@
-"""Events and effects: all that a membership protocol hears and says.
+"""Events and effects: the inputs and outputs of a membership protocol.
 
-Events are past tense, effects imperative. Whoever runs a `step` answers every `Send` exactly once
+Events are past tense, effects imperative. The driver of a `step` answers every `Send` exactly once
 with `Replied` or `SendFailed`, every `Revoke` and `Lose` with `Revoked`, every `Compute` with
 `Computed` or `ComputeFailed`, an `Assign` only if it went wrong. Answers echo the token of their
 effect: one whose token is no longer the current one changes nothing.
@@ -106,7 +106,7 @@ class SendFailed(_Event):
 
 @frozen(kw_only=True)
 class Revoked(_Event):
-    """The application has let go of what a `Revoke` or `Lose` named."""
+    """The application has released what a `Revoke` or `Lose` named."""
 
     token: int
     protocols: tuple[tuple[str, bytes], ...] | None = None
@@ -131,14 +131,14 @@ class ComputeFailed(_Event):
 
 @frozen(kw_only=True)
 class AssignFailed(_Event):
-    """The application could not take up its assignment."""
+    """The application could not apply its assignment."""
 
     error: Exception
 
 
 @frozen(kw_only=True)
 class AssignmentApplied(_Event):
-    """The application owns what it was told to: it has let go, committed, taken up."""
+    """The application has released what is revoked, committed, and applied its assignment."""
 
     token: int
 
@@ -159,7 +159,7 @@ class RejoinRequested(_Event):
 
 @frozen(kw_only=True)
 class CoordinatorInvalidated(_Event):
-    """Somebody knows, or fears, that the coordinator is not to be reached where it was."""
+    """The coordinator may have moved, or cannot be reached."""
 
     reason: str
 
@@ -173,7 +173,7 @@ class Leaving(_Event):
     """Whether to tell the coordinator; otherwise it waits for the session to time out. None:
     static members keep their place for that long, all others tell (KIP-1092)."""
     lost: bool = False
-    """The application did not poll in time: it gets no say, and nothing is committed."""
+    """The application did not poll in time: it is not asked to revoke, and nothing is committed."""
 
 
 Event = (
@@ -202,7 +202,8 @@ class Route(Enum):
     COORDINATOR = "coordinator"
     """The coordinator, on the connection of group requests."""
     ASIDE = "aside"
-    """The coordinator, past a parked JoinGroup or SyncGroup: a leave would wait behind it."""
+    """The coordinator, on another connection: what is sent behind a JoinGroup or SyncGroup that is
+    held in purgatory waits for it."""
 
 
 @frozen(kw_only=True)
@@ -218,9 +219,9 @@ class Send:
 
 @frozen(kw_only=True)
 class Revoke:
-    """The generation ends: finish what is in hand, commit, let go, then report `Revoked`.
+    """The generation ends: process what is in flight, commit, release, then report `Revoked`.
 
-    A cooperative application lets go of what it does not subscribe to any more, and keeps the rest.
+    A cooperative application releases what it no longer subscribes to, and keeps the rest.
     """
 
     token: int
@@ -264,7 +265,7 @@ class WakeAt:
 
 @frozen(kw_only=True)
 class Fail:
-    """The member cannot go on."""
+    """The member has failed."""
 
     error: Exception
 

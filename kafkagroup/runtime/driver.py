@@ -1,8 +1,8 @@
 """Runs a membership protocol: event -> step -> effects, over a cluster.
 
-One task steps; each request has a task of its own, so that a parked JoinGroup delays nothing; the
-application's part (letting go, taking up, computing) happens in one task, one thing at a time, in
-the order of the effects. Cancelling `run` leaves nothing behind.
+One task steps; each request has a task of its own, so that a JoinGroup in the coordinator's
+purgatory delays nothing. One task calls the application (revoke, assign, compute), one call at a
+time, in the order of the effects. Cancelling `run` leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ Work = Revoke | Lose | Assign | Reconcile | Compute
 logger = logging.getLogger(__name__)
 
 _PULSE = 1 / 3
-"""How often, in sessions, the driver makes sure that it is not standing still."""
+"""How often, in sessions, the driver steps even if nothing happens."""
 
 _Rebalancing = JoinGroupRequest | SyncGroupRequest
 """Requests that wait at the coordinator for the other members."""
@@ -109,38 +109,38 @@ _CONNECTION = {Route.COORDINATOR: "group", Route.ASIDE: MAIN}
 
 
 async def computed(application: Application, work: Compute) -> Computed | ComputeFailed:
-    """What has come of a `Compute`."""
+    """Have the application carry out a `Compute`."""
     try:
         assignments = await application.compute(work)
     except Exception as error:
-        # The assignor is the user's code: whatever it raises ends this member, not the loop.
+        # The assignor is the user's code: what it raises ends this member, not the loop.
         return ComputeFailed(now=anyio.current_time(), token=work.token, error=error)
     return Computed(now=anyio.current_time(), token=work.token, assignments=assignments)
 
 
 class PollTimer:
-    """Watches that the application comes back: else what it owns would be stuck with it."""
+    """Detects an application that does not poll in time, and so keeps partitions from others."""
 
     def __init__(self, application: Application, ran: Callable[[], float]) -> None:
         """`ran` tells when the application's loop last ran."""
         self._application = application
         self._ran = ran
-        self._taken_up = OneShotEvent()
+        self._applied = OneShotEvent()
 
-    def taken_up(self) -> None:
-        """The application has been told what it owns from now on."""
-        self._taken_up.set()
-        self._taken_up = OneShotEvent()
+    def on_assignment_applied(self) -> None:
+        """Note that the application has applied an assignment."""
+        self._applied.set()
+        self._applied = OneShotEvent()
 
     async def run_out(self, group_id: str) -> None:
-        """Return when the application has not come back in time."""
+        """Return when the application has not polled in time."""
         while True:
-            taken_up = self._taken_up
+            applied = self._applied
             due = self._application.poll_due(self._ran())
             if due <= anyio.current_time():
                 break
-            # Until it owns something it owes nothing; what it then owes may be due sooner.
-            await taken_up.wait(due)
+            # An application without an assignment need not poll; with one, it may be due sooner.
+            await applied.wait(due)
         logger.warning(
             "group %s: leaving, as the application has stood still for max_poll_interval_ms"
             " (rebalance_timeout_ms, of a GroupMember)",
@@ -164,13 +164,13 @@ class Driver:
         self.closed = OneShotEvent()
         """Set once the member has left or failed."""
         self.fell_back = False
-        """Whether it is out because its protocol is not to be had, and another one may be tried."""
+        """Whether it ended because its protocol is unavailable, and another one may be tried."""
         self._history = history or History()
         self._cluster = cluster
         self._application = application
         self._lag = lag
         self._over = False
-        """Nothing is heard any more."""
+        """Events are ignored."""
         self._wake_at = float("inf")
         self._polls: PollTimer
         self._clock: Callable[[], float]
@@ -221,7 +221,7 @@ class Driver:
 
     @property
     def leads(self) -> bool:
-        """Whether the assignment that stands is of its computing."""
+        """Whether this member computed the current assignment."""
         return self.member.leads
 
     def is_current(self, generation_id: int) -> bool:
@@ -262,7 +262,7 @@ class Driver:
         self._ask(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
 
     def _ask(self, event: DriverEvent) -> None:
-        """Take what somebody else wants."""
+        """Take an event from outside of `run`."""
         self._post(event)
 
     def _post(self, event: DriverEvent) -> None:
@@ -344,8 +344,8 @@ class Driver:
                     pass  # the phase says so
 
     def _note_attempts(self, before: Member | ConsumerMember, event: DriverEvent) -> None:
-        """Report what the coordinator refuses, and that it refuses no more. A coordinator that does
-        not answer is reported where the connection is."""
+        """Report an error code of the coordinator, and its recovery. A coordinator that does not
+        answer is reported by the connection."""
         troubles, now, group_id = self._cluster.troubles, event.now, before.config.group_id
         if not self.member.attempts:
             troubles.succeeded((group_id, "membership"), now)
@@ -370,8 +370,8 @@ class Driver:
                 connection_id = _CONNECTION[send.route]
                 await broker.ready(connection_id)
                 if not self.member.awaits(send.token):
-                    # What it says may be true no longer: a partition that has been taken up since
-                    # would seem to be let go of, and be given to another.
+                    # The request may be outdated: it would report a partition that was added since
+                    # as released, and the coordinator would assign it to another member.
                     return
                 answer = await broker.request(
                     send.request,
@@ -455,18 +455,18 @@ class Driver:
         served.set()
 
     async def _assign(self, generation: GenerationInfo) -> bool:
-        """Have it taken up; answers whether it was."""
+        """Have the application apply an assignment; return whether it did."""
         failure: Exception | None = None
         try:
             await self._application.assign(generation)
         except KafkaGroupError as error:
-            # As a rule bytes of the leader's that are no assignment.
+            # Usually the leader's bytes are no assignment.
             failure = error
             self._post(AssignFailed(now=anyio.current_time(), error=error))
-        self._polls.taken_up()
+        self._polls.on_assignment_applied()
         if failure is None and (member := self.member).is_current(generation.generation_id):
             now = anyio.current_time()
-            self._observe(partial(self._history.taken_up, now, member, generation))
+            self._observe(partial(self._history.on_assignment_applied, now, member, generation))
         return failure is None
 
     async def _look_up_names(self) -> None:
@@ -489,7 +489,7 @@ class Driver:
                 self._unnamed -= names.keys()
                 self._post(TopicsNamed(now=anyio.current_time(), names=names))
             else:
-                # The broker that was asked may not have heard of a new topic yet.
+                # A broker may not know a new topic yet.
                 problem = Problem(
                     subject=f"assignment of group {group_id}",
                     cause=f"no broker knows topic {min(self._unnamed)}, of which it has partitions",

@@ -1,6 +1,6 @@
-"""Events to whoever reads them: each reader has a bounded buffer, and none delays the membership.
+"""Passes events to readers, each with a bounded buffer, so that none delays the membership.
 
-A reader that is too slow loses the oldest events and is told how many.
+A reader that is too slow loses the oldest events, and receives `EventsMissed` with their number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class EventFeed:
 
     def __init__(self) -> None:
         self._readers: WeakSet[GroupEvents] = WeakSet()
-        # Weak: nobody has to say that they read no more.
+        # Weak: a reader need not be closed.
         self._over = False
 
     def publish(self, event: GroupEvent) -> None:

@@ -1,6 +1,7 @@
-"""Watches one membership and tells what happened to it: a rebalance, why, and where its time went.
+"""Records one membership: its rebalances, their causes, and where their time went.
 
-It is shown each step (event, state, effects) and tells events; it starts nothing and asks no clock.
+The driver reports each step (event, state, effects); this publishes events. It starts nothing and
+reads no clock.
 For members of both of Kafka's protocols, whose states have phases of the same names.
 """
 
@@ -69,7 +70,7 @@ _FENCING = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     )
 )
-"""Answers upon which the place counts as given away."""
+"""Error codes by which the coordinator removes a member."""
 
 
 @frozen
@@ -83,14 +84,14 @@ class Step:
 
 
 class History:
-    """One member of one group, for as long as its application goes on."""
+    """The rebalances, losses and events of one member of one group."""
 
     def __init__(self) -> None:
         self.meters = GroupMeters()
         self.feed = EventFeed()
         self.last: Rebalanced | None = None
         self.lost = 0
-        """How often the place was given away, or up."""
+        """How often the membership was lost, or ended by the member."""
         self.causes: Counter[RebalanceCause] = Counter()
         """Of all rebalances; one with two causes counts for both."""
         self.rebalances = 0
@@ -108,7 +109,7 @@ class History:
         """The members of the last generation, if this one led it."""
 
     def metrics(self, now: float, driver: Running | None, loop_lag: float) -> GroupMetrics:
-        """What there is to tell of the membership, whoever keeps the group."""
+        """Return the metrics of the membership, in Kafka or in ZooKeeper."""
         lease_expires_at = 0.0 if driver is None else driver.ownership.lease_expires_at
         return evolve(
             self.meters.read(now),
@@ -121,10 +122,10 @@ class History:
             loop_lag=loop_lag,
         )
 
-    # ------------------------------------------------------------ what is told
+    # ------------------------------------------------------------ reports
 
     def asked(self, cause: RebalanceCause, reason: str) -> None:
-        """This side is about to ask for a rebalance: another one, if one is under way."""
+        """Note that this member requests a rebalance, besides one that is under way."""
         self._asked.setdefault(cause, reason)
 
     def noticed(self, cause: RebalanceCause, reason: str) -> None:
@@ -132,12 +133,12 @@ class History:
         self._why.setdefault(cause, reason)
 
     def let_go(self, seconds: float) -> None:
-        """So much of what counts as taking up was letting go of what is another's now."""
+        """Count so much of the time since the assignment as revocation."""
         self._spend("letting_go", seconds)
         self._spend("taking_up", -seconds)
 
     def stepped(self, step: Step) -> None:
-        """The member has taken an event."""
+        """Note a step of the member."""
         event, after, now = step.event, step.after, step.event.now
         self._account(now, step.before)
         found = after.coordinator
@@ -159,8 +160,8 @@ class History:
         if after.phase.value == "unjoined":
             self._begin(step, _cause(event))
 
-    def taken_up(self, now: float, state: State, generation: GenerationInfo) -> None:
-        """The application owns what is assigned to it, and the generation stands."""
+    def on_assignment_applied(self, now: float, state: State, generation: GenerationInfo) -> None:
+        """Note that the application has applied the assignment of the current generation."""
         if self._began is None:
             return
         self._account(now, state)
@@ -197,7 +198,7 @@ class History:
     # ------------------------------------------------------------ what follows
 
     def _begin(self, step: Step, cause: RebalanceCause | None) -> None:
-        """A rebalance is under way, perhaps for long."""
+        """Note that a rebalance is under way; it may have begun before."""
         self._why = {**self._why, **self._asked}
         self._asked = {}
         if self._began is not None:
@@ -246,7 +247,7 @@ class History:
         self._why = {}
 
     def _account(self, now: float, state: State) -> None:
-        """The time since the last look was spent in this state."""
+        """Count the time since the last call as spent in this state."""
         stage = _STAGES.get(state.phase.value)
         if stage is not None:
             self._spend(stage, now - self._marked)
@@ -258,7 +259,7 @@ class History:
 
 
 def _cause(event: object) -> RebalanceCause | None:
-    """What the event that began a rebalance tells of why."""
+    """Return the cause that an event names; None if it names none."""
     match event:
         case Started():
             return RebalanceCause.JOINING

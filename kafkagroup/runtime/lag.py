@@ -1,6 +1,6 @@
-"""How late the event loop ran: kept for whoever asks, and told of when heartbeats are at stake.
+"""Records how late the event loop ran, and warns when heartbeats are at risk.
 
-Whoever waits for a moment says by how much it was missed. Nothing here waits, or looks at a clock.
+A task that waits for a moment reports by how much it was late. Nothing here waits or reads a clock.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ __all__ = ["LoopLag"]
 logger = logging.getLogger(__name__)
 
 _HALF = 30.0
-"""Seconds; what is kept is the worst of this many, and of as many before."""
+"""Seconds of one window; the maxima of the current and the last window are kept."""
 
 _QUIET = 60.0
-"""Seconds from one warning to the next: a loop that is blocked once is blocked often."""
+"""Seconds between warnings: a loop that is blocked once is blocked often."""
 
 _SHARE = 1 / 3
-"""How much of the session may be missed before that is worth a warning."""
+"""The share of the session timeout from which a delay causes a warning."""
 
 _MOST = 5.0
-"""Seconds that are worth one however long the session is: rebalances wait as well."""
+"""Seconds from which it does for any session timeout: rebalances wait as well."""
 
 _ADVICE = "let what blocks run in a thread, as by anyio.to_thread.run_sync"
 
 
 class LoopLag:
-    """The lateness of one loop. May be told and asked by several threads."""
+    """The lateness of one loop. Several threads may use it."""
 
     def __init__(self, group_id: str, session_timeout: float, *, threaded: bool) -> None:
         self._group_id = group_id
         self.enough = min(session_timeout * _SHARE, _MOST)
-        """Seconds that are worth a warning."""
+        """Seconds of delay that cause a warning."""
         self._waited = "rebalances" if threaded else "heartbeats"
         self._advice = _ADVICE if threaded else f"{_ADVICE}, or set heartbeat_thread=True"
         self._quiet_until = float("-inf")

@@ -1,7 +1,7 @@
-"""Where one task waits for what others hand to it, in order, and for a time to come.
+"""A queue on which one task waits for items, in order, or for a moment.
 
-As a memory stream of anyio is, but for a stay in the loop at each item and five objects: a member
-takes two items for each heartbeat, all its life.
+It differs from a memory stream of anyio in its cost: no checkpoint for each item, and five objects
+less. A member takes two items for each heartbeat.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Mailbox(Generic[T]):
     def __init__(self) -> None:
         self._items: list[T] = []
         self._wake: OneShotEvent | None = None
-        """While somebody waits."""
+        """While a task waits in `take`."""
 
     def put(self, item: T) -> None:
-        """Hand over an item. From the loop of whoever takes it."""
+        """Add an item. Only from the loop of the task that takes."""
         self._items.append(item)
         if self._wake is not None:
             self._wake.set()

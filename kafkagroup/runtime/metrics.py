@@ -1,6 +1,6 @@
-"""What membership costs: how often, how long, over the last minute. Counted here, told as values.
+"""Rates and durations of a membership's requests, over the last minute.
 
-Whoever measures says the time; nothing here asks a clock or keeps more than a few sums.
+Callers pass the time; nothing here reads a clock or keeps more than a few sums.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class GroupMetrics:
     """How many of them for each cause; one may have several."""
     last_rebalance: Rebalanced | None = None
     losses: int = 0
-    """How often the place in the group was given away, or up, since the start."""
+    """How often the membership was lost, or ended by the member, since the start."""
     last_heartbeat_seconds_ago: float = float("inf")
     """Since the last heartbeat was sent; inf before the first."""
     session_seconds_left: float = 0.0
-    """For how long the membership is sure without another answer; 0 while no generation stands."""
+    """Seconds until ownership expires without another answer; 0 while nothing is assigned."""
     loop_lag: float = 0.0
     """By how many seconds the event loop was late, at most, during the last minute."""
     assigned_partitions: int = 0
@@ -96,7 +96,7 @@ class Meter:
         self._since = float("inf")
 
     def record(self, now: float, seconds: float) -> None:
-        """Something has taken this long, and ended now."""
+        """Record a duration that ended now."""
         self._since = min(self._since, now - seconds)
         slot = int(now // _SLOT)
         if not self._sums or self._sums[-1].slot != slot:
@@ -104,7 +104,7 @@ class Meter:
         self._sums[-1].add(seconds)
 
     def read(self, now: float) -> RequestMetrics:
-        """What there is to tell now."""
+        """Return rate, average and maximum of the last minute."""
         first = int(now // _SLOT) - _SLOTS + 1
         sums = [s for s in self._sums if s.slot >= first]
         if not sums:
@@ -130,7 +130,7 @@ class GroupMeters:
     rebalance: Meter = field(factory=Meter)
 
     def read(self, now: float) -> GroupMetrics:
-        """What was measured; the rest is for others to fill in."""
+        """Return the metrics that were measured here; callers add the rest."""
         return GroupMetrics(
             heartbeat=self.heartbeat.read(now),
             join=self.join.read(now),

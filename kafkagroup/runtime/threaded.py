@@ -1,4 +1,4 @@
-"""The driver in a thread of its own: heartbeats go on while the application blocks its loop.
+"""The driver in a thread of its own: heartbeats continue while the application blocks its loop.
 
 The thread has a loop of the same kind, whose clock is the application's, and its own connections.
 Two borders are crossed, by nothing but posting a call to the other loop: what the application is to
@@ -6,8 +6,8 @@ do runs in the application's loop, in the order it was said; what it asks of the
 thread's. Neither side ever blocks on the other. What the application reads of the driver (`member`,
 with its `ownership`) is a value that the thread replaces as a whole.
 
-While the application's loop stands still, a revocation waits for it, and the rebalance timeout
-decides as it does for slow work; `max_poll_interval_ms` holds, as if nobody polled.
+While the application's loop is blocked, a revocation waits for it up to the rebalance timeout, as
+it does for slow work, and `max_poll_interval_ms` runs as if the application did not poll.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ThreadedDriver(Driver):
         try:
             call()
         except Exception as error:
-            # Not in a task: raised, it would reach nobody on asyncio, and end all of trio.
+            # This is no task: asyncio would only log the error, and trio would end the whole run.
             self._error = error
             self._to_thread(self._stop)
 
@@ -138,7 +138,7 @@ class ThreadedDriver(Driver):
         except BaseException as error:
             self._error = error
         finally:
-            with suppress(RuntimeError):  # nobody is there any more
+            with suppress(RuntimeError):  # the application's loop has ended
                 self._post_here(self._end)
 
     async def _live(self) -> None:
@@ -228,7 +228,7 @@ class _Border:
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
         async def revoke() -> SupportedProtocols | None:
             if not self._driver.ownership.is_revoking:
-                return None  # lost since, while the loop stood still: nothing can be committed
+                return None  # lost since, while the loop stalled: nothing can be committed
             return await self._application.revoke(deadline)
 
         return await self._driver.ask_application(revoke)
@@ -237,7 +237,7 @@ class _Border:
         lose = partial(self._application.lose, reason)
         leaving = self._driver.member.leaving
         if leaving is not None and leaving.lost:
-            # It is not there to hear of it; the others need not wait until it is.
+            # It did not poll in time; the others must not wait until it does.
             self._driver.hand_over(lose)
             return None
         return await self._driver.ask_application(lose)

@@ -325,5 +325,5 @@ class ZooKeeperDriver:
                 await self._application.assign(take.generation)
         except KafkaGroupError as error:
             return AssignFailed(now=anyio.current_time(), error=error)
-        self._polls.taken_up()
+        self._polls.on_assignment_applied()
         return AssignmentApplied(now=anyio.current_time(), token=take.token)
