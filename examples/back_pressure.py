@@ -1,9 +1,9 @@
-"""Many slow jobs at a time, but not too many: `back_pressure.py BROKER TOPIC GROUP`.
+"""Limit the number of slow jobs in flight: `back_pressure.py BROKER TOPIC GROUP`.
 
-Records go to a pool of workers. When as many are under way as there may be, the partitions are
-paused: they stay this process's, and nothing more of them is fetched. When half of the work is done
-they go on. Records of one partition are handled in order, and only what was handled is committed.
-Ctrl-C or SIGTERM finishes what is under way, commits, and leaves the group.
+Records go to a pool of workers. At the limit of jobs in flight, the partitions are paused: they
+stay assigned and nothing more is fetched. When half of the jobs are done, they are resumed. Records
+of one partition are handled in order, and only handled records are committed. Ctrl-C or SIGTERM
+finishes the jobs in flight, commits, and leaves the group.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A coordinator of one's own kind, as kafka-python has them, moved to asyncio:
+"""A subclass of kafka-python's base coordinator, moved to asyncio:
 `coming_from_kafka_python.py BROKER GROUP`.
 
-The subclass is what it was: the protocols that it offers, how the leader shares, what it does with
-its share. Calls that blocked are awaited, and nobody polls for heartbeats any more. Ctrl-C leaves
-the group.
+The subclass is unchanged: its protocols, how the leader assigns, what it does with its assignment.
+Blocking calls are awaited, and heartbeats need no polling. Ctrl-C leaves the group.
 """
 
 from __future__ import annotations

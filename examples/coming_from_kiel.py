@@ -1,8 +1,8 @@
 """A grouped consumer by kiel's names, moved to asyncio: `coming_from_kiel.py BROKER TOPIC GROUP`.
 
-`yield` becomes `await`, and Tornado's loop asyncio's. Values are JSON unless a deserializer says
-otherwise. What one call handed out is committed by the next one, when it is done; kiel commits it
-before it has been seen. Ctrl-C ends it.
+`yield` becomes `await`, and Tornado's loop becomes asyncio's. Values are JSON without another
+deserializer. The records of one call are committed by the next call, after they were processed;
+kiel commits them before. Ctrl-C ends it.
 """
 
 from __future__ import annotations

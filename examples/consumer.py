@@ -1,6 +1,6 @@
 """Print the records of a topic as a member of a group: `consumer.py BROKER TOPIC GROUP`.
 
-Ctrl-C finishes the record in hand, commits, and leaves the group.
+Ctrl-C waits for the record in flight, commits, and leaves the group.
 """
 
 from __future__ import annotations

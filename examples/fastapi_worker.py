@@ -1,8 +1,8 @@
-"""A consumer inside a web application of FastAPI: `fastapi_worker.py BROKER TOPIC GROUP`.
+"""Run a consumer inside a web application of FastAPI: `fastapi_worker.py BROKER TOPIC GROUP`.
 
-GET /health tells what this process owns, how many records it has processed, and whether it is well:
-503 with the reasons when it is not in the group, or a partition stands still. Ctrl-C or SIGTERM
-finishes the record in hand, commits, and leaves the group.
+GET /health returns the owned partitions, the number of processed records, and its health:
+503 with the reasons when it is not a member, or a partition is stalled. Ctrl-C or SIGTERM finishes
+the record in flight, commits, and leaves the group.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One leader among processes: `leader_election.py BROKER GROUP NAME`, in as many as you like.
+"""Elect one leader: run `leader_election.py BROKER GROUP NAME` in several processes.
 
-Tells who leads, each time that changes. Stop the leader, or kill it: another one takes over, with a
-higher fencing token. Ctrl-C leaves the group.
+Each process prints the leader whenever it changes. Stop or kill the leader: another process becomes
+the leader, with a higher fencing token. Ctrl-C leaves the group.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kafkagroup.coordination import Election
 
 
 async def lead(token: int) -> None:
-    """What only one may do at a time. Whatever it writes to should refuse lower tokens."""
+    """Work that only the leader may do. The system that it writes to should refuse lower tokens."""
     print(f"leading, token {token}", flush=True)
     await anyio.sleep_forever()
 
@@ -54,9 +54,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bootstrap", help="host:port")
     parser.add_argument("group")
-    parser.add_argument("name", help="what the others know this process by")
+    parser.add_argument("name", help="the name of this process")
     parser.add_argument(
-        "--session-timeout-ms", type=int, default=6_000, help="how long a dead leader leads"
+        "--session-timeout-ms", type=int, default=6_000, help="how long a dead leader stays elected"
     )
     options = parser.parse_args()
     anyio.run(main, options.bootstrap, options.group, options.name, options.session_timeout_ms)

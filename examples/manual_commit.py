@@ -1,9 +1,8 @@
 """Process batches, and commit each one when it is done: `manual_commit.py BROKER TOPIC GROUP`.
 
-A batch is committed only after all of it was stored. Killed in between, the next member of the
-group gets the batch again, and so it does where storing took too long and the group has given the
-partition away: what is stored should therefore bear being stored twice. Ctrl-C or SIGTERM finishes
-the batch in hand, commits it, and leaves the group.
+A batch is committed after all its records are stored. If the process is killed in between, or if
+storing takes so long that the partition is lost, the next owner gets the batch again: storing must
+be idempotent. Ctrl-C or SIGTERM finishes the batch in flight, commits it, and leaves the group.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Groups that rebalance, fall behind and stop, and the report that tells of it.
+"""Run groups that rebalance, fall behind and stop, and make a report of their history.
 
 python examples/pipeline.py [--out DIR] [--bootstrap HOST:PORT]
 
-Without an address it runs real Apache Kafka meanwhile. Three groups read a topic: "billing", whose
-members come and go; "audit", to which the coordinator assigns (KIP-848); "archive", whose only
-member stops early. Then `kafkagroup.spark.pipeline` reads what the broker wrote down of them.
+Without an address it starts Apache Kafka. Three groups read a topic: "billing", whose members join
+and leave; "audit", to which the coordinator assigns (KIP-848); "archive", whose only member stops
+early. Then `kafkagroup.spark.pipeline` reads their history from the broker.
 """
 
 from __future__ import annotations

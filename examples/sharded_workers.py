@@ -1,7 +1,7 @@
-"""Shards of work among processes: `sharded_workers.py BROKER GROUP NAME`, in as many as you like.
+"""Divide shards of work: run `sharded_workers.py BROKER GROUP NAME` in several processes.
 
-Tells, each time that changes, who is there and which shards are this process's. Ctrl-C leaves the
-group, and the others share out what it had.
+Each process prints the members and its shards whenever they change. Ctrl-C leaves the group; its
+shards are assigned to the other processes.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from kafkagroup.coordination import ShardAssignment, Shards
 
 
 async def work(shard: int, token: int) -> None:
-    """What only the shard's owner may do. Whatever it writes to should refuse lower tokens."""
+    """Work that only the shard's owner may do. The system that it writes to should refuse lower
+    tokens."""
     await anyio.sleep_forever()
 
 
-def tell(share: ShardAssignment) -> None:
+def show(assignment: ShardAssignment) -> None:
     def names(values: Iterable[bytes]) -> str:
         return " ".join(sorted(value.decode() for value in values))
 
-    for value in share.left.values():
+    for value in assignment.left.values():
         print(f"left: {value.decode()}", flush=True)
-    for value in share.joined.values():
+    for value in assignment.joined.values():
         print(f"joined: {value.decode()}", flush=True)
-    mine = " ".join(map(str, share.mine))
-    print(f"here: {names(share.members.values())}; my shards: {mine}", flush=True)
+    mine = " ".join(map(str, assignment.mine))
+    print(f"here: {names(assignment.members.values())}; my shards: {mine}", flush=True)
 
 
 async def stop_on_signal(shards: Shards) -> None:
@@ -50,14 +51,14 @@ async def main(bootstrap: str, group: str, name: str, count: int, session_timeou
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stop_on_signal, shards)
         async with shards:
-            async for share in shards:
-                tell(share)
-                with share.scope():
+            async for assignment in shards:
+                show(assignment)
+                with assignment.scope():
                     async with anyio.create_task_group() as workers:
-                        for shard in share.mine:
-                            workers.start_soon(work, shard, share.token)
-                    # A member without shards waits here for the next share all the same.
-                    await share.over.wait()
+                        for shard in assignment.mine:
+                            workers.start_soon(work, shard, assignment.token)
+                    # A member without shards waits here too.
+                    await assignment.over.wait()
             tasks.cancel_scope.cancel()
 
 
@@ -65,7 +66,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bootstrap", help="host:port")
     parser.add_argument("group")
-    parser.add_argument("name", help="what the others know this process by")
+    parser.add_argument("name", help="the name of this process")
     parser.add_argument("--shards", type=int, default=8, help="the same number in every process")
     parser.add_argument(
         "--session-timeout-ms", type=int, default=6_000, help="how long a dead process keeps shards"

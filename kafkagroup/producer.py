@@ -1,7 +1,7 @@
-"""`Producer`: records into topics, where Kafka's own producers would put them.
+"""`Producer`: appends records to topics, partitioned as Kafka's own producers do.
 
-For tools: a call returns when all its records are in their logs, at least once. It has no
-transactions and no producer id; an answer that is lost on its way lets a batch be there twice.
+For tools. A call returns when all its records are in their logs, at least once. There are no
+transactions and no producer id: if a response is lost, its batch may be in the log twice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
-from kafkagroup.admin.asking import AskingService
+from kafkagroup.admin.calls import CallingService
 from kafkagroup.errors import (
     BrokerError,
     ConfigurationError,
@@ -36,14 +36,14 @@ from kafkagroup.wire.records import NewRecord, encode_batch
 __all__ = ["Producer"]
 
 _BATCH_BYTES = 512 << 10
-"""Of keys, values and headers in one batch, before compression: brokers take a megabyte."""
+"""The limit of keys, values and headers in one batch, before compression. Brokers take 1 MB."""
 
 _RECORD_BYTES = 32
-"""What else a record takes, about."""
+"""The rest of a record, approximately."""
 
 
 class _Numbered(NamedTuple):
-    """A record, and its number among those that were given."""
+    """A record, and its index in the call."""
 
     number: int
     record: NewRecord
@@ -55,8 +55,8 @@ class _Numbered(NamedTuple):
         return _RECORD_BYTES + len(key or b"") + len(value or b"") + named
 
 
-class Producer(AskingService):
-    """Appends records to topics.
+class Producer(CallingService):
+    """Writes records to topics.
 
     ```python
     async with Producer(bootstrap_servers="localhost:9092") as producer:
@@ -88,18 +88,17 @@ class Producer(AskingService):
         super().__init__(options, options.delivery_timeout)
         self._codec = options.compression
         self._turn = 0
-        """Where records without a key go: it moves on with every call."""
+        """The partition for records without a key, modulo the count; every call increments it."""
 
     async def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has.
+        """Return the number of a topic's partitions. Never creates the topic.
 
-        Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION: nothing is made by asking for it;
-        AuthorizationError; TransportError.
+        Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError; TransportError.
         """
-        cluster = self._asking.opened()
+        cluster = self._calls.opened()
         cluster.topics.add(topic)
         if topic not in cluster.metadata.topics:
-            await self._asking.once(lambda cluster: cluster.refresh())
+            await self._calls.once(lambda cluster: cluster.refresh())
         found = cluster.metadata.topics.get(topic)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
         if found is None or (code and not found.partitions):
@@ -113,15 +112,16 @@ class Producer(AskingService):
     async def write(
         self, topic: str, records: Iterable[NewRecord], *, partition: int | None = None
     ) -> None:
-        """Append records, and return when all replicas in sync have all of them. Those of one
-        partition keep their order, if one call at a time is made.
+        """Append records; return when all in-sync replicas have them. The records of one partition
+        keep their order, if calls do not overlap.
 
-        They go to `partition`, or each where its key belongs, those without a key to one partition
-        together. A record without a timestamp gets that of now.
+        All records go to `partition`. With None, the key determines a record's partition, and the
+        records without a key go to one partition together. A record without a timestamp gets the
+        current time.
 
         Raises: ConfigurationError for a partition that does not exist; what `partition_count`
-        raises; NotWrittenError: others of these records may have been written. Cancelled, it leaves
-        what is on its way.
+        raises; NotWrittenError, after which other records of the call may have been written. When
+        the call is cancelled, requests in flight may still be appended.
         """
         count = await self.partition_count(topic)
         if partition is not None and not 0 <= partition < count:
@@ -142,7 +142,7 @@ class Producer(AskingService):
         failures: list[NotWrittenError] = []
 
         async def write(tp: TopicPartition, records: Sequence[_Numbered]) -> None:
-            # One after the other, or they could change places.
+            # One batch at a time keeps their order.
             for batch in _batches(records):
                 try:
                     await self._append(tp, batch)
@@ -165,14 +165,14 @@ class Producer(AskingService):
                 await append(cluster, tp, data)
             except (BrokerError, TransportError) as error:
                 if not isinstance(error, BrokerError) or error.stale_metadata:
-                    await cluster.refresh()  # another may lead by now
+                    await cluster.refresh()  # the leader may have changed
                 raise
 
         try:
-            await self._asking.once(ask)
+            await self._calls.once(ask)
         except BrokerError as error:
             if error.code == ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
-                # The topic takes less than others do.
+                # The topic has a lower limit: send two smaller batches.
                 half = len(batch) // 2
                 await self._append(tp, batch[:half])
                 await self._append(tp, batch[half:])
@@ -184,7 +184,7 @@ class Producer(AskingService):
 
 
 def _batches(records: Sequence[_Numbered]) -> Iterable[Sequence[_Numbered]]:
-    """The same in batches that brokers take; a record that is larger is one of its own."""
+    """Split records into batches that brokers take. A larger record has a batch of its own."""
     start = size = 0
     for n, record in enumerate(records):
         more = record.size

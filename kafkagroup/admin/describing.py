@@ -1,7 +1,7 @@
-"""Which groups there are, and what their coordinators tell of them.
+"""Lists and describes groups.
 
-Coordinators answer for each type of group by another API, and say of all others that they do not
-have them.
+Each type of group has an API of its own, to which a coordinator responds GROUP_ID_NOT_FOUND for
+groups of other types.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ CONSUMER = "consumer"
 """The protocol type whose members exchange subscriptions and assignments."""
 
 _DEAD = "Dead"
-"""What DescribeGroups 0-5 call a group that the broker does not have; 6 answers an error."""
+"""The state of a missing group in DescribeGroups 0 to 5; version 6 has an error code."""
 
-_DESCRIBED = (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE)
+_DESCRIBABLE = (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE)
 
-_NOT_HERE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+_NOT_FOUND_CODES = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
 
 async def list_groups(
     broker: BrokerClient, node: Node, *, states: Iterable[str] = (), types: Iterable[str] = ()
 ) -> list[GroupListing]:
-    """The groups that one broker coordinates. Raises: BrokerError; UnsupportedVersionError when it
-    cannot filter; TransportError."""
+    """Return the groups that one broker coordinates. Raises: BrokerError; UnsupportedVersionError
+    when the broker cannot filter; TransportError."""
     request = ListGroupsRequest(states_filter=tuple(states), types_filter=tuple(types))
     try:
         answer = await broker.request(request)
@@ -82,8 +82,8 @@ async def list_groups(
 
 
 async def describe(cluster: Cluster, group_id: str) -> GroupDescription:
-    """One group, of whatever type. Raises: BrokerError; IllegalStateError for a type that is not
-    described here; DecodeError; TransportError."""
+    """Return the description of a group. Raises: BrokerError; IllegalStateError for a type that
+    cannot be described here; DecodeError; TransportError."""
     node = await cluster.find_coordinator(group_id)
     broker = cluster.broker(node)
     try:
@@ -96,12 +96,12 @@ async def describe(cluster: Cluster, group_id: str) -> GroupDescription:
         try:
             return await ask(broker, node, group_id)
         except UnsupportedVersionError:
-            continue  # before Kafka 4.0 all groups are classic, and before 4.1 none is shared
+            continue  # KIP-848 groups need Kafka 4.0, share groups 4.1
         except BrokerError as error:
-            if error.code not in _NOT_HERE:
+            if error.code not in _NOT_FOUND_CODES:
                 raise
     for listed in await list_groups(broker, node):
-        if listed.group_id == group_id and listed.type not in _DESCRIBED:
+        if listed.group_id == group_id and listed.type not in _DESCRIBABLE:
             raise IllegalStateError(
                 f"group {group_id!r} is of type {listed.type.value!r}, in state"
                 f" {listed.state.value}; only classic, consumer and share groups can be"
@@ -115,10 +115,10 @@ async def describe(cluster: Cluster, group_id: str) -> GroupDescription:
 
 async def _classic(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
     answer = await broker.request(DescribeGroupsRequest(groups=(group_id,)))
-    group = _the_one(answer.groups, group_id)
+    group = _group_of(answer.groups, group_id)
     code = group.error_code
     if code == ErrorCode.NONE and group.group_state == _DEAD:
-        # Newer brokers answer with the error: callers need to know one answer only.
+        # As brokers with version 6 respond.
         code = ErrorCode.GROUP_ID_NOT_FOUND
     _raise(code, group.error_message, group_id)
     return GroupDescription(
@@ -165,7 +165,7 @@ async def _consumer(broker: BrokerClient, node: Node, group_id: str) -> GroupDes
         group_ids=(group_id,), include_authorized_operations=False
     )
     answer = await broker.request(request)
-    group = _the_one(answer.groups, group_id)
+    group = _group_of(answer.groups, group_id)
     _raise(group.error_code, group.error_message, group_id)
     members = [_consumer_member(member) for member in group.members]
     return _with_epochs(group, node, GroupType.CONSUMER, CONSUMER, members)
@@ -199,7 +199,7 @@ def _subscription(member: consumer_describe.Member | share_describe.Member) -> S
 async def _share(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
     request = ShareGroupDescribeRequest(group_ids=(group_id,), include_authorized_operations=False)
     answer = await broker.request(request)
-    group = _the_one(answer.groups, group_id)
+    group = _group_of(answer.groups, group_id)
     _raise(group.error_code, group.error_message, group_id)
     members = [
         MemberDescription(
@@ -218,8 +218,8 @@ async def _share(broker: BrokerClient, node: Node, group_id: str) -> GroupDescri
 # ---------------------------------------------------------------- shared
 
 
-def _the_one(groups: Iterable[G], group_id: str) -> G:
-    """The group that was asked for. Raises: RemoteProtocolError."""
+def _group_of(groups: Iterable[G], group_id: str) -> G:
+    """Return the requested group. Raises: RemoteProtocolError."""
     for group in groups:
         if group.group_id == group_id:
             return group
@@ -233,7 +233,7 @@ def _with_epochs(
     protocol_type: str,
     members: Iterable[MemberDescription],
 ) -> GroupDescription:
-    """A group whose coordinator assigns."""
+    """Return the description of a group with epochs: KIP-848 or share."""
     return GroupDescription(
         group_id=group.group_id,
         type=kind,

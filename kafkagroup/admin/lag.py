@@ -1,8 +1,8 @@
-"""How far groups are behind, in offsets and in seconds.
+"""The lag of groups, in offsets and in seconds.
 
-Ends of logs are asked for after the commits were read, so that nothing is below zero. Seconds are
-exact in bursts and in silence alike: the age of the record at the committed offset, the oldest that
-the group has not processed.
+Log ends are requested after the committed offsets, so that no lag is negative. The lag in seconds
+is the age of the record at the committed offset, the oldest that the group has not processed; it
+needs no estimate of the rate of records.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from kafkagroup.admin.asking import Asking
+from kafkagroup.admin.calls import RetriedCalls
 from kafkagroup.admin.spec import topics_metadata
 from kafkagroup.consume.lag import age, behind, first_timestamp
 from kafkagroup.errors import BrokerError, KafkaGroupError, RemoteProtocolError, broker_error
@@ -24,10 +24,10 @@ from kafkagroup.types import OffsetAndMetadata, TopicPartition
 __all__ = ["PartitionLag", "measure"]
 
 _FETCH_BYTES = 16 << 10
-"""Enough for one record; a broker sends a larger batch whole."""
+"""Enough for one record. A broker sends a first batch whole, even if it is larger."""
 
-_AT_ONCE = 100
-"""Partitions in one request: of 16 KiB each, what a broker sends is small enough."""
+_MAX_PARTITIONS = 100
+"""The limit of partitions in one request: with 16 KiB each, the response stays small."""
 
 _At = tuple[TopicPartition, int]
 """A partition, and an offset in it."""
@@ -37,39 +37,39 @@ Committed = Mapping[TopicPartition, OffsetAndMetadata]
 
 @attrs.frozen(kw_only=True)
 class PartitionLag:
-    """How far a group is behind in one partition."""
+    """A group's lag in one partition."""
 
     committed: int
-    """The offset that the group has committed."""
+    """The group's committed offset."""
     start: int | None = None
-    """The first offset that the log still has."""
+    """The first offset in the log."""
     end: int | None = None
-    """The offset that the log's next record gets."""
+    """The offset of the log's next record."""
     lag: int | None = None
-    """Offsets from the committed one, or from the log's start if that is later, to the end."""
+    """Offsets from the committed one, or from the log's start if that is higher, to the end."""
     seconds: float | None = None
-    """Age of the first record that the group has not processed; 0.0 where there is none."""
+    """The age of the first record that the group has not processed; 0.0 without one."""
     reason: str | None = None
-    """Why something is None."""
+    """Why another field is None."""
 
 
 async def measure(
-    asking: Asking, groups: Mapping[str, Committed | KafkaGroupError]
+    calls: RetriedCalls, groups: Mapping[str, Committed | KafkaGroupError]
 ) -> dict[str, dict[TopicPartition, PartitionLag] | KafkaGroupError]:
-    """Group -> the lag of each partition that it has committed, or why that is not told."""
-    told = [offsets for offsets in groups.values() if not isinstance(offsets, KafkaGroupError)]
-    wanted = sorted({tp for offsets in told for tp in offsets})
-    reasons = await _missing(asking, wanted)
+    """Return each group's lag by partition that it has committed offsets of, or its error."""
+    known = [offsets for offsets in groups.values() if not isinstance(offsets, KafkaGroupError)]
+    wanted = sorted({tp for offsets in known for tp in offsets})
+    reasons = await _missing(calls, wanted)
     there = [tp for tp in wanted if tp not in reasons]
-    starts = await _log_offsets(asking, there, EARLIEST, reasons)
-    ends = await _log_offsets(asking, there, LATEST, reasons)
+    starts = await _log_offsets(calls, there, EARLIEST, reasons)
+    ends = await _log_offsets(calls, there, LATEST, reasons)
     waiting = {
         (tp, max(at.offset, starts[tp]))
-        for offsets in told
+        for offsets in known
         for tp, at in offsets.items()
         if tp not in reasons and max(at.offset, starts[tp]) < ends[tp]
     }
-    stamps = await _timestamps(asking, sorted(waiting))
+    stamps = await _timestamps(calls, sorted(waiting))
     now = time.time()
     ages = {
         key: str(stamp) if isinstance(stamp, KafkaGroupError) else age(stamp, now)
@@ -102,14 +102,16 @@ async def measure(
     }
 
 
-async def _missing(asking: Asking, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-    """Of which partitions nothing can be told, and why."""
+async def _missing(
+    calls: RetriedCalls, wanted: Iterable[TopicPartition]
+) -> dict[TopicPartition, str]:
+    """Return the partitions whose lag cannot be measured, with the reasons."""
 
     async def of(cluster: Cluster, topic: str) -> ClusterMetadata:
         return await topics_metadata(cluster, [topic])
 
     partitions = list(wanted)
-    answers = await asking.each((tp.topic for tp in partitions), of)
+    answers = await calls.each((tp.topic for tp in partitions), of)
     reasons = {}
     for tp in partitions:
         answer = answers[tp.topic]
@@ -121,40 +123,42 @@ async def _missing(asking: Asking, wanted: Iterable[TopicPartition]) -> dict[Top
 
 
 async def _log_offsets(
-    asking: Asking,
+    calls: RetriedCalls,
     partitions: Iterable[TopicPartition],
     timestamp: int,
     reasons: dict[TopicPartition, str],
 ) -> dict[TopicPartition, int]:
-    """Where each log starts or ends; `reasons` gets those of which that cannot be told."""
-    logs = LogOffsets(asking.opened(), READ_UNCOMMITTED)
+    """Return each log's start or end; add partitions whose request failed to `reasons`."""
+    logs = LogOffsets(calls.opened(), READ_UNCOMMITTED)
     asked = {tp: timestamp for tp in partitions if tp not in reasons}
     if not asked:
         return {}
-    found = await asking.once(lambda _: logs.each(asked))
+    found = await calls.once(lambda _: logs.each(asked))
     reasons |= {tp: str(error) for tp, error in found.errors.items()}
     return {tp: at.offset for tp, at in found.offsets.items()}
 
 
 async def _timestamps(
-    asking: Asking, waiting: Sequence[_At]
+    calls: RetriedCalls, waiting: Sequence[_At]
 ) -> dict[_At, int | KafkaGroupError | None]:
-    """What `_timestamp` answers or raises, of many: first of many with one request, as a thousand
-    requests take a second; then one by one of those that this leaves open."""
+    """Return the result or error of `_timestamp` of each: first with one request for many, as a
+    thousand requests take a second, then with one request each for those left."""
     batches: list[tuple[Node, tuple[_At, ...]]] = []
-    metadata = asking.opened().metadata
-    # A request has each partition once: another group's offset in it is left open.
+    metadata = calls.opened().metadata
+    # A request has each partition once: another group's offset in it is requested alone.
     for node, ats in _by_leader(metadata, dict(waiting).items()).items():
-        batches += [(node, tuple(ats[n : n + _AT_ONCE])) for n in range(0, len(ats), _AT_ONCE)]
+        batches += [
+            (node, tuple(ats[n : n + _MAX_PARTITIONS])) for n in range(0, len(ats), _MAX_PARTITIONS)
+        ]
     found: dict[_At, int | KafkaGroupError | None] = {}
-    for stamps in (await asking.each(batches, _first_try)).values():
+    for stamps in (await calls.each(batches, _first_try)).values():
         if not isinstance(stamps, KafkaGroupError):
             found |= stamps
-    return found | await asking.each([at for at in waiting if at not in found], _timestamp)
+    return found | await calls.each([at for at in waiting if at not in found], _timestamp)
 
 
 def _by_leader(metadata: ClusterMetadata, waiting: Iterable[_At]) -> dict[Node, list[_At]]:
-    """Without those whose leader is not known."""
+    """Group by leader, without partitions whose leader is unknown."""
     found: dict[Node, list[_At]] = {}
     for tp, offset in waiting:
         leader = metadata.leader(tp)
@@ -165,9 +169,9 @@ def _by_leader(metadata: ClusterMetadata, waiting: Iterable[_At]) -> dict[Node, 
 
 
 async def _first_try(cluster: Cluster, batch: tuple[Node, tuple[_At, ...]]) -> dict[_At, int]:
-    """Those of which there is a timestamp. The leader leaves out what an answer has no room for,
-    and cuts off a batch that is larger than the limit; why something failed is told when it is
-    asked for alone."""
+    """Return the timestamps that one response has. The leader leaves out partitions that do not
+    fit, and truncates a batch beyond the limit; an error is raised when the partition is requested
+    alone."""
     node, ats = batch
     offsets = dict(ats)
     try:
@@ -187,7 +191,8 @@ async def _first_try(cluster: Cluster, batch: tuple[Node, tuple[_At, ...]]) -> d
 
 
 async def _timestamp(cluster: Cluster, at: _At) -> int | None:
-    """That of the first record at or after an offset, in milliseconds; None where none is left."""
+    """Return the timestamp of the first record at or after an offset, in milliseconds; None without
+    such a record."""
     tp, offset = at
     try:
         leader = cluster.leader(tp)

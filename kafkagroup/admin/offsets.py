@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kafkagroup.admin.asking import Asking
+from kafkagroup.admin.calls import RetriedCalls
 from kafkagroup.admin.spec import topics_metadata
 from kafkagroup.errors import (
     BrokerError,
@@ -36,9 +36,9 @@ __all__ = ["alter", "committed", "delete", "partitions", "require_partitions"]
 
 
 async def committed(cluster: Cluster, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Every offset that the group has committed, by partition. Raises: BrokerError."""
+    """Return a group's committed offsets by partition. Raises: BrokerError."""
     broker = cluster.broker(await cluster.find_coordinator(group_id))
-    # KIP-447: without it an offset would be answered that a transaction is about to move.
+    # KIP-447: without require_stable, an offset with a pending transactional commit is returned.
     answer = await fetch_offsets(broker, group_id, require_stable=True)
     for group in answer.groups:
         _raise(group.error_code, f"reading the offsets of group {group_id!r}", group_id, "DESCRIBE")
@@ -52,17 +52,17 @@ async def committed(cluster: Cluster, group_id: str) -> dict[TopicPartition, Off
 
 
 async def alter(
-    asking: Asking, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    calls: RetriedCalls, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> None:
-    """What `Admin.alter_offsets` does."""
+    """Implement `Admin.alter_offsets`."""
     if not offsets:
         return
-    # The commit would be tried again for as long as there is time: a topic just made is not known
-    # everywhere at once.
-    await require_partitions(asking, offsets)
+    # The commit retries unknown topics until the timeout, as a new topic is not known to every
+    # broker at once. Check for missing ones first.
+    await require_partitions(calls, offsets)
     try:
-        await GroupOffsets(asking.opened(), group_id).commit(
-            NO_MEMBERSHIP, offsets, timeout=asking.timeout
+        await GroupOffsets(calls.opened(), group_id).commit(
+            NO_MEMBERSHIP, offsets, timeout=calls.timeout
         )
     except CommitFailedError as error:
         raise BrokerError(
@@ -72,11 +72,11 @@ async def alter(
         ) from error
 
 
-async def require_partitions(asking: Asking, partitions: Iterable[TopicPartition]) -> None:
-    """Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION that names what does not exist."""
+async def require_partitions(calls: RetriedCalls, partitions: Iterable[TopicPartition]) -> None:
+    """Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION, which names the missing partitions."""
     wanted = sorted(partitions)
     topics = sorted({tp.topic for tp in wanted})
-    metadata = await asking.once(lambda cluster: topics_metadata(cluster, topics))
+    metadata = await calls.once(lambda cluster: topics_metadata(cluster, topics))
     counts = metadata.partition_counts(topics)
     missing = [tp for tp in wanted if not 0 <= tp.partition < counts.get(tp.topic, 0)]
     if missing:
@@ -85,9 +85,9 @@ async def require_partitions(asking: Asking, partitions: Iterable[TopicPartition
         )
 
 
-async def partitions(asking: Asking, topics: Sequence[str]) -> tuple[TopicPartition, ...]:
-    """What `Admin.partitions` answers, of sorted topics."""
-    counts = (await asking.once(lambda cluster: topics_metadata(cluster, topics))).partition_counts(
+async def partitions(calls: RetriedCalls, topics: Sequence[str]) -> tuple[TopicPartition, ...]:
+    """Implement `Admin.partitions`, of sorted topics."""
+    counts = (await calls.once(lambda cluster: topics_metadata(cluster, topics))).partition_counts(
         topics
     )
     if missing := [topic for topic in topics if topic not in counts]:
@@ -100,7 +100,7 @@ async def partitions(asking: Asking, topics: Sequence[str]) -> tuple[TopicPartit
 async def delete(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, BrokerError | None]:
-    """Partition -> None, or why its offset is kept. Raises: BrokerError for the group."""
+    """Return None, or the error, by partition. Raises: BrokerError for the group."""
     wanted = sorted(set(partitions))
     broker = cluster.broker(await cluster.find_coordinator(group_id))
     request = OffsetDeleteRequest(
@@ -124,12 +124,12 @@ async def delete(
         for topic in answer.topics
         for partition in topic.partitions
     }
-    if silent := [tp for tp in wanted if tp not in codes]:
-        raise RemoteProtocolError(f"the coordinator did not answer for {silent[0]}")
-    return {tp: _kept(codes[tp], group_id, tp) for tp in wanted}
+    if missing := [tp for tp in wanted if tp not in codes]:
+        raise RemoteProtocolError(f"the coordinator did not answer for {missing[0]}")
+    return {tp: _delete_error(codes[tp], group_id, tp) for tp in wanted}
 
 
-def _kept(code: int, group_id: str, tp: TopicPartition) -> BrokerError | None:
+def _delete_error(code: int, group_id: str, tp: TopicPartition) -> BrokerError | None:
     if code == ErrorCode.NONE:
         return None
     what = f"deleting the offset of {tp} of group {group_id!r}"

@@ -1,6 +1,6 @@
-"""Where a group is to go on: computed first, as a value to look at; then applied.
+"""Plans to reset a group's offsets: computed as a value first, and applied by `Admin.apply`.
 
-Nothing is changed here. Offsets that lie outside a log are moved to its nearest end.
+Nothing is changed here. An offset outside a log is moved to the log's nearest end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import attrs
 
-from kafkagroup.admin.asking import Asking
+from kafkagroup.admin.calls import RetriedCalls
 from kafkagroup.admin.offsets import require_partitions
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
@@ -22,8 +22,8 @@ from kafkagroup.types import OffsetAndMetadata, TopicPartition
 __all__ = ["OffsetChange", "OffsetPlan", "ResetTo", "offsets_from_json", "offsets_to_json", "plan"]
 
 ResetTo = Literal["earliest", "latest"] | int | datetime | timedelta
-"""The start or the end of each log; an offset; the first record at or after a moment (with a time
-zone); or that of so long ago."""
+"""The start or end of each log; an offset; the first record at or after a time (with a time zone),
+or after a duration before now."""
 
 _FORMAT = 1
 """The version of the JSON."""
@@ -31,65 +31,65 @@ _FORMAT = 1
 
 @attrs.frozen
 class OffsetChange:
-    """What is to become of one partition's committed offset."""
+    """The planned change of one partition's committed offset."""
 
     before: OffsetAndMetadata | None
-    """What was committed when the plan was made; None where there was nothing."""
+    """The committed offset when the plan was made; None without one."""
     after: OffsetAndMetadata
-    """What is to be committed."""
+    """The offset to commit."""
 
 
 @attrs.frozen(kw_only=True)
 class OffsetPlan:
-    """New offsets of a group, to be looked at and then given to `Admin.apply`."""
+    """New offsets of a group, to review and then pass to `Admin.apply`."""
 
     group_id: str
     changes: Mapping[TopicPartition, OffsetChange]
-    """By partition, sorted; those that stay as they are, too."""
+    """By partition, sorted; unchanged partitions included."""
 
 
 async def plan(
-    asking: Asking,
+    calls: RetriedCalls,
     group_id: str,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     partitions: Iterable[TopicPartition] | None,
     to: ResetTo | None,
     shift: int | None,
 ) -> OffsetPlan:
-    """What `Admin.plan_reset` answers, of a group that has committed these."""
+    """Implement `Admin.plan_reset`, for a group with these committed offsets."""
     if (to is None) == (shift is None):
         raise ConfigurationError("expected one of to and shift")
     wanted = sorted(set(committed if partitions is None else partitions))
-    wishes: dict[TopicPartition, int] | None = None
+    targets: dict[TopicPartition, int] | None = None
     if shift is not None:
         if nothing := [tp for tp in wanted if tp not in committed]:
             raise ConfigurationError(
                 f"group {group_id!r} has committed nothing for {nothing[0]} that could be shifted"
             )
-        wishes = {tp: committed[tp].offset + shift for tp in wanted}
+        targets = {tp: committed[tp].offset + shift for tp in wanted}
     elif type(to) is int:
         if to < 0:
             raise ConfigurationError(f"to={to!r} is negative")
-        wishes = dict.fromkeys(wanted, to)
+        targets = dict.fromkeys(wanted, to)
     else:
         stamp = _timestamp(to)
-    await require_partitions(asking, wanted)
-    logs = LogOffsets(asking.opened(), READ_UNCOMMITTED)
+    await require_partitions(calls, wanted)
+    logs = LogOffsets(calls.opened(), READ_UNCOMMITTED)
 
     async def at(timestamp: int) -> dict[TopicPartition, int]:
-        found = await asking.once(lambda _: logs.at(dict.fromkeys(wanted, timestamp)))
+        found = await calls.once(lambda _: logs.at(dict.fromkeys(wanted, timestamp)))
         return {tp: one.offset for tp, one in found.items()}
 
-    if wishes is not None:
+    if targets is not None:
         first, end = await at(EARLIEST), await at(LATEST)
-        goals = {tp: min(max(wish, first[tp]), end[tp]) for tp, wish in wishes.items()}
+        resets = {tp: min(max(target, first[tp]), end[tp]) for tp, target in targets.items()}
     else:
-        goals = await at(stamp)
-        if any(offset < 0 for offset in goals.values()):
-            # No record is that young: the next one will be.
+        resets = await at(stamp)
+        if any(offset < 0 for offset in resets.values()):
+            # No record is at or after that time: start with the next one.
             end = await at(LATEST)
-            goals = {tp: end[tp] if offset < 0 else offset for tp, offset in goals.items()}
-    return planned(group_id, committed, {tp: OffsetAndMetadata(goals[tp]) for tp in wanted})
+            resets = {tp: end[tp] if offset < 0 else offset for tp, offset in resets.items()}
+    return planned(group_id, committed, {tp: OffsetAndMetadata(resets[tp]) for tp in wanted})
 
 
 def planned(
@@ -97,7 +97,7 @@ def planned(
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> OffsetPlan:
-    """A plan to commit these offsets."""
+    """Return a plan to commit these offsets."""
     return OffsetPlan(
         group_id=group_id,
         changes={tp: OffsetChange(committed.get(tp), offsets[tp]) for tp in sorted(offsets)},
@@ -105,7 +105,7 @@ def planned(
 
 
 def _timestamp(to: object) -> int:
-    """In milliseconds since the epoch, or what asks for an end of the log."""
+    """Return milliseconds since the epoch, or the special timestamp for an end of the log."""
     match to:
         case "earliest":
             return EARLIEST
@@ -134,7 +134,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def offsets_to_json(group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> str:
-    """A group's offsets as JSON: `{"version", "group_id", "offsets": [{"topic", "partition",
+    """Return a group's offsets as JSON: `{"version", "group_id", "offsets": [{"topic", "partition",
     "offset", "leader_epoch", "metadata"}]}`, by partition."""
     rows = [
         {
@@ -150,8 +150,8 @@ def offsets_to_json(group_id: str, offsets: Mapping[TopicPartition, OffsetAndMet
 
 
 def offsets_from_json(text: str) -> tuple[str, dict[TopicPartition, OffsetAndMetadata]]:
-    """The group and the offsets that `offsets_to_json` wrote. Raises: ConfigurationError that says
-    what is wrong, and with which row."""
+    """Parse the JSON of `offsets_to_json` into group and offsets. Raises: ConfigurationError, which
+    names the row that is wrong."""
     try:
         document = json.loads(text)
     except ValueError as error:

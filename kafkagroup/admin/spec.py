@@ -1,10 +1,10 @@
-"""A live group as an assignor would be told of it."""
+"""The `GroupSpec` of a live group, as an assignor would get it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kafkagroup.admin.asking import Asking
+from kafkagroup.admin.calls import RetriedCalls
 from kafkagroup.admin.describing import CONSUMER
 from kafkagroup.admin.values import GroupDescription, GroupState
 from kafkagroup.assign import GroupSpec, MemberSpec
@@ -18,8 +18,8 @@ from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTo
 __all__ = ["group_spec", "topics_metadata"]
 
 
-async def group_spec(asking: Asking, group: GroupDescription) -> GroupSpec:
-    """What `Admin.group_spec` answers."""
+async def group_spec(calls: RetriedCalls, group: GroupDescription) -> GroupSpec:
+    """Implement `Admin.group_spec`."""
     name = f"group {group.group_id!r}"
     if group.state is GroupState.EMPTY:
         raise IllegalStateError(f"{name} has no members")
@@ -42,7 +42,7 @@ async def group_spec(asking: Asking, group: GroupDescription) -> GroupSpec:
                 f" {member.topic_pattern!r}, and the coordinator does not tell what that matches"
             )
     topics = sorted({topic for s in subscriptions.values() for topic in s.topics})
-    metadata = await asking.once(lambda cluster: topics_metadata(cluster, topics))
+    metadata = await calls.once(lambda cluster: topics_metadata(cluster, topics))
     generation = 1 + max(map(_generation, subscriptions.values()), default=-1)
     return GroupSpec(
         members={
@@ -62,17 +62,17 @@ async def group_spec(asking: Asking, group: GroupDescription) -> GroupSpec:
 
 
 def _generation(subscription: Subscription) -> int:
-    """The generation in which a member owned what it says it owned."""
+    """Return the generation in which a member owned the partitions of its subscription."""
     if subscription.generation >= 0:
         return subscription.generation
     return generation_in(subscription.user_data)
 
 
 async def topics_metadata(cluster: Cluster, topics: Sequence[str]) -> ClusterMetadata:
-    """Of these topics alone; those that do not exist are left out.
+    """Return the metadata of these topics alone. Topics that do not exist are left out.
 
-    Raises: BrokerError for a topic of which nothing is known, though it may exist: without it what
-    is told of a group would be another's.
+    Raises: BrokerError for a topic that may exist but cannot be read: a spec or plan without it
+    would be wrong.
     """
     request = MetadataRequest(
         topics=tuple(MetadataRequestTopic(name=topic) for topic in topics),

@@ -1,6 +1,6 @@
-"""What `Admin` tells of groups and topics: frozen values.
+"""The frozen values that `Admin` returns.
 
-What a coordinator answers is passed on; what it keeps to itself is None here, never made up.
+They have what the coordinator responded; a field that it did not send is None.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class GroupType(StrEnum):
     """The types of groups, by the names that Kafka reports (KIP-848, KIP-932, KIP-1071)."""
 
     CLASSIC = "classic"
-    """Its members agree on who gets what, by JoinGroup and SyncGroup."""
+    """The group leader assigns, by JoinGroup and SyncGroup."""
     CONSUMER = "consumer"
     """The coordinator assigns (KIP-848)."""
     SHARE = "share"
     STREAMS = "streams"
     UNKNOWN = "unknown"
-    """One that this library does not know, or that the broker does not tell (before 3.8)."""
+    """A type that this library does not know, or a broker before 3.8, which sends none."""
 
     @classmethod
     def _missing_(cls, value: object) -> GroupType:
@@ -50,20 +50,20 @@ class GroupState(StrEnum):
     """The states of a group, by the names that Kafka reports."""
 
     EMPTY = "Empty"
-    """No members; its offsets are kept."""
+    """No members; the committed offsets remain."""
     PREPARING_REBALANCE = "PreparingRebalance"
     """Classic: the coordinator waits for members to join."""
     COMPLETING_REBALANCE = "CompletingRebalance"
     """Classic: the coordinator waits for the leader's assignment."""
     ASSIGNING = "Assigning"
-    """KIP-848: the target assignment is of an older epoch than the group."""
+    """KIP-848: the target assignment has an older epoch than the group."""
     RECONCILING = "Reconciling"
-    """KIP-848: members are on their way to the target assignment."""
+    """KIP-848: members are moving to the target assignment."""
     STABLE = "Stable"
     DEAD = "Dead"
     """About to be removed."""
     UNKNOWN = "Unknown"
-    """One that this library does not know, or that the broker does not tell (before 2.6)."""
+    """A state that this library does not know, or a broker before 2.6, which sends none."""
 
     @classmethod
     def _missing_(cls, value: object) -> GroupState:
@@ -72,7 +72,7 @@ class GroupState(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class GroupListing:
-    """A group, as lists have it."""
+    """A group in a list."""
 
     group_id: str
     type: GroupType
@@ -86,13 +86,13 @@ class GroupListing:
 
 @attrs.frozen(kw_only=True)
 class GroupList:
-    """The groups of a cluster, and which brokers did not tell of theirs."""
+    """The groups of a cluster, and the brokers that did not list theirs."""
 
     groups: tuple[GroupListing, ...]
     """By group id."""
     errors: Mapping[Node, KafkaGroupError] = attrs.field(factory=dict)
-    """Broker -> why it did not answer: the groups that it coordinates are missing. Empty when
-    `groups` is all there is."""
+    """Broker -> its error: the groups that it coordinates are missing. Empty when `groups` is
+    complete."""
 
 
 @attrs.frozen(kw_only=True)
@@ -101,34 +101,33 @@ class MemberDescription:
 
     member_id: str
     instance_id: str | None = None
-    """Its `group_instance_id`, when it is a static member."""
+    """The `group_instance_id` of a static member."""
     client_id: str
     host: str
-    """Where it connects from, as the broker sees it."""
+    """The address that the broker sees."""
     metadata: bytes = b""
-    """Classic: what it told the leader; empty unless the group is stable."""
+    """Classic: the member's metadata for the leader; empty unless the group is stable."""
     assignment: bytes = b""
-    """Classic: what the leader assigned to it; while the group rebalances, that of before or
-    nothing."""
+    """Classic: the leader's assignment; while the group rebalances, the previous one or none."""
     subscription: Subscription | None = None
-    """The metadata of a consumer: topics, what it owned when it joined and in which generation,
-    rack. None for other kinds of groups, and unless a classic group is stable. KIP-848: topics and
-    rack, and the member's epoch as its generation."""
+    """The metadata of a consumer: its topics, its rack, and the partitions that it owned when it
+    joined, with their generation. None for groups that are not of consumers, and unless a classic
+    group is stable. KIP-848: topics, rack, and the member epoch as generation."""
     topic_pattern: str | None = None
-    """KIP-848: the pattern that it subscribes to, which the coordinator evaluates."""
+    """KIP-848: the subscribed pattern, which the coordinator matches."""
     partitions: tuple[TopicPartition, ...] | None = None
-    """What is assigned to a consumer, sorted; members of a share group read the same ones. None as
-    `subscription` is."""
+    """A consumer's assigned partitions, sorted. Members of a share group may have the same ones.
+    None where `subscription` is."""
     target: tuple[TopicPartition, ...] | None = None
-    """KIP-848: what it is to have in the end, sorted; None in classic and share groups."""
+    """KIP-848: the target assignment, sorted; None in classic and share groups."""
     member_epoch: int | None = None
-    """KIP-848: the epoch that the member is in; it is behind while it has still to give up what
-    others get. Share groups have one, too. None in classic groups."""
+    """KIP-848 and share groups: the member's epoch, which stays behind the group's until the member
+    has revoked the partitions that move. None in classic groups."""
 
 
 @attrs.frozen(kw_only=True)
 class GroupDescription:
-    """A group, as its coordinator tells of it."""
+    """A group's description by its coordinator."""
 
     group_id: str
     type: GroupType = GroupType.CLASSIC
@@ -136,17 +135,17 @@ class GroupDescription:
     protocol_type: str
     """The kind of group: "consumer", "connect", or the application's own; "" when unset."""
     protocol_name: str
-    """The strategy that was picked, such as an assignor's name; "" unless a classic group is
-    stable."""
+    """The strategy that the coordinator picked, such as an assignor's name; "" for a classic group
+    that is not stable."""
     group_epoch: int | None = None
-    """KIP-848, and share groups: counts changes of members, subscriptions and topics. None in
+    """KIP-848 and share groups: grows with each change of members, subscriptions or topics. None in
     classic groups."""
     assignment_epoch: int | None = None
-    """The group epoch that the target assignment is of. None in classic groups."""
+    """The group epoch of the target assignment. None in classic groups."""
     members: tuple[MemberDescription, ...]
     """By member id."""
     coordinator: Node
-    """The broker that answered."""
+    """The broker that described it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -155,7 +154,7 @@ class NewTopic:
 
     name: str
     partitions: int | None = None
-    """How many; None: the cluster's `num.partitions`."""
+    """The number of partitions; None: the cluster's `num.partitions`."""
     replication_factor: int | None = None
     """Replicas of each partition; None: the cluster's `default.replication.factor`."""
     configs: Mapping[str, str] = attrs.field(factory=dict)
@@ -168,13 +167,13 @@ class PartitionDescription:
 
     partition: int
     leader: Node | None
-    """The broker that leads it; None while there is none."""
+    """The leader's broker; None without a leader."""
     leader_epoch: int
     """-1 from brokers before 2.1."""
     replicas: tuple[int, ...]
     """Node ids, the preferred leader first."""
     in_sync_replicas: tuple[int, ...]
-    """Node ids of the replicas that have all that is committed."""
+    """Node ids of the in-sync replicas."""
     offline_replicas: tuple[int, ...]
     """Node ids of the replicas whose broker or disk is down."""
 
@@ -193,5 +192,5 @@ class TopicDescription:
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of the partition that has the most: a reassignment adds some for its time."""
+        """The largest number of replicas of any partition. A reassignment adds some for a while."""
         return max((len(one.replicas) for one in self.partitions), default=0)

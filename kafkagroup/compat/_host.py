@@ -1,7 +1,7 @@
-"""Where things live that are started on first use.
+"""Runs the tasks of objects that start on first use.
 
-Inside `async with` they run in a task group of their own, on asyncio and on trio. Outside of it
-they are started and stopped as the main API's are: on asyncio, from any task.
+Inside `async with` the tasks run in a task group, on asyncio and trio. Outside of it the objects
+start and stop as the main API's do: on asyncio, from any task.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 
 class Hosted(Protocol):
-    """What the main API starts and stops."""
+    """An object of the main API that can be started and stopped."""
 
     async def run(self, *, task_status: TaskStatus[None] = ...) -> None:
         """Run until stopped."""
 
     async def start(self) -> None:
-        """The same in a task of its own, on asyncio."""
+        """Run in a task of its own, on asyncio."""
 
 
 class Host:
@@ -41,11 +41,11 @@ class Host:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def enter(self) -> None:
-        """From here on, and until `leave`, everything runs in a task group."""
+        """Open a task group, in which everything runs until `leave`."""
         self._group = await anyio.create_task_group().__aenter__()
 
     async def leave(self) -> None:
-        """End what is spawned; what was started must have been stopped by now."""
+        """Cancel the spawned tasks. Started objects must be stopped before."""
         group, self._group = self._group, None
         if group is not None:
             group.cancel_scope.cancel()
@@ -53,25 +53,25 @@ class Host:
             await group.__aexit__(None, None, None)
 
     async def start(self, hosted: Hosted) -> None:
-        """Start, and raise what starting raises."""
+        """Start an object. Raises what its start raises."""
         if self._group is None:
             await hosted.start()
         else:
             await self._group.start(hosted.run)
 
     def spawn(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine function beside everything else. It must not raise."""
+        """Run a coroutine function in a task. It must not raise."""
         if self._group is not None:
             self._group.start_soon(function)
             return
         task = asyncio.get_running_loop().create_task(function())
-        # The loop alone would forget it.
+        # The loop has only a weak reference: without this one the task could be collected.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
 class Opened(Generic[T]):
-    """What a context manager gives, held open by one task from its entry to its exit."""
+    """The value of a context manager, which one task enters and leaves."""
 
     def __init__(self, manager: AbstractAsyncContextManager[T]) -> None:
         self._manager = manager
@@ -79,10 +79,10 @@ class Opened(Generic[T]):
         self._closed = anyio.Event()
         self._task: asyncio.Task[None] | None = None
         self.value: T | None = None
-        """None before it is entered, and again once it is left."""
+        """None before the context manager is entered, and after it is left."""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Enter, and leave when asked to by `close`."""
+        """Enter the context manager, and leave it after `close`."""
         try:
             async with self._manager as self.value:
                 task_status.started()
@@ -92,7 +92,7 @@ class Opened(Generic[T]):
             self._closed.set()
 
     async def start(self) -> None:
-        """The same in a task of its own, on asyncio. Raises what entering raises."""
+        """Run in a task of its own, on asyncio. Raises what entering raises."""
         try:
             entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         except RuntimeError:
@@ -107,13 +107,13 @@ class Opened(Generic[T]):
             await task
 
     async def close(self) -> None:
-        """Leave, and wait until it is left."""
+        """Leave the context manager, and wait until it is left."""
         self._closing.set()
         await self._closed.wait()
 
 
 class _Entered:
-    """A task status on asyncio, where no task group listens."""
+    """A task status for asyncio without a task group."""
 
     def __init__(self, entered: asyncio.Future[None]) -> None:
         self._entered = entered
@@ -123,18 +123,18 @@ class _Entered:
 
 
 class Guest(ABC):
-    """An object with a host, for `async with`: begins in it, and has ended before it is left."""
+    """The base class of objects with a host: they start and stop inside `async with`."""
 
     def __init__(self) -> None:
         self._host = Host()
 
     @abstractmethod
     async def _entered(self) -> None:
-        """Start what is to be started at once."""
+        """Start the object's tasks on entry."""
 
     @abstractmethod
     async def _leaving(self) -> None:
-        """Stop what was started."""
+        """Stop the object's tasks on exit."""
 
     async def __aenter__(self) -> Self:
         await self._host.enter()

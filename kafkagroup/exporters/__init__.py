@@ -1,1 +1,1 @@
-"""Metrics for systems that gather them; each module needs the extra of its name."""
+"""Exporters of metrics. Each module needs the extra of its name."""

@@ -27,17 +27,17 @@ class Observed(Protocol):
 
 @frozen
 class Instrument:
-    """One metric."""
+    """One exported metric."""
 
     name: str
     unit: str
-    """As in the Unified Code for Units of Measure; "" for a number."""
+    """The unit in the Unified Code for Units of Measure; "" for a number."""
     description: str
     read: Callable[[GroupMetrics], Iterable[tuple[Labels, float]]]
     labels: tuple[str, ...] = ()
-    """The names of the labels that `read` answers with."""
+    """The names of the labels that `read` returns."""
     counts: bool = False
-    """Whether it only grows."""
+    """Whether this is a counter."""
 
 
 def _one(
@@ -114,11 +114,11 @@ INSTRUMENTS = (
     _one("buffered_bytes", "By", "Fetched, and not handed out yet", lambda m: m.buffered_bytes),
     _one("fetching_bytes", "By", "Asked for, and may come", lambda m: m.fetching_bytes),
 )
-"""All that is exported."""
+"""Every exported metric."""
 
 
 def measured(members: Mapping[str, Observed]) -> dict[str, GroupMetrics]:
-    """The metrics of those that run, by their names."""
+    """Return the metrics of the running members, by name."""
     found = {}
     for name, member in tuple(members.items()):
         try:
@@ -131,7 +131,7 @@ def measured(members: Mapping[str, Observed]) -> dict[str, GroupMetrics]:
 def samples(
     instrument: Instrument, metrics: Mapping[str, GroupMetrics]
 ) -> Iterator[tuple[Labels, float]]:
-    """The values of one instrument, labelled with the member's name as `client`."""
+    """Return the values of one instrument, labelled with the member's name as `client`."""
     for name, of_member in metrics.items():
         for labels, value in instrument.read(of_member):
             if math.isfinite(value):

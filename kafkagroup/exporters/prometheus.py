@@ -31,11 +31,11 @@ class GroupCollector(Collector):
         self._members = members
 
     def describe(self) -> Iterator[Metric]:
-        """What there is, without values: the registry asks, before anything runs."""
+        """Return the metrics without values: the registry calls this before a member runs."""
         return map(_family, INSTRUMENTS)
 
     def collect(self) -> Iterator[Metric]:
-        """All values now."""
+        """Return all current values."""
         metrics = measured(self._members)
         for instrument in INSTRUMENTS:
             family = _family(instrument)

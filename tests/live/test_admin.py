@@ -580,7 +580,7 @@ async def test_a_coordinator_that_does_not_answer_is_given_up():
         async with Admin(bootstrap_servers=kafka.bootstrap_servers, **options) as admin:
             with anyio.fail_after(20), pytest.raises(RequestTimeoutError) as caught:
                 await admin.describe_group("g")
-    assert str(caught.value) == "no answer within 0.1 s"
+    assert str(caught.value) == "no response within 0.1 s"
 
 
 async def test_metadata_that_is_no_subscription_names_its_member():

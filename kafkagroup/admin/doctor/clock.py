@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from kafkagroup.admin.doctor.asking import ask
 from kafkagroup.admin.doctor.findings import Finding, not_checked, ok, warning
+from kafkagroup.admin.doctor.requesting import ask
 from kafkagroup.errors import ErrorCode, KafkaGroupError, UnsupportedVersionError, error_name
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import Address, ClientOptions

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import anyio
 
 from kafkagroup.admin.doctor.addresses import examine_address, name_of
-from kafkagroup.admin.doctor.asking import ask
 from kafkagroup.admin.doctor.findings import Finding, Status, failed, not_checked, ok, warning
+from kafkagroup.admin.doctor.requesting import ask
 from kafkagroup.errors import ErrorCode, KafkaGroupError, error_name, escaped
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.wire.messages.metadata import (

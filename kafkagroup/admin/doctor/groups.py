@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from kafkagroup.admin import describing, offsets
 from kafkagroup.admin.doctor.addresses import name_of
-from kafkagroup.admin.doctor.asking import ask
 from kafkagroup.admin.doctor.findings import Finding, denied, failed, ok, warning
+from kafkagroup.admin.doctor.requesting import ask
 from kafkagroup.errors import (
     AuthorizationError,
     BrokerError,

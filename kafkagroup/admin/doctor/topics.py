@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kafkagroup.admin.doctor.asking import ask
 from kafkagroup.admin.doctor.cluster import metadata_of
 from kafkagroup.admin.doctor.findings import Finding, denied, failed, ok, warning
+from kafkagroup.admin.doctor.requesting import ask
 from kafkagroup.errors import (
     AuthorizationError,
     ErrorCode,

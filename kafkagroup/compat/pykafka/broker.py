@@ -1,7 +1,7 @@
 """pykafka's `Broker`: requests to one broker, one coroutine each.
 
-Answers are the main API's: `answer.error_code`, `answer.member_id`, `answer.topics`, by the names
-of Kafka's protocol. Every connection speaks TLS if any does.
+Responses are the main API's, with the names of Kafka's protocol: `error_code`, `member_id`,
+`topics`. All connections use TLS, or none does.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["Broker"]
 
 _SESSION = 30.0
-"""Seconds: the session that pykafka asks for, and so how long others wait for this member."""
+"""Seconds: the session and rebalance timeout of pykafka."""
 
 
 class Broker(Guest):
@@ -65,7 +65,7 @@ class Broker(Guest):
 
     ```python
     async with Broker(1, "localhost", 9092, None, 30_000, 10_000) as broker:
-        answer = await broker.request_metadata([b"orders"])
+        metadata = await broker.request_metadata([b"orders"])
     ```
     """
 
@@ -83,7 +83,7 @@ class Broker(Guest):
         *,
         security: Security | None = None,
     ) -> None:
-        """`handler` is not looked at: there are no threads to make."""
+        """`handler` is ignored: there are no threads."""
         self._id, self._host_name, self._port = int(id_), text(host), port
         self._offsets_timeout = offsets_channel_socket_timeout_ms / 1000
         self._options = ClientOptions(
@@ -113,7 +113,7 @@ class Broker(Guest):
         *,
         security: Security | None = None,
     ) -> Self:
-        """The broker that an entry of metadata describes."""
+        """Return the broker that an entry of metadata describes."""
         return cls(
             metadata.id,
             metadata.host,
@@ -142,12 +142,12 @@ class Broker(Guest):
 
     @property
     def host(self) -> str:
-        """Where it is."""
+        """The broker's host."""
         return self._host_name
 
     @property
     def port(self) -> int:
-        """And on which port."""
+        """The broker's port."""
         return self._port
 
     @property
@@ -166,12 +166,12 @@ class Broker(Guest):
 
     @property
     def handler(self) -> kafkagroup.Broker | None:
-        """What sends requests: the main API's broker; None while not connected."""
+        """The main API's broker, which sends requests; None while not connected."""
         return self._broker if self.connected else None
 
     @property
     def offsets_channel_handler(self) -> kafkagroup.Broker | None:
-        """What sends requests about committed offsets: the same, over another connection."""
+        """The same broker, while its connection for committed offsets is open; else None."""
         return self._broker if self.offsets_channel_connected else None
 
     async def connect(self) -> None:
@@ -219,10 +219,10 @@ class Broker(Guest):
         timeout: int = 30_000,
         min_bytes: int = 1,
     ) -> FetchResponse:
-        """Messages of some partitions; the broker waits `timeout` ms at most for `min_bytes`.
+        """Fetch messages; the broker waits up to `timeout` ms for `min_bytes`.
 
-        Raises: RequestTimeoutError when the answer takes longer than the socket timeout, however
-        long the broker was to wait.
+        Raises: RequestTimeoutError when the response takes longer than the socket timeout, also if
+        `timeout` is longer.
         """
         wanted = {_tp(r.topic, r.partition): r for r in partition_requests}
         return await self._open.fetch_messages(
@@ -234,7 +234,7 @@ class Broker(Guest):
         )
 
     async def produce_messages(self, produce_request: ProduceRequest) -> ProduceResponse | None:
-        """Append messages. The answer is None where none is wanted: `required_acks=0`."""
+        """Append messages. Return None with `required_acks=0`, which has no response."""
         return await self._open.produce_messages(
             produce_request.batches,
             acks=produce_request.required_acks,
@@ -244,7 +244,7 @@ class Broker(Guest):
     async def request_offset_limits(
         self, partition_requests: Iterable[PartitionOffsetRequest]
     ) -> ListOffsetsResponse:
-        """The first offset at or after each time."""
+        """Request the first offset at or after each time."""
         return await self._open.request_offset_limits(
             {_tp(r.topic_name, r.partition_id): r.offsets_before for r in partition_requests}
         )
@@ -252,7 +252,7 @@ class Broker(Guest):
     async def request_metadata(
         self, topics: Iterable[str | bytes] | None = None
     ) -> MetadataResponse:
-        """Brokers and topics; None for all topics."""
+        """Request the brokers and topics; None: all topics."""
         return await self._open.request_metadata(
             None if topics is None else [text(topic) for topic in topics]
         )
@@ -278,7 +278,7 @@ class Broker(Guest):
     async def fetch_consumer_group_offsets(
         self, consumer_group: str | bytes, preqs: Iterable[PartitionOffsetFetchRequest]
     ) -> OffsetFetchResponse:
-        """What the group has committed."""
+        """Request the group's committed offsets."""
         return await self._open.fetch_consumer_group_offsets(
             text(consumer_group), [_tp(r.topic_name, r.partition_id) for r in preqs]
         )
@@ -293,8 +293,8 @@ class Broker(Guest):
         topic_name: str | bytes | None = None,
         membership_protocol: GroupMembershipProtocol = RangeProtocol,
     ) -> JoinGroupResponse:
-        """Join. A broker of today answers a first join with an id and error code 79: join again
-        with that id (KIP-394)."""
+        """Join. Brokers since 2.2 respond to the first join with a member id and error code 79:
+        join again with that id (KIP-394)."""
         metadata = metadata_of(membership_protocol, topic_name)
         return await self._open.join_group(
             text(consumer_group),
@@ -314,8 +314,8 @@ class Broker(Guest):
         member_id: str | bytes,
         group_assignment: Iterable[MemberAssignment],
     ) -> SyncGroupResponse:
-        """Hand in every member's assignment (the leader; others give none); receive one's own, as
-        bytes for `kafkagroup.decode_assignment`."""
+        """Send every member's assignment (the leader; other members send none); return this
+        member's, as bytes for `kafkagroup.decode_assignment`."""
         assignments: Mapping[str, bytes] = {
             text(a.member_id): encode_assignment(a.partitions, version=a.version)
             for a in group_assignment
@@ -335,7 +335,7 @@ class Broker(Guest):
         generation_id: int,
         member_id: str | bytes,
     ) -> HeartbeatResponse:
-        """Say that the member lives."""
+        """Send a heartbeat."""
         return await self._open.heartbeat(
             text(consumer_group), generation_id, text(member_id), connection_id=str(connection_id)
         )
@@ -343,7 +343,7 @@ class Broker(Guest):
     async def leave_group(
         self, connection_id: object, consumer_group: str | bytes, member_id: str | bytes
     ) -> LeaveGroupResponse:
-        """Leave."""
+        """Leave the group."""
         return await self._open.leave_group(
             text(consumer_group), text(member_id), connection_id=str(connection_id)
         )

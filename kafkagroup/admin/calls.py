@@ -1,8 +1,7 @@
-"""Asking a cluster until there is an answer that no retry would change, or the time is up; and what
-clients have in common that do nothing else.
+"""Calls with retries until a timeout, and the base class of clients that only make such calls.
 
-Of many groups or brokers at a time: each has its own answer or its own error, and waits for no
-other; all share one deadline.
+A call for many groups or brokers runs them concurrently, with one deadline: each key has its own
+result or error.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ from kafkagroup.transport.options import ClientOptions, client_options, parse_se
 from kafkagroup.transport.retry import Pauses
 from kafkagroup.transport.trouble import Problem
 
-__all__ = ["Asking", "AskingService", "named"]
+__all__ = ["CallingService", "RetriedCalls", "named"]
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-_AT_ONCE = 64
-"""Keys that are asked about at a time: each has its requests in a broker's queue."""
+_MAX_CONCURRENT = 64
+"""The limit of concurrent keys: each has requests in a broker's queue."""
 
 
-class Asking:
-    """Whom to ask, and for how long."""
+class RetriedCalls:
+    """Calls to one cluster, with retries until a timeout."""
 
     def __init__(self, options: ClientOptions, timeout: float) -> None:
         """`timeout` bounds each call with all its retries, in seconds."""
         self.options = options
         self.timeout = timeout
         self.cluster: Cluster | None = None
-        """None before it was opened, and once it is closed."""
+        """None before the client is opened, and after it is closed."""
 
     def opened(self) -> Cluster:
-        """Raises: ConsumerClosedError."""
+        """Return the cluster. Raises: ConsumerClosedError."""
         if self.cluster is None:
             raise ConsumerClosedError("the client is not running; use `async with` or start()")
         return self.cluster
@@ -63,8 +62,9 @@ class Asking:
         *,
         final: Collection[int] = (),
     ) -> T:
-        """The answer to one question. Raises: what no retry mends, such as a BrokerError with a
-        code in `final`; TransportError, or the last retriable BrokerError, when the time is up."""
+        """Call `ask` until it returns; return its result. Raises: errors that are not retriable,
+        such as a BrokerError with a code in `final`; TransportError, or the last retriable
+        BrokerError, after the timeout."""
         cluster = self.opened()
         pauses = Pauses(self.options)
         troubles, key = cluster.troubles, object()
@@ -83,13 +83,13 @@ class Asking:
                         last = error
                         troubles.failed(key, anyio.current_time(), _refused(error))
                     except DecodeError:
-                        raise  # what a member once sent stays damaged
+                        raise  # a retry returns the same bytes
                     except (TransportError, RemoteProtocolError) as error:
                         last = error
                     await pauses.wait()
         finally:
             troubles.forget(key)
-        raise last or RequestTimeoutError(f"no answer within {self.timeout:g} s")
+        raise last or RequestTimeoutError(f"no response within {self.timeout:g} s")
 
     async def each(
         self,
@@ -98,12 +98,12 @@ class Asking:
         *,
         final: Collection[int] = (),
     ) -> dict[K, T | KafkaGroupError]:
-        """Key -> its answer, or what `once` would raise; in the order of the keys."""
+        """Return each key's result, or the error that `once` would raise, in the order of keys."""
         self.opened()
         wanted = tuple(dict.fromkeys(keys))
         answers: dict[K, T | KafkaGroupError] = {}
         deadline = anyio.current_time() + self.timeout
-        room = anyio.CapacityLimiter(_AT_ONCE)
+        room = anyio.CapacityLimiter(_MAX_CONCURRENT)
 
         async def answer(key: K) -> None:
             async with room:
@@ -121,32 +121,31 @@ class Asking:
 
 
 def _refused(error: BrokerError) -> Problem:
-    """What is tried again until its call times out. A broker that does not answer is reported where
-    the connection is."""
+    """Describe a refused request. A broker that does not respond is reported by its connection."""
     return Problem(
         subject="a request of the client",
         cause=str(error),
-        advice="it is tried again until its call times out; check the brokers",
+        advice="it is retried until its call times out; check the brokers",
     )
 
 
-class AskingService(Service):
-    """A client that asks, and has no background tasks."""
+class CallingService(Service):
+    """A client that makes calls with retries, and has no background tasks."""
 
     def __init__(self, options: CommonOptions, call_timeout: float) -> None:
         """`call_timeout` bounds each call with all its retries, in seconds."""
         super().__init__(options.close_timeout, f"client_id={options.client_id!r}")
         self._servers = parse_servers(options.bootstrap_servers)
-        self._asking = Asking(client_options(options), call_timeout)
+        self._calls = RetriedCalls(client_options(options), call_timeout)
 
     async def _open(self, tasks: TaskGroup) -> None:
-        cluster = Cluster(self._servers, self._asking.options, tasks)
-        self._asking.cluster = cluster
+        cluster = Cluster(self._servers, self._calls.options, tasks)
+        self._calls.cluster = cluster
         await cluster.refresh()
 
     async def _close(self) -> None:
-        if (cluster := self._asking.cluster) is not None:
-            self._asking.cluster = None  # no call opens a connection any more
+        if (cluster := self._calls.cluster) is not None:
+            self._calls.cluster = None  # before closing: later calls must not open a connection
             await cluster.aclose()
 
     def _crashed(self, error: Exception) -> None:
@@ -154,7 +153,8 @@ class AskingService(Service):
 
 
 def named(group_ids: Iterable[str]) -> list[str]:
-    """The ids, each once. Raises: ConfigurationError for one string, or an empty id."""
+    """Return the group ids without duplicates. Raises: ConfigurationError for one string, or an
+    empty id."""
     if isinstance(group_ids, str):
         raise ConfigurationError(f"expected several group ids, not {group_ids!r} alone")
     found = list(dict.fromkeys(group_ids))

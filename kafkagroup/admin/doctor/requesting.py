@@ -1,4 +1,4 @@
-"""A cluster for one check: opened, asked, and closed before anything is told."""
+"""One request of a check: opens a cluster, sends the request, and closes the cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import anyio
 
-from kafkagroup.admin.asking import Asking
+from kafkagroup.admin.calls import RetriedCalls
 from kafkagroup.errors import KafkaGroupError
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import Address, ClientOptions
@@ -22,16 +22,16 @@ async def ask(
     options: ClientOptions,
     question: Callable[[Cluster], Awaitable[T]],
 ) -> T:
-    """The answer, of however many tries a request's time has room for: a coordinator that starts is
-    nothing wrong. Raises: what no retry mends, bare, or what was said last."""
+    """Return the response, after retries within the request timeout: a coordinator that is still
+    starting is not a finding. Raises: an error that is not retriable, or the last one."""
     answers: list[T] = []
     errors: list[KafkaGroupError] = []
     async with anyio.create_task_group() as tasks:
         cluster = Cluster(tuple(servers), options, tasks)
-        asking = Asking(options, options.request_timeout)
-        asking.cluster = cluster
+        calls = RetriedCalls(options, options.request_timeout)
+        calls.cluster = cluster
         try:
-            answers.append(await asking.once(question))
+            answers.append(await calls.once(question))
         except KafkaGroupError as error:
             # Raised below: the task group would wrap it.
             errors.append(error)
