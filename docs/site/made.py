@@ -34,47 +34,48 @@ __all__ = [
 README = Path(__file__).parent.parent.parent / "README.md"
 
 _REMEDIES = {
-    "KafkaGroupError": "Catch it where any trouble with Kafka is the same to you.",
-    "ConfigurationError": "Mend the option or argument that the message names.",
-    "IllegalStateError": "A bug in the caller: the call came too early or too late.",
+    "KafkaGroupError": "Catch it if you treat all errors of Kafka in the same way.",
+    "ConfigurationError": "Correct the option or argument that the message names.",
+    "IllegalStateError": "Fix the caller: it called too early or too late.",
     "NotStartedError": "Use `async with`, or call `start()` before anything else.",
-    "ConsumerClosedError": "End; or start it before it is used. Iteration ends without it.",
-    "NotAssignedError": "The group has rebalanced since: look at `assignment()` first, or use the"
+    "ConsumerClosedError": "Stop using it, or start it first. Iteration ends without this error.",
+    "NotAssignedError": "The group has rebalanced. Check `assignment()` first, or use the"
     " callbacks.",
-    "LocalProtocolError": "Report it: nothing was sent, and nothing is lost.",
-    "RemoteProtocolError": "It is retried on a new connection. If it stays: what is at that address"
-    " may be no Kafka, or a TLS port spoken to in plain text.",
-    "DecodeError": "As RemoteProtocolError; with a healthy cluster report it.",
+    "LocalProtocolError": "Report a bug: nothing was sent, and nothing is lost.",
+    "RemoteProtocolError": "The client retries on a new connection. If it persists, check that"
+    " Kafka listens at that address, and that the port is not a TLS port used without TLS.",
+    "DecodeError": "As for RemoteProtocolError. If the cluster is healthy, report a bug.",
     "LimitExceededError": "Raise the option that the message names, if the size is right.",
-    "CorruptRecordError": "The log is damaged on that broker. Have the replica repaired; to go on"
+    "CorruptRecordError": "The log on that broker is damaged. Repair the replica; to continue"
     " without the batch, `seek` past it.",
-    "UnsupportedVersionError": "Brokers from 2.4 on are supported; KIP-848 takes 4.0. Update the"
-    " broker, or choose another `group_protocol`.",
-    "AuthenticationError": "Mend the credentials and start again: it is final.",
-    "TlsError": "The message says which side refused what: name, chain, date or version.",
-    "TransportError": "Inside the client it is retried. Out of a call of your own: call again.",
-    "ConnectionLostError": "As TransportError. If it is every time: port, firewall,"
+    "UnsupportedVersionError": "Brokers from 2.4 on are supported, for KIP-848 from 4.0 on. Update"
+    " the broker, or set another `group_protocol`.",
+    "AuthenticationError": "Correct the credentials and start again. The client does not retry.",
+    "TlsError": "The message has the side that refused, and why: name, chain, date, version.",
+    "TransportError": "The client retries its own requests. If your call raises it, call again.",
+    "ConnectionLostError": "As for TransportError. If it always occurs, check port, firewall and"
     " `advertised.listeners`.",
-    "RequestTimeoutError": "As TransportError. If it is often, the broker is overloaded, or"
-    " `request_timeout_ms` too small.",
-    "NoBrokersAvailableError": "See that `bootstrap_servers` are right and reachable from here.",
-    "BrokerError": "`code`, `name` and `retriable` say which; what is retriable was retried.",
+    "RequestTimeoutError": "As for TransportError. If it occurs often, the broker is overloaded, or"
+    " `request_timeout_ms` is too small.",
+    "NoBrokersAvailableError": "Check that `bootstrap_servers` are right, and reachable from"
+    " this machine.",
+    "BrokerError": "See `code`, `name` and `retriable`. The client has retried retriable errors.",
     "AuthorizationError": "Grant the ACL: `operation` on `resource`.",
-    "RecordRefusedError": "Mend the record at `index`; what came before it is not written either.",
-    "FencedError": "Two processes have the same `group_instance_id`: give each its own. Final.",
-    "JoinFailedError": "The message has the last failure; start again, or leave out"
+    "RecordRefusedError": "Correct the record at `index`. Those before it were not written either.",
+    "FencedError": "Two processes have the same `group_instance_id`: give each its own.",
+    "JoinFailedError": "The message has the last failure. Start again, or do not set"
     " `rebalance_max_retries`.",
-    "CommitFailedError": "Go on: the new owner of `partitions` begins at the last commit. If it is"
-    " often, records take longer than `max_poll_interval_ms` or the rebalance timeout.",
-    "OffsetOutOfRangeError": "Retention has overtaken the group. Decide where to go on, and `seek`;"
+    "CommitFailedError": "Continue: the new owner of `partitions` starts at the last commit. If it"
+    " occurs often, records take longer than `max_poll_interval_ms` or the rebalance timeout.",
+    "OffsetOutOfRangeError": "Retention deleted records that the group had not read. `seek`,"
     " or set `auto_offset_reset`. Every call raises it until then.",
     "NoOffsetError": "`seek` in each of its `partitions`; or commit a start with `Admin`, or set"
     " `auto_offset_reset`, before the consumer starts. Every call raises it until then.",
-    "NotWrittenError": "`why` says whose fault it is. Write again from `index` on: a record may"
-    " then be there twice.",
-    "DeserializationError": "Keep `error.record` aside, then `seek` past it.",
+    "NotWrittenError": "`why` has the reason. Write again from `index` on; a record may then be in"
+    " the log twice.",
+    "DeserializationError": "Store `error.record` elsewhere, then `seek` past it.",
 }
-"""Error -> what an operator or a caller does about it."""
+"""Error -> what an operator or a caller should do."""
 
 
 def error_tree() -> str:

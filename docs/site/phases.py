@@ -187,7 +187,7 @@ def _legend(picture: Svg, *, has_purgatory: bool) -> None:
         picture.box(x, y, 22, 16, fill=fill, stroke=INK if weight > 1 else GREY, weight=weight)
         picture.text(x + 30, y + 13, words, size=13, anchor="start")
         x += 52 + 6.6 * len(words)
-    for colour, words in ((_LOSS, "the partitions are lost"), (GREY, "rejoins")):
+    for colour, words in ((_LOSS, "partitions lost"), (GREY, "rejoins")):
         picture.path(f"M{x:g},{y + 8:g} L{x + 24:g},{y + 8:g}", colour, arrow=True)
         picture.text(x + 32, y + 13, words, size=13, anchor="start")
         x += 54 + 6.6 * len(words)
