@@ -1,7 +1,7 @@
-"""What an assignor would do with a group, and why: a dry run, as values.
+"""A dry run of an assignor: the assignment that it would return, and the reason of each move.
 
-A reason follows from the spec alone, or from what the assignor, a pure function, answers to a
-spec that lacks one thing (loads, racks, owners). What neither tells is not guessed.
+A reason follows from the spec, or from the assignment that the assignor, a pure function, returns
+for a spec without loads, racks or owners. If neither shows a reason, the plan does not guess one.
 """
 
 from __future__ import annotations
@@ -33,50 +33,51 @@ __all__ = [
 ]
 
 MAX_ROUNDS = 10
-"""Rounds that a cooperative group is followed for. The assignors here need two, three when claims
-contradict each other; one that needs more does not settle."""
+"""Most rebalances of a cooperative group that a plan follows. The assignors here need two, or three
+when claims contradict each other; one that needs ten does not converge."""
 
 
 class Reason(Enum):
-    """Why a partition changes hands, or why a claim does not count."""
+    """Why a partition moves, or why a claim is ignored."""
 
     OWNER_LEFT = "owner-left"
     """Its owner is no longer in the group."""
     OWNER_UNSUBSCRIBED = "owner-unsubscribed"
     """Its owner no longer subscribes to the topic."""
     CLAIM_DOUBLED = "claim-doubled"
-    """Several members claim it with the same generation, so nobody's claim counts."""
+    """Several members claim it with the same generation, so all their claims are ignored."""
     CLAIM_STALE = "claim-stale"
-    """Another member claims it with a higher generation. Of claims only."""
+    """Another member claims it with a higher generation. Only for claims."""
     TOPIC_NEW = "topic-new"
-    """The topic was not there before."""
+    """The topic did not exist before."""
     PARTITION_NEW = "partition-new"
     """The topic had fewer partitions before."""
     UNOWNED = "unowned"
-    """Nobody owned it. Whether it is new or its owner left, this spec does not tell."""
+    """No member owned it. The spec does not show whether it is new or its owner left."""
     LOAD = "load"
-    """The fuller of the two would carry more if it stayed, and without loads and capacities the
-    assignor would not have moved it there."""
+    """Without the move, the more loaded of the two members would have a higher load; and without
+    loads and capacities the assignor would not have moved it there."""
     RACK = "rack"
     """It has a replica in the new owner's rack and none in the old one's, and without racks the
     assignor would not have moved it there."""
     BALANCE = "balance"
-    """If it stayed, as all that is moved without need could, the counts of the two would lie
-    further apart; and the old owner gets nothing instead that the new one could have had."""
+    """Without the move (and without all unneeded moves), the partition counts of the two members
+    would differ more; and the old owner gets no partition that the new owner could have got
+    instead."""
     NOT_STICKY = "not-sticky"
-    """Not needed for balance: the assignor places it there whoever owned it."""
+    """Not needed for balance: the assignor ignores who owned it."""
     FREE_CHOICE = "free-choice"
-    """None of the above: the assignor moves it without need."""
+    """None of the above: the assignor moves it without a need."""
     GONE = "gone"
-    """It does not exist, or no longer."""
+    """It does not exist, or was deleted."""
     NO_SUBSCRIBER = "no-subscriber"
-    """Nobody subscribes to the topic."""
+    """No member subscribes to the topic."""
     LEFT_OUT = "left-out"
-    """The assignor gives it to nobody, though it has subscribers."""
+    """The assignor assigns it to no member, though the topic has subscribers."""
 
 
 class Change(Enum):
-    """What becomes of a member."""
+    """Whether a member stays, joins or leaves."""
 
     STAYS = "stays"
     JOINS = "joins"
@@ -85,33 +86,33 @@ class Change(Enum):
 
 @attrs.frozen(kw_only=True)
 class MemberPlan:
-    """One member, before and after."""
+    """One member, before and after the rebalance."""
 
     member_id: str
     instance_id: str | None = None
     change: Change = Change.STAYS
     before: tuple[TopicPartition, ...]
-    """What it owned by the claims that count, sorted."""
+    """The partitions that it owned by its valid claims, sorted."""
     after: tuple[TopicPartition, ...]
-    """What it owns once the group has settled, sorted."""
+    """The partitions that it owns when the group is stable, sorted."""
     load_before: float
-    """The loads of `before` added up; a partition without one counts as 1.0."""
+    """The sum of the loads of `before`; a partition without one counts as 1.0."""
     load_after: float
     capacity: float = 1.0
 
 
 @attrs.frozen(kw_only=True)
 class Move:
-    """One partition that changes hands."""
+    """One partition that moves."""
 
     partition: TopicPartition
     before: str | None
-    """Member id of its owner; None when nobody owned it."""
+    """Member id of its owner; None when no member owned it."""
     after: str | None
-    """None when nobody gets it."""
+    """Member id of its new owner; None when it has none."""
     round: int | None
-    """The round, from 1, in which the new owner takes it up; None when that never happens, or
-    when its own claim was among those that do not count and it has it in hand already."""
+    """The round, from 1, in which it is assigned to the new owner; None when that never happens, or
+    when the new owner consumes it already by a claim that was ignored."""
     why: Reason
     text: str
     """The reason in words, with this partition's facts."""
@@ -119,7 +120,7 @@ class Move:
 
 @attrs.frozen(kw_only=True)
 class VoidClaim:
-    """What a member says it owns, and does not."""
+    """A partition that a member claims to own, and does not own."""
 
     member_id: str
     partition: TopicPartition
@@ -129,20 +130,20 @@ class VoidClaim:
 
 @attrs.frozen(kw_only=True)
 class Round:
-    """One rebalance. Members are there only with partitions, which are sorted.
+    """One rebalance. A member without partitions has no entry; partitions are sorted.
 
-    Eager members let go before they join, cooperative ones when they hear what they lose.
+    Eager members revoke before they join, cooperative members after they got their assignment.
     """
 
     let_go: Assignment
-    """Member id -> what it lets go of."""
+    """Member id -> the partitions that it revokes."""
     taken_up: Assignment
-    """Member id -> what it begins to consume."""
+    """Member id -> the partitions that it starts to consume."""
 
 
 @attrs.frozen
 class Spread:
-    """How many partitions members have."""
+    """The least and the most partitions of a member."""
 
     least: int
     most: int
@@ -150,12 +151,12 @@ class Spread:
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """What an assignor would do with a group."""
+    """The outcome of a dry run."""
 
     assignor: str
     """Its name on the wire."""
     cooperative: bool
-    """Whether members keep what does not move."""
+    """Whether members keep consuming the partitions that do not move."""
     members: tuple[MemberPlan, ...]
     """In the order of the spec, then those that leave."""
     moves: tuple[Move, ...]
@@ -164,57 +165,57 @@ class Plan:
     """By partition and member."""
     rounds: tuple[Round, ...]
     settled: bool
-    """False when members would go on letting go and rejoining after `MAX_ROUNDS` rounds."""
+    """False when members would still revoke and rejoin after `MAX_ROUNDS` rounds."""
     kept: int
     """How many partitions stay with their owner."""
     paused: tuple[TopicPartition, ...]
-    """What was owned and is let go of by its owner, so that nobody consumes it for a while: all of
-    it when eager."""
+    """The partitions that their owner revokes, so that no member consumes them for a while: all
+    owned ones when eager."""
     unassigned: tuple[TopicPartition, ...]
-    """Partitions of topics with subscribers that nobody gets; none when the assignor is right."""
+    """Partitions of subscribed topics that no member gets; empty if the assignor is correct."""
 
     @property
     def moved(self) -> int:
-        """How many partitions go from one member to another."""
+        """How many partitions move from one member to another."""
         return sum(m.before is not None and m.after is not None for m in self.moves)
 
     @property
     def given(self) -> int:
-        """How many partitions nobody owned and somebody gets."""
+        """How many partitions without an owner get one."""
         return sum(m.before is None for m in self.moves)
 
     @property
     def dropped(self) -> int:
-        """How many partitions somebody owned and nobody gets."""
+        """How many partitions lose their owner and get no other."""
         return sum(m.after is None for m in self.moves)
 
     @property
     def spread_before(self) -> Spread:
-        """Of those that were members."""
+        """Of the members before."""
         return _spread(len(m.before) for m in self.members if m.change is not Change.JOINS)
 
     @property
     def spread_after(self) -> Spread:
-        """Of those that are members then."""
+        """Of the members after."""
         return _spread(len(m.after) for m in self.members if m.change is not Change.LEAVES)
 
 
 def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -> Plan:
-    """What the assignor would do with the group, if all members offered it alone.
+    """Return what the assignor would do with the group, if it were the only one of all members.
 
-    A cooperative group is followed from round to round: members let go of what is withheld from
-    them and rejoin, until nobody has to. `was` is the group before a change, such as a member that
-    leaves: who owned what is read from it, and reasons may then name the change.
+    A cooperative group is followed from round to round: members revoke the partitions that they
+    must hand over, and rejoin, until no member has to. `was` is the group before a change, such as
+    a member that leaves: the owners are read from it, and reasons may then name the change.
 
     Calls the assignor once for each round, and at most three times as often again for the reasons.
-    Raises: ConfigurationError when it assigns to strangers, or a partition twice.
+    Raises: ConfigurationError when the assignor assigns to an unknown member, or a partition twice.
     """
     was = was or spec
     name = protocol_name(assignor)
     claims = _Claims(was)
     before = claims.owner
     rounds, after, settled = _rounds(spec, assignor)
-    why = _Why(spec, was, assignor, claims, after)
+    reasons = _Reasons(spec, was, assignor, claims, after)
     taken_up = {
         tp: number
         for number, one in enumerate(rounds, 1)
@@ -224,7 +225,7 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
     changed = sorted(tp for tp in before.keys() | after.keys() if before.get(tp) != after.get(tp))
     moves = []
     for tp in changed:
-        reason, text = why.of(tp)
+        reason, text = reasons.of(tp)
         moves.append(
             Move(
                 partition=tp,
@@ -240,7 +241,7 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
         for one in rounds
         for member, held in one.let_go.items()
         for tp in held
-        # Who lets go of a claim that does not count interrupts nobody.
+        # A member that drops an ignored claim interrupts no consumption.
         if before.get(tp, member) == member
     }
     paused |= {tp for tp, owner in before.items() if owner not in spec.members}
@@ -264,7 +265,7 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
 
 
 def without(spec: GroupSpec, member: str) -> GroupSpec:
-    """The group once a member, named by its id or its instance id, has left it.
+    """Return the group without a member, named by its id or its instance id.
 
     Raises: ConfigurationError when there is no such member.
     """
@@ -277,8 +278,8 @@ def without(spec: GroupSpec, member: str) -> GroupSpec:
 
 
 def with_newcomers(spec: GroupSpec, count: int) -> GroupSpec:
-    """The group with `count` members more, called new-1 and so on, that own nothing and subscribe
-    to whatever anybody subscribes to."""
+    """Return the group with `count` more members, named new-1 and so on. They own nothing, and
+    subscribe to all topics that the group subscribes to."""
     topics = frozenset[str]().union(*(of.topics for of in spec.members.values()))
     members = dict(spec.members)
     number = 0
@@ -289,25 +290,25 @@ def with_newcomers(spec: GroupSpec, count: int) -> GroupSpec:
 
 
 class _Claims:
-    """Which member owned each partition, by what the members report.
+    """Which member owned each partition, by the claims of the members.
 
-    The claim of the highest generation stands, if one member alone has it (KIP-792), whether or not
-    that member still subscribes to the topic.
+    The claim with the highest generation is valid, if only one member has it (KIP-792), even if
+    that member no longer subscribes to the topic.
     """
 
     def __init__(self, spec: GroupSpec) -> None:
         self.owner: dict[TopicPartition, str] = {}
         self.void: list[VoidClaim] = []
         self.doubled: dict[TopicPartition, str] = {}
-        """Partition -> why nobody's claim to it counts."""
+        """Partition -> why all claims to it are ignored."""
         claims: dict[TopicPartition, list[str]] = {}
         for member in spec.order():
             for tp in dict.fromkeys(spec.members[member].owned):
                 claims.setdefault(tp, []).append(member)
         for tp, claimants in claims.items():
-            self._judge(spec, tp, claimants)
+            self._settle_claims(spec, tp, claimants)
 
-    def _judge(self, spec: GroupSpec, tp: TopicPartition, claimants: list[str]) -> None:
+    def _settle_claims(self, spec: GroupSpec, tp: TopicPartition, claimants: list[str]) -> None:
         if not _exists(spec, tp):
             self._void(claimants, tp, Reason.GONE, _gone(spec, tp))
             return
@@ -331,7 +332,7 @@ class _Claims:
 def _rounds(
     spec: GroupSpec, assignor: Assignor
 ) -> tuple[tuple[Round, ...], dict[TopicPartition, str], bool]:
-    """The rounds, who owns what after them, and whether the group has settled."""
+    """Return the rounds, the owners after them, and whether the group is stable then."""
     owned = {m: frozenset(of.owned) for m, of in spec.members.items()}
     owner = _answer(spec, assignor)
     if not is_cooperative(assignor):
@@ -357,7 +358,7 @@ def _rounds(
 
 
 def _answer(spec: GroupSpec, assignor: Assignor) -> dict[TopicPartition, str]:
-    """Partition -> the member that the assignor gives it to."""
+    """Run the assignor; return partition -> owner."""
     owner: dict[TopicPartition, str] = {}
     for member, held in assignor(spec).items():
         if member not in spec.members:
@@ -374,8 +375,9 @@ def _answer(spec: GroupSpec, assignor: Assignor) -> dict[TopicPartition, str]:
     return owner
 
 
-class _Why:
-    """The reasons of one plan. Each partition is asked for once, in order."""
+class _Reasons:
+    """The reasons of one plan's moves. Call `of` once for each moved partition, in order: which of
+    several moves counts as unneeded depends on those before it."""
 
     def __init__(
         self,
@@ -394,11 +396,11 @@ class _Why:
         self._counts_before = Counter(self._before.values())
         self._counts_after = Counter(after.values())
         self._counts_kept = Counter(after.values())
-        """As `_counts_after`, without the moves that were found not to be needed for balance."""
+        """As `_counts_after`, without the moves that are not needed for balance."""
         self._loads_before = _loads(was, self._before)
         self._loads_after = _loads(spec, after)
         self._gains: dict[str, Counter[str]] = {}
-        """Member id -> topic -> how many partitions it gets that it had not."""
+        """Member id -> topic -> how many partitions it gained, without the unneeded moves."""
         for tp, taker in after.items():
             if self._before.get(tp) != taker:
                 self._gains.setdefault(taker, Counter())[tp.topic] += 1
@@ -406,7 +408,7 @@ class _Why:
         self._owned_topics = {tp.topic for tp in self._before}
 
     def of(self, tp: TopicPartition) -> tuple[Reason, str]:
-        """Why a partition changes hands: the reason, and its text."""
+        """Return why a partition moves, and the reason as text."""
         giver, taker = self._before.get(tp), self._after.get(tp)
         if taker is None:
             return self._dropped(tp)
@@ -442,16 +444,21 @@ class _Why:
 
     def _moved(self, tp: TopicPartition, giver: str, taker: str) -> tuple[Reason, str]:
         give, take = _label(self._was, giver), _label(self._spec, taker)
-        if self._weighted and self._relieves(tp, giver, taker):
+        if self._weighted and self._is_needed_for_load(tp, giver, taker):
             loads = ", ".join(
                 f"{name} {self._loads_before[m]:g} -> {self._loads_after[m]:g}"
                 for m, name in ((giver, give), (taker, take))
             )
             return Reason.LOAD, f"load: {loads}"
-        if self._nearer(tp, giver, taker):
+        if self._is_needed_for_rack(tp, giver, taker):
             rack = self._spec.members[taker].rack
             return Reason.RACK, f"a replica is in {take}'s rack {rack}, none in {give}'s"
-        if self._evens(tp, giver, taker):
+        stand_in = self._stand_in(giver, taker)
+        if self._counts_kept[giver] < self._counts_kept[taker]:
+            self._undo(tp, giver, taker)
+        elif stand_in is not None:
+            self._replace(tp, stand_in, giver, taker)
+        else:
             counts = ", ".join(
                 f"{name} {self._counts_before[m]} -> {self._counts_after[m]}"
                 for m, name in ((giver, give), (taker, take))
@@ -462,18 +469,18 @@ class _Why:
             return Reason.NOT_STICKY, f"{name} places it there whoever owned it"
         return Reason.FREE_CHOICE, f"{name} moves it without need"
 
-    def _relieves(self, tp: TopicPartition, giver: str, taker: str) -> bool:
+    def _is_needed_for_load(self, tp: TopicPartition, giver: str, taker: str) -> bool:
         load = self._spec.loads.get(tp, 1.0)
 
-        def fuller(shift: float) -> float:
+        def higher_load(shift: float) -> float:
             return max(
                 (self._loads_after[m] + change) / self._spec.members[m].capacity
                 for m, change in ((giver, shift), (taker, -shift))
             )
 
-        return fuller(load) > fuller(0.0) and self._without_loads.get(tp) != taker
+        return higher_load(load) > higher_load(0.0) and self._without_loads.get(tp) != taker
 
-    def _nearer(self, tp: TopicPartition, giver: str, taker: str) -> bool:
+    def _is_needed_for_rack(self, tp: TopicPartition, giver: str, taker: str) -> bool:
         racks = self._spec.racks.get(tp.topic, ())
         here = racks[tp.partition] if tp.partition < len(racks) else frozenset()
         members = self._spec.members
@@ -484,25 +491,27 @@ class _Why:
             and self._without_racks.get(tp) != taker
         )
 
-    def _evens(self, tp: TopicPartition, giver: str, taker: str) -> bool:
-        """Whether the move is needed for balance; one that is not counts as undone from here on, so
-        that of several moves which do one's work only the others are called unneeded."""
-        counts, gains = self._counts_kept, self._gains
-        if counts[giver] < counts[taker]:
-            counts[giver] += 1
-            counts[taker] -= 1
-            gains[taker][tp.topic] -= 1
-            return False
-        # What the giver gets could go to the taker in this one's stead, if that subscribes to it.
-        topics = self._spec.members[taker].topics
-        instead = gains.get(giver, Counter())
-        spare = next((t for t in sorted(instead) if instead[t] > 0 and t in topics), None)
-        if spare is None:
-            return True
-        instead[spare] -= 1
-        gains[taker][spare] += 1
-        gains[taker][tp.topic] -= 1
-        return False
+    def _stand_in(self, giver: str, taker: str) -> str | None:
+        """Return a topic of which the giver gained a partition that the taker could have got
+        instead; None if there is none."""
+        topics, gains = self._spec.members[taker].topics, self._gains.get(giver, Counter())
+        return next((t for t in sorted(gains) if gains[t] > 0 and t in topics), None)
+
+    # A move that is not needed for balance counts as not made for the moves after it: of several
+    # moves of which one would do, that one is still reported as needed.
+
+    def _undo(self, tp: TopicPartition, giver: str, taker: str) -> None:
+        """Count the partition as still the giver's."""
+        self._counts_kept[giver] += 1
+        self._counts_kept[taker] -= 1
+        self._gains[taker][tp.topic] -= 1
+
+    def _replace(self, tp: TopicPartition, topic: str, giver: str, taker: str) -> None:
+        """Count the partition as still the giver's, and one of `topic` that it gained as the
+        taker's: the counts stay the same."""
+        self._gains[giver][topic] -= 1
+        self._gains[taker][topic] += 1
+        self._gains[taker][tp.topic] -= 1
 
     @cached_property
     def _without_loads(self) -> dict[TopicPartition, str]:
@@ -561,7 +570,7 @@ def _members(
 
 
 def _loads(spec: GroupSpec, owner: Mapping[TopicPartition, str]) -> dict[str, float]:
-    """Member id -> the loads that it carries, added up in the partitions' order: in another order
+    """Return member id -> the sum of its loads, added in the partitions' order: in another order
     the last digit may differ."""
     loads = dict.fromkeys(spec.members, 0.0)
     for tp in sorted(owner):
@@ -595,5 +604,5 @@ def _gone(spec: GroupSpec, tp: TopicPartition) -> str:
 
 
 def _label(spec: GroupSpec, member: str) -> str:
-    """What a reader knows a member by."""
+    """The name that a reader knows a member by."""
     return spec.members[member].instance_id or member
