@@ -24,7 +24,7 @@ cdef class Delivery:
     cdef object _refused
     cdef tuple _kept
     cdef public object heavy
-    cdef tuple _hand
+    cdef tuple _in_flight
     cdef bint _lazy
     cdef bint _views
 

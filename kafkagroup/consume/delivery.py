@@ -1,10 +1,10 @@
-"""Hands out records in order and keeps the account: delivered, in hand, processed.
+"""Delivers records in order, and tracks which are delivered, in flight and processed.
 
-A record in hand becomes processed when the next one is asked for. Everything here is synchronous,
-so a cancellation falls before a record is taken or after it is the caller's, never between. A
-record for which a coroutine deserializer is to be awaited is `unconverted` meanwhile: not
-delivered, not below the position, and dropped where its partition is revoked. This file is compiled
-where a compiler is at hand, by the types in `delivery.pxd`.
+A record in flight becomes processed when the application asks for the next one. Everything here is
+synchronous: a cancellation comes before a record is taken or after the caller has it, never
+between. While a coroutine deserializer of a record is awaited, the record is `unconverted`: not
+delivered, not below the position, and dropped if its partition is revoked. This file is compiled,
+with the types in `delivery.pxd`, where a compiler is available.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SUSPENDS = Outcome.SUSPENDS
 
 @public
 class Batch(Keyed[K_co, V_co]):
-    """Consecutive records of one partition, which are processed together: frozen, and compared by
-    its records.
+    """Consecutive records of one partition, to be processed together: frozen, and compared by its
+    records.
 
     ```python
     async for batch in consumer.batches():
@@ -44,9 +44,9 @@ class Batch(Keyed[K_co, V_co]):
     ```
     """
 
-    # Compiled, and without deserializers, the records are still bytes: counted and checked, and
-    # made one at a time while they are gone over.
-    __slots__ = ("_count", "_made", "_partition", "_topic", "_unread")
+    # Compiled, and without deserializers, the records are checked and counted, and decoded one at a
+    # time during iteration.
+    __slots__ = ("_count", "_partition", "_records", "_topic", "_undecoded")
     __match_args__ = ("topic", "partition", "records")
 
     def __init__(
@@ -54,9 +54,23 @@ class Batch(Keyed[K_co, V_co]):
     ) -> None:
         self._topic = topic
         self._partition = partition
-        self._made: tuple[TypedRecord[K_co, V_co], ...] | None = records
-        self._unread: RecordReader | None = None
+        self._records: tuple[TypedRecord[K_co, V_co], ...] | None = records
+        """None until they are decoded."""
+        self._undecoded: RecordReader | None = None
         self._count = len(records)
+
+    @classmethod
+    def _of_undecoded(
+        cls, topic: str, partition: int, undecoded: RecordReader, count: int
+    ) -> Batch[Any, Any]:
+        """A batch of `count` records that are checked and not decoded yet."""
+        batch: Batch[Any, Any] = cls.__new__(cls)
+        batch._topic = topic
+        batch._partition = partition
+        batch._records = None
+        batch._undecoded = undecoded
+        batch._count = count
+        return batch
 
     @property
     def topic(self) -> str:
@@ -70,28 +84,28 @@ class Batch(Keyed[K_co, V_co]):
 
     @property
     def records(self) -> tuple[TypedRecord[K_co, V_co], ...]:
-        """At least one; offsets grow, with gaps where the log has them."""
-        if self._made is None:
-            self._made = tuple(self)
-        return self._made
+        """At least one, by ascending offset, with gaps where the log has them."""
+        if self._records is None:
+            self._records = tuple(self)
+        return self._records
 
     def __iter__(self) -> Iterator[TypedRecord[K_co, V_co]]:
-        if self._unread is not None and self._made is None:
-            return cast("Iterator[TypedRecord[K_co, V_co]]", self._unread.fork())
+        if self._undecoded is not None and self._records is None:
+            return cast("Iterator[TypedRecord[K_co, V_co]]", self._undecoded.fork())
         return iter(self.records)
 
     def __len__(self) -> int:
         return self._count
 
     def to_arrow(self) -> pyarrow.RecordBatch:
-        """The records as columns, `wire.arrow.schema`; without an object for each record where they
-        are still bytes.
+        """Return the records as columns, `wire.arrow.schema`; records that are not decoded yet need
+        no Python objects.
 
-        Raises: ConfigurationError without pyarrow (the extra `arrow`), or where a deserializer made
-        something else of keys or values than bytes.
+        Raises: ConfigurationError without pyarrow (the extra `arrow`), or if a deserializer
+        returned something other than bytes for keys or values.
         """
-        if self._unread is not None:
-            return columns([(self._unread.fork(), self._count)], self._topic, self._partition)
+        if self._undecoded is not None:
+            return columns([(self._undecoded.fork(), self._count)], self._topic, self._partition)
         return columns_of(self.records, self._topic, self._partition)
 
     def __eq__(self, other: object) -> bool:
@@ -113,17 +127,8 @@ class Batch(Keyed[K_co, V_co]):
         return Batch, (self._topic, self._partition, self.records)
 
 
-def _lazy_batch(owned: OwnedPartition, records: RecordReader, count: int) -> Batch[Any, Any]:
-    """Of `count` records that were checked, and are not made yet."""
-    batch: Batch[Any, Any] = Batch(owned.tp.topic, owned.tp.partition, ())
-    batch._made = None
-    batch._unread = records
-    batch._count = count
-    return batch
-
-
 class Delivery:
-    """The partitions that are owned now, and whose turn it is."""
+    """The owned partitions, and the order in which their records are delivered."""
 
     def __init__(
         self,
@@ -137,59 +142,59 @@ class Delivery:
         self.conversion = conversion
         self._views = views
         self._lazy = COMPILED and conversion is None
-        """Whether batches stay bytes. Going over them twice costs more than it saves where nothing
-        is compiled."""
+        """Whether batches are decoded during iteration only. That reads the bytes twice, which is
+        slower where nothing is compiled."""
         self._took = took
-        """Called when less is buffered than was, or less of it counts: there is room to fetch."""
+        """Called when the buffers shrank: there is room to fetch."""
         self._came_to_rest = came_to_rest
-        """Called when there is one more in `resting`."""
+        """Called when `resting` has one more partition."""
         self._turn: OrderedDict[OwnedPartition, None] = OrderedDict()
-        """Those with something to hand out, but the current one; the next to come first."""
+        """The other partitions with buffered records, the next one first."""
         self._current: OwnedPartition | None = None
         self._batch: RecordBatch | None = None
-        """The batch that is open, of the current partition."""
+        """The open batch, of the current partition."""
         self._records: RecordReader | None = None
-        """Reads that batch; None for one that no application sees."""
+        """Reads the open batch; None for a control batch or a hidden one."""
         self._stuck: Record | None = None
-        """The record of that batch that is being converted. It stays when its deserializer fails,
-        and is converted anew for each call until the application seeks."""
+        """The record of the open batch that is being converted. If its deserializer fails, it stays
+        here, and each call converts it again until the application seeks."""
         self._conversion_error: Exception | None = None
-        """Why it could not be converted when that was tried last."""
+        """The error of its last conversion."""
         self.unconverted: Record | None = None
-        """The same record, where it has to be awaited: by whoever takes records, with `converted`
-        or `refused` as the end."""
+        """The same record, if its conversion must be awaited. The caller awaits it, and then calls
+        `converted` or `refused`."""
         self._ahead: deque[tuple[Record, Record | Outcome]] = deque()
-        """Records before that one which were awaited and are not handed out yet, as they came and
-        as they are to be delivered. The position is below them."""
+        """Records before that one that were awaited and are not delivered yet, raw and converted.
+        The position is below them."""
         self._refused: Exception | None = None
-        """What is to be raised behind these: the awaited conversion failed, or, where no record is
-        stuck, the batch is damaged."""
+        """The error to raise after these: the awaited conversion failed or, if no record is stuck,
+        the batch is corrupt."""
         self._kept: tuple[OwnedPartition, Exception] | None = None
-        """An error that came behind records which had to be handed out first, and whose it is."""
+        """An error to raise after the records before it were delivered, and its partition."""
         self.heavy: RecordReader | None = None
-        """Reads that batch too, where a thread is to prepare it first: it inflates to much, or the
-        position lies far inside."""
-        self._hand: tuple[OwnedPartition, ...] = ()
+        """Reads the open batch if a thread must prepare it first: it is large when decompressed, or
+        the position is far inside."""
+        self._in_flight: tuple[OwnedPartition, ...] = ()
 
     # ------------------------------------------------------------ ownership
 
     def own(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
-        """Begin to own partitions; positions are looked up by others."""
+        """Start to own partitions. The caller sets their positions."""
         fresh = self.made(partitions)
         self.take_up(fresh)
         return fresh
 
     def made(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
-        """What `take_up` takes, of those that are not owned yet; most of the work of owning."""
+        """Make the objects for `take_up`, of those that are not owned yet."""
         return [OwnedPartition(tp) for tp in partitions if tp not in self.owned]
 
     def take_up(self, fresh: Iterable[OwnedPartition]) -> None:
-        """Begin to own these."""
+        """Start to own these partitions."""
         for owned in fresh:
             self.owned[owned.tp] = owned
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out no more of them; what is in hand may still become processed."""
+        """Stop delivering them. Records in flight may still become processed."""
         for tp in partitions:
             if (owned := self.owned.get(tp)) is not None:
                 owned.revoked = True
@@ -198,16 +203,16 @@ class Delivery:
         self._took()
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Own them no longer."""
+        """Stop owning them."""
         gone = [self.owned.pop(tp) for tp in tuple(partitions) if tp in self.owned]
         for owned in gone:
             owned.revoked = True
             self._leave(owned)
-        self._hand = tuple(owned for owned in self._hand if owned not in gone)
+        self._in_flight = tuple(owned for owned in self._in_flight if owned not in gone)
         self._took()
 
     def pause(self, tp: TopicPartition) -> None:
-        """Hand out nothing of a partition, and fetch nothing; what is buffered stays."""
+        """Stop delivering and fetching a partition. Its buffer stays."""
         owned = self.owned[tp]
         owned.paused = True
         if owned is self._current and self._batch is not None:
@@ -216,26 +221,26 @@ class Delivery:
         self._took()
 
     def resume(self, tp: TopicPartition) -> None:
-        """Hand out and fetch again."""
+        """Deliver and fetch a partition again."""
         owned = self.owned[tp]
         owned.paused = False
         self._queue(owned)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Go on at `offset`. What is in hand of this partition is not counted as processed."""
+        """Continue at `offset`. Records in flight do not count as processed."""
         owned = self.owned[tp]
         self._leave(owned)
-        self._hand = tuple(o for o in self._hand if o is not owned)
+        self._in_flight = tuple(o for o in self._in_flight if o is not owned)
         covered = owned.covered
         owned.start_at(offset)
         if covered != UNKNOWN:
-            # A commit would be of this offset. Before there was a position it is only a start.
+            # The next commit is of this offset. The first position is only a start: no commit.
             owned.covered = covered
         self._took()
 
     def relocate(self, tp: TopicPartition, offset: int) -> None:
-        """Go on at `offset`, as the log is not what it was. What is in hand stays there: not before
-        the application comes back is it processed."""
+        """Continue at `offset`, because the log was truncated. Records in flight stay in flight
+        until the application asks for more."""
         owned = self.owned[tp]
         processed, in_hand = owned.processed, owned.processed != owned.position
         self._leave(owned)
@@ -253,10 +258,10 @@ class Delivery:
             self._kept = None
         self._turn.pop(owned, None)
 
-    # ------------------------------------------------------------ what was fetched
+    # ------------------------------------------------------------ buffers and offsets
 
     def add(self, owned: OwnedPartition, batches: list[RecordBatch]) -> None:
-        """Queue what was fetched for a partition; dropped when it is no longer owned."""
+        """Queue the fetched batches of a partition; drop them if it was revoked."""
         if owned.revoked:
             return
         owned.add(batches)
@@ -270,14 +275,14 @@ class Delivery:
     def to_commit(
         self, among: Iterable[OwnedPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is processed and not committed, of all that is owned or of what still is among
-        these."""
+        """Return the offsets to commit: of the owned partitions, or of those in `among` that still
+        are owned."""
         among = self.owned.values() if among is None else among
         pending = {o.tp: o.to_commit() for o in among if self.owned.get(o.tp) is o}
         return {tp: offset for tp, offset in pending.items() if offset is not None}
 
     def processed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Up to where each partition is processed, committed or not."""
+        """Return up to where each partition is processed, committed or not."""
         return {
             tp: OffsetAndMetadata(owned.processed, leader_epoch=owned.leader_epoch)
             for tp, owned in self.owned.items()
@@ -286,15 +291,15 @@ class Delivery:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that wait to be handed out, those of paused partitions too."""
+        """Bytes that are buffered, including those of paused partitions."""
         return sum(owned.buffered_bytes for owned in self.owned.values())
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that the application gets when it comes for more."""
+        """Bytes that are buffered and can be delivered."""
         return sum(owned.buffered_bytes for owned in self.owned.values() if not owned.paused)
 
-    # ------------------------------------------------------------ handing out
+    # ------------------------------------------------------------ delivery
 
     def drop_heavy(self, heavy: RecordReader) -> None:
         """A thread has prepared `heavy`: hand out its records like any others."""
@@ -302,22 +307,22 @@ class Delivery:
             self.heavy = None
 
     def in_hand(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether the application holds a record of these that is not processed."""
-        return any(owned.tp in partitions for owned in self._hand)
+        """Whether a record of these partitions is in flight."""
+        return any(owned.tp in partitions for owned in self._in_flight)
 
     def count_processed(self) -> None:
-        """What is in hand is processed: the application asked for more, or committed."""
-        for owned in self._hand:
+        """Count records in flight as processed: the application asked for more, or committed."""
+        for owned in self._in_flight:
             owned.processed = owned.position
-        self._hand = ()
+        self._in_flight = ()
 
     def drop_in_flight(self) -> None:
-        """The application does not come back for what it has in hand: it is not processed."""
-        self._hand = ()
+        """Forget the records in flight: the application has not processed them."""
+        self._in_flight = ()
 
     def next_record(self) -> Any:
-        """The next record, now in hand, of the types that deserializers make; None when nothing is
-        buffered, it is in a `heavy` batch, or it is `unconverted`.
+        """Deliver the next record, converted by the deserializers. None if no record is buffered,
+        or it is in a `heavy` batch, or it is `unconverted`.
 
         Raises: CorruptRecordError, once, and DeserializationError, until the application seeks;
         the position stays before the record.
@@ -332,7 +337,7 @@ class Delivery:
                     return None
             record = self._read(owned)
             if record is not None:
-                self._hand = (owned,)
+                self._in_flight = (owned,)
                 return record
             if self.unconverted is not None:
                 return None
@@ -341,12 +346,12 @@ class Delivery:
     def next_batch(
         self, most: int, *, unread: bool = False, behind: bool = False
     ) -> Batch[Any, Any] | None:
-        """Up to `most` records of one partition, now in hand beside what is there already; with
-        `unread`, and without deserializers, still as bytes. None as `next_record`.
+        """Deliver up to `most` records of one partition, in flight beside those that are already;
+        with `unread`, and without deserializers, not decoded yet. None as for `next_record`.
 
-        A record that raises ends the batch before it; the next call raises. With `behind` the
-        application is given another batch at the same time: then that is so for the first record,
-        too, as what is raised now would take that batch from it.
+        A record that raises ends the batch before it, and the next call raises. With `behind`,
+        another batch is delivered in the same call: then the error of a first record, too, is
+        raised by the next call, because raising it now would lose that batch.
         """
         if self._kept is not None:
             if behind:
@@ -369,14 +374,14 @@ class Delivery:
                 self._kept = (owned, error)
                 return None
             if batch is not None:
-                self._put_in_hand(owned)
+                self._add_in_flight(owned)
                 return batch
             if self.unconverted is not None:
                 return None
             self._close_batch(owned)
 
     def next_batches(self, most: int) -> list[Batch[Any, Any]]:
-        """Up to `most` records of all partitions, in hand as by `next_batch`."""
+        """Deliver up to `most` records of all partitions, as `next_batch` does."""
         batches: list[Batch[Any, Any]] = []
         while most > 0 and (batch := self.next_batch(most, behind=bool(batches))) is not None:
             batches.append(batch)
@@ -384,19 +389,20 @@ class Delivery:
         return batches
 
     def converted(self, raw: Record, made: Record | Outcome) -> None:
-        """A record that was `unconverted` is awaited; dropped where its partition is gone."""
+        """Take the awaited conversion of the `unconverted` record; drop it if its partition was
+        revoked."""
         if self.unconverted is raw:
             self.unconverted = self._stuck = self._conversion_error = None
             self._ahead.append((raw, made))
 
     def refused(self, raw: Record, error: Exception) -> None:
-        """Its deserializer failed: raised when the records before it are handed out."""
+        """Its deserializer failed: raise the error once the records before it are delivered."""
         if self.unconverted is raw:
             self.unconverted = None
             self._refused = error
 
-    def _put_in_hand(self, owned: OwnedPartition) -> None:
-        self._hand = (*(o for o in self._hand if o is not owned), owned)
+    def _add_in_flight(self, owned: OwnedPartition) -> None:
+        self._in_flight = (*(o for o in self._in_flight if o is not owned), owned)
 
     def _raise_kept(self) -> None:
         if self._kept is not None:
@@ -404,8 +410,8 @@ class Delivery:
             raise error
 
     def _read(self, owned: OwnedPartition) -> Record | None:
-        """The next record of the open batch, and the position past it; None at its end, or where
-        the next one is `unconverted`."""
+        """Return the next record of the open batch, and advance the position past it; None at the
+        batch's end, or if the next record is `unconverted`."""
         if self.conversion is not None:
             return self._read_converted(owned)
         if self._records is None:
@@ -447,15 +453,15 @@ class Delivery:
                     self.unconverted = raw
                     return None
                 self._stuck = self._conversion_error = self.unconverted = None
-            # Not of what is delivered: a handler may have made it anew.
+            # Of the raw record: an error handler may have returned another one.
             owned.position = raw._offset + 1
             owned.leader_epoch = raw._leader_epoch
             if isinstance(made, Record):
                 return made
 
     def _next_raw(self) -> Record | None:
-        """The record to convert next; None at the end of the open batch, or where `_refused` says
-        what comes instead."""
+        """Return the record to convert next; None at the end of the open batch, or if `_refused`
+        has the error to raise instead."""
         if self._stuck is None and self._records is not None and self._refused is None:
             try:
                 self._stuck = self._records.next()
@@ -464,7 +470,7 @@ class Delivery:
         return self._stuck
 
     def _must_await(self, conversion: Conversion, most: int) -> bool:
-        """Whether a record is `unconverted` before there are `most` of them to hand out at once."""
+        """Whether a conversion must be awaited before `most` records can be delivered at once."""
         if not conversion.suspends or len(self._ahead) >= most:
             return False
         raw = self._next_raw()
@@ -474,7 +480,7 @@ class Delivery:
         return True
 
     def _read_many(self, owned: OwnedPartition, most: int) -> Batch[Any, Any] | None:
-        """Up to `most` records of the open batch, as `_read` makes them one by one."""
+        """Return up to `most` records of the open batch."""
         records: list[Any] = []
         try:
             while len(records) < most and (record := self._read(owned)) is not None:
@@ -486,7 +492,7 @@ class Delivery:
         return Batch(owned.tp.topic, owned.tp.partition, tuple(records)) if records else None
 
     def _skip(self, owned: OwnedPartition, most: int) -> Batch[Any, Any] | None:
-        """As many, checked and not made."""
+        """Return as many as `_read_many`, checked and not decoded."""
         records, raw = self._records, self._batch
         if records is None or raw is None:
             return None
@@ -501,10 +507,10 @@ class Delivery:
         unread.stop_after(count)
         owned.position = records.offset + 1
         owned.leader_epoch = raw.leader_epoch
-        return _lazy_batch(owned, unread, count)
+        return Batch._of_undecoded(owned.tp.topic, owned.tp.partition, unread, count)
 
     def _give_up(self, owned: OwnedPartition, error: DecodeError) -> None:
-        """The iterator is dead: going on would skip the rest of the batch in silence."""
+        """Stop delivering the partition: to continue would silently skip the rest of the batch."""
         owned.failure = error
         self._leave(owned)
         owned.drop_buffer()
@@ -512,13 +518,13 @@ class Delivery:
         self._came_to_rest()
 
     def _not_converted(self, error: Exception) -> None:
-        """The stuck record is raised for each call, and holds up its partition."""
+        """Keep the error of the stuck record: each call raises it until the application seeks."""
         known, self._conversion_error = self._conversion_error, error
         if known is None:
             self._came_to_rest()
 
     def resting(self) -> list[tuple[OwnedPartition, Exception]]:
-        """The partitions of which the application gets nothing until it seeks, and why."""
+        """Return the partitions that deliver nothing until the application seeks, and why."""
         found = [
             (owned, owned.failure)
             for owned in self.owned.values()
@@ -534,8 +540,8 @@ class Delivery:
         owned, _ = self._turn.popitem(last=False)
         self._current = owned
         batch = self._batch = owned.take_batch()
-        self._took()  # there is room: the next fetch can leave while these are handed out
-        # Control batches are the broker's markers of transactions: passed over, offsets and all.
+        self._took()  # the next fetch can be sent while these records are delivered
+        # Control batches are transaction markers: skipped, together with their offsets.
         passed_over = batch.is_control or batch.hidden
         self._records = None if passed_over else batch.records(owned.position, views=self._views)
         ready = self._records is None or self._records.prepare_at_once()
@@ -543,15 +549,15 @@ class Delivery:
         return owned
 
     def _close_batch(self, owned: OwnedPartition) -> None:
-        """Step past the batch, and past what compaction or markers left empty at its end: without
-        that, lag would stay above zero for ever."""
+        """Advance the position past the batch, including offsets at its end that compaction or
+        transaction markers left empty: otherwise lag would never reach zero."""
         if self._batch is not None and self._batch.next_offset > owned.position:
             if not owned.is_uncommitted:
-                owned.covered = self._batch.next_offset  # nothing of that is the application's
+                owned.covered = self._batch.next_offset  # the application has no records there
             owned.position = self._batch.next_offset
-            # Its own, too: in the epoch before, the log ends below this position (KIP-320).
+            # The epoch, too: in the previous one the log ends below this position (KIP-320).
             owned.leader_epoch = self._batch.leader_epoch
-        if owned not in self._hand:
+        if owned not in self._in_flight:
             owned.processed = owned.position
         self._current = self._batch = self._records = None
         self._queue(owned)
