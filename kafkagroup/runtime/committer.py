@@ -31,7 +31,7 @@ from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.current_membership import CurrentMembership
 from kafkagroup.runtime.metrics import Meter
 from kafkagroup.runtime.offsets import GroupOffsets, Identity
-from kafkagroup.runtime.portions import slices, together
+from kafkagroup.runtime.slices import slices, together
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.schema import NO_ID
 

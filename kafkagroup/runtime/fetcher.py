@@ -20,7 +20,7 @@ from uuid import UUID
 
 import anyio
 
-from kafkagroup._values import define
+from kafkagroup._values import define, frozen
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.fetch_budget import FetchBudget
 from kafkagroup.consume.fetch_in_flight import FetchInFlight, PollSchedule
@@ -32,8 +32,7 @@ from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.fetch_request import HIGHEST_BY_NAME, fetch_request, partitions_of
 from kafkagroup.runtime.fetch_response import ResponseHandler
-from kafkagroup.runtime.portions import are_many, together
-from kafkagroup.runtime.slices import Slices
+from kafkagroup.runtime.slices import Slices, are_many, together
 from kafkagroup.runtime.validation import is_doubtful
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
@@ -55,9 +54,6 @@ _BUDGET = 0.001
 _SMALL = 65_536
 """Bytes of records that the application goes through in less time than a request takes: for more,
 the next request is sent first, so that the broker works meanwhile."""
-_Taking = Generator[None, None, tuple[bool, bool]]
-"""Takes one response, and yields where other tasks may run. Returns whether metadata has turned out
-to be stale, and whether nothing came at all, no error either."""
 _LONGEST_WAIT = 5.0
 """Seconds that a broker may hold a long poll, where nothing has come for a while."""
 _LEAST_TO_EXTEND = 0.5
@@ -69,6 +65,23 @@ _IMMEDIATE = "fetch-immediate"
 _UNUSED = 60.0
 """Seconds after which the second connection is closed when it was not used. Whoever seeks more
 often pays for one handshake with TLS and SASL; an idle consumer keeps no connection for it."""
+
+
+@frozen
+class _Outcome:
+    """What a fetch response has brought."""
+
+    is_metadata_stale: bool
+    """Whether an error shows that the metadata must be refreshed."""
+    is_empty: bool
+    """Whether no records came, and no error either."""
+
+
+_NOTHING_ASKED = _Outcome(is_metadata_stale=False, is_empty=False)
+"""Of no request, or of a session error: the next request is sent at once."""
+
+_Taking = Generator[None, None, _Outcome]
+"""Handles one response, and yields where other tasks may run."""
 
 
 @define(eq=False)
@@ -300,16 +313,16 @@ class Fetcher:
                 self._fetch_now(node_id)
             wait = self._max_wait(wait, led, ready)
             try:
-                stale, empty = await self._long_poll(node, lane, ready, session, room, wait, wakes)
-                if stale:
+                outcome = await self._long_poll(node, lane, ready, session, room, wait, wakes)
+                if outcome.is_metadata_stale:
                     await self._cluster.refresh()
                 pauses.reset()
-                if empty and self._clock() - now < base / 2:
+                if outcome.is_empty and self._clock() - now < base / 2:
                     # The broker does not wait for records, so we do.
                     await early.wait()
                 else:
                     early.reset()
-                wait = 2 * wait if empty and not self._used_since(node_id, now) else base
+                wait = 2 * wait if outcome.is_empty and not self._used_since(node_id, now) else base
             except (TransportError, RemoteProtocolError) as error:
                 session.reset()  # the broker may have processed the request, or not
                 wait = base
@@ -337,14 +350,13 @@ class Fetcher:
         room: int,
         wait: float,
         wakes: int,
-    ) -> tuple[bool, bool]:
-        """Fetch up to `room` bytes, for which the broker waits up to `wait` seconds; return whether
-        metadata has turned out to be stale, and whether nothing came at all, no error either.
-        `wakes`: how many there had been when these partitions were chosen."""
+    ) -> _Outcome:
+        """Fetch up to `room` bytes, for which the broker waits up to `wait` seconds. `wakes`: the
+        count when these partitions were chosen."""
         fetch = self._in_flight()
         ready, entries, ids = await self._entries(node.node_id, ready, fetch)
         if not ready:
-            return False, False
+            return _NOTHING_ASKED
         part = await self._made(partial(session.request, entries, ids), len(ready))
         key = (node.node_id, lane)
         self._long_polls[key] = fetch
@@ -355,7 +367,7 @@ class Fetcher:
             del self._long_polls[key]
             session.answered(response.session_id, response.error_code)
             if FetchSession.is_session_error(response.error_code) and not part.full:
-                return False, False
+                return _NOTHING_ASKED
             return (yield from self._take(fetch, response, ready, session.ends, node))
 
         try:
@@ -434,9 +446,9 @@ class Fetcher:
                     continue
                 part = sessionless(entries, ids)
                 take = partial(self._take, fetch, ready=ready, ends={}, node=node)
-                stale, empty = await self._send(node, _IMMEDIATE, ready, part, room, 0.0, take)
-                schedule.on_response(fetch, ready, self._clock(), empty=empty)
-                if stale:
+                outcome = await self._send(node, _IMMEDIATE, ready, part, room, 0.0, take)
+                schedule.on_response(fetch, ready, self._clock(), empty=outcome.is_empty)
+                if outcome.is_metadata_stale:
                     await self._cluster.refresh()
                 pauses.reset()
             except (TransportError, RemoteProtocolError) as error:
@@ -528,9 +540,9 @@ class Fetcher:
         room: int,
         wait: float,
         take: Callable[[FetchResponse], _Taking],
-    ) -> tuple[bool, bool]:
+    ) -> _Outcome:
         """Send a fetch of up to `room` bytes, and `take` the response; return what that returns."""
-        taking: Slices[tuple[bool, bool]] | None = None
+        taking: Slices[_Outcome] | None = None
 
         def begin(response: FetchResponse) -> None:
             # As it comes: the application, which is woken here, then runs before the task below,
@@ -601,7 +613,7 @@ class Fetcher:
             yield  # to the task that sends the next request before the application runs
         if not empty:
             self._arrived()
-        return stale, empty
+        return _Outcome(is_metadata_stale=stale, is_empty=empty)
 
     # ------------------------------------------------------------ failures
 

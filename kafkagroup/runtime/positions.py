@@ -24,7 +24,7 @@ from kafkagroup.options import OffsetReset
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, Found, LogOffsets
 from kafkagroup.runtime.offsets import GroupOffsets, Identity
-from kafkagroup.runtime.portions import slices
+from kafkagroup.runtime.slices import slices
 from kafkagroup.runtime.validation import Validation
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import Pauses

@@ -42,8 +42,8 @@ from kafkagroup.events import RebalanceCause
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.interfaces import AssignedCallback, PartitionsCallback, SupportedProtocols
 from kafkagroup.runtime.offsets import Identity
-from kafkagroup.runtime.portions import together
 from kafkagroup.runtime.session import Session
+from kafkagroup.runtime.slices import together
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata, Racks
 from kafkagroup.transport.retry import Pauses
@@ -129,15 +129,15 @@ class Subscriber:
         """Whether all is lost, and the application does not know yet."""
         self._parting: anyio.CancelScope | None = None
         """What is waited for before something is let go of: in vain, once all is lost."""
-        self._had: tuple[Sequence[TopicPartition], int] = ((), -1)
+        self._last_assignment: tuple[Sequence[TopicPartition], int] = ((), -1)
         """What was assigned last, sorted, and in which generation; kept through revocations."""
-        self._held_some = False
+        self._had_partitions = False
         """Whether what it took up last was of any partitions, so that it owed a poll."""
-        self._let_go_in = -1
+        self._revoked_in = -1
         """The generation in which it let go of something, until it has rejoined."""
-        self._came_back = False
+        self._is_reassigned = False
         """It was assigned to that generation a second time."""
-        self._computed = -1
+        self._computed_generation = -1
         """The generation that this member computed the assignment of."""
         self._counts: dict[str, int] = {}
         """As leader: the partition counts that the assignment was computed from."""
@@ -156,14 +156,14 @@ class Subscriber:
     def protocols(self) -> SupportedProtocols:
         """What this member offers: every assignor, with the same subscription."""
         session = self._session
-        owned, had = tuple(sorted(session.delivery.owned)), self._had
+        owned, had = tuple(sorted(session.delivery.owned)), self._last_assignment
         if self._claims:
             owned, had = (), ((), -1)
         # What it still holds of a topic that is not subscribed to any more is not for others to
         # take: a claim counts only beside the subscription. It lets go of that as soon as it can.
         topics = self.topics | {tp.topic for tp in owned}
         # A coordinator rebalances for a member that says something else than at its last join.
-        says = owned or self._came_back
+        says = owned or self._is_reassigned
         generation = session.membership.identity.generation_id if says else self._misassigned_in
         return tuple(
             (
@@ -284,90 +284,122 @@ class Subscriber:
         return self.protocols()
 
     async def assign(self, generation: GenerationInfo) -> None:
-        """Own what was assigned; tell; then look up where to start."""
-        session = self._session
-        encoded = generation.assignment
+        """Apply the assignment of a generation, call the listener, look up where to start."""
+        session, encoded = self._session, generation.assignment
         assigned = await self._run(partial(decode_assignment, encoded), len(encoded))
         if session.membership.uses_consumer_protocol:
             self._notice_growth(assigned)
             await self._know({tp.topic for tp in assigned})
-        foreign = sorted({tp.topic for tp in assigned} - self.topics)
-        if (
-            foreign
-            and not session.membership.uses_consumer_protocol
-            and session.membership.driver is not None
-        ):
-            if self._misassigned_in >= 0:
-                await self._pauses.wait()  # a leader that never learns must not spin the group
-            else:
-                self._misassigned_in = generation.generation_id
-            # The subscription changed while the group rebalanced: the leader knew the old one. Or
-            # while this static member was away: the coordinator took the new one at its return, and
-            # gave it its old share (KIP-345). Asked again in the same words it would for ever.
-            names = escaped(", ".join(foreign))
-            reason = f"assigned topics that are not subscribed: {names}"
-            session.history.asked(RebalanceCause.SUBSCRIPTION, reason)
-            session.membership.driver.rejoin(reason)
+        if await self._rejoined_for_subscription(generation, assigned):
             return
-        self._misassigned_in = -1
-        self._pauses.reset()
-        same = (
-            session.membership.uses_consumer_protocol
-            and generation.member_id == session.membership.identity.member_id
+        self._identify(generation)
+        owed_poll = (
+            self._had_partitions and session.polls.last_poll_at > session.membership.joined_at
         )
-        if not self._claims and not same:
-            # Where the epoch moves on by itself, commits of what stays go on through it.
-            instance_id = session.options.group_instance_id
-            session.membership.identify(
+        self._last_assignment = (assigned, generation.generation_id)
+        await self._follow_as_leader(generation)
+        if not owed_poll:
+            # The application had nothing to poll for. Another assignment is no poll: otherwise a
+            # stuck application would keep partitions as long as the group rebalances.
+            session.polls.note_poll(anyio.current_time())
+        revoked_count = await self._revoke_others(generation, assigned)
+        if await self._own(generation, assigned):
+            await self._complete_rebalance(revoked_count)
+
+    async def _rejoined_for_subscription(
+        self, generation: GenerationInfo, assigned: Sequence[TopicPartition]
+    ) -> bool:
+        """Rejoin if the assignment has topics that are not subscribed to; return whether it has."""
+        session, membership = self._session, self._session.membership
+        unsubscribed = sorted({tp.topic for tp in assigned} - self.topics)
+        if not unsubscribed or membership.uses_consumer_protocol or membership.driver is None:
+            self._misassigned_in = -1
+            self._pauses.reset()
+            return False
+        if self._misassigned_in >= 0:
+            await self._pauses.wait()  # a leader that never learns must not spin the group
+        else:
+            self._misassigned_in = generation.generation_id
+        # Either the subscription changed while the group rebalanced, and the leader knew the old
+        # one. Or this is a static member that was away: the coordinator took its new subscription,
+        # and returned its old assignment (KIP-345). It would do so for equal metadata for ever.
+        names = escaped(", ".join(unsubscribed))
+        reason = f"assigned topics that are not subscribed: {names}"
+        session.history.asked(RebalanceCause.SUBSCRIPTION, reason)
+        membership.driver.rejoin(reason)
+        return True
+
+    def _identify(self, generation: GenerationInfo) -> None:
+        """Commit as a member of this generation from now on."""
+        membership = self._session.membership
+        # KIP-848: the epoch moves on by itself, and commits in flight of partitions that stay must
+        # not fail for it.
+        is_same_member = (
+            membership.uses_consumer_protocol
+            and generation.member_id == membership.identity.member_id
+        )
+        if not self._claims and not is_same_member:
+            instance_id = self._session.options.group_instance_id
+            membership.identify(
                 Identity(generation.generation_id, generation.member_id, instance_id)
             )
-        owed = self._held_some and session.polls.last_poll_at > session.membership.joined_at
-        self._had = (assigned, generation.generation_id)
-        if generation.is_leader and generation.generation_id != self._computed:
-            # KIP-814: a static leader that came back did not compute, but it watches all the same,
-            # and follows what changed while it was away.
-            size = sum(map(len, generation.members.values()))
-            await self._watch(*await self._run(partial(_subscriptions, generation.members), size))
-            self._counts = basis_in(generation.assignment) or self._counts
-        if not owed:
-            # It had nothing to come for. Another assignment is no poll: were it one, who is stuck
-            # would keep partitions as long as the group rebalances.
-            session.polls.note_poll(anyio.current_time())
+
+    async def _follow_as_leader(self, generation: GenerationInfo) -> None:
+        """As a leader that did not compute this assignment: follow its topics."""
+        if not generation.is_leader or generation.generation_id == self._computed_generation:
+            return
+        # KIP-814: a static leader that came back follows what changed while it was away.
+        size = sum(map(len, generation.members.values()))
+        await self._watch(*await self._run(partial(_subscriptions, generation.members), size))
+        self._counts = basis_in(generation.assignment) or self._counts
+
+    async def _revoke_others(
+        self, generation: GenerationInfo, assigned: Sequence[TopicPartition]
+    ) -> int:
+        """Revoke what is owned and not assigned any more; return how many partitions."""
+        session = self._session
         revoked = sorted(session.delivery.owned.keys() - set(assigned))
-        self._came_back = generation.generation_id == self._let_go_in
-        self._let_go_in = generation.generation_id if revoked else -1
+        self._is_reassigned = generation.generation_id == self._revoked_in
+        self._revoked_in = generation.generation_id if revoked else -1
         if revoked:
             session.delivery.revoke(revoked)
             now, share = anyio.current_time(), session.options.rebalance_timeout * _DRAIN_SHARE
             await self._let_go(revoked, now + share, tell=True)
             session.history.let_go(anyio.current_time() - now)
+        return len(revoked)
+
+    async def _own(self, generation: GenerationInfo, assigned: Sequence[TopicPartition]) -> bool:
+        """Own the partitions and call the listener. Return False if the member was fenced
+        meanwhile, and owns none of them."""
+        session, membership = self._session, self._session.membership
         fresh = await together(session.delivery.made, assigned)
         if self._lost or (
-            session.membership.uses_consumer_protocol
-            and not session.membership.is_in_generation(generation.generation_id)
+            membership.uses_consumer_protocol
+            and not membership.is_in_generation(generation.generation_id)
         ):
-            return  # fenced midway: nothing of it is ours
-        self._held_some = bool(assigned)
+            return False
+        self._had_partitions = bool(assigned)
         session.delivery.take_up(fresh)
         added = [owned.tp for owned in fresh]
         self._start_at(await self._call(self._callbacks.assigned, added))
-        session.membership.complete_rebalance(generation.generation_id)
+        membership.complete_rebalance(generation.generation_id)
         self._taken_up()
+        return True
+
+    async def _complete_rebalance(self, revoked_count: int) -> None:
+        """Rejoin so that others get what was revoked, or follow changes of the topics."""
+        session, driver = self._session, self._session.membership.driver
         if session.membership.uses_consumer_protocol:
-            return  # KIP-848: its next heartbeat says what it owns
-        # KIP-429: now that they are free, a second round gives them away. A static member that was
-        # away when it should have rejoined, and is given the same generation again (KIP-345), owes
-        # it still: nobody else knows of them.
-        if (
-            (revoked or self._came_back)
-            and not self._claims
-            and session.membership.driver is not None
-        ):
-            reason = f"let go of {len(revoked) or 'some'} partitions"
+            return  # KIP-848: the next heartbeat reports what is owned
+        # KIP-429: a second rebalance assigns what was revoked. A static member that was away when
+        # it should have rejoined, and gets the same generation again (KIP-345), must do it now: no
+        # other member knows of these partitions.
+        if (revoked_count or self._is_reassigned) and not self._claims and driver is not None:
+            reason = f"let go of {revoked_count or 'some'} partitions"
             session.history.asked(RebalanceCause.HANDOVER, reason)
-            session.membership.driver.rejoin(reason)
+            driver.rejoin(reason)
         else:
-            # What changed after this was computed, and before it stood, nobody has followed yet.
+            # Changes since the assignment was computed, which no leader has followed yet.
             await self.follow_topics()
 
     def _notice_growth(self, assigned: Sequence[TopicPartition]) -> None:
@@ -405,7 +437,7 @@ class Subscriber:
             partial(_encoded, work.protocol_name, assignor, spec, assignment, left), size
         )
         if self._session.membership.driver is not None:
-            self._computed = self._session.membership.driver.generation_id
+            self._computed_generation = self._session.membership.driver.generation_id
         return encoded
 
     async def _run(self, job: Callable[[], T], size: int) -> T:

@@ -26,7 +26,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.options import OffsetReset
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
-from kafkagroup.runtime.portions import are_many, slices, together
+from kafkagroup.runtime.slices import are_many, slices, together
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata
 from kafkagroup.transport.retry import Pauses

@@ -1,15 +1,336 @@
-"""Work in slices: others run between two, and nowhere else."""
+"""Many partitions are gone through in slices; what changes between two of them is not lost."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
+from kafkagroup import CommitFailedError, Consumer
+from kafkagroup.consume.fetch_in_flight import FetchInFlight
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.errors import ErrorCode, RequestTimeoutError
+from kafkagroup.runtime import slices
+from kafkagroup.runtime.fetcher import Fetcher
 from kafkagroup.runtime.slices import Slices
+from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.group import HeartbeatRequest
+from kafkagroup.wire.messages.offsets import (
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopics,
+)
 
 pytestmark = pytest.mark.anyio
+
+ALL = [TopicPartition("t", n) for n in range(5)]
+WAIT = 4.0
+"""Seconds of a long poll."""
+
+
+async def turns_of_another_task(work: Callable[[], Any]) -> tuple[Any, int]:
+    """What came of `work`, and how often another task ran meanwhile."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        await anyio.lowlevel.checkpoint()
+        before = turns
+        made, during = await work(), turns
+        tasks.cancel_scope.cancel()
+    return made, during - before
+
+
+async def test_few_are_gone_through_at_once() -> None:
+    items = range(slices.AT_ONCE)
+    made, turns = await turns_of_another_task(lambda: slices.together(list, items))
+    assert (made, turns) == ([*items], 0)
+    assert not slices.are_many(items)
+
+
+async def test_others_run_while_many_are_gone_through() -> None:
+    items = range(3 * slices.AT_ONCE + 1)
+    sizes: list[int] = []
+
+    def work(some: Collection[int]) -> Collection[int]:
+        sizes.append(len(some))
+        return some
+
+    made, turns = await turns_of_another_task(lambda: slices.together(work, items))
+    assert made == [*items]
+    assert sizes == [*[slices.AT_ONCE] * 3, 1]
+    assert turns >= 3
+    assert slices.are_many(items)
+
+
+# ---------------------------------------------------------------- of a consumer
+
+
+@pytest.fixture
+def reading(network: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A broker with ten records in each of five partitions, two of which are many."""
+    monkeypatch.setattr(slices, "AT_ONCE", 2)
+
+    @asynccontextmanager
+    async def opened(**options: Any) -> AsyncIterator[tuple[EmbeddedKafka, Consumer]]:
+        async with network, EmbeddedKafka({"t": 5}, listen=False) as kafka:
+            network.serve_embedded(kafka)
+            for tp in ALL:
+                kafka.produce("t", [str(n) for n in range(10)], partition=tp.partition)
+            options = {"fetch_max_wait_ms": round(WAIT * 1_000), **options}
+            with anyio.fail_after(1_000):
+                async with Consumer(bootstrap_servers="kafka-1", group_id="g", **options) as c:
+                    yield kafka, c
+
+    return opened
+
+
+def asked(kafka: EmbeddedKafka, kind: type[Any]) -> list[list[int]]:
+    """The partitions that each request of a kind names, from now on."""
+    seen: list[list[int]] = []
+
+    def note(request: Any) -> bool:
+        topics = request.groups[0].topics if kind is OffsetFetchRequest else request.topics
+        seen.append(sorted(number for topic in topics for number in _numbers(topic)))
+        return False
+
+    kafka.fail(kind, Close(), times=None, when=note)
+    return seen
+
+
+def _numbers(topic: Any) -> Iterable[int]:
+    match topic:
+        case OffsetFetchRequestTopics(partition_indexes=numbers):
+            return numbers
+        case (
+            ListOffsetsTopic(partitions=partitions)
+            | OffsetCommitRequestTopic(partitions=partitions)
+        ):
+            return [p.partition_index for p in partitions]
+        case _:
+            return [p.partition for p in topic.partitions]
+
+
+async def all_of(consumer: Consumer, count: int) -> list[tuple[int, int]]:
+    records = [await consumer.getone() for _ in range(count)]
+    return sorted((r.partition, r.offset) for r in records)
+
+
+async def test_where_many_start_is_asked_for_in_slices(reading: Any) -> None:
+    async with reading() as (kafka, c):
+        committed = asked(kafka, OffsetFetchRequest)
+        starts = asked(kafka, ListOffsetsRequest)
+        await c.assign(ALL)
+        assert await all_of(c, 50) == [(tp.partition, n) for tp in ALL for n in range(10)]
+        assert committed == starts == [[0, 1], [2, 3], [4]]
+
+
+async def test_a_coordinator_that_answers_nothing_is_not_asked_for_the_others(reading: Any) -> None:
+    async with reading() as (kafka, c):
+        committed = asked(kafka, OffsetFetchRequest)
+        kafka.fail(OffsetFetchRequest, Close(), times=1)
+        await c.assign(ALL)
+        assert len(await all_of(c, 50)) == 50
+        assert committed == [[0, 1], [0, 1], [2, 3], [4]]
+
+
+def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None:
+    """Have something happen when the first slice of the next request is made."""
+    ask = FetchInFlight.ask
+
+    def asked(self: FetchInFlight, partitions: Collection[OwnedPartition]) -> None:
+        ask(self, partitions)
+        if partitions:
+            monkeypatch.setattr(FetchInFlight, "ask", ask)
+            does()
+
+    monkeypatch.setattr(FetchInFlight, "ask", asked)
+
+
+async def test_what_is_paused_while_a_request_is_made_is_not_asked_for(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with reading() as (kafka, c):
+        fetches = asked(kafka, FetchRequest)
+        between(monkeypatch, lambda: c.pause(ALL[4]))
+        await c.assign(ALL)
+        for tp in ALL:
+            c.seek(tp, 0)  # so that all are ready for the first request
+        assert await all_of(c, 40) == [(tp.partition, n) for tp in ALL[:4] for n in range(10)]
+        assert not [numbers for numbers in fetches if 4 in numbers]
+        c.resume(ALL[4])
+        assert await all_of(c, 10) == [(4, n) for n in range(10)]
+
+
+async def test_what_is_sought_while_a_request_is_made_does_not_wait_for_its_answer(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor if the request is made in a thread, and takes that long."""
+    sought: list[float] = []
+
+    async def made(_: Fetcher, make: Callable[[], Any], count: int) -> Any:
+        await anyio.sleep(0.01)
+        return make()
+
+    monkeypatch.setattr(Fetcher, "_made", made)
+    async with reading() as (_, c):
+        await c.assign(ALL)
+        await all_of(c, 50)
+
+        def seek() -> None:
+            sought.append(anyio.current_time())
+            c.seek(ALL[0], 7)
+
+        between(monkeypatch, seek)
+        assert await all_of(c, 3) == [(0, 7), (0, 8), (0, 9)]
+        assert anyio.current_time() - sought[0] < WAIT / 4
+
+
+# ---------------------------------------------------------------- commits
+
+
+def when_committing(kafka: EmbeddedKafka, part: int, does: Callable[[], object]) -> None:
+    """Have something happen when the request with this part of a commit comes, from 1."""
+    parts = 0
+
+    def note(_: object) -> bool:
+        nonlocal parts
+        parts += 1
+        if parts == part:
+            does()
+        return False
+
+    kafka.fail(OffsetCommitRequest, Close(), times=None, when=note)
+
+
+def lose_all(kafka: EmbeddedKafka) -> None:
+    """Have the coordinator answer the next heartbeat that it does not know the member."""
+    kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+    kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+async def test_many_are_committed_in_slices(reading: Any) -> None:
+    async with reading(enable_auto_commit=False) as (kafka, c):
+        commits = asked(kafka, OffsetCommitRequest)
+        await c.assign(ALL)
+        await all_of(c, 50)
+        await c.commit()
+        assert commits == [[0, 1], [2, 3], [4]]
+        assert kafka.committed("g", "t") == dict.fromkeys(range(5), 10)
+        c.seek(ALL[3], 5)
+        await c.commit()
+        assert commits == [[0, 1], [2, 3], [4], [3]]
+
+
+async def test_what_is_sought_while_others_are_committed_is_committed_as_sought(
+    reading: Any,
+) -> None:
+    async with reading(enable_auto_commit=False) as (kafka, c):
+        await c.assign(ALL)
+        await all_of(c, 50)
+        when_committing(kafka, 1, lambda: c.seek(ALL[4], 3))
+        await c.commit()
+        assert kafka.committed("g", "t") == {0: 10, 1: 10, 2: 10, 3: 10, 4: 3}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_what_is_lost_while_others_are_committed_is_not_committed(
+    reading: Any, protocol: str
+) -> None:
+    """Its next owner may have committed more by then; the application is told which it was."""
+    options = {"enable_auto_commit": False, "group_protocol": protocol}
+    async with reading(heartbeat_interval_ms=500, **options) as (kafka, c):
+        commits = asked(kafka, OffsetCommitRequest)
+        await c.subscribe("t")
+        await all_of(c, 50)
+        when_committing(kafka, 1, lambda: lose_all(kafka))
+        kafka.fail(OffsetCommitRequest, Delay(5), times=1)
+        with pytest.raises(CommitFailedError) as caught:
+            await c.commit()
+        assert caught.value.partitions == tuple(ALL[2:])
+        assert commits == [[0, 1]]
+        assert kafka.committed("g", "t") == {0: 10, 1: 10}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("auto_commit", [True, False], ids=["auto-commit", "own-commit"])
+async def test_nothing_is_revoked_before_all_of_it_is_committed(
+    reading: Any, protocol: str, auto_commit: bool
+) -> None:
+    async with reading(
+        enable_auto_commit=auto_commit,
+        auto_commit_interval_ms=1_000,
+        group_protocol=protocol,
+        heartbeat_interval_ms=500,
+    ) as (kafka, c):
+        await c.subscribe("t")
+        await all_of(c, 50)
+        kafka.fail(OffsetCommitRequest, Delay(1), times=None)
+        async with anyio.create_task_group() as tasks:
+            if auto_commit:
+                tasks.start_soon(c.getone)  # the record in hand is processed
+                await anyio.sleep(1.5)
+            else:
+                tasks.start_soon(c.commit)
+                await anyio.sleep(0.5)
+            assert len(kafka.committed("g", "t")) < 5
+            async with Consumer(
+                "t", bootstrap_servers="kafka-1", group_id="g", group_protocol=protocol
+            ) as other:
+                while not other.assignment():
+                    await anyio.sleep(0.01)
+                assert kafka.committed("g", "t") == dict.fromkeys(range(5), 10)
+                assert {tp: await other.position(tp) for tp in other.assignment()} == (
+                    dict.fromkeys(other.assignment(), 10)
+                )
+            tasks.cancel_scope.cancel()
+
+
+async def test_offsets_given_of_many_are_committed_only_if_all_are_owned(reading: Any) -> None:
+    async with reading(enable_auto_commit=False) as (kafka, c):
+        await c.assign(ALL[:4])
+        with pytest.raises(CommitFailedError) as caught:
+            await c.commit(dict.fromkeys(ALL, 4))
+        assert (caught.value.partitions, kafka.committed("g", "t")) == ((ALL[4],), {})
+        commits = asked(kafka, OffsetCommitRequest)
+        await c.commit(dict.fromkeys(ALL[:4], 4))
+        assert commits == [[0, 1], [2, 3]]
+        assert kafka.committed("g", "t") == dict.fromkeys(range(4), 4)
+
+
+async def test_all_of_a_commit_has_one_deadline_and_what_was_answered_counts(reading: Any) -> None:
+    async with reading(enable_auto_commit=False, request_timeout_ms=5_000) as (kafka, c):
+        await c.assign(ALL)
+        await all_of(c, 50)
+        kafka.fail(OffsetCommitRequest, Delay(4), times=2)
+        started = anyio.current_time()
+        with pytest.raises(RequestTimeoutError):
+            await c.commit()
+        assert anyio.current_time() - started == pytest.approx(5)
+        await anyio.sleep(10)
+        commits = asked(kafka, OffsetCommitRequest)
+        await c.commit()
+        assert commits == [[2, 3], [4]]
+        assert kafka.committed("g", "t") == dict.fromkeys(range(5), 10)
+
+
+# ---------------------------------------------------------------- work that yields
 
 
 def work(story: list[str], count: int) -> Generator[None, None, str]:
@@ -28,12 +349,12 @@ async def noted(story: list[str], count: int, *, first: bool) -> str:
             story.append("other")
             await anyio.lowlevel.checkpoint()
 
-    slices = Slices(work(story, count))
+    sliced = Slices(work(story, count))
     if first:
-        slices.do_one()
+        sliced.do_one()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(turn)
-        result = await slices.do_rest()
+        result = await sliced.do_rest()
         tasks.cancel_scope.cancel()
     return result
 
@@ -53,10 +374,10 @@ async def test_one_slice_keeps_the_loop() -> None:
 
 async def test_the_first_slice_needs_no_task() -> None:
     story: list[str] = []
-    slices = Slices(work(story, 2))
-    slices.do_one()
+    sliced = Slices(work(story, 2))
+    sliced.do_one()
     assert story == ["slice 0"]
-    assert await slices.do_rest() == "done"
+    assert await sliced.do_rest() == "done"
     assert story == ["slice 0", "slice 1"]
 
 
@@ -65,7 +386,7 @@ async def test_what_the_work_raises_is_raised() -> None:
         yield
         raise ValueError("no good")
 
-    slices = Slices(fail())
-    slices.do_one()
+    sliced = Slices(fail())
+    sliced.do_one()
     with pytest.raises(ValueError, match="no good"):
-        await slices.do_rest()
+        await sliced.do_rest()
