@@ -1003,7 +1003,7 @@ def goes_by_the_wall_clock(stack: ExitStack) -> None:
         return wall.current_time
 
     _replace(stack, readers, "anyio", wall)
-    _replace(stack, engines, "loop_clock", clock)
+    _replace(stack, sessions, "loop_clock", clock)
 
 
 @_bug("L2")
