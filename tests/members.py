@@ -120,10 +120,10 @@ INVARIANTS: Mapping[str, Mapping[str, Rule]] = {
     "zookeeper": {
         **_ALL,
         "tokens are its own": lambda m, _: _tokens(
-            m, "registering", "reading", "computing", "asking", "reconciling", "confirming"
+            m, "registering", "reading", "computing", "write_in_flight", "reconciling", "confirming"
         ),
-        "owns what it was given": lambda m, _: m.ownership.is_assigned == bool(m.given),
-        "is given what it holds": lambda m, _: m.given <= m.held,
+        "owns what it was given": lambda m, _: m.ownership.is_assigned == bool(m.assigned_units),
+        "is given what it holds": lambda m, _: m.assigned_units <= m.held,
         "holds what is beyond doubt": lambda m, _: not m.held & m.unconfirmed,
         "claims in a session": lambda m, _: (
             not (m.held or m.unconfirmed) or _in(m, "member", "revoking")

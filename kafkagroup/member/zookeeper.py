@@ -1,11 +1,11 @@
 """Membership kept in ZooKeeper: one pure `step`. Nothing here reads a clock or touches a socket.
 
-Nobody leads: every member reads the same list, computes the same assignment, and claims what is its
-own in it. A claim is a node that ZooKeeper gives to one session at a time, so two members that see
-different lists for a moment still never own the same. The order is the whole promise: claim, then
-take up; let go and commit, then release. The session is the life of all claims. It counts as over
-when ZooKeeper says so, or when it was not confirmed for its whole length by this member's clock,
-which does not wait for a connection to come back. `zookeeper_state.MOVES` is the table of phases.
+There is no leader: every member reads the same list, computes the same assignment, and claims its
+own part. ZooKeeper gives the node of a claim to one session at a time, so two members never own the
+same unit, even if they see different lists for a moment. The order guarantees this: claim before
+assigning to the application; revoke and commit before releasing the claim. All claims end with the
+session. It has ended when ZooKeeper reports so, or when it was not confirmed for its whole length
+by this member's clock, connected or not. `zookeeper_state.MOVES` is the table of phases.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from kafkagroup.wire.group_log import decode_assignment, encode_assignment
 __all__ = ["step"]
 
 _DRAIN_SHARE = 0.75
-"""How much of the rebalance timeout the application gets to finish what is in hand."""
+"""The share of the rebalance timeout in which the application processes what is in flight."""
 
 _PULSE = 1 / 6
 """How often, in sessions, the session is confirmed. `SURE` counts on it."""
@@ -137,10 +137,10 @@ class _Step:
                 if token == member.confirming:
                     self._confirmed(version)
             case Claimed(token=token, granted=granted):
-                if token == member.asking:
+                if token == member.write_in_flight:
                     self._claimed(granted)
             case Released(token=token):
-                if token == member.asking:
+                if token == member.write_in_flight:
                     self._released()
             case AskFailed(token=token, error=error):
                 self._ask_failed(token, error)
@@ -161,8 +161,8 @@ class _Step:
             case Woke():
                 pass
             case RejoinRequested(protocols=protocols):
-                # Everybody is to compute again, from what is known now.
-                self._set(renew=True, protocols=protocols or member.protocols)
+                # A new registration makes all members compute again.
+                self._set(must_register=True, protocols=protocols or member.protocols)
             case Leaving():
                 self._take_leaving(event)
             case _:
@@ -175,13 +175,13 @@ class _Step:
                 timeout=timeout,
                 session_ends_at=self.now + timeout,
                 next_confirm_at=self.now,
-                renew=True,
+                must_register=True,
                 is_outdated=True,
                 attempts=0,
                 retry_at=self.now,
             )
         elif self.member.phase in _UP:
-            # The connection was away: whatever is waited for may never come, nor may a watch.
+            # The connection was lost: pending answers and watches may never arrive.
             self._set(is_outdated=True, next_confirm_at=self.now)
 
     def _registered(self) -> None:
@@ -196,9 +196,9 @@ class _Step:
             return
         mine = next((n for n in read.nodes if n.member_id == member.member_id), None)
         if mine is None:
-            # Somebody has deleted it: the session would have taken the watch with it.
+            # It was deleted by hand: with the session, the watch would have ended too.
             self._back_off()
-            self._set(renew=True)
+            self._set(must_register=True)
             return
         name, members = admitted(read.nodes)
         if mine.member_id not in members:
@@ -239,8 +239,8 @@ class _Step:
 
     def _claimed(self, granted: frozenset[str]) -> None:
         member = self.member
-        refused = member.asked - granted
-        self._set(asking=None, held=member.held | granted)
+        refused = member.written_units - granted
+        self._set(write_in_flight=None, held=member.held | granted)
         if not refused:
             self._set(attempts=0)
             return
@@ -258,19 +258,22 @@ class _Step:
 
     def _released(self) -> None:
         member = self.member
-        held, unconfirmed = member.held - member.asked, member.unconfirmed - member.asked
-        self._set(asking=None, held=held, unconfirmed=unconfirmed, attempts=0)
+        held, unconfirmed = (
+            member.held - member.written_units,
+            member.unconfirmed - member.written_units,
+        )
+        self._set(write_in_flight=None, held=held, unconfirmed=unconfirmed, attempts=0)
 
     def _ask_failed(self, token: int, error: Exception) -> None:
         member = self.member
-        waiting = (member.registering, member.reading, member.asking, member.confirming)
+        waiting = (member.registering, member.reading, member.write_in_flight, member.confirming)
         if token not in waiting:
             return
         if not isinstance(error, TransportError):
             self._fail(error)
             return
         if token == member.registering:
-            self._set(registering=None, renew=True)
+            self._set(registering=None, must_register=True)
         elif token == member.reading:
             self._set(reading=None, is_outdated=True)
         elif token == member.confirming:
@@ -278,9 +281,13 @@ class _Step:
             self._set(confirming=None, next_confirm_at=self.now + member.config.retry_backoff)
             return
         else:
-            # Claimed or not, released or not: nobody may own these before that is known.
-            unconfirmed = member.unconfirmed | member.asked
-            self._set(asking=None, held=member.held - member.asked, unconfirmed=unconfirmed)
+            # The write may have succeeded: own none of these units before they are released.
+            unconfirmed = member.unconfirmed | member.written_units
+            self._set(
+                write_in_flight=None,
+                held=member.held - member.written_units,
+                unconfirmed=unconfirmed,
+            )
         self._back_off()
 
     def _revoked(self) -> None:
@@ -295,7 +302,7 @@ class _Step:
         if member.leaving is not None:
             return
         self._set(leaving=event)
-        busy = bool(member.given) or member.reconciling is not None
+        busy = bool(member.assigned_units) or member.reconciling is not None
         match member.phase:
             case Phase.MEMBER if busy and event.lost:
                 self._lose(event.reason)
@@ -304,7 +311,7 @@ class _Step:
                 self._move(Phase.REVOKING, reconciling=token, ownership=member.ownership.revoke())
                 self.effects.append(Revoke(token=token, deadline=self._deadline()))
             case Phase.LOSING:
-                pass  # leaves when the application has let go
+                pass  # leaves when the application has released
             case _:
                 self._leave()
 
@@ -316,8 +323,7 @@ class _Step:
         self.effects.append(Connect(session=session))
 
     def _end_session(self) -> None:
-        """Forget all that the session was the life of. Answers to anything asked in it are stale
-        from here."""
+        """Reset what ends with the session. Answers to its requests are stale from here."""
         self.effects.append(Disconnect(session=self.member.session))
         self._set(
             timeout=0.0,
@@ -327,18 +333,18 @@ class _Step:
             target=None,
             held=frozenset(),
             unconfirmed=frozenset(),
-            given=frozenset(),
+            assigned_units=frozenset(),
             registering=None,
             reading=None,
             computing=None,
-            asking=None,
+            write_in_flight=None,
             confirming=None,
             ownership=Ownership(),
         )
 
     def _lose(self, reason: str) -> None:
-        """The claims are gone, or may be: others own what they stood for."""
-        busy = bool(self.member.given) or self.member.reconciling is not None
+        """The claims have ended, or may have: others may own the units."""
+        busy = bool(self.member.assigned_units) or self.member.reconciling is not None
         self._end_session()
         self._set(reason=reason)
         if busy:
@@ -364,7 +370,7 @@ class _Step:
     def _fail(self, error: Exception) -> None:
         if self.member.phase in (Phase.LEAVING, Phase.LEFT):
             return
-        if self.member.given or self.member.reconciling is not None:
+        if self.member.assigned_units or self.member.reconciling is not None:
             self.effects.append(Lose(token=self._token(), reason=str(error)))
         self.effects.append(Fail(error=error))
         if self.member.phase is not Phase.LOSING:
@@ -405,17 +411,17 @@ class _Step:
 
     def _register_when_due(self) -> None:
         member = self.member
-        # Not between a claim and its answer: claims stand only beside the node they were made with.
+        # Not between a claim and its answer: claims are valid only with the node they were made by.
         if (
             member.phase is Phase.REVOKING
-            or not member.renew
+            or not member.must_register
             or member.registering is not None
-            or member.asking is not None
+            or member.write_in_flight is not None
         ):
             return
         token = self._token()
         replaces = member.member_id if member.phase is Phase.MEMBER else None
-        self._set(registering=token, registration=member.registration + 1, renew=False)
+        self._set(registering=token, registration=member.registration + 1, must_register=False)
         metadata = Metadata(member.config.protocol_type, member.protocols)
         self.effects.append(
             Register(
@@ -440,30 +446,35 @@ class _Step:
         self.effects.append(ReadMembers(token=token))
 
     def _settle(self) -> None:
-        """One step from what is held and given to what is assigned."""
+        """Go one step from the units that are held and assigned towards the target."""
         member = self.member
         target = member.target
         if target is None or not (
-            member.asking is None and member.reconciling is None and member.registering is None
+            member.write_in_flight is None
+            and member.reconciling is None
+            and member.registering is None
         ):
             return
         keep, missing = member.held & target, target - member.held
         excess = member.unconfirmed | (member.held - target)
         due = self.now >= member.retry_at
-        # Under its new name, once the assignment is of a list with that name in it.
-        unheard = member.told != member.registration and member.member_id in member.members
-        if member.given - target:
+        # The application learns its new member id once the list contains it.
+        unheard = (
+            member.notified_registration != member.registration
+            and member.member_id in member.members
+        )
+        if member.assigned_units - target:
             self._tell(keep)
         elif excess and due:
             self._ask(Release, excess)
         elif missing and due:
             self._ask(Claim, missing)
-        elif keep != member.given or (unheard and not member.config.whole):
+        elif keep != member.assigned_units or (unheard and not member.config.whole):
             self._tell(keep)
 
     def _ask(self, ask: type[Claim] | type[Release], units: frozenset[str]) -> None:
         token = self._token()
-        self._set(asking=token, asked=units)
+        self._set(write_in_flight=token, written_units=units)
         self.effects.append(ask(token=token, units=units))
 
     def _tell(self, units: frozenset[str]) -> None:
@@ -482,7 +493,12 @@ class _Step:
             assignment=assignment,
         )
         ownership = member.ownership.assign() if units else member.ownership.release()
-        self._set(reconciling=token, given=units, told=member.registration, ownership=ownership)
+        self._set(
+            reconciling=token,
+            assigned_units=units,
+            notified_registration=member.registration,
+            ownership=ownership,
+        )
         self.effects.append(
             Take(token=token, generation=generation, units=units, deadline=self._deadline())
         )

@@ -23,26 +23,26 @@ servers, at most a quarter of the session. The rest is for clocks that drift."""
 
 
 class Phase(Enum):
-    """Where a member stands."""
+    """The phases of a membership."""
 
     IDLE = "idle"
     """Not started."""
     CONNECTING = "connecting"
-    """Waits for ZooKeeper to begin a session."""
+    """Waiting for ZooKeeper to begin a session."""
     REGISTERING = "registering"
     """There is a session, and no member's node yet."""
     MEMBER = "member"
-    """Among the members: reads them, computes, claims and takes up."""
+    """Registered: reads the list, computes, claims, and assigns to the application."""
     LOSING = "losing"
-    """The session is over; the application is being told."""
+    """The session has ended; the application is notified."""
     REVOKING = "revoking"
-    """About to leave: the application finishes and commits. Claims are kept until then."""
+    """It leaves: the application processes and commits. Claims are kept until then."""
     LEAVING = "leaving"
     """The session is being closed."""
     LEFT = "left"
-    """Out of the group for good."""
+    """The member has left the group."""
     FAILED = "failed"
-    """Out of the group by an error that no retry mends."""
+    """An error that no retry can fix has ended the membership."""
 
 
 _LEFT: Mapping[Phase, str] = {
@@ -90,7 +90,7 @@ and raises."""
 
 @attrs.frozen(kw_only=True)
 class Config:
-    """What a member is told once. Times in seconds."""
+    """Configuration of a member. Times in seconds."""
 
     group_id: str
     protocol_type: str
@@ -129,11 +129,11 @@ class Member:
     """Of the session, as granted; zero before there is one."""
     registration: int = 0
     """How often it has registered: part of its id, so that a node never changes its content."""
-    renew: bool = False
-    """To register again: other metadata, or everybody is to compute again."""
+    must_register: bool = False
+    """Whether to register again: with other metadata, or so that all members compute again."""
     view: View | None = None
     is_outdated: bool = False
-    """The list of members is to be read again."""
+    """Whether the list of members must be read again."""
     members: Mapping[str, bytes] = attrs.field(factory=dict)
     """Those of the view that speak one protocol: member id -> metadata, first come first."""
     protocol_name: str = ""
@@ -144,36 +144,36 @@ class Member:
     held: frozenset[str] = frozenset()
     """The units whose claims are this member's."""
     unconfirmed: frozenset[str] = frozenset()
-    """The units of claims and releases that were not answered: released before anything else."""
-    given: frozenset[str] = frozenset()
-    """The units that the application was last told to own; each of them is held."""
-    told: int = -1
-    """Under which registration it was told."""
+    """The units of claims and releases without an answer: these are released first."""
+    assigned_units: frozenset[str] = frozenset()
+    """The units that the application owns or is being assigned; each of them is held."""
+    notified_registration: int = -1
+    """The registration under which the application got its assignment."""
     registering: int | None = None
     """Token of the registration in flight."""
     reading: int | None = None
     """Token of the reading of the members."""
     computing: int | None = None
     """Token of the computation."""
-    asking: int | None = None
+    write_in_flight: int | None = None
     """Token of the claim or release in flight: one write at a time."""
-    asked: frozenset[str] = frozenset()
-    """The units that it is about."""
+    written_units: frozenset[str] = frozenset()
+    """The units of that claim or release."""
     reconciling: int | None = None
-    """Token of what the application is doing."""
+    """Token of the effect that the application is carrying out."""
     confirming: int | None = None
     """Token of the confirmation in flight."""
     confirm_sent_at: float = 0.0
     next_confirm_at: float = 0.0
     ownership: Ownership = attrs.field(factory=Ownership)
     session_ends_at: float = 0.0
-    """Without another confirmation the session counts as over then."""
+    """When the session ends without another confirmation."""
     retry_at: float = 0.0
     """Neither register, read nor claim before this."""
     attempts: int = 0
     """Failures in a row, for back-off."""
     reason: str = ""
-    """Why the session is given up."""
+    """Why the session was ended."""
     leaving: Leaving | None = None
     last_token: int = 0
 

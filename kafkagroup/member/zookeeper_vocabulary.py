@@ -1,4 +1,4 @@
-"""What a membership kept in ZooKeeper hears and asks, beside the vocabulary that all share.
+"""Events and effects of a membership kept in ZooKeeper, besides those of all members.
 
 Every effect with a token is answered once, with the event of its name or with `AskFailed`; one with
 a session number is answered by that session's events. A session that was disconnected says nothing
@@ -60,7 +60,7 @@ __all__ = [
 
 @attrs.frozen(kw_only=True)
 class SessionEstablished(_Event):
-    """ZooKeeper has begun the session, or the connection is back and the session still stands."""
+    """ZooKeeper has begun the session, or the connection is back and the session continues."""
 
     session: int
     timeout: float
@@ -69,7 +69,7 @@ class SessionEstablished(_Event):
 
 @attrs.frozen(kw_only=True)
 class SessionExpired(_Event):
-    """ZooKeeper has ended the session: claims are gone, others may hold them."""
+    """ZooKeeper has ended the session and its claims: others may hold them."""
 
     session: int
 
@@ -132,7 +132,7 @@ class Claimed(_Event):
 
 @attrs.frozen(kw_only=True)
 class Released(_Event):
-    """The claims are gone."""
+    """The claims were deleted."""
 
     token: int
 
@@ -213,7 +213,7 @@ class Confirm:
 
 @attrs.frozen(kw_only=True)
 class Claim:
-    """Claim units that nobody else holds."""
+    """Claim units that no other session holds."""
 
     token: int
     units: frozenset[str]
@@ -229,14 +229,13 @@ class Release:
 
 @attrs.frozen(kw_only=True)
 class Take:
-    """Own exactly these units from now on: let go of what is not among them, finish and commit it
-    first; take up the rest."""
+    """Own exactly these units: process, commit and revoke the others first, then add the rest."""
 
     token: int
     generation: GenerationInfo
     units: frozenset[str]
     deadline: float
-    """When the work in hand is no longer waited for."""
+    """When to stop waiting for work in flight."""
 
 
 ZooKeeperEffect = (

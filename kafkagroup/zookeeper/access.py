@@ -48,7 +48,7 @@ class Access:
                 f"sasl_mechanism={mechanism!r}; expected 'DIGEST-MD5', 'GSSAPI', or None"
             )
         if mechanism is not None and find_spec("puresasl") is None:
-            # kazoo would say so in a thread of its, where nobody hears.
+            # kazoo would raise this in its own thread, unnoticed.
             raise ConfigurationError(f"{mechanism} needs pure-sasl: pip install pure-sasl")
         if (self.username is None) != (self.password is None):
             raise ConfigurationError("username and password: give both, or none")

@@ -1,7 +1,7 @@
 """Runs a membership kept in ZooKeeper: event -> step -> effects, over sessions with it.
 
 As `runtime.driver` does for Kafka's: one task steps, each question has a task of its own, and the
-application's part happens in one task, in the order of the effects. The session is kept alive by
+one task calls the application, in the order of the effects. The session is kept alive by
 kazoo's threads, so an event loop that is blocked costs no membership; it is only sure of less.
 """
 
@@ -56,7 +56,7 @@ __all__ = ["ZooKeeperDriver"]
 logger = logging.getLogger(__name__)
 
 _COMMITTING = frozenset((Phase.MEMBER, Phase.REVOKING))
-"""Phases in which claims stand."""
+"""Phases with valid claims."""
 
 _CONNECTING_INTERVAL = 2.0
 """Seconds between two looks at whether a session has begun."""
@@ -91,7 +91,7 @@ class ZooKeeperDriver:
         self._polls = PollTimer(application, anyio.current_time)
         self._wake_at = float("inf")
         self._over = False
-        # Unbounded on purpose: each event answers an effect, or is one of few that ZooKeeper says.
+        # Unbounded on purpose: each event answers an effect, or is one of few from ZooKeeper.
         self._events, self._mailbox = anyio.create_memory_object_stream[ZooKeeperEvent](
             float("inf")
         )
@@ -121,7 +121,7 @@ class ZooKeeperDriver:
 
     @property
     def coordinator(self) -> None:
-        """Nobody coordinates."""
+        """None: members coordinate themselves."""
         return None
 
     @property
@@ -135,7 +135,7 @@ class ZooKeeperDriver:
     def is_current(self, generation_id: int) -> bool:
         """Whether it goes by that list of members, and the application has all that follows."""
         member = self.member
-        return self.generation_id == generation_id and member.given == member.target
+        return self.generation_id == generation_id and member.assigned_units == member.target
 
     @property
     def leads(self) -> bool:
@@ -144,7 +144,7 @@ class ZooKeeperDriver:
 
     @property
     def may_commit(self) -> bool:
-        """Whether claims stand, as far as is known."""
+        """Whether the claims are valid, as far as is known."""
         return self.member.phase in _COMMITTING
 
     @property
@@ -285,7 +285,7 @@ class ZooKeeperDriver:
         self._session.open()
 
     async def _watch_connecting(self) -> None:
-        """Report a session that does not begin: kazoo tries in its thread, and says nothing."""
+        """Report a session that does not begin: kazoo only retries in its thread."""
         since = anyio.current_time()
         while True:
             await anyio.sleep(_CONNECTING_INTERVAL)

@@ -64,7 +64,7 @@ class ZooKeeperMembership:
     """Addresses, comma-separated, and perhaps a path below which all is kept:
     "zk1:2181,zk2:2181/chroot"."""
     session_timeout_ms: int = attrs.field(kw_only=True)
-    """How long a member that is gone keeps its claims. ZooKeeper grants what lies between 2 and 20
+    """How long a failed member keeps its claims. ZooKeeper grants what lies between 2 and 20
     of its ticks, 4 to 40 s as it is shipped."""
     root: str = attrs.field(kw_only=True)
     """Path of the node below which each group has its own."""

@@ -42,7 +42,7 @@ class TroubleReporter:
         self._failed(_CONNECTING, now, cause or "no server answers", since)
 
     def take(self, member: Member, event: ZooKeeperEvent) -> None:
-        """Report what an event says of what was asked. `member`: before the event."""
+        """Report failures and recoveries that an event shows. `member`: before the event."""
         match event:
             case SessionEstablished():
                 self._succeeded(_CONNECTING, event.now)
@@ -83,10 +83,10 @@ class TroubleReporter:
 
 
 def _asked(member: Member, token: int) -> str | None:
-    """What a token was given to; None for what is not waited for any more."""
+    """Return the request with this token; None if its answer is no longer awaited."""
     tokens = {
         member.registering: _REGISTERING,
         member.reading: _READING,
-        member.asking: _CLAIMING,
+        member.write_in_flight: _CLAIMING,
     }
     return tokens.get(token)

@@ -131,8 +131,8 @@ OWNING = attrs.evolve(
     assignment=assigned(T0, T1),
     target=units(T0, T1),
     held=units(T0, T1),
-    given=units(T0, T1),
-    told=1,
+    assigned_units=units(T0, T1),
+    notified_registration=1,
     ownership=Ownership(is_assigned=True, acknowledged_at=100.0, lease_timeout=6.0),
     next_confirm_at=102.0,
     session_ends_at=112.0,
@@ -199,10 +199,10 @@ def test_a_member_connects_registers_reads_computes_claims_and_only_then_takes_u
         assignment=assigned(T0),
         target=units(T0),
         held=units(T0),
-        given=units(T0),
-        told=1,
+        assigned_units=units(T0),
+        notified_registration=1,
         ownership=Ownership(is_assigned=True),
-        asked=units(T0),
+        written_units=units(T0),
         confirming=2,
         confirm_sent_at=1.25,
         next_confirm_at=3.25,
@@ -213,7 +213,14 @@ def test_a_member_connects_registers_reads_computes_claims_and_only_then_takes_u
 
 
 def test_a_member_that_gets_nothing_is_told_so_once():
-    member = attrs.evolve(OWNING, target=None, held=units(), given=units(), told=-1, computing=9)
+    member = attrs.evolve(
+        OWNING,
+        target=None,
+        held=units(),
+        assigned_units=units(),
+        notified_registration=-1,
+        computing=9,
+    )
     member, effects = run(member, Computed(now=100.0, token=9, assignments={}))
     assert effects == [Take(token=10, generation=generation(), units=units(), deadline=130.0)]
     assert run(member, AssignmentApplied(now=100.0, token=10), Woke(now=101.0))[1] == []
@@ -228,7 +235,7 @@ def test_a_list_that_has_changed_is_read_and_computed_again_while_everything_is_
     member, effects = run(member, MembersRead(now=101.0, token=10, version=8, nodes=(ME, OTHER)))
     both = {"me-1": b"mine", "other-1": b"mine"}
     assert effects == [Compute(token=11, protocol_name="range", members=both, instance_ids={})]
-    assert (member.held, member.given) == (units(T0, T1), units(T0, T1))
+    assert (member.held, member.assigned_units) == (units(T0, T1), units(T0, T1))
 
 
 def test_a_change_while_the_list_is_being_read_has_it_read_once_more():
@@ -282,7 +289,9 @@ def test_without_new_metadata_it_registers_again_all_the_same_so_that_everybody_
 
 def test_who_speaks_another_protocol_than_those_before_it_fails_and_says_so():
     stranger = MemberNode("other-1", 5, encode_metadata(Metadata("workers", PROTOCOLS)))
-    member = attrs.evolve(OWNING, held=units(), given=units(), target=None, view=None, reading=9)
+    member = attrs.evolve(
+        OWNING, held=units(), assigned_units=units(), target=None, view=None, reading=9
+    )
     member, effects = run(member, MembersRead(now=101.0, token=9, version=8, nodes=(ME, stranger)))
     assert [type(effect) for effect in effects] == [Fail, Disconnect]
     assert isinstance(effects[0], Fail)
@@ -315,7 +324,7 @@ def test_a_claim_is_released_only_when_the_application_has_let_go():
 
 
 def test_a_claim_that_another_holds_is_tried_again_later_and_the_rest_is_taken_up_at_once():
-    member = attrs.evolve(OWNING, held=units(), given=units())
+    member = attrs.evolve(OWNING, held=units(), assigned_units=units())
     member, _ = computed(member, T0, T1)
     member, effects = run(member, Claimed(now=101.0, token=10, granted=units(T1)))
     assert effects == [Take(token=11, generation=generation(T1), units=units(T1), deadline=131.0)]
@@ -378,7 +387,7 @@ WHOLE = attrs.evolve(
     assignment=b"work",
     target=units("7"),
     held=units("7"),
-    given=units("7"),
+    assigned_units=units("7"),
 )
 
 
@@ -421,7 +430,7 @@ LOST = attrs.evolve(
     registration=1,
     protocol_name="range",
     assignment=assigned(T0, T1),
-    told=1,
+    notified_registration=1,
     reconciling=10,
     next_confirm_at=102.0,
     session_ends_at=112.0,
@@ -486,7 +495,7 @@ def test_a_connection_that_is_back_has_the_list_read_and_the_session_confirmed()
 
 
 def test_a_member_without_anything_to_lose_begins_anew_without_a_word():
-    member = attrs.evolve(OWNING, held=units(), given=units(), target=units())
+    member = attrs.evolve(OWNING, held=units(), assigned_units=units(), target=units())
     member, effects = run(member, SessionExpired(now=101.0, session=1))
     assert effects == [Disconnect(session=1), Connect(session=2)]
 
@@ -520,7 +529,7 @@ def test_an_application_that_stands_still_is_not_asked():
     [
         attrs.evolve(FRESH, phase=Phase.CONNECTING, session=1),
         attrs.evolve(FRESH, phase=Phase.REGISTERING, session=1, session_ends_at=112.0),
-        attrs.evolve(OWNING, held=units(), given=units()),
+        attrs.evolve(OWNING, held=units(), assigned_units=units()),
     ],
     ids=["connecting", "registering", "without partitions"],
 )
@@ -541,7 +550,7 @@ def test_with_nothing_in_hand_it_leaves_at_once(member):
 )
 def test_what_no_retry_mends_ends_the_member(make: Callable[[Exception], ZooKeeperEvent]):
     error = ConfigurationError("no")
-    member, effects = run(attrs.evolve(OWNING, computing=9, asking=8), make(error))
+    member, effects = run(attrs.evolve(OWNING, computing=9, write_in_flight=8), make(error))
     assert effects == [Lose(token=10, reason="no"), Fail(error=error), Disconnect(session=1)]
     assert (member.phase, member.ownership.lease_expires_at) == (Phase.FAILED, 0.0)
 
@@ -656,7 +665,7 @@ class World:
                 any(self.member.phase in MOVES[middle] for middle in MOVES[before.phase])
             )
         )
-        assert self.member.given <= self.member.held
+        assert self.member.assigned_units <= self.member.held
         for effect in effects:
             match effect:
                 case Connect(session=session):
@@ -769,4 +778,4 @@ def test_whatever_happens_nothing_is_owned_without_a_claim(seed):
             world.answer(world.pending.pop(0))
         world.step(Woke(now=world.now))
     assert world.member.phase is Phase.MEMBER
-    assert world.app == world.member.given == world.member.target == world.held
+    assert world.app == world.member.assigned_units == world.member.target == world.held
