@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line, and exit: 0 fine, 1 it failed, 2 it was asked wrongly."""
+    """Run the command line, and exit: 0 success, 1 failure, 2 wrong usage."""
     try:
         import click  # noqa: F401
         import rich  # noqa: F401

@@ -1,4 +1,4 @@
-"""What all commands share: how they are found, and how a failure ends.
+"""Shared by all commands: how a command is found, and how the program exits after a failure.
 
 A command is a file here with a click command named `command`, and its name in `COMMANDS`; it is
 imported when it is asked for. Whatever goes wrong that a user can mend is one line on stderr.
@@ -40,7 +40,7 @@ COMMANDS = (
 
 
 class _Failed(click.ClickException):
-    """Ends the program with one line."""
+    """Exits the program with one line."""
 
     exit_code = 1
 

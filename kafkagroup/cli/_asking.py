@@ -1,4 +1,4 @@
-"""Asking somebody before something is changed."""
+"""Confirmation before a command changes something."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["confirmed", "yes_option"]
 
 
 def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `yes`."""
+    """Add the option `--yes` to a command."""
     return click.option("--yes", "--execute", "yes", is_flag=True, help="Do it without asking.")(
         command
     )
 
 
 def confirmed(question: str, yes: bool) -> None:
-    """Go on only if somebody says yes, or has said so.
+    """Ask for confirmation, unless `yes` is set.
 
-    Raises: UsageError where there is no terminal to ask on; Exit when the answer is no.
+    Raises: UsageError without a terminal; Exit when the answer is no.
     """
     if yes:
         return

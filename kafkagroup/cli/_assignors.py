@@ -22,7 +22,7 @@ ASSIGNORS: dict[str, Assignor] = {
 
 
 def find_assignor(name: str) -> Assignor:
-    """The assignor of that name. Raises: ConfigurationError."""
+    """Return the assignor of a name. Raises: ConfigurationError."""
     if (known := ASSIGNORS.get(name)) is not None:
         return known
     module, colon, function = name.partition(":")
@@ -46,7 +46,7 @@ def find_assignor(name: str) -> Assignor:
 
 
 def try_plan(spec: GroupSpec, assignor: Assignor, was: GroupSpec) -> Plan:
-    """The plan. Raises: ConfigurationError also for whatever goes wrong in the assignor."""
+    """Compute the plan. Raises: ConfigurationError, also for an exception in the assignor."""
     try:
         return plan(spec, assignor, was=was)
     except KafkaGroupError:

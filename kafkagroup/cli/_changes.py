@@ -1,7 +1,7 @@
-"""What has changed in a group between two looks at it. Pure.
+"""The changes of a group between two descriptions. Pure.
 
-Coordinators tell how a group is, not how it came to be so: why a member is gone nobody outside can
-know, and what came and went between two looks was not seen.
+A coordinator describes the group's state, not its history: the reason why a member left is unknown,
+and changes that began and ended between two descriptions are not seen.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Held = Mapping[str, tuple[TopicPartition, ...]]
 
 @attrs.frozen(kw_only=True)
 class Change:
-    """How a group was and is, None where there was no such group, and what is new."""
+    """A group's descriptions before and after, None if it did not exist, and the changes."""
 
     before: GroupDescription | None
     after: GroupDescription | None
@@ -44,9 +44,9 @@ class Change:
     """"joined", "gone", "came_again" (a static member with a new member id) and "subscribed_anew"
     -> those who did; only what anybody did."""
     taken_up: Held
-    """What members have now and had not."""
+    """Partitions that members have gained."""
     let_go: Held
-    """What members had and have not."""
+    """Partitions that members have lost."""
 
     def __bool__(self) -> bool:
         news = self.members or self.taken_up or self.let_go
@@ -54,7 +54,7 @@ class Change:
 
     @property
     def cause(self) -> str | None:
-        """Why the group rebalances, as far as that shows; None where it does not."""
+        """The cause of the rebalance, as far as it is known; None without a rebalance."""
         if self.members:
             return ", ".join(f"{len(who)} {_WORDS[what]}" for what, who in self.members.items())
         if self.before is None or self.after is None:
@@ -66,7 +66,7 @@ class Change:
         return None
 
     def words(self) -> str:
-        """In one line."""
+        """Return the change as one line."""
         parts = [self._state]
         if self._state_before != self._state:
             parts = [f"{self._state_before} -> {self._state}"]
@@ -85,7 +85,7 @@ class Change:
         return "; ".join(parts)
 
     def value(self) -> dict[str, object]:
-        """As JSON has it."""
+        """Return the change as a JSON value."""
         return {
             "state": self._state,
             "state_before": self._state_before,

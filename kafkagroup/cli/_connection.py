@@ -1,4 +1,4 @@
-"""How a command reaches its cluster: from arguments, the environment, a profile, or the defaults.
+"""The connection options of a command: arguments, environment, a profile, or the defaults.
 
 Options have Kafka's names, with dots, dashes or underscores alike; each is taken from the first
 place that says it. What nobody knows is refused, with the nearest name that is known: a misspelt
@@ -35,10 +35,10 @@ _SPARK_TAKES = {"bootstrap_servers", "client_id", "default_api_timeout_ms", "req
 
 @attrs.frozen
 class Connection:
-    """Where a cluster is and how it is spoken to, for the clients of this library."""
+    """The options to connect to a cluster, for the clients of this library."""
 
     said: Mapping[str, Any] = attrs.field(factory=dict, repr=lambda said: str([*said]))
-    """Argument of a client or of `Security` -> value; only what somebody said."""
+    """Argument of a client or of `Security` -> value, of the given options."""
 
     def options(self, client: Callable[..., object] | None = None) -> dict[str, Any]:
         """Keyword arguments that every client takes: `Admin(**connection.options())`. With a
@@ -71,7 +71,7 @@ class Connection:
 
     @property
     def group_id(self) -> str | None:
-        """The group that is meant where a command is given none."""
+        """The default group of a command."""
         return self.said.get("group_id")
 
     def _security(self) -> Security | None:
@@ -88,7 +88,7 @@ class Connection:
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of connecting, and what they come to as `connection`."""
+    """Add the connection options to a command, which gets them as `connection`."""
 
     @click.option(
         "--bootstrap-servers",

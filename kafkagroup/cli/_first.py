@@ -1,4 +1,4 @@
-"""Several things at a time, of which the first that is there counts."""
+"""Run functions concurrently until the first one returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def first(*works: Callable[[], Awaitable[T]]) -> T:
-    """What the first of them answers, or raises; the others are cancelled."""
+    """Return or raise the result of the first to finish; cancel the others."""
     answers: list[T] = []
     errors: list[Exception] = []
 

@@ -1,4 +1,4 @@
-"""Groups as arguments of commands, completed by the cluster's own."""
+"""Group ids as arguments of commands, with completion from the cluster."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ["group_argument", "groups_argument", "named", "parted"]
 T = TypeVar("T")
 
 _TIMEOUT_MS = 2_000
-"""What somebody who has pressed TAB waits for a cluster."""
+"""Seconds that a completion waits for the cluster."""
 
 
 def groups_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `groups`, any number of them; see `named`."""
+    """Add the argument `groups` to a command, any number of them; see `named`."""
     add = click.argument("groups", metavar="GROUP...", nargs=-1, shell_complete=_complete)
     return add(command)
 
 
 def group_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the one group that it is about."""
+    """Add the argument `group` to a command."""
     return click.argument("group", metavar="GROUP", shell_complete=_complete)(command)
 
 
 def named(groups: Sequence[str], connection: Connection) -> list[str]:
-    """The groups that were named, each once; else the one of the profile. Raises: UsageError."""
+    """Return the given groups without duplicates, or the profile's. Raises: UsageError."""
     found = list(dict.fromkeys(groups)) or [connection.group_id or ""]
     if not all(found):
         raise click.UsageError("give a group, or group.id in the profile")
@@ -44,7 +44,7 @@ def named(groups: Sequence[str], connection: Connection) -> list[str]:
 def parted(
     answers: Mapping[str, T | KafkaGroupError],
 ) -> tuple[dict[str, T], dict[str, str]]:
-    """Group -> its answer, and group -> why there is none."""
+    """Split results by group into values and errors."""
     told: dict[str, T] = {}
     errors: dict[str, str] = {}
     for group, answer in answers.items():

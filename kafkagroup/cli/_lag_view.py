@@ -1,4 +1,4 @@
-"""How far groups are behind: as tables, as lines, live, and as JSON."""
+"""The lag of groups as tables, as lines, live, and as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def total(lags: Lags) -> tuple[int, float | None]:
 
 
 def lag_table(group: str, lags: Lags) -> Table:
-    """Each partition, and the total."""
+    """Print each partition, and the total."""
     columns = ("committed", "end", "lag", "seconds")
     table = new_table(group, "partition", *columns, "", right=columns)
     for tp, one in lags.items():
@@ -83,12 +83,12 @@ def sparkline(samples: Sequence[int | None]) -> str:
 
 
 def exact(seconds: float | None) -> str | None:
-    """To the millisecond, as timestamps of records are."""
+    """Round to the millisecond, the unit of record timestamps."""
     return None if seconds is None else f"{seconds:.3f}"
 
 
 def lag_value(group: str, lags: Lags) -> dict[str, object]:
-    """As JSON has it."""
+    """Return the lag as a JSON value."""
     lag, seconds = total(lags)
     return {
         "group_id": group,

@@ -1,4 +1,4 @@
-"""Commands that go on until Ctrl-C, which ends them well."""
+"""Commands that run until Ctrl-C, and then exit with success."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["clock", "run_live", "stamp"]
 
 
 def run_live(view: Callable[..., Awaitable[None]], *args: Any) -> None:
-    """Run it; it is not a failure that somebody has seen enough."""
+    """Run a function; Ctrl-C ends it without a failure."""
     try:
         anyio.run(view, *args)
     except KeyboardInterrupt:
@@ -20,7 +20,7 @@ def run_live(view: Callable[..., Awaitable[None]], *args: Any) -> None:
 
 
 async def clock(every: float) -> AsyncIterator[None]:
-    """Ticks at once, and then whenever that many seconds have passed; late ones are left out."""
+    """Tick at once, and then at this interval in seconds; late ticks are left out."""
     due = anyio.current_time()
     while True:
         yield
@@ -29,5 +29,5 @@ async def clock(every: float) -> AsyncIterator[None]:
 
 
 def stamp() -> str:
-    """This moment in ISO 8601, in UTC."""
+    """Return the current time in ISO 8601, in UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,8 +1,7 @@
-"""Bytes from stdin and to stdout, by tasks that must not stand still while the other end is slow.
+"""Reads stdin and writes stdout without blocking the event loop while the other end is slow.
 
-Each read or write is a thread of its own, which nobody waits for at the end: one that another
-process keeps waiting would keep this one. They go by the descriptors, past Python's buffers, whose
-locks such a thread would keep, too.
+Each read or write runs in a daemon thread: a thread that another process blocks must not keep this
+one from exiting. They use the descriptors, not Python's buffers, whose locks would be held too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which partitions a command is about."""
+"""The partitions that a command selects."""
 
 from __future__ import annotations
 
