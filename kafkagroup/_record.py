@@ -1,7 +1,7 @@
-"""`Record`: made for each record, so compiled where a compiler is at hand, by the types in
-`_record.pxd`.
+"""`Record`: created for each record, so it is compiled, with the types in `_record.pxd`, where a
+compiler is available.
 
-What it is to users, with types for key and value, is in `types`.
+`types` has its public form, with type parameters for key and value.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ except ImportError:  # as for users: it is there to compile, not to run
 __all__ = ["Headers", "Record", "TimestampType"]
 
 Headers = tuple[tuple[str, bytes | None], ...]
-"""Of a record: names and values, in the order they were written."""
+"""The headers of a record: names and values, in the order in which they were written."""
 
 
 @public
 class TimestampType(IntEnum):
-    """Who stamped a record."""
+    """The origin of a record's timestamp."""
 
     CREATE_TIME = 0
-    """The producer, when it made the record."""
+    """The producer set it when it created the record."""
     LOG_APPEND_TIME = 1
-    """The broker, when it appended the batch."""
+    """The broker set it when it appended the batch."""
 
 
 class _Unread(Protocol):
-    """Headers that are still as they came."""
+    """Headers that are not decoded yet."""
 
     def read(self) -> Headers: ...
 
@@ -44,8 +44,8 @@ class _Unread(Protocol):
 class Record:
     """One record as the application sees it: frozen, and compared by its values."""
 
-    # Read through properties, so that it is frozen and still made by plain assignments, which
-    # `wire.records` does for each record. Compiled, these are fields of C.
+    # Properties make it frozen, while `wire.records` fills it by plain assignments. Compiled, these
+    # are C fields.
     __slots__ = (
         "_headers",
         "_key",
@@ -68,7 +68,7 @@ class Record:
         "headers",
         "leader_epoch",
     )
-    _fields = __match_args__  # these three as a named tuple has them
+    _fields = __match_args__  # `_fields`, `_replace` and `_asdict` work as those of a named tuple
 
     _topic: str
     _partition: int
@@ -114,7 +114,7 @@ class Record:
 
     @property
     def offset(self) -> int:
-        """Its place in the log of the partition."""
+        """Its offset in the partition."""
         return self._offset
 
     @property
@@ -124,23 +124,23 @@ class Record:
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Who stamped it."""
+        """The origin of the timestamp."""
         return self._timestamp_type
 
     @property
     def key(self) -> object:
-        """Bytes (with `views`, a memoryview) or None, or what `key_deserializer` made of them."""
+        """Bytes (with `views`, a memoryview) or None, or the result of `key_deserializer`."""
         return self._key
 
     @property
     def value(self) -> object:
-        """Bytes (with `views`, a memoryview) or None (a tombstone), or what `value_deserializer`
-        made of them."""
+        """Bytes (with `views`, a memoryview) or None (a tombstone), or the result of
+        `value_deserializer`."""
         return self._value
 
     @property
     def headers(self) -> Headers:
-        """Names and values, in the order they were written; made when they are first read."""
+        """Names and values, in the order in which they were written; decoded on first access."""
         headers = self._headers
         if isinstance(headers, tuple):
             return headers
@@ -158,13 +158,13 @@ class Record:
         return GenericAlias(cls, parts)
 
     def _replace(self, **changes: object) -> Any:
-        """A copy in which some values are others."""
+        """Return a copy with some values changed."""
         return type(self)(**self._asdict() | changes)
 
     __replace__ = _replace
 
     def _asdict(self) -> dict[str, Any]:
-        """Names and values."""
+        """Return the fields as a dictionary."""
         return dict(zip(self._fields, self._values(), strict=True))
 
     def _values(self) -> tuple[Any, ...]:
@@ -190,7 +190,7 @@ class Record:
         return f"Record({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
     def __reduce__(self) -> tuple[type[Record], tuple[Any, ...]]:
-        # The same where it is compiled and where not: the two read each other's pickles.
+        # The same compiled and not, so that each reads the pickles of the other.
         return Record, self._values()
 
 

@@ -1,6 +1,6 @@
-"""The values that cross every border of the library: frozen, comparable, without behaviour.
+"""The values that all parts of the library share: frozen, comparable, without behaviour.
 
-Nothing here knows of bytes, sockets or time.
+Nothing here knows bytes, sockets or time.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ class TopicPartition(NamedTuple):
 @public
 @frozen
 class OffsetAndMetadata:
-    """A committed position: the offset of the next record to process, and a note beside it."""
+    """A committed offset: the offset of the next record to process, and its metadata."""
 
     offset: int
-    """The next offset to read, so one more than the last record processed."""
+    """The next offset to read: that of the last processed record, plus one."""
     metadata: str = ""
-    """Free text, kept by the broker (4,096 bytes by its default)."""
+    """Free text that the broker stores with the offset, by default up to 4,096 bytes."""
     leader_epoch: int = -1
-    """Epoch of the leader that the last record was read from; -1 when unknown (KIP-320)."""
+    """Leader epoch of the last processed record; -1 when unknown (KIP-320)."""
 
 
 @public
 @frozen
 class OffsetAndTimestamp:
-    """What a log has at or after a time."""
+    """The first record of a partition at or after a time."""
 
     offset: int
-    """Of the first record that is not older; -1 when there is none."""
+    """Its offset; -1 when there is none."""
     timestamp: int
-    """That record's, in milliseconds; -1 where only an offset was asked for."""
+    """Its timestamp in milliseconds; -1 when only an offset was requested."""
     leader_epoch: int = -1
 
 
 @public
 @frozen
 class GroupMetadata:
-    """Who a consumer is to its group: what a transactional producer sends along (KIP-447)."""
+    """A consumer's identity in its group, which a transactional producer sends (KIP-447)."""
 
     group_id: str
     generation_id: int
@@ -104,9 +104,9 @@ if TYPE_CHECKING:
         __replace__ = _replace
 
 else:
-    # A class of C cannot be generic: its types are for type checkers alone.
+    # A compiled class cannot be generic: its type parameters are for type checkers only.
     Record = _record.Record
 
 
 Assignment = Mapping[str, tuple[TopicPartition, ...]]
-"""Member id -> the partitions it gets, sorted. Every member has an entry, if an empty one."""
+"""Member id -> its partitions, sorted. Each member has an entry, which may be empty."""
