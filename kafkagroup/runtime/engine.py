@@ -1,7 +1,7 @@
-"""What runs beneath a consumer: its tasks, and how it comes by partitions and gives them up.
+"""The tasks of a running consumer, and how it gets and releases partitions.
 
-Three ways to partitions: membership of a group, every partition of some topics, or the ones that
-the application names. Only this file knows which of them is at work.
+A consumer owns what a group assigns, all partitions of its topics, or those that the application
+names. Only this file knows which.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ __all__ = ["Engine"]
 logger = logging.getLogger(__name__)
 
 _UNKNOWN_TOPIC_PAUSE = 1.0
-"""Seconds between looks for a topic that is subscribed to and does not exist yet."""
+"""Seconds between metadata requests while a subscribed topic does not exist."""
 
 _UNUSABLE_TOPIC_WARN_AFTER = 1.5
-"""Seconds that a topic may be missing, or denied, before that is worth a warning: with a look each
-second it comes within three."""
+"""Seconds that a topic may be missing, or denied, before a warning: with a metadata request
+each second it comes within three."""
 
 _UNUSABLE_TOPIC_INTERVAL = 300.0
 """Seconds between two of these warnings."""
 
 _RESTING_INTERVAL = 5.0
-"""Seconds between two reports of partitions of which nothing is read."""
+"""Seconds between two reports of partitions that are not read."""
 
 _NOTHING = Problem(
     subject="waiting for records",
@@ -71,7 +71,7 @@ _NOTHING = Problem(
 
 
 class Engine:
-    """A consumer that runs."""
+    """A running consumer."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Engine:
     ) -> None:
         self._session = session
         self._membership = membership
-        """Who keeps the group, if not Kafka."""
+        """Begins memberships where Kafka does not keep the group."""
         self._options = session.options
         self._delivery: Delivery = session.delivery
         self._cluster = cluster
@@ -92,9 +92,9 @@ class Engine:
         self._pattern: re.Pattern[str] | None = None
         self._exclude_internal = True
         self._leaving: Running | None = None
-        """A membership that is given up; whoever asked for that may have been cancelled since."""
+        """The member that is leaving. The caller that began it may have been cancelled since."""
         self._denied: frozenset[str] = frozenset()
-        """Topics of which the application was told that it must not see them."""
+        """Topics whose denied authorization was reported."""
         group_id = self._options.group_id
         if group_id is not None:
             offsets = GroupOffsets(
@@ -105,7 +105,7 @@ class Engine:
             )
             session.committer.bind(offsets)
         self.log_offsets = LogOffsets(cluster, self._options.isolation_level)
-        """Asks the partitions' leaders."""
+        """Requests offsets of logs from the partitions' leaders."""
         self._positions = Positions(
             cluster,
             self._delivery,
@@ -127,15 +127,15 @@ class Engine:
             failed=self._partition_failed,
         )
         self._subscriber = Subscriber(
-            session, cluster, callbacks, self._taken_up, claims=membership is not None
+            session, cluster, callbacks, self._on_partitions_added, claims=membership is not None
         )
         self._following = CoalescingTask(spawn, self._follow_metadata, "metadata watch")
         self._resting = CoalescingTask(spawn, self._report_resting, "partitions at rest")
         self._metadata_is_new = False
         self._topics_changed = OneShotEvent()
-        """Set when other topics are asked for, or metadata tells more of them."""
+        """Set when the requested topics or their metadata change."""
         self._unusable: set[str] = set()
-        """Topics that are asked for and cannot be consumed."""
+        """Requested topics that cannot be consumed."""
         if (
             membership is None
             and self._options.group_id is not None
@@ -157,29 +157,29 @@ class Engine:
             )
 
     async def close(self) -> None:
-        """Give everything up in good order."""
+        """Leave the group, then close all connections."""
         self._session.begin_close()
         await self.let_go("the consumer was closed")
         await self._cluster.aclose()
 
     def wake(self) -> None:
-        """There may be more to fetch, or to see for whoever waits."""
+        """There may be more to fetch; waiting tasks check again."""
         self._fetcher.wake()
         self._session.notify()
 
     @property
     def fetching_bytes(self) -> int:
-        """Bytes that were asked for and may come."""
+        """Bytes that fetch requests in flight may return."""
         return self._fetcher.on_its_way
 
     def made_room(self) -> None:
-        """Less is buffered than was."""
+        """The buffer has room again."""
         self._fetcher.made_room()
 
     # ------------------------------------------------------------ partitions
 
     async def subscribe(self, topics: frozenset[str]) -> None:
-        """Consume these topics instead of those before."""
+        """Consume these topics instead of the earlier ones."""
         self._pattern = None
         self._cluster.follow_all_topics(False)
         await self._subscribe(topics)
@@ -189,8 +189,8 @@ class Engine:
         self._subscription = topics
         self._subscriber.subscribe_to(topics, self._pattern)
         self._cluster.topics.update(topics)
-        self._tell_denied()
-        await self._left()
+        self._report_denied()
+        await self._wait_until_left()
         driver = self._session.membership.driver
         if self._options.group_id is None:
             await self._cluster.refresh()
@@ -206,7 +206,7 @@ class Engine:
                 driver.rejoin(reason, self._subscriber.protocols())
 
     async def follow(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> None:
-        """Consume the topics whose whole name matches, those of today and those to come."""
+        """Consume the topics whose whole name matches, existing and future ones."""
         self._pattern, self._exclude_internal = pattern, exclude_internal
         if self._session.membership.uses_consumer_protocol:
             await self._subscribe(frozenset())  # the coordinator matches, and assigns what matches
@@ -221,7 +221,7 @@ class Engine:
         return None if self._pattern is None else server_pattern(self._pattern)
 
     async def _match(self) -> None:
-        """Follow the topics that match now, where it is the member that matches."""
+        """Subscribe to the topics that match now, unless the coordinator matches."""
         if self._pattern is None or self._session.membership.uses_consumer_protocol:
             return
         matching = self._matching(self._pattern)
@@ -239,10 +239,10 @@ class Engine:
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Own exactly these, without membership."""
-        await self._left()
+        await self._wait_until_left()
         wanted = set(partitions)
-        # What is revoked was being given back when that was cancelled: nobody else would own it.
-        await self._give_back(
+        # A cancelled call may have left partitions revoked and not released.
+        await self._release_partitions(
             [tp for tp, o in self._delivery.owned.items() if tp not in wanted or o.revoked]
         )
         self._cluster.topics.update(tp.topic for tp in wanted)
@@ -250,27 +250,27 @@ class Engine:
         self._cluster.troubles.succeeded("nothing to consume", self._clock())
         # After the last await: a seek that follows comes before the look-up of a position.
         self._delivery.own(sorted(wanted))
-        self._tell_denied()
-        self._taken_up()
+        self._report_denied()
+        self._on_partitions_added()
 
     async def let_go(self, reason: str) -> None:
-        """Own nothing any more: finish, commit, leave the group."""
-        # Without topics a cooperative member, too, lets go of all that it has.
+        """Finish the records in flight, commit, leave the group, own nothing."""
+        # Without topics a cooperative member, too, revokes all.
         self._subscription, self._pattern = frozenset(), None
         self._subscriber.subscribe_to(frozenset())
         self._cluster.follow_all_topics(False)
         session = self._session
         driver = session.membership.driver
         if driver is None:
-            await self._give_back(list(self._delivery.owned))
+            await self._release_partitions(list(self._delivery.owned))
             return
         session.closing.begin_leaving(anyio.current_time())
         driver.leave(reason, leave_group=session.closing.leave_group)
         self._leaving = driver
-        await self._left()
+        await self._wait_until_left()
 
-    async def _left(self) -> None:
-        """Wait for the end of a membership that is given up, if one is."""
+    async def _wait_until_left(self) -> None:
+        """Wait until the leaving member, if any, has left."""
         driver, session = self._leaving, self._session
         if driver is None:
             return
@@ -281,10 +281,10 @@ class Engine:
             session.closing.end_leaving()
 
     def rejoin(self, reason: str) -> None:
-        """Ask for a new generation; of a coordinator that assigns, for all that it has assigned."""
+        """Request a new generation; under KIP-848, the full assignment."""
         session = self._session
         if session.membership.driver is None or session.membership.driver.closed.is_set():
-            return  # who has left joins again at the next poll
+            return  # an expelled member joins again at the next poll
         if not session.membership.uses_consumer_protocol:
             session.history.asked(RebalanceCause.REQUESTED, reason)
         session.membership.driver.rejoin(reason)
@@ -297,7 +297,7 @@ class Engine:
         self._spawn(partial(self._be_member, driver), "membership")
 
     def _member(self) -> Running:
-        """A member that is yet to run."""
+        """Return a member that does not run yet."""
         options, session = self._options, self._session
         if self._membership is not None:
             return self._membership.begin(
@@ -316,13 +316,15 @@ class Engine:
             )
         kind = Driver
         if options.heartbeat_thread:
-            # Only here: most members live in the application's loop.
+            # Imported here: most members run in the application's loop.
             from kafkagroup.runtime.threaded import ThreadedDriver
 
             kind = ThreadedDriver
         watchers = session.lag, session.history
         if session.membership.uses_consumer_protocol:
-            return kind(self._cluster, self._assignee(), self._subscriber, *watchers)
+            return kind(
+                self._cluster, self._consumer_protocol_member(), self._subscriber, *watchers
+            )
         config = Config(
             group_id=options.group_id or "",
             protocol_type="consumer",
@@ -339,8 +341,8 @@ class Engine:
         member = Member(config=config, protocols=self._subscriber.protocols())
         return kind(self._cluster, member, self._subscriber, *watchers)
 
-    def _assignee(self) -> ConsumerMember:
-        """A member that the coordinator assigns to, yet to join."""
+    def _consumer_protocol_member(self) -> ConsumerMember:
+        """Return a KIP-848 member that has not joined yet."""
         from kafkagroup.member import consumer_state
 
         options = self._options
@@ -377,18 +379,18 @@ class Engine:
             return
         if driver.is_expelled and driver is not self._leaving:
             session.membership.expel()
-            session.notify()  # it may be waiting again, for what nobody brings
+            session.notify()  # the application may wait already: it must rejoin now
 
     def _own_all(self) -> None:
-        """Without a group every partition of the topics is ours."""
+        """Own all partitions of the topics, without a group."""
         counts = self._cluster.metadata.partition_counts(self._subscription)
         partitions = {TopicPartition(t, p) for t, n in counts.items() for p in range(n)}
         self._delivery.release([tp for tp in self._delivery.owned if tp not in partitions])
         self._delivery.own(sorted(partitions))
-        self._taken_up()
+        self._on_partitions_added()
 
-    async def _give_back(self, partitions: list[TopicPartition]) -> None:
-        """Without membership: finish, commit, and own them no longer."""
+    async def _release_partitions(self, partitions: list[TopicPartition]) -> None:
+        """Without membership: finish the records in flight, commit, release the partitions."""
         session, timeout = self._session, self._session.closing.drain_timeout
         self._delivery.revoke(partitions)
         await session.drain(partitions, anyio.current_time() + timeout)
@@ -404,12 +406,12 @@ class Engine:
         self.report_resting()
 
     def report_resting(self) -> None:
-        """Report the partitions at rest, and again until there are none."""
+        """Report the partitions that are not read, again and again until there are none."""
         self._resting.ask()
 
     async def _report_resting(self) -> None:
-        """Report the partitions of which nothing is read until the application seeks: all as one
-        trouble, as a group that may not be read rests in each of its partitions."""
+        """Report the partitions that are not read until the application seeks, all as one trouble:
+        a denied group stops each of its partitions."""
         troubles = self._cluster.troubles
         while resting := self._delivery.resting():
             first, error = min(resting, key=lambda found: found[0].tp)
@@ -424,7 +426,7 @@ class Engine:
             await anyio.sleep(_RESTING_INTERVAL)
         troubles.succeeded("resting", self._clock())
 
-    def _taken_up(self) -> None:
+    def _on_partitions_added(self) -> None:
         """Partitions were added: look up where to start, and fetch what the user has sought."""
         self._positions.look_up()
         self.wake()
@@ -449,7 +451,7 @@ class Engine:
                 logger.info("metadata: %s", error)
 
     def _report_topics(self) -> None:
-        """Report the topics that are asked for and cannot be consumed."""
+        """Report the requested topics that cannot be consumed."""
         troubles, metadata, now = self._cluster.troubles, self._cluster.metadata, self._clock()
         asked = self._asked_topics()
         for name in self._unusable - asked:
@@ -471,11 +473,11 @@ class Engine:
                 troubles.succeeded(("topic", name), now)
 
     def report_nothing_to_consume(self) -> None:
-        """Report a wait, with a time limit, for records of nothing."""
+        """Report a poll with a time limit while nothing is subscribed or assigned."""
         self._cluster.troubles.failed("nothing to consume", self._clock(), _NOTHING)
 
     def _asked_topics(self) -> frozenset[str]:
-        """The topics that the application has named."""
+        """Return the topics of the subscription and of the owned partitions."""
         return self._subscription | {tp.topic for tp in self._delivery.owned}
 
     def _metadata_changed(self) -> None:
@@ -485,16 +487,16 @@ class Engine:
     async def _follow_metadata(self) -> None:
         while self._metadata_is_new:
             self._metadata_is_new = False
-            self._tell_denied()
-            self._taken_up()
+            self._report_denied()
+            self._on_partitions_added()
             await self._match()
             if self._options.group_id is None and self._subscription:
                 self._own_all()
             await self._subscriber.follow_topics()
 
-    def _tell_denied(self) -> None:
-        """Tell the application, once, of topics that it asks for and must not even see: nothing
-        else would ever come of them."""
+    def _report_denied(self) -> None:
+        """Report once each requested topic whose authorization is denied: the application would
+        otherwise wait for its records in vain."""
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         topics = self._cluster.metadata.topics
         asked = self._asked_topics()

@@ -1,9 +1,8 @@
-"""The application's side of a consumer: one task at a time comes for records, and waits for them.
+"""The application's side of a consumer: one task at a time polls for records.
 
-Coming for the next one says that what is in hand is processed. Every await lies before a record is
-taken, that of a coroutine deserializer too, and taking it is synchronous: a cancellation loses
-nothing. This file is compiled where a
-compiler is at hand, by the types in `reader.pxd`.
+A poll acknowledges the records in flight as processed. Every await comes before a record is taken,
+that of a coroutine deserializer too, and taking it is synchronous: a cancellation loses nothing.
+Compiled where possible, by the types in `reader.pxd`.
 """
 
 from __future__ import annotations

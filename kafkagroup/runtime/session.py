@@ -1,4 +1,8 @@
-"""What the tasks of one running consumer share: what is delivered, committed, and gone wrong."""
+"""What the tasks of one running consumer share.
+
+Each part has a file of its own: the membership, the commits, the errors, the polls, the close.
+`Session` joins them where a change of one must wake a task or end the lease on records.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +38,13 @@ class Session:
         self.delivery = delivery
         self.membership = CurrentMembership()
         self.lease = Lease()
-        """Ended by all that `Reader.next` looks at."""
+        """Lets `Reader.ready` hand out records without checks; any change that `Reader.next` checks
+        for ends it."""
         self.changed = ChangeSignal()
-        """Notified whenever a waiting task should look again."""
+        """Notified whenever a waiting task should check again."""
         self.errors = ErrorChannel(self.notify)
         self.clock: Callable[[], float] = anyio.current_time
-        """The loop's clock, bound to the loop once it runs: it is asked for each record."""
+        """The loop's clock, bound to the loop once it runs: each record reads it."""
         self.polls = PollState(self.lease)
         self.closing = CloseSequence(options.close_timeout, options.leave_group_on_close)
         self._is_draining = False
@@ -71,24 +76,24 @@ class Session:
         self.notify()
 
     def notify(self) -> None:
-        """Wake everybody who waits, and have the next record look around."""
+        """Wake all waiting tasks, and have the next record checked by `Reader.next`."""
         self.lease.end()
         self.changed.notify()
 
     def count_processed(self) -> None:
-        """What the application has in hand is processed."""
+        """The records in flight are processed."""
         self.delivery.count_processed()
         if self._is_draining:
             self.notify()
 
     def drop_in_flight(self) -> None:
-        """The application does not come back for what it has in hand."""
+        """The application will not finish the records in flight."""
         self.delivery.drop_in_flight()
         if self._is_draining:
             self.notify()
 
     def came_back(self) -> None:
-        """The application comes for more: what it has in hand is processed."""
+        """The application polls: the records in flight are processed."""
         self.count_processed()
         self.committer.on_poll()
 
@@ -109,13 +114,13 @@ class Session:
     # ------------------------------------------------------------ ownership
 
     def lose(self, partitions: Iterable[TopicPartition], reason: str) -> None:
-        """Note what is being released against the application's will, before it is."""
+        """Note partitions before they are released against the application's will."""
         self.committer.note_lost(partitions, reason)
-        # The next record is the application's coming back.
+        # The next record must count as a poll.
         self.lease.end()
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Go on at `offset`. Raises: ConfigurationError, NotAssignedError."""
+        """Continue at `offset`. Raises: ConfigurationError, NotAssignedError."""
         if offset < 0:
             raise ConfigurationError(f"seek to {offset}; expected an offset of 0 or more")
         owned = self.delivery.owned.get(tp)
@@ -129,7 +134,7 @@ class Session:
         return self._is_draining
 
     async def drain(self, partitions: Collection[TopicPartition], deadline: float) -> None:
-        """Wait until what is in hand of these is processed, at most until `deadline`."""
+        """Wait until the records in flight of these are processed, at most until `deadline`."""
         self._is_draining = True
         self.lease.end()
         try:

@@ -1,7 +1,7 @@
-"""A consumer as one application of group membership: takes up and lets go of partitions.
+"""The group application of a consumer: applies assignments and revokes partitions.
 
-The order at a revocation is the whole promise: hand out no more, let the record in hand finish,
-commit, tell the application, and only then let the group go on.
+At a revocation the order matters: hand out no more records, wait for those in flight, commit, call
+the rebalance listener, and only then let the rebalance continue.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _DRAIN_SHARE = 0.75
-"""How much of the rebalance timeout what a cooperative rebalance takes away may drain."""
+"""How much of the rebalance timeout a cooperative revocation may wait for records in flight."""
 
 _LOADS_TIMEOUT = 10.0
 """Seconds that the whole group waits for the leader's `partition_loads`."""
@@ -92,7 +92,7 @@ are, in the loop."""
 
 @frozen
 class Callbacks:
-    """What the application wants to be told."""
+    """The rebalance listener of the application."""
 
     assigned: AssignedCallback | None = None
     revoked: PartitionsCallback | None = None
@@ -100,7 +100,7 @@ class Callbacks:
 
 
 class Subscriber:
-    """The driver's application on behalf of a consumer."""
+    """Applies what the driver of a member decides to the partitions of a consumer."""
 
     def __init__(
         self,
@@ -112,9 +112,9 @@ class Subscriber:
         claims: bool,
     ) -> None:
         self.topics: frozenset[str] = frozenset()
-        """What is subscribed to."""
+        """The subscribed topics."""
         self.pattern: re.Pattern[str] | None = None
-        """What is subscribed to by a regular expression, which the coordinator may match."""
+        """The subscribed regular expression, which the coordinator may match."""
         self._session = session
         self._cluster = cluster
         self._callbacks = callbacks
@@ -124,19 +124,19 @@ class Subscriber:
         """Whether partitions are claimed one by one: then the claims say who owns what, nobody
         leads, and no other member has to hear of what this one owns."""
         self.cooperative = claims or all(is_cooperative(a) for a in session.options.assignors)
-        """Whether what is owned is kept while the group rebalances: only if every assignor can."""
+        """Whether partitions are kept while the group rebalances: only if every assignor can."""
         self._lost = False
-        """Whether all is lost, and the application does not know yet."""
+        """Whether all partitions are lost, and the listener was not called yet."""
         self._parting: anyio.CancelScope | None = None
-        """What is waited for before something is let go of: in vain, once all is lost."""
+        """The wait before a revocation; cancelled when all partitions are lost."""
         self._last_assignment: tuple[Sequence[TopicPartition], int] = ((), -1)
-        """What was assigned last, sorted, and in which generation; kept through revocations."""
+        """The last assignment, sorted, and its generation; kept through revocations."""
         self._had_partitions = False
-        """Whether what it took up last was of any partitions, so that it owed a poll."""
+        """Whether the last assignment had partitions, so that the application owed a poll."""
         self._revoked_in = -1
-        """The generation in which it let go of something, until it has rejoined."""
+        """The generation in which partitions were revoked, until the member rejoins; else -1."""
         self._is_reassigned = False
-        """It was assigned to that generation a second time."""
+        """Whether that generation was assigned a second time."""
         self._computed_generation = -1
         """The generation that this member computed the assignment of."""
         self._counts: dict[str, int] = {}
@@ -154,7 +154,7 @@ class Subscriber:
         self.topics, self.pattern = topics, pattern
 
     def protocols(self) -> SupportedProtocols:
-        """What this member offers: every assignor, with the same subscription."""
+        """Return the supported protocols: every assignor, with the same subscription."""
         session = self._session
         owned, had = tuple(sorted(session.delivery.owned)), self._last_assignment
         if self._claims:
@@ -182,7 +182,7 @@ class Subscriber:
         )
 
     async def follow_topics(self) -> None:
-        """As leader: ask for another assignment if topics are not as they were for this one."""
+        """As leader: request a rebalance if topics changed since the assignment was computed."""
         driver = self._session.membership.driver
         if driver is None or not driver.leads:
             return
@@ -220,7 +220,7 @@ class Subscriber:
     # ------------------------------------------------------------ called by the driver, at once
 
     def ending(self, *, lost: bool) -> None:
-        """Stop handing out what goes at once, even while a callback runs."""
+        """Stop handing out what is revoked at once, even while a callback runs."""
         self._session.membership.begin_rebalance()
         self._lost = lost
         if lost:
@@ -233,23 +233,23 @@ class Subscriber:
         self._session.notify()
 
     def _going(self, *, lost: bool) -> list[TopicPartition]:
-        """What is let go of before the next join."""
+        """Return the partitions to revoke before the next join."""
         owned = sorted(self._session.delivery.owned)
         if self.cooperative and not lost and not self._session.membership.uses_consumer_protocol:
             return [tp for tp in owned if tp.topic not in self.topics]
         return owned
 
     def alive(self) -> None:
-        """Whoever waits for ownership to be sure may look again."""
+        """The ownership lease was extended: an application that waits for it checks again."""
         if self._session.polls.is_waiting_for_ownership:
             self._session.notify()
 
     def failed(self, error: Exception) -> None:
-        """Every call of the application raises it."""
+        """Raise an error at every call of the application."""
         self._session.errors.fail(error)
 
     def on_error(self, error: Exception) -> None:
-        """The application's next call raises it."""
+        """Raise an error at the application's next call."""
         self._session.errors.report(error)
 
     def poll_due(self, ran: float) -> float:
@@ -265,7 +265,7 @@ class Subscriber:
     # ------------------------------------------------------------ called by the driver, in order
 
     async def revoke(self, deadline: float) -> SupportedProtocols:
-        """Finish, commit, tell, let go; cooperatively only of what is not subscribed to."""
+        """Drain, commit, call the listener, release; cooperatively only unsubscribed topics."""
         going = self._going(lost=False)
         # Again: a generation that was out of date from the start has been taken up since `ending`.
         self._session.delivery.revoke(going)
@@ -273,7 +273,7 @@ class Subscriber:
         return self.protocols()
 
     async def lose(self, reason: str) -> SupportedProtocols:
-        """Let go without a commit: it would be refused, or overwrite the new owner's."""
+        """Release all without a commit: it would be refused, or overwrite the new owner's."""
         partitions = self._going(lost=True)
         logger.warning("lost %d partitions: %s", len(partitions), reason)
         self._release(partitions, reason)
@@ -441,7 +441,7 @@ class Subscriber:
         return encoded
 
     async def _run(self, job: Callable[[], T], size: int) -> T:
-        """Do work on so many bytes; in a thread where they are many."""
+        """Run a job on `size` bytes; in a thread if they are many."""
         if size <= _LARGE_GROUP:
             return job()
         return await self._cluster.options.run_in_thread(job)
@@ -453,7 +453,7 @@ class Subscriber:
         return encode_basis(self._counts)
 
     async def _loads(self) -> Mapping[TopicPartition, float]:
-        """As leader: what the application says of the partitions' loads."""
+        """As leader: return the loads that `partition_loads` reports."""
         ask = self._session.options.partition_loads
         if ask is None:
             return {}
@@ -489,10 +489,10 @@ class Subscriber:
     async def _let_go(
         self, going: Sequence[TopicPartition], deadline: float, *, tell: bool
     ) -> None:
-        """Let the record in hand be processed, commit, tell the application, and own it no more.
+        """Wait for the records in flight, commit, call the listener, and release the partitions.
 
-        Where all is lost meanwhile, what is not told yet is told as lost: a commit would be
-        refused, and over a connection that is dead it would keep the member from coming again.
+        If all is lost meanwhile, the listener is called for a loss instead. A commit would be
+        refused, and over a dead connection it would keep the member from rejoining.
         """
         session = self._session
         with anyio.CancelScope() as self._parting:
@@ -513,8 +513,8 @@ class Subscriber:
         self._release(going, "a rebalance revoked it")
 
     def _release(self, partitions: Sequence[TopicPartition], reason: str) -> None:
-        """Own them no more. What was not committed by then is lost, unless the application itself
-        unsubscribed from the topic."""
+        """Release partitions. What is not committed by then counts as lost, unless the application
+        has unsubscribed from the topic."""
         self._session.lose([tp for tp in partitions if self._subscribes(tp.topic)], reason)
         self._session.delivery.release(partitions)
 
@@ -538,7 +538,7 @@ class Subscriber:
     async def _call(
         self, callback: PartitionsCallback | None, partitions: Sequence[TopicPartition]
     ) -> object:
-        """Call the application; answers what it answered."""
+        """Call the rebalance listener; return its result."""
         if callback is None:
             return None
         session = self._session
@@ -552,7 +552,7 @@ class Subscriber:
                 return None
 
     def _start_at(self, offsets: object) -> None:
-        """Start where the application's answer says, if it says anything."""
+        """Start at the offsets that the listener returned, if any."""
         if not isinstance(offsets, Mapping):
             return
         session = self._session

@@ -135,7 +135,7 @@ def delivers_after_lost(stack: ExitStack) -> None:
     def release(self: Any, partitions: Any) -> None:
         for tp in tuple(partitions):
             self.owned.pop(tp, None)
-        self._hand = ()
+        self._in_flight = ()
 
     _replace(stack, Delivery, "revoke", lambda self, partitions: None)
     _replace(stack, Delivery, "release", release)
@@ -521,7 +521,7 @@ def claims_what_it_lost(stack: ExitStack) -> None:
         def boastful(self: Any) -> Any:
             owned = self._session.delivery.owned
             if self.cooperative:
-                had = {tp: OwnedPartition(tp) for tp in self._had[0]}
+                had = {tp: OwnedPartition(tp) for tp in self._last_assignment[0]}
                 self._session.delivery.owned = had | owned
             try:
                 return protocols(self)
@@ -888,7 +888,7 @@ def commits_what_is_in_hand(stack: ExitStack) -> None:
     def make(read: Any) -> Any:
         def eager(self: Any, *arguments: Any, **options: Any) -> Any:
             found = read(self, *arguments, **options)
-            for owned in self._hand:
+            for owned in self._in_flight:
                 owned.processed = owned.position
             return found
 
