@@ -467,7 +467,7 @@ def test_where_there_are_none() -> None:
     elsewhere = consumer(membership=kept)
     member = GroupMember("w", protocol(), membership=kept)
     for one in (elsewhere, member):
-        with pytest.raises(ConfigurationError, match="groups that Kafka keeps"):
+        with pytest.raises(ConfigurationError, match="a group that Kafka coordinates"):
             one.events()
     with pytest.raises(ConfigurationError, match="buffer=0; expected at least 1"):
         consumer().events(0)
