@@ -19,7 +19,7 @@ __all__ = ["group_argument", "groups_argument", "named", "parted"]
 T = TypeVar("T")
 
 _TIMEOUT_MS = 2_000
-"""Seconds that a completion waits for the cluster."""
+"""How long a completion waits for the cluster."""
 
 
 def groups_argument(command: Callable[..., Any]) -> Callable[..., Any]:
