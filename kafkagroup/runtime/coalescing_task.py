@@ -1,5 +1,4 @@
-"""Work of which there is some now and then. A task does it, and ends with it: a consumer that has
-nothing to do keeps no tasks for what it may have to do one day."""
+"""A background task that runs only while there is work: an idle consumer keeps no task for it."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ Spawn = Callable[[Callable[[], Awaitable[None]], str], None]
 
 
 class CoalescingTask:
-    """Done by one task at a time. `work` returns, without a last wait, once nothing is to do."""
+    """Runs `work` in one task at a time. `work` returns, without a last wait, once it is done."""
 
     __slots__ = ("_busy", "_name", "_spawn", "_work")
 
@@ -23,7 +22,7 @@ class CoalescingTask:
         self._busy = False
 
     def ask(self) -> None:
-        """There may be something to do."""
+        """Start the task, unless it runs: there may be work."""
         if not self._busy:
             self._busy = True
             self._spawn(self._run, self._name)

@@ -41,16 +41,16 @@ READ_UNCOMMITTED = 0
 
 @define
 class Found:
-    """What one round of asking has brought."""
+    """The result of one round of ListOffsets requests."""
 
     offsets: dict[TopicPartition, OffsetAndTimestamp] = field(factory=dict)
     """Offset -1 where no record is that young."""
     errors: dict[TopicPartition, BrokerError] = field(factory=dict)
-    """What no retry mends."""
+    """Errors that no retry mends."""
 
 
 class LogOffsets:
-    """Asks each partition's leader."""
+    """Requests offsets from each partition's leader."""
 
     def __init__(self, cluster: Cluster, isolation_level: int) -> None:
         self._cluster = cluster
@@ -59,7 +59,7 @@ class LogOffsets:
     async def at(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The first offset at or after each timestamp; asks until every leader has answered.
+        """Return the first offset at or after each timestamp; retry until all leaders answer.
 
         Raises: BrokerError when one cannot, as for a topic that must not be read.
         """
@@ -69,7 +69,7 @@ class LogOffsets:
         return found.offsets
 
     async def each(self, timestamps: Mapping[TopicPartition, int]) -> Found:
-        """The same, or the error of each; asks until every leader has answered."""
+        """As `at`, with the error of each partition instead of an exception."""
         return await self._ask(timestamps, to_the_end=True)
 
     async def _ask(self, timestamps: Mapping[TopicPartition, int], *, to_the_end: bool) -> Found:
@@ -110,7 +110,7 @@ class LogOffsets:
         return errors
 
     async def once(self, timestamps: Mapping[TopicPartition, int]) -> Found:
-        """One round of asking; refreshes the metadata when a leader is not where it was.
+        """Send one round of requests; refresh the metadata when a leader has moved.
 
         Raises: NoBrokersAvailableError.
         """
@@ -141,7 +141,7 @@ class LogOffsets:
     def _sort(
         self, answer: ListOffsetsResponse, asked: Mapping[TopicPartition, int], found: Found
     ) -> bool:
-        """Sort an answer into `found`; answer whether metadata is stale."""
+        """Sort a response into `found`; return whether metadata is stale."""
         stale, troubles = False, self._cluster.troubles
         for topic in answer.topics:
             for p in topic.partitions:

@@ -1,8 +1,8 @@
 """A group's committed offsets: commit and fetch, at the coordinator, on a connection of their own.
 
-What an error code means is in the tables below; one that is in none of them is there to stay. A
-commit fails or succeeds as a whole; a look-up answers for each partition by itself. Commits are
-put in order by whoever asks for them: the session reads what to commit when its turn has come.
+The tables below say what an error code means; a code in none of them is permanent. A commit fails
+or succeeds as a whole; a look-up has a result for each partition. The caller sends one commit at a
+time: see `committer`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _SAME_COORDINATOR = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,  # its next heartbeat brings the new one
     )
 )
-"""Tried again for as long as the caller waits, as are those of a coordinator that has moved."""
+"""Retried until the timeout of the caller, as are the codes of a coordinator that has moved."""
 _UNKNOWN_TOPIC = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
 """A look-up asks for one `_MAX_ATTEMPTS` times at most; so does a commit, once metadata no longer
 has the topic."""
@@ -99,7 +99,7 @@ _MAX_ATTEMPTS = 5
 
 @frozen
 class Identity:
-    """On whose behalf offsets are committed."""
+    """The generation and the member that a commit names."""
 
     generation_id: int
     member_id: str
@@ -107,21 +107,21 @@ class Identity:
 
 
 NO_MEMBERSHIP = Identity(-1, "")
-"""A consumer that was given its partitions by hand."""
+"""Of a consumer that is in no group, with partitions assigned by the application."""
 
 
 @define
 class CommittedOffsets:
-    """What one round of asking has brought; partitions in neither are to be asked for again."""
+    """The result of one OffsetFetch request; partitions in neither field need another."""
 
     offsets: dict[TopicPartition, OffsetAndMetadata | None] = field(factory=dict)
     """None where nothing is committed."""
     errors: dict[TopicPartition, BrokerError] = field(factory=dict)
-    """What no retry mends."""
+    """Errors that no retry mends."""
 
 
 class _Retry(Exception):
-    """The answer says: again, after a pause."""
+    """The response calls for a retry after a pause."""
 
     def __init__(self, error: BrokerError) -> None:
         self.error = error
@@ -152,7 +152,7 @@ class GroupOffsets:
         self.coordinator = None
 
     def pauses(self) -> Pauses:
-        """Between tries of something that is asked of the coordinator."""
+        """Return the pauses between retries at the coordinator."""
         return Pauses(self._cluster.options, self._backoff)
 
     async def commit(
@@ -239,8 +239,8 @@ class GroupOffsets:
         broker = await self._broker()
         await broker.connect()
         if not stands():
-            # Meanwhile the group has gone on without us. The coordinator would refuse it too; but
-            # to a static member that has joined again as if another had taken its place.
+            # The member has left the generation meanwhile. The coordinator would refuse the commit
+            # too; but that of a static member that has rejoined with FENCED_INSTANCE_ID.
             raise CommitFailedError(f"the group has rebalanced before {min(offsets)} was committed")
         sent = anyio.current_time()
         answer = await commit_offsets(
@@ -293,7 +293,7 @@ class GroupOffsets:
         )
 
     def _is_passing(self, code: int) -> bool:
-        """Whether the next try may go better; a coordinator that has moved is looked for then."""
+        """Return whether a retry may succeed; invalidate a coordinator that has moved."""
         if code in COORDINATOR_MOVED:
             self.coordinator = None
         return code in COORDINATOR_MOVED or code in _SAME_COORDINATOR
@@ -415,7 +415,7 @@ class GroupOffsets:
     def _topic_ids(
         self, partitions: Iterable[TopicPartition], known: Mapping[str, UUID] | None = None
     ) -> Mapping[str, UUID]:
-        """The id of each topic, or none at all: a request goes by names or by ids."""
+        """Return the id of each topic, or none at all: a request has either names or ids."""
         known = known or {}
         others = {tp.topic for tp in partitions} - known.keys()
         found = self._cluster.topic_ids(others)

@@ -1,8 +1,7 @@
-"""Where to start: the committed offset, else the reset policy. A failed look-up is neither.
+"""Find where to start: at the committed offset, else by the reset policy.
 
-Each partition is looked up by itself: one that cannot be fails alone, and the application is told.
-Positions that the application sets meanwhile (`seek`) win: an answer that finds a position is
-dropped, and so is one for a partition that is no longer owned.
+A failed look-up is neither: its partition fails alone, and the error goes to the application. A
+response is dropped if the application has sought meanwhile, or if the partition was released.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Positions:
         )
         self._looking_up = CoalescingTask(spawn, self._look_all_up, "positions")
         self._unknown: dict[TopicPartition, int] = {}
-        """How often in a row the coordinator did not know the topic."""
+        """How often in a row the coordinator reported the topic as unknown."""
 
     def look_up(self) -> None:
         """There are partitions without a position, or whose position is not in the log."""
@@ -94,13 +93,13 @@ class Positions:
 
     async def _look_up(self, lost: list[OwnedPartition]) -> None:
         fresh = [o for o in lost if not o.reset]
-        # Noted now: what is answered may be of a topic that metadata has replaced by then.
+        # Read now: metadata may have another topic of this name when the response comes.
         topic_ids = self._topic_ids(lost)
         if fresh and self._offsets is not None:
             for some in slices(fresh):
                 if not await self._read_committed(self._offsets, some, topic_ids):
-                    break  # nor would it answer for the others, before a pause
-            # The log may have been cut since: a broker that keeps a question would ask that late.
+                    break  # the coordinator would not answer for the others either, before a pause
+            # The log may have been truncated since the commit.
             self._validation.wake()
             self._found()
         else:
@@ -122,7 +121,7 @@ class Positions:
         fresh: Sequence[OwnedPartition],
         topic_ids: Mapping[str, UUID],
     ) -> bool:
-        """Start at the committed offsets; answer whether the coordinator has told of any."""
+        """Start at the committed offsets; return whether the coordinator has reported any."""
         found = await offsets.once([o.tp for o in fresh], self._unknown, self._member())
         for owned in fresh:
             if not _is_lost(owned):
@@ -151,7 +150,7 @@ class Positions:
         topic_ids = self._topic_ids(lost)
         found = await self._log_offsets.once({o.tp: timestamp for o in lost})
         if timestamp >= 0:
-            # No record is that young: the log's end is where the next one will be.
+            # No record is that recent: start at the end, where the next one will be.
             late = [tp for tp, at in found.offsets.items() if at.offset == UNKNOWN]
             ends = await self._log_offsets.once(dict.fromkeys(late, LATEST))
             found = Found(found.offsets | ends.offsets, found.errors | ends.errors)
@@ -173,7 +172,7 @@ class Positions:
         owned.restore_backoff(*failures)
 
     def _topic_ids(self, asked: Iterable[OwnedPartition]) -> dict[str, UUID]:
-        """The topics that positions are asked for, by name, where metadata has them."""
+        """Return the ids of the partitions' topics, by name, where metadata has them."""
         known = self._cluster.metadata.topics
         return {o.tp.topic: known[o.tp.topic].topic_id for o in asked if o.tp.topic in known}
 
