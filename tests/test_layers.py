@@ -130,11 +130,13 @@ def imports(path: Path, package: Path) -> Iterator[str]:
 
 
 def circles(package: Path) -> list[list[str]]:
-    """Groups of modules that all import each other, directly or through others of the group."""
+    """Groups of modules that all import each other, directly or through others of the group;
+    counting imports inside functions, and those that only type checkers read."""
     modules = {}
     for path in package.rglob("*.py"):
         *parents, name = path.relative_to(package.parent).with_suffix("").parts
         modules[".".join(parents if name == "__init__" else [*parents, name])] = path
+    modules.pop(package.name, None)  # it names everything that is public
     reached = {
         name: {module for module in imported_modules(path, package, modules) if module != name}
         for name, path in modules.items()
@@ -154,7 +156,7 @@ def circles(package: Path) -> list[list[str]]:
 def imported_modules(path: Path, package: Path, modules: Collection[str]) -> Iterator[str]:
     """The modules of `package` that a file imports; `from package import module` is one of them."""
     here = [package.name, *path.relative_to(package).with_suffix("").parts]
-    for node in runtime(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name in modules)
         elif isinstance(node, ast.ImportFrom):
@@ -182,7 +184,7 @@ def test_imports_go_one_way() -> None:
 
 def test_no_imports_go_in_circles() -> None:
     """A circle works or fails by which of its modules is imported first, and none of them can be
-    read, tested or moved alone."""
+    read, tested or moved alone. An interface stands apart from what implements it."""
     assert circles(PACKAGE) == []
 
 
@@ -208,6 +210,7 @@ def test_the_check_sees_circles(tmp_path: Path) -> None:
         path.write_text(source)
     assert circles(package) == [
         ["kafkagroup.a", "kafkagroup.b", "kafkagroup.c"],
+        ["kafkagroup.errors", "kafkagroup.types"],
         ["kafkagroup.wire.codec", "kafkagroup.wire.schema"],
     ]
 
@@ -260,72 +263,3 @@ def test_the_check_sees_what_is_forbidden(tmp_path: Path) -> None:
         "wire/schema.py: wire imports member",
         "wire/schema.py: wire imports random",
     ]
-
-
-CIRCLES_LEFT = {
-    frozenset({"kafkagroup._record", "kafkagroup.types"}),
-    frozenset({"kafkagroup.wire.codec", "kafkagroup.wire.schema"}),
-}
-"""Circles of imports that are still to be opened; there must be no other."""
-
-
-def import_circles(package: Path) -> set[frozenset[str]]:
-    """Groups of modules that import each other, counting what only type checkers import."""
-    graph: dict[str, set[str]] = {}
-    for path in package.rglob("*.py"):
-        parts = [package.name, *path.relative_to(package).with_suffix("").parts]
-        graph[".".join(parts).removesuffix(".__init__")] = set()
-    for path in package.rglob("*.py"):
-        here = [package.name, *path.relative_to(package).with_suffix("").parts]
-        name = ".".join(here).removesuffix(".__init__")
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Import):
-                targets = [imported.name for imported in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                base = here[: -node.level] if node.level else []
-                origin = ".".join([*base, *([node.module] if node.module else [])])
-                # `from package import module` imports the module; else the names are of `origin`.
-                modules = [f"{origin}.{imported.name}" for imported in node.names]
-                targets = [module if module in graph else origin for module in modules]
-            else:
-                continue
-            graph[name].update(graph.keys() & set(targets) - {package.name, name})
-    reached = {name: _reached(graph, name) for name in graph}
-    return {
-        frozenset({other for other in ends if name in reached[other]})
-        for name, ends in reached.items()
-        if name in ends
-    }
-
-
-def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
-    """What can be reached from a module by one import or more."""
-    reached: set[str] = set()
-    todo = [start]
-    while todo:
-        new = graph[todo.pop()] - reached
-        reached |= new
-        todo.extend(new)
-    return reached
-
-
-def test_no_modules_import_each_other() -> None:
-    """Also not for type checkers: an interface stands apart from what implements it."""
-    assert import_circles(PACKAGE) - CIRCLES_LEFT == set()
-
-
-def test_the_check_sees_a_circle_for_type_checkers(tmp_path: Path) -> None:
-    package = tmp_path / "kafkagroup"
-    package.mkdir()
-    planted = {
-        "__init__.py": "from kafkagroup.a import X\n",
-        "a.py": "if TYPE_CHECKING:\n    from .b import X\n",
-        "b.py": "from kafkagroup import c\n",
-        "c.py": "def f():\n    import kafkagroup.a\n",
-        "d.py": "from kafkagroup.a import X\n",
-    }
-    for name, source in planted.items():
-        (package / name).write_text(source)
-    assert import_circles(package) == {
-        frozenset({"kafkagroup.a", "kafkagroup.b", "kafkagroup.c"}),
-    }
