@@ -51,7 +51,7 @@ check: .venv/compiled.stamp ## format, lint, types, which module may import whic
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy examples
-	MYPYPATH=docs/site $(BIN)/mypy docs/site
+	MYPYPATH=docs/site:tests $(BIN)/mypy docs/site
 	$(BIN)/python -m pytest tests/test_layers.py
 	$(BIN)/python tests/audit.py
 
