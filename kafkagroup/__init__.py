@@ -1,6 +1,7 @@
 """kafkagroup: Kafka group coordination for asyncio and trio.
 
-The public names; each is imported on first use (PEP 562), so that `import kafkagroup` costs little.
+This module has the public names. Each is imported on first use (PEP 562), so `import kafkagroup` is
+fast.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ if TYPE_CHECKING:
     from kafkagroup.zookeeper.membership import ZooKeeperMembership
 
     __compiled__: bool
+    """Whether the hot path is compiled; if not, it behaves the same, but is slower."""
     __version__: str
-    """Whether the hot path runs compiled; slower, but the same, where not."""
 
 __all__ = [
     "Admin",
@@ -243,11 +244,11 @@ _HOMES = {
 
 
 def _check_compiled() -> None:
-    """Refuse modules that were compiled in place from other sources than those beside them, and
-    those of sources that are compiled no longer.
+    """Refuse to import compiled modules that do not match the sources beside them.
 
-    Python takes a compiled module before its source, however old: edits would be without effect,
-    and without a word. Only source trees have the list; see setup.py.
+    Python prefers a compiled module to its source, even an outdated one, so edits would silently
+    have no effect. The same holds for modules whose source is no longer compiled. Only source trees
+    have the list `_in_place.txt`; see setup.py. Raises: ImportError.
     """
     here = os.path.dirname(__file__)
     try:
@@ -258,7 +259,7 @@ def _check_compiled() -> None:
     from importlib.machinery import EXTENSION_SUFFIXES
     from zlib import crc32
 
-    # Those of other Pythons do no harm, and may be of sources that are there no longer.
+    # This Python does not load modules of other versions; their sources may no longer exist.
     made = [line for line in made if line[0] == EXTENSION_SUFFIXES[0]]
     top = os.path.dirname(here)
     for _, name, crc in made:

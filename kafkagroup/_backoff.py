@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""The backoff before a retry."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ __all__ = ["backoff"]
 
 
 def backoff(attempt: int, first: float, most: float, jitter: float) -> float:
-    """Seconds before retry number `attempt` (from 1): doubling up to `most`, plus or minus 20%.
+    """Return the seconds to wait before retry number `attempt` (from 1): `first`, doubled with each
+    attempt up to `most`, plus or minus 20%.
 
-    `jitter` lies in [0, 1). Without it members that lost a broker together come back together.
-    Source: KIP-580.
+    `jitter` lies in [0, 1). Without it, members that lost a broker at the same time would reconnect
+    at the same time. Source: KIP-580.
     """
     exponent = min(attempt - 1, 30)
     return min(most, first * float(2**exponent)) * (0.8 + 0.4 * jitter)

@@ -1,7 +1,7 @@
-"""What a constructor answers to a keyword that it does not have.
+"""Error messages for keywords that a constructor does not have.
 
-Options of other clients are answered with the option or method that does their job here, misspelt
-ones with the nearest name. Nothing here is used unless a call is wrong.
+For an option of another client, the message names the option or method that does its job here; for
+a misspelt option, the most similar name. Nothing here runs unless a call is wrong.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RENAMED = {
     "socket_timeout_ms": "request_timeout_ms",
     "topic_metadata_refresh_interval_ms": "metadata_max_age_ms",
 }
-"""Another client's option -> ours."""
+"""Another client's option -> the option here."""
 
 _SECURITY = {
     "sasl_mechanisms": "sasl_mechanism",
@@ -55,7 +55,7 @@ _SECURITY = {
     "ssl_keyfile": "ssl_key_location",
     "ssl_password": "ssl_key_password",
 }
-"""Another client's option of TLS or SASL -> the argument of `Security`, if it has another name."""
+"""Another client's TLS or SASL option -> the argument of `Security`, if its name differs."""
 
 _NO_KERBEROS = "there is no GSSAPI; security=Security(sasl_mechanism=...) takes one of your own"
 _SYSTEM = "there is nothing to set: the system's default is used"
@@ -112,13 +112,13 @@ _ANSWERS = {
     "transactional_id": _NOT_WRITTEN,
     "value_serializer": "write() takes bytes",
 }
-"""Another client's option -> what does its job where that is no option."""
+"""Another client's option -> what to use instead, if that is not an option."""
 
 
 def explains_unknown_options(init: Init) -> Init:
-    """Let a constructor say what to write instead of a keyword that it does not have.
+    """Decorate a constructor: its error for an unknown keyword says what to write instead.
 
-    The signature stays closed: type checkers refuse such a keyword, and see the function as it is.
+    The signature does not change: type checkers still refuse an unknown keyword.
     """
     code = init.__code__
     names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
@@ -127,7 +127,7 @@ def explains_unknown_options(init: Init) -> Init:
     def checked(self: object, *args: Any, **options: Any) -> None:
         client = type(self).__name__
         if args and isinstance(args[0], Mapping):
-            # Values are not shown: a password may be among them.
+            # The message shows no values: one may be a password.
             raise TypeError(
                 f"{client}() takes options as keyword arguments, not as a mapping"
                 f"{_answers(map(str, args[0]), names)}"
@@ -148,7 +148,7 @@ def _answers(unknown: Iterable[str], names: Collection[str]) -> str:
 
 
 def _answer(name: str, names: Collection[str]) -> str | None:
-    """What to write instead; None where nothing is like it."""
+    """Return what to write instead; None if no known name resembles this one."""
     from difflib import get_close_matches
 
     option = re.sub("[.-]", "_", name.lower())

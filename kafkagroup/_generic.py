@@ -1,7 +1,7 @@
-"""The types of keys and values: what `Consumer`, `Record` and `Batch` are generic in.
+"""The type parameters of `Consumer`, `Record` and `Batch`: the types of keys and values.
 
-At run time they can be subscripted, and mean nothing: defaults of type variables (PEP 696) are for
-type checkers, which know `typing_extensions` without its being installed.
+At run time the classes can be subscripted, without effect. Only type checkers use the defaults of
+the type variables (PEP 696); they know `typing_extensions` even if it is not installed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ else:
 __all__ = ["K_co", "Keyed", "V_co"]
 
 K_co = TypeVar("K_co", default="bytes | None", covariant=True)
-"""Of the keys; bytes or None without a deserializer."""
+"""The type of keys; bytes or None without a deserializer."""
 
 V_co = TypeVar("V_co", default="bytes | None", covariant=True)
-"""Of the values, likewise."""
+"""The type of values; bytes or None without a deserializer."""
 
 if TYPE_CHECKING:
 
     class Keyed(Generic[K_co, V_co]):
-        """Has to do with records of these keys and values."""
+        """Base of the classes with these two type parameters."""
 
 else:
 
     class Keyed:
         __slots__ = ()
 
-        # Not `Generic`: that would ask for both types where type checkers fill in the default.
+        # Not `Generic`, which requires both types even where type checkers apply the default.
         __class_getitem__ = classmethod(GenericAlias)

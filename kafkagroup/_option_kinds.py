@@ -1,12 +1,12 @@
-"""Kinds of options: what each accepts, and what it converts the value to.
+"""The kinds of options: which values each accepts, and how it converts them.
 
 A class of options declares each option once, as a field (see `kafkagroup.options`):
 
     request_timeout: float = option(Milliseconds(least=1), 30_000, "how long an answer may take")
 
 The annotation is the type of the checked value. The kind gives the name that users write
-(`request_timeout_ms`), the type that they pass (`int`), its range, and the conversion. Nothing here
-knows a particular option.
+(`request_timeout_ms`), the type that they pass (`int`), its range, and the conversion. This module
+knows no particular option.
 """
 
 from __future__ import annotations
@@ -38,40 +38,40 @@ MOST = 2**31 - 1
 """Upper limit of every number: requests carry most of them in 32 bits."""
 
 Given = Mapping[str, Any]
-"""Option -> its value in the units of users, defaults filled in."""
+"""Option name -> its value in the units that users write, with defaults filled in."""
 
 
 class Kind:
-    """What an option accepts."""
+    """The values that an option accepts."""
 
     annotation = "object"
-    """The type of a value as users give it, spelled as in the signature."""
+    """The type of the value that users pass, spelled as in the signature."""
     suffix = ""
-    """The unit, where the option's name ends with it and the field's does not."""
+    """The unit, if the option's name ends with it and the field's name does not."""
     text_type: type | None = None
-    """What a command line parses a text into; None where no text can stand for the value."""
+    """The type that the command line parses text into; None if no text can express the value."""
     noun = ""
-    """What `expected` leaves out: the type, where that tells the range alone."""
+    """The type, for the error message, if `expected` gives the range alone."""
 
     def expected(self, given: Given) -> str:
-        """What is accepted, for the error message."""
+        """Return the accepted values in words, for the error message."""
         raise NotImplementedError
 
     def fits(self, value: Any) -> bool:
-        """Whether the value has the right type."""
+        """Return whether the value has the right type."""
         raise NotImplementedError
 
     def allows(self, value: Any, given: Given) -> bool:
-        """Whether a value of the right type is within the range."""
+        """Return whether a value of the right type is within the range."""
         return True
 
     def converted(self, value: Any) -> Any:
-        """The value as the library keeps it."""
+        """Return the value as the library stores it."""
         return value
 
 
 class Boolean(Kind):
-    """True or False, and nothing that merely counts as one of them."""
+    """True or False; other true or false values, such as 0, are refused."""
 
     annotation = "bool"
     text_type = bool
@@ -92,7 +92,7 @@ class Whole(Kind):
 
     def __init__(self, least: int | str) -> None:
         self._least = least
-        """A number, or the name of the option (declared earlier) whose value is the least one."""
+        """The lower limit: a number, or the name of an option, declared earlier, that gives it."""
 
     def _bound(self, given: Given) -> int:
         bound: int = given[self._least] if isinstance(self._least, str) else self._least
@@ -120,7 +120,8 @@ class Seconds(Whole):
 
 
 class Milliseconds(Seconds):
-    """A duration in milliseconds, kept in seconds. Fractions are accepted: some are computed."""
+    """A duration in milliseconds, stored in seconds. Fractions are accepted, because some callers
+    compute the value."""
 
     annotation = "int"
     suffix = "_ms"
@@ -144,7 +145,7 @@ class Text(Kind):
 
 
 class Choice(Kind):
-    """One of several strings, each of which stands for a value."""
+    """One of several strings, each converted to a value."""
 
     text_type = str
 
@@ -166,7 +167,7 @@ class Choice(Kind):
 
 
 class Function(Kind):
-    """Something to call."""
+    """A callable."""
 
     def __init__(self, annotation: str) -> None:
         self.annotation = annotation
@@ -179,26 +180,26 @@ class Function(Kind):
 
 
 class Option:
-    """One option as it was declared."""
+    """The declaration of one option."""
 
     __slots__ = ("default", "kind", "otherwise", "text")
 
     def __init__(self, kind: Kind, default: object, text: str, otherwise: object) -> None:
         self.kind = kind
         self.default = default
-        """`REQUIRED` where there is none. Where it is None, None may be given."""
+        """`REQUIRED` if there is none. If it is None, users may pass None."""
         self.text = text
         """Its row in the documentation, in Markdown."""
         self.otherwise = otherwise
-        """What None stands for: a value, or the name of the option whose value it takes."""
+        """The meaning of None: a value, or the name of an option whose value is used instead."""
 
     @property
     def annotation(self) -> str:
-        """The type in the signature."""
+        """The option's type in the signature."""
         return self.kind.annotation + (" | None" if self.default is None else "")
 
     def checked(self, name: str, value: Any, given: Given) -> Any:
-        """The value as the library keeps it. Raises: ConfigurationError."""
+        """Check a value; return it as the library stores it. Raises: ConfigurationError."""
         if value is None and self.default is None:
             return None
         kind = self.kind
@@ -214,7 +215,7 @@ class Option:
 
 
 def _described(value: object) -> str:
-    """A value of the wrong type. What may hold a secret is not shown."""
+    """Describe a value of the wrong type. Other objects may hold a secret, and are not shown."""
     match value:
         case None:
             return "=None"
@@ -231,12 +232,12 @@ def _described(value: object) -> str:
 
 
 def option(kind: Kind, default: object, text: str, *, otherwise: object = None) -> Any:
-    """Declare an option as a field of a class of options."""
+    """Declare a field of an options class."""
     return field(metadata={Option: Option(kind, default, text, otherwise)})
 
 
 def declared(cls: type) -> dict[str, Option]:
-    """Name as users write it -> option, in the order of declaration."""
+    """Return the name that users write -> option, in the order of declaration."""
     options: dict[str, Option] = {
         name: attribute.metadata[Option] for name, attribute in fields(cls).items()
     }
@@ -244,7 +245,8 @@ def declared(cls: type) -> dict[str, Option]:
 
 
 def checked_values(cls: type, given: Given) -> dict[str, Any]:
-    """Field -> value, of what users gave by the options' names; other names are passed over.
+    """Check the values in `given`, by option name; return field name -> converted value. Other
+    names are ignored.
 
     Raises: ConfigurationError that names the first option with a wrong value.
     """

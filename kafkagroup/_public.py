@@ -1,4 +1,4 @@
-"""Public classes report the package that they are imported from."""
+"""Have public classes report the package that users import them from."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ C = TypeVar("C", bound=type)
 
 
 def public(cls: C) -> C:
-    """Have a class that `kafkagroup.__all__` names report `kafkagroup` as its module.
+    """Set the module of a class in `kafkagroup.__all__` to `kafkagroup`.
 
-    Tracebacks, `repr` and pickles then name what users import, so the class may move between the
-    modules of the package. Its old module still has it, for pickles that name that.
+    Tracebacks, `repr` and pickles then show the name that users import, so the class may move
+    between modules of the package. The module that defines it still has it, for pickles that name
+    that module.
     """
     cls.__module__ = "kafkagroup"
-    # `typing.get_type_hints` looks there for the other classes that annotations name.
+    # `typing.get_type_hints` resolves the names in annotations in the reported module.
     setattr(sys.modules["kafkagroup"], cls.__name__, cls)
     return cls

@@ -1,6 +1,7 @@
-"""KAFKAGROUP_PURE=1: the sources run, also where compiled modules lie beside them.
+"""KAFKAGROUP_PURE=1: import the Python sources even where compiled modules exist beside them.
 
-To step through them in a debugger, or to find out whether it is the compiled form that is wrong.
+For stepping through the code in a debugger, and for finding out whether a fault is in the compiled
+form only.
 """
 
 from __future__ import annotations
@@ -26,5 +27,5 @@ class _SourceFinder(MetaPathFinder):
 
 
 def install() -> None:
-    """Have the modules of this package that are imported from now on be sources."""
+    """Import modules of this package from their sources from now on."""
     sys.meta_path.insert(0, _SourceFinder())

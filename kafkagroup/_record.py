@@ -1,7 +1,7 @@
-"""`Record`: created for each record, so it is compiled, with the types in `_record.pxd`, where a
-compiler is available.
+"""`Record`, of which one is created for each record that is read.
 
-`types` has its public form, with type parameters for key and value.
+If a compiler is available, this module is compiled, with the types in `_record.pxd`. `types` has
+the public form of `Record`, with type parameters for key and value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kafkagroup._public import public
 
 try:
     import cython
-except ImportError:  # as for users: it is there to compile, not to run
+except ImportError:  # Cython is needed to compile, not to run: users do not have it
     from kafkagroup import _uncompiled as cython
 
 __all__ = ["Headers", "Record", "TimestampType"]
@@ -44,8 +44,8 @@ class _Unread(Protocol):
 class Record:
     """One record as the application sees it: frozen, and compared by its values."""
 
-    # Properties make it frozen, while `wire.records` fills it by plain assignments. Compiled, these
-    # are C fields.
+    # The public properties cannot be set, so a record is frozen, and `wire.records` can still fill
+    # it by plain assignments. In the compiled form these are C fields.
     __slots__ = (
         "_headers",
         "_key",
@@ -154,7 +154,7 @@ class Record:
 
     @classmethod
     def __class_getitem__(cls, parts: Any) -> GenericAlias:
-        """`Record[str, Order]`: types of key and value, for annotations."""
+        """Allow `Record[str, Order]` in annotations: the types of key and value."""
         return GenericAlias(cls, parts)
 
     def _replace(self, **changes: object) -> Any:
@@ -190,12 +190,12 @@ class Record:
         return f"Record({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
     def __reduce__(self) -> tuple[type[Record], tuple[Any, ...]]:
-        # The same compiled and not, so that each reads the pickles of the other.
+        # Equal in the compiled and the pure form, so that each reads the other's pickles.
         return Record, self._values()
 
 
 if cython.compiled:
-    # The module of a class of C is part of its name, and cannot be set as `public` sets it.
+    # `public` cannot set the module of a C class: it is part of the type's name.
     cython.cast("PyTypeObject *", Record).tp_name = b"kafkagroup.Record"
 else:
     public(Record)

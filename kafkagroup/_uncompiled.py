@@ -1,4 +1,4 @@
-"""Stands in for Cython's module `cython` where that is not installed: nothing is compiled."""
+"""A substitute for Cython's module `cython` where that is not installed: nothing is compiled."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ T = TypeVar("T")
 
 compiled = False
 
-# Named below `if cython.compiled`, so never reached.
+# Used only under `if cython.compiled`, so never reached.
 address: Any = None
 cast: Any = None
 p_char: Any = None
 
 
 def cclass(cls: type[T]) -> type[T]:
-    """A class whose fields are those of C: none, here."""
+    """Return the class unchanged; compiled, its fields are C fields."""
     return cls
 
 
 def freelist(size: int) -> Callable[[type[T]], type[T]]:
-    """How many objects of a class are kept to be used again: none, here."""
+    """Return a decorator without effect; compiled, up to `size` freed objects are reused."""
     return lambda cls: cls

@@ -1,11 +1,11 @@
-"""Values: classes that look and act as `attrs` makes them, and cost an import next to nothing.
+"""Value classes that behave like those of `attrs`, and cost almost no import time.
 
-A class is given its slots at once, and each of its methods when that is first asked for: attrs
-compiles all of them for each class, and a process that imports a hundred and sixty of these makes
-instances of half. What is made here has no validators, converters or names that begin with `_`;
-a class that wants those, and is not imported with every consumer, is one of attrs itself. Type
-checkers are told that it is attrs; so are `attrs.fields`, `attrs.evolve`, `attrs.asdict` by what
-they look for.
+A class gets its slots when it is defined, and each generated method on first access. attrs compiles
+all methods of every class, but a process that imports a hundred and sixty of these classes makes
+instances of half of them. Classes made here have no validators, no converters and no field names
+that begin with `_`; a class that needs those, and is not imported with every consumer, uses attrs
+itself. Type checkers see attrs' own decorators, and `attrs.fields`, `attrs.evolve` and
+`attrs.asdict` accept these classes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class _Required:
 
 
 REQUIRED: Any = _Required()
-"""Instead of a default, where there is none."""
+"""Marks a field without a default."""
 
 
 class Attribute:
-    """What is declared of one attribute."""
+    """The declaration of one attribute."""
 
     __slots__ = ("default", "factory", "metadata", "repr")
 
@@ -41,18 +41,18 @@ class Attribute:
     ) -> None:
         self.default = default
         self.factory = factory
-        """Makes the default of each instance its own."""
+        """Called for each instance to make its default; None if `default` is used."""
         self.repr = repr
         self.metadata = metadata or {}
 
 
 def fields(cls: type) -> dict[str, Attribute]:
-    """Name -> attribute, in the order of declaration, of a class that was made here."""
+    """Return name -> attribute of a class made here, in the order of declaration."""
     return _declared(cls).attributes
 
 
 class _Declared:
-    """A class as it was declared: all that its methods are written from."""
+    """The declaration of a class, from which its methods are generated."""
 
     __slots__ = ("attributes", "eq", "frozen", "kw_only", "module")
 
@@ -60,7 +60,7 @@ class _Declared:
         self, module: str, attributes: dict[str, Attribute], frozen: bool, kw_only: bool, eq: bool
     ) -> None:
         self.module = module
-        """The module that declares it; a public class reports another."""
+        """The module that declares it; a public class reports `kafkagroup` instead."""
         self.attributes = attributes
         self.frozen = frozen
         self.kw_only = kw_only
@@ -73,7 +73,7 @@ def _declared(cls: Any) -> _Declared:
 
 
 class _Later:
-    """Stands for a method until that is first asked for."""
+    """A descriptor that generates a method on first access, and then replaces itself by it."""
 
     __slots__ = ("_name", "_owner", "_write")
 
@@ -92,7 +92,7 @@ class _Later:
 
 
 def _init(cls: type) -> Any:
-    """Fills the slots directly: a frozen class has attributes that cannot be set."""
+    """Generate `__init__`, which fills the slots directly: a frozen class refuses `setattr`."""
     declared = _declared(cls)
     names: dict[str, Any] = {"REQUIRED": REQUIRED}
     parameters, lines = [], []
@@ -118,8 +118,11 @@ def _init(cls: type) -> Any:
 
 
 def _replace(cls: type) -> Any:
-    """Fills the slots of a new one directly. `attrs.evolve` asks for the fields each time, and has
-    `__init__` told of them by name: a member that only beats spent a tenth of its time there."""
+    """Generate `__replace__`, which copies the slots directly.
+
+    `attrs.evolve` looks up the fields on each call, and passes them to `__init__` by name: a member
+    that only sends heartbeats spent a tenth of its time there.
+    """
     kept = fields(cls)
     names: dict[str, Any] = {"cls": cls}
     if hasattr(cls, "__attrs_pre_init__") or hasattr(cls, "__attrs_post_init__"):
@@ -147,7 +150,7 @@ def _eq(cls: type) -> Any:
 
 
 def _hash(cls: type) -> Any:
-    # Of the values alone: the same in each process, so that what is replayed goes the same way.
+    # The hash depends on the values alone: it is equal in every process, so replays are too.
     values = "".join(f"self.{name}, " for name in fields(cls))
     return _function(cls, "__hash__", ["self"], [f"return hash(({values}))"], {})
 
@@ -170,8 +173,11 @@ def _function(
 
 
 def _attrs(cls: type) -> Any:
-    """What makes it a class of attrs to attrs: asked for by tests and tools, never on the way of a
-    record. Imported only here, as attrs takes longer to import than all classes made with this."""
+    """Generate `__attrs_attrs__`, by which attrs recognizes its classes.
+
+    Tests and tools read it, the path of a record never does. attrs is imported only here, because
+    importing it takes longer than defining all classes of this module.
+    """
     import attrs
 
     declared = _declared(cls)
@@ -193,7 +199,7 @@ def _attrs(cls: type) -> Any:
     body["__annotations__"] = {name: kinds[name] for name in body}
     twin = attrs.define(kw_only=declared.kw_only)(type(cls.__name__, (), body))
     if cls.__module__ != declared.module:
-        # attrs, and what converts its classes, would look for the names in the reported module.
+        # attrs, and libraries such as cattrs, would resolve names in the reported module.
         with suppress(NameError):  # some names are imported for type checkers alone
             attrs.resolve_types(twin, vars(sys.modules[declared.module]))
     return attrs.fields(twin)
@@ -219,13 +225,14 @@ def _evolve(value: Any, **changes: Any) -> Any:
 
 
 def _annotations(cls: type) -> dict[str, Any]:
-    """Those of the class itself; as text, where a module imports them from `__future__`."""
+    """Return the annotations of the class itself, without those of its bases; as text if its module
+    imports `annotations` from `__future__`."""
     found: dict[str, Any] = vars(cls).get("__annotations__", {})
     return found
 
 
 def _made(cls: type, frozen: bool, kw_only: bool, eq: bool) -> type:
-    """The class with slots, which Python gives only to a class in the making: a second one."""
+    """Return a copy of the class with slots: Python adds slots only when it creates a class."""
     body = dict(vars(cls))
     own: dict[str, Attribute] = {}
     for name, kind in _annotations(cls).items():
