@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import asynccontextmanager
 
 import anyio
 import anyio.lowlevel
@@ -13,6 +14,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_network import network
 
 from kafkagroup import ConfigurationError, ConsumerClosedError, GroupMember, GroupProtocol
 from kafkagroup.coordination import (
@@ -205,19 +207,30 @@ def test_every_option_of_a_member_is_an_option_of_the_recipes():
 SESSION = 2.0
 """Seconds; virtual ones."""
 BEAT = 0.5
+SERVER = "kafka-1:9092"
+
+__all__ = ["network"]
 
 OPTIONS = {"session_timeout_ms": int(SESSION * 1000), "heartbeat_interval_ms": int(BEAT * 1000)}
 
 
-def short_sessions() -> EmbeddedKafka:
-    return EmbeddedKafka(settings=BrokerSettings(group_min_session_timeout=0.2))
+@pytest.fixture
+def short_sessions(network):
+    """A broker in memory: with sockets the clock may jump before the kernel has delivered."""
+
+    @asynccontextmanager
+    async def opened():
+        settings = BrokerSettings(group_min_session_timeout=0.2)
+        async with network, EmbeddedKafka(listen=False, settings=settings) as kafka:
+            network.serve_embedded(kafka)
+            yield kafka
+
+    return opened
 
 
-def member(kafka: EmbeddedKafka, **options: int) -> GroupMember:
+def member(**options: int) -> GroupMember:
     protocol = GroupProtocol("plain", "same", b"", lambda members: dict.fromkeys(members, b"x"))
-    return GroupMember(
-        "g", protocol, bootstrap_servers=kafka.bootstrap_servers, **{**OPTIONS, **options}
-    )
+    return GroupMember("g", protocol, bootstrap_servers=SERVER, **{**OPTIONS, **options})
 
 
 @pytest.fixture
@@ -234,8 +247,10 @@ def freeze(anyio_backend_name: str) -> Callable[[float], None]:
 
 
 @pytest.mark.anyio
-async def test_a_scope_ends_one_session_after_the_last_acknowledged_heartbeat_was_sent():
-    async with short_sessions() as kafka, member(kafka) as alone:
+async def test_a_scope_ends_one_session_after_the_last_acknowledged_heartbeat_was_sent(
+    short_sessions,
+):
+    async with short_sessions() as kafka, member() as alone:
         generation = await anext(alone)
         with generation.scope():
             await anyio.sleep(3 * SESSION)  # acknowledgements move the end on
@@ -254,8 +269,10 @@ async def test_a_scope_ends_one_session_after_the_last_acknowledged_heartbeat_wa
 
 
 @pytest.mark.anyio
-async def test_a_late_scope_of_a_generation_that_is_not_sure_any_more_ends_at_once(freeze):
-    async with short_sessions() as kafka, member(kafka) as alone:
+async def test_a_late_scope_of_a_generation_that_is_not_sure_any_more_ends_at_once(
+    freeze, short_sessions
+):
+    async with short_sessions(), member() as alone:
         generation = await anext(alone)
         done = []
         freeze(SESSION)
@@ -266,9 +283,11 @@ async def test_a_late_scope_of_a_generation_that_is_not_sure_any_more_ends_at_on
 
 
 @pytest.mark.anyio
-async def test_who_wakes_up_after_its_session_does_nothing_more_that_takes_time(freeze):
+async def test_who_wakes_up_after_its_session_does_nothing_more_that_takes_time(
+    freeze, short_sessions
+):
     done = []
-    async with short_sessions() as kafka, member(kafka) as alone:
+    async with short_sessions(), member() as alone:
         generation = await anext(alone)
         with generation.scope():
             freeze(SESSION + 1.0)
@@ -278,10 +297,10 @@ async def test_who_wakes_up_after_its_session_does_nothing_more_that_takes_time(
 
 
 @pytest.mark.anyio
-async def test_work_begins_anew_when_the_coordinator_is_back():
+async def test_work_begins_anew_when_the_coordinator_is_back(short_sessions):
     """The coordinator finds nothing wrong: without a new generation, the work that was cancelled
     would never be taken up again."""
-    async with short_sessions() as kafka, member(kafka) as alone:
+    async with short_sessions() as kafka, member() as alone:
         generation = await anext(alone)
         # The coordinator hears of it for half a second longer than it hears of the coordinator, and
         # coming back takes a back-off of 0.1 s.
@@ -298,9 +317,9 @@ async def test_work_begins_anew_when_the_coordinator_is_back():
 
 
 @pytest.mark.anyio
-async def test_the_broker_dies_and_the_leader_stops_leading_within_its_session():
+async def test_the_broker_dies_and_the_leader_stops_leading_within_its_session(short_sessions):
     async with short_sessions() as kafka:
-        election = Election("g", bootstrap_servers=kafka.bootstrap_servers, **OPTIONS)
+        election = Election("g", bootstrap_servers=SERVER, **OPTIONS)
         async with election:
             leadership = await anext(election)
             with leadership.scope():
@@ -319,12 +338,14 @@ async def test_the_broker_dies_and_the_leader_stops_leading_within_its_session()
 
 
 @pytest.mark.anyio
-async def test_a_generation_that_is_given_up_before_it_came_is_over_when_it_is_taken():
+async def test_a_generation_that_is_given_up_before_it_came_is_over_when_it_is_taken(
+    short_sessions,
+):
     """`rejoin` while SyncGroup was on its way once left its generation standing for the user, who
     held up the group until the rebalance timeout."""
     async with short_sessions() as kafka:
         slow = kafka.fail(SyncGroupRequest, Delay(0.5))
-        async with member(kafka) as alone:
+        async with member() as alone:
             generations = []
 
             async def take() -> None:
@@ -343,12 +364,14 @@ async def test_a_generation_that_is_given_up_before_it_came_is_over_when_it_is_t
 
 
 @pytest.mark.anyio
-async def test_metadata_that_changes_between_generations_costs_no_rebalance_of_its_own():
+async def test_metadata_that_changes_between_generations_costs_no_rebalance_of_its_own(
+    short_sessions,
+):
     """The first member leads, and says so when it rejoins for the second."""
     async with short_sessions() as kafka, anyio.create_task_group() as tasks:
         # Were it not for what the first one says, the greater member id would be elected.
         candidates = [
-            Election("g", client_id=name, bootstrap_servers=kafka.bootstrap_servers, **OPTIONS)
+            Election("g", client_id=name, bootstrap_servers=SERVER, **OPTIONS)
             for name in ("a", "b")
         ]
 
@@ -370,9 +393,9 @@ async def test_metadata_that_changes_between_generations_costs_no_rebalance_of_i
 
 
 @pytest.mark.anyio
-async def test_asking_early_for_the_next_share_waits_and_costs_nothing():
+async def test_asking_early_for_the_next_share_waits_and_costs_nothing(short_sessions):
     async with short_sessions() as kafka:
-        async with Shards("g", 4, bootstrap_servers=kafka.bootstrap_servers, **OPTIONS) as shards:
+        async with Shards("g", 4, bootstrap_servers=SERVER, **OPTIONS) as shards:
             share = await anext(shards)
             joins = len(kafka.requests(JoinGroupRequest))
             with anyio.move_on_after(10.0) as patience:
@@ -383,9 +406,9 @@ async def test_asking_early_for_the_next_share_waits_and_costs_nothing():
 
 
 @pytest.mark.anyio
-async def test_an_assignment_of_another_program_is_a_typed_error():
-    async with short_sessions() as kafka, anyio.create_task_group() as tasks:
-        server = {"bootstrap_servers": kafka.bootstrap_servers, **OPTIONS}
+async def test_an_assignment_of_another_program_is_a_typed_error(short_sessions):
+    async with short_sessions(), anyio.create_task_group() as tasks:
+        server = {"bootstrap_servers": SERVER, **OPTIONS}
 
         def foreign(what: bytes) -> GroupProtocol:
             def assign(members: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -417,9 +440,9 @@ async def test_an_assignment_of_another_program_is_a_typed_error():
 
 
 @pytest.mark.anyio
-async def test_who_watches_hears_of_the_end():
-    async with short_sessions() as kafka:
-        election = Election("g", bootstrap_servers=kafka.bootstrap_servers, **OPTIONS)
+async def test_who_watches_hears_of_the_end(short_sessions):
+    async with short_sessions():
+        election = Election("g", bootstrap_servers=SERVER, **OPTIONS)
         async with election, anyio.create_task_group() as tasks:
             leadership = await anext(election)
             seen = {}
@@ -439,14 +462,12 @@ async def test_who_watches_hears_of_the_end():
 
 
 @pytest.mark.anyio
-async def test_who_stops_leaves_when_its_work_has_ended():
+async def test_who_stops_leaves_when_its_work_has_ended(short_sessions):
     """`stop` in another task once left the group at once, and the next leader began while the last
     one was still cleaning up."""
     order: list[object] = []
-    async with short_sessions() as kafka, anyio.create_task_group() as tasks:
-        first, second = (
-            Election("g", bootstrap_servers=kafka.bootstrap_servers, **OPTIONS) for _ in range(2)
-        )
+    async with short_sessions(), anyio.create_task_group() as tasks:
+        first, second = (Election("g", bootstrap_servers=SERVER, **OPTIONS) for _ in range(2))
 
         async def lead(election: Election, name: str) -> None:
             async with election:
@@ -471,9 +492,9 @@ async def test_who_stops_leaves_when_its_work_has_ended():
 
 
 @pytest.mark.anyio
-async def test_stop_inside_the_scope_waits_for_nobody():
+async def test_stop_inside_the_scope_waits_for_nobody(short_sessions):
     async with short_sessions() as kafka:
-        async with Election("g", bootstrap_servers=kafka.bootstrap_servers, **OPTIONS) as election:
+        async with Election("g", bootstrap_servers=SERVER, **OPTIONS) as election:
             with anyio.fail_after(1.0):
                 async for leadership in election:
                     with leadership.scope():
