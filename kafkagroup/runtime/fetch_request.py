@@ -1,4 +1,4 @@
-"""The bytes of a fetch: requests made of what a session says, and responses by topic name."""
+"""Builds fetch requests from the state of a session, and reads responses by topic name."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kafkagroup.wire.messages.fetch import (
 __all__ = ["HIGHEST_BY_NAME", "fetch_request", "partitions_of"]
 
 HIGHEST_BY_NAME = 12
-"""Highest version of Fetch that names topics; later ones go by topic id."""
+"""The highest version of Fetch that has topic names; later versions have topic ids."""
 
 
 def fetch_request(
     part: SessionRequest, options: ConsumerOptions, *, max_bytes: int, wait: float
 ) -> FetchRequest:
-    """Return a request for what `part` says, that the broker may hold for `wait` seconds."""
+    """Return the request that `part` describes, which the broker may hold for `wait` seconds."""
     return FetchRequest(
         max_wait_ms=round(wait * 1000),
         min_bytes=options.fetch_min_bytes,
@@ -56,7 +56,7 @@ def fetch_request(
 def partitions_of(
     response: FetchResponse, names: Mapping[UUID, str]
 ) -> Iterator[tuple[TopicPartition, PartitionData]]:
-    """Go over a response; `names` are those of the topic ids."""
+    """Yield the partitions of a response; `names` maps topic ids to names."""
     for topic in response.responses:
         name = topic.topic or names.get(topic.topic_id, "")
         for data in topic.partitions:

@@ -1,4 +1,4 @@
-"""What a fetch response means for each partition: records to buffer, or an error to act on."""
+"""Handles each partition of a fetch response: buffers its records, or acts on its error."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ __all__ = ["Found", "ResponseHandler"]
 logger = logging.getLogger(__name__)
 
 _MOST_BATCHES = 20_000
-"""Batches of one partition that are taken from one response; the rest is fetched again. As objects
-small batches take three times their bytes, and the application is far from reading that many."""
+"""The limit of batches of one partition that are taken from one response; the rest is fetched
+again. As objects, small batches need three times their bytes, long before the application reads
+them."""
 
 _SLICE = 500
-"""Batches that are looked through in one go: where they are small, some milliseconds' work."""
+"""Batches that are read before other tasks run: some milliseconds' work where they are small."""
 
 _BUDGET = 0.001
-"""Seconds that looking through the batches of one partition may keep the loop."""
+"""Seconds that reading the batches of one partition may block the event loop."""
 
 Found = tuple[list[RecordBatch], DecodeError | None]
-"""The batches of one partition, and what is wrong behind them."""
+"""The batches of one partition, and the error in the data after them, if any."""
 
 
 class ResponseHandler:
@@ -61,15 +62,15 @@ class ResponseHandler:
         self._clock = loop_clock()
 
     def forget_replica(self, owned: OwnedPartition, node_id: int) -> bool:
-        """Read from the leader again; return whether it was this replica that was read from."""
+        """Fetch from the leader again if this replica is fetched from; return whether it was."""
         if owned.replica != node_id:
             return False
         owned.read_from_leader()
-        self._on_source_changed()  # the task of the leader may not expect it
+        self._on_source_changed()  # the leader's lane does not fetch this partition yet
         return True
 
     def read(self, tp: TopicPartition, data: PartitionData) -> Generator[None, None, Found]:
-        """Return the batches that came for one partition; yield where other tasks may run."""
+        """Return the batches of one partition in a response; yield where other tasks may run."""
         aborted = data.aborted_transactions if self._options.isolation_level else None
         transactions = AbortedTransactions(aborted or ())
         batches: list[RecordBatch] = []
@@ -88,7 +89,7 @@ class ResponseHandler:
                 if len(batches) == _MOST_BATCHES:
                     break
                 if len(batches) % _SLICE == 0 or self._clock() - since > _BUDGET:
-                    # One response has room for a million of them.
+                    # A response may have a million small batches.
                     yield
                     since = self._clock()
         except DecodeError as error:
@@ -96,17 +97,18 @@ class ResponseHandler:
         return batches, None
 
     def take(self, owned: OwnedPartition, data: PartitionData, found: Found, node_id: int) -> bool:
-        """Buffer what `read` found for one partition, or act on its error; return whether metadata
-        has turned out to be stale."""
+        """Buffer what `read` found for one partition, or act on its error; return whether the
+        metadata is stale."""
         if data.error_code:
             if self.forget_replica(owned, node_id):
-                # The leader knows better; a follower may lag behind or be one no longer.
+                # Ask the leader first: a follower may lag behind, or no longer be a replica.
                 self._back_off(owned)
                 return False
             return self._act_on(owned, data.error_code)
         if data.preferred_read_replica >= 0:
-            # KIP-392: nothing came; it is to be had nearer. No success yet: between a leader and a
-            # follower that send us to each other and fro there would be no back-off.
+            # KIP-392: the response names a nearer replica instead of returning records. This does
+            # not end the back-off: a leader and a follower that redirect to each other would
+            # otherwise be asked without a pause.
             until = self._clock() + self._options.metadata_max_age
             owned.read_from(data.preferred_read_replica, until)
             self._on_source_changed()
@@ -147,7 +149,7 @@ class ResponseHandler:
         )
         self._troubles.failed(("fetch", owned.tp), self._clock(), problem)
         if action is ErrorAction.RESET and owned.position == owned.fetch_offset:
-            # Only once all that was fetched is handed out: that is still good.
+            # Only once all buffered records are delivered: they are still valid.
             owned.request_reset()
             self._look_up()
         self._back_off(owned)
@@ -156,13 +158,14 @@ class ResponseHandler:
     def _back_off(self, owned: OwnedPartition) -> None:
         options, attempts = self._options, owned.count_failure()
         pause = backoff(attempts, options.retry_backoff, options.retry_backoff_max, random.random())
-        # To full ticks: a hundred partitions that fail are asked for together, not one by one.
+        # Rounded up to full ticks, so that a hundred partitions that fail are fetched again by one
+        # request, not one by one.
         tick = 2 * options.retry_backoff
         owned.back_off(math.ceil((self._clock() + pause) / tick) * tick)
 
 
 def _no_progress(owned: OwnedPartition, data: PartitionData, batches: list[RecordBatch]) -> str:
-    """Why what came brings nothing, so that asking again would bring the same for ever."""
+    """Return why the next fetch would return the same data again; "" if the position advances."""
     if not batches:
         return (
             f"the next batch is larger than the {len(data.records or b'')} bytes that came;"

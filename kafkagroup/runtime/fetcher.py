@@ -1,12 +1,12 @@
-"""Keeps the buffers full: which partitions are fetched when, and over which connection.
+"""Keeps the buffers full: decides which partitions to fetch, when, and over which connection.
 
-Each broker that leads something owned has a long poll in flight, one for each of the
-`num_consumer_fetchers` lanes: the broker holds the request until there are records. The next one is
-in flight while records are handed out. What becomes ready meanwhile (sought, resumed, assigned,
-looked up) and is not in the long poll is fetched over a second connection to the broker, by
-requests that the broker answers at once: nothing ever waits there for more than a round trip. The
-next long poll takes these partitions over. The second connection is opened when it is first needed,
-and closed when it was not needed for a minute.
+Each broker that owned partitions are fetched from has a long poll in flight, one for each of the
+`num_consumer_fetchers` lanes: the broker holds the request until it has records. The next long poll
+is in flight while the application processes records. A partition that becomes fetchable meanwhile
+(after a seek, a resume, an assignment or an offset look-up) and is not in the long poll is fetched
+over a second connection to the broker, by immediate fetches: the broker responds to them at once,
+so no request on that connection waits longer than a round trip. The next long poll includes these
+partitions. The second connection is opened on first use, and closed after a minute without use.
 """
 
 from __future__ import annotations
@@ -50,38 +50,38 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _BUDGET = 0.001
-"""Seconds that looking through a response may keep the loop, and what came for one partition."""
+"""Seconds that processing a response may block the event loop before other tasks run."""
 _SMALL = 65_536
-"""Bytes of records that the application goes through in less time than a request takes: for more,
-the next request is sent first, so that the broker works meanwhile."""
+"""Bytes of records that the application processes in less time than a request takes. After a larger
+response the next request is sent first, so that the broker works meanwhile."""
 _LONGEST_WAIT = 5.0
-"""Seconds that a broker may hold a long poll, where nothing has come for a while."""
+"""The longest time, in seconds, that a broker may hold a long poll after empty responses."""
 _LEAST_TO_EXTEND = 0.5
-"""A `fetch_max_wait` below this default is never extended: the application wants it so."""
+"""A `fetch_max_wait` below this default (seconds) is never extended: the application chose it."""
 _MADE_AT_ONCE = 10_000
-"""Partitions of a request that is made without a thread: some milliseconds' work."""
+"""The limit of partitions in a request that is built without a thread: some milliseconds' work."""
 _IMMEDIATE = "fetch-immediate"
-"""Connection id of the second connection to a broker, of immediate fetches."""
+"""The id of the second connection to a broker, for immediate fetches."""
 _UNUSED = 60.0
-"""Seconds after which the second connection is closed when it was not used. Whoever seeks more
-often pays for one handshake with TLS and SASL; an idle consumer keeps no connection for it."""
+"""Seconds without use after which the second connection is closed. An application that seeks more
+often keeps it, and pays for one handshake of TLS and SASL; an idle consumer does not keep it."""
 
 
 @frozen
 class _Outcome:
-    """What a fetch response has brought."""
+    """The result of a fetch."""
 
     is_metadata_stale: bool
     """Whether an error shows that the metadata must be refreshed."""
     is_empty: bool
-    """Whether no records came, and no error either."""
+    """Whether the response had neither records nor errors."""
 
 
 _NOTHING_ASKED = _Outcome(is_metadata_stale=False, is_empty=False)
-"""Of no request, or of a session error: the next request is sent at once."""
+"""The outcome without a request, or after a session error: the next request is sent at once."""
 
 _Taking = Generator[None, None, _Outcome]
-"""Handles one response, and yields where other tasks may run."""
+"""Processes one response, and yields where other tasks may run."""
 
 
 @define(eq=False)
@@ -91,27 +91,27 @@ class _Immediate:
     fetching: CoalescingTask
     closing: CoalescingTask
     is_woken: bool = False
-    """Whether there may be partitions that the task has not seen."""
+    """Whether there may be partitions that the task has not checked."""
     used_at: float = -math.inf
     """When the connection was last used."""
 
     def wake(self) -> None:
-        """There may be partitions that the task has not seen."""
+        """Have the task check all partitions, once more if it already runs."""
         self.is_woken = True
         self.fetching.ask()
 
     def begin_round(self) -> None:
-        """The task looks at all partitions."""
+        """Note that the task checks all partitions now."""
         self.is_woken = False
 
     def note_use(self, now: float) -> None:
-        """The connection is used; it is closed once it was not for a while."""
+        """Note a use of the connection, which is closed after a while without use."""
         self.used_at = now
         self.closing.ask()
 
 
 class Fetcher:
-    """Fetches for a `Delivery`."""
+    """Fetches records into the buffers of a `Delivery`."""
 
     def __init__(
         self,
@@ -141,31 +141,31 @@ class Fetcher:
         self._wake = OneShotEvent()
         self._spawn = spawn
         self._running: set[tuple[int, int]] = set()
-        """The lanes: brokers that are fetched from, and over which of the connections to each."""
+        """The lanes that have a task: a broker, and the number of the lane to it."""
         self._long_polls: dict[tuple[int, int], FetchInFlight] = {}
-        """Those in flight, by lane."""
+        """The long polls in flight, by lane."""
         self._immediate: dict[int, _Immediate] = {}
-        """By broker, of those that immediate fetches were ever sent to."""
+        """By broker, once it has needed immediate fetches."""
         self._last_fetch_id = 0
         self._wakes = 0
-        """How often there may have been more to fetch."""
+        """The number of calls of `wake`."""
         self._is_woken = False
-        """Whether there may be partitions that `_start_fetches` has not seen."""
+        """Whether there may be partitions that `_start_fetches` has not checked."""
         self._room = FetchBudget(options.fetch_max_bytes)
         self._starting = CoalescingTask(spawn, self._start_fetches, "lanes")
         self._leading = CoalescingTask(spawn, self._find_leaders, "leaders")
 
     @property
     def on_its_way(self) -> int:
-        """Bytes that were asked for and may come."""
+        """Bytes that fetch requests in flight may return."""
         return self._room.on_its_way
 
     def wake(self) -> None:
-        """There may be more to fetch: partitions, leaders, or positions."""
+        """Check what to fetch: there may be new partitions, leaders or positions."""
         self.made_room()
         self._wakes += 1
-        # Not at once: an application that seeks in a thousand partitions would have all of them
-        # gone through a thousand times.
+        # Not here but in a task, once for many calls: an application that seeks in a thousand
+        # partitions would cause a thousand checks of all partitions.
         self._look_around()
 
     def _look_around(self) -> None:
@@ -173,14 +173,14 @@ class Fetcher:
         self._starting.ask()
 
     def made_room(self) -> None:
-        """Less is buffered, or on its way, than was."""
+        """Wake the waiting tasks: fewer bytes are buffered or in flight."""
         self._wake.set()
         self._wake = OneShotEvent()
 
     async def _start_fetches(self) -> None:
-        """Start the task of each lane that has none, and immediate fetches of what the long polls
-        in flight leave out."""
-        while self._is_woken:  # again while many were gone through
+        """Start the task of each lane that has none, and immediate fetches of partitions that the
+        long polls in flight leave out."""
+        while self._is_woken:  # other tasks may wake this one while it checks many partitions
             self._is_woken = False
             if not self._all_led():
                 self._leading.ask()
@@ -196,17 +196,19 @@ class Fetcher:
     # ------------------------------------------------------------ where to fetch from
 
     def _lanes(self, owned: Collection[OwnedPartition]) -> set[tuple[int, int]]:
-        """Brokers to fetch these from, and over which of the connections to each."""
+        """Return the brokers to fetch these partitions from, each with the number of the lane."""
         nodes = self._cluster.metadata.nodes
         lanes = {(self._source_of(o), self._lane_of(o)) for o in owned}
         return {(node_id, lane) for node_id, lane in lanes if node_id in nodes}
 
     def _lane_of(self, owned: OwnedPartition) -> int:
-        """A partition keeps to one lane: two long polls for it would bring its records twice."""
+        """Return a partition's lane, always the same: two long polls would return its records
+        twice."""
         return owned.tp.partition % self._options.num_consumer_fetchers
 
     def _source_of(self, owned: OwnedPartition) -> int:
-        """The broker to fetch from: the replica that the leader has named, else the leader."""
+        """Return the broker to fetch from: the replica that the leader has named (KIP-392), else
+        the leader."""
         leader = self._leader_of(owned.tp)
         if owned.replica < 0:
             return leader
@@ -218,8 +220,8 @@ class Fetcher:
         return -1 if leader is None else leader.leader
 
     async def _find_leaders(self) -> None:
-        """Ask for metadata while something owned has no leader: an election is on, and nobody else
-        would ask before metadata grows old."""
+        """Request metadata while an owned partition has no leader: during an election, no other
+        task requests it before the metadata is old."""
         pauses, troubles = Pauses(self._cluster.options), self._cluster.troubles
         while not self._all_led():
             if (problem := self._no_leader()) is not None:
@@ -232,8 +234,8 @@ class Fetcher:
         troubles.succeeded("leaders", self._clock())
 
     def _no_leader(self) -> Problem | None:
-        """Why some of what is owned cannot be fetched; None where it is for its topic, which is
-        reported by whoever follows topics."""
+        """Describe why owned partitions cannot be fetched; None where only their topics are
+        unknown, which the engine reports."""
         metadata = self._cluster.metadata
         unled = (o for o in self._delivery.owned if self._leader_of(o) not in metadata.nodes)
         there = [tp for tp in unled if metadata.partition_counts((tp.topic,))]
@@ -256,7 +258,7 @@ class Fetcher:
     def _led(
         self, node_id: int, lane: int | None, owned: Collection[OwnedPartition]
     ) -> list[OwnedPartition]:
-        """What of it is fetched from a broker, over one of the lanes or any."""
+        """Return the partitions that are fetched from a broker, over one lane; None: over any."""
         return [
             o
             for o in owned
@@ -264,12 +266,12 @@ class Fetcher:
         ]
 
     def _sound(self, led: Collection[OwnedPartition]) -> list[OwnedPartition]:
-        """What of it is known to be good with its leader."""
+        """Return the partitions whose positions need no validation (KIP-320)."""
         metadata = self._cluster.metadata
         return [o for o in led if not is_doubtful(metadata, o)]
 
     def _ready(self, sound: Collection[OwnedPartition], room: int) -> list[OwnedPartition]:
-        """What of that may be asked for now."""
+        """Return the partitions that may be fetched now, if there is `room` for their bytes."""
         return wanted(
             sound,
             self._clock(),
@@ -278,7 +280,8 @@ class Fetcher:
         )
 
     def _return_to_leaders(self, node_id: int) -> None:
-        """Give back to their leaders what was read from this replica for long enough."""
+        """Fetch from the leader again where the time to fetch from this replica has passed
+        (KIP-392)."""
         now = self._clock()
         for owned in self._delivery.owned.values():
             if owned.replica == node_id and owned.replica_until <= now:
@@ -309,7 +312,7 @@ class Fetcher:
                 await wake.wait(_next_retry(led, now))
                 continue
             if len(ready) < sum(map(is_fetchable, sound)):
-                # They may be ready before the broker answers: backed off, or full of records.
+                # Partitions that back off or are full may be ready before this long poll ends.
                 self._fetch_now(node_id)
             wait = self._max_wait(wait, led, ready)
             try:
@@ -318,7 +321,8 @@ class Fetcher:
                     await self._cluster.refresh()
                 pauses.reset()
                 if outcome.is_empty and self._clock() - now < base / 2:
-                    # The broker does not wait for records, so we do.
+                    # The broker responded early without records: without this pause, requests to
+                    # it would follow one another without any.
                     await early.wait()
                 else:
                     early.reset()
@@ -332,10 +336,10 @@ class Fetcher:
         self, wait: float, led: list[OwnedPartition], ready: list[OwnedPartition]
     ) -> float:
         """Return for how much of `wait`, in seconds, a broker may hold a long poll;
-        `fetch_max_wait` where there may be something that it does not answer at once."""
+        `fetch_max_wait` where new records may not end the long poll."""
         base = self._options.fetch_max_wait
-        # What is left out is asked for again only after the long poll; and not all followers
-        # answer the long polls that they hold when something comes.
+        # Partitions that are left out are in the next long poll at the earliest; and not every
+        # follower responds to a held long poll when records arrive.
         asked_for_all = len(ready) == len(led) and all(o.replica < 0 for o in led)
         if asked_for_all and self._options.fetch_min_bytes <= 1 and base >= _LEAST_TO_EXTEND:
             return min(wait, max(base, _LONGEST_WAIT))
@@ -351,8 +355,8 @@ class Fetcher:
         wait: float,
         wakes: int,
     ) -> _Outcome:
-        """Fetch up to `room` bytes, for which the broker waits up to `wait` seconds. `wakes`: the
-        count when these partitions were chosen."""
+        """Send a long poll for up to `room` bytes, which the broker may hold for `wait` seconds.
+        `wakes`: the count of `wake` calls when these partitions were chosen."""
         fetch = self._in_flight()
         ready, entries, ids = await self._entries(node.node_id, ready, fetch)
         if not ready:
@@ -361,7 +365,7 @@ class Fetcher:
         key = (node.node_id, lane)
         self._long_polls[key] = fetch
         if wakes != self._wakes:
-            self._look_around()  # who looked before did not know what this leaves out
+            self._look_around()  # earlier checks did not know what this long poll leaves out
 
         def take(response: FetchResponse) -> _Taking:
             del self._long_polls[key]
@@ -378,7 +382,7 @@ class Fetcher:
     # ------------------------------------------------------------ immediate fetches
 
     def _fetch_now(self, node_id: int) -> None:
-        """Fetch from a broker, over its second connection, what its long polls leave out."""
+        """Fetch the partitions that a broker's long polls leave out, over the second connection."""
         immediate = self._immediate.get(node_id)
         if immediate is None:
             immediate = self._immediate[node_id] = _Immediate(
@@ -392,7 +396,7 @@ class Fetcher:
         immediate.wake()
 
     def _left_out(self, owned: Collection[OwnedPartition]) -> list[OwnedPartition]:
-        """What of it is to be fetched, and is not in the long poll in flight of its lane."""
+        """Return the fetchable partitions that their lane's long poll in flight leaves out."""
         return [
             o
             for o in owned
@@ -402,7 +406,8 @@ class Fetcher:
         ]
 
     def _adopts(self, poll: FetchInFlight, owned: OwnedPartition) -> bool:
-        """Whether a long poll in flight, of an assignment before, is taken over."""
+        """Use a long poll in flight of an earlier assignment for this one, if it fits; return
+        whether it does."""
         metadata = self._cluster.metadata
         if is_doubtful(metadata, owned):
             return False
@@ -410,7 +415,7 @@ class Fetcher:
         return poll.adopt(owned, -1 if leader is None else leader.leader_epoch, topic.topic_id)
 
     async def _fetch_left_out(self, node_id: int) -> None:
-        """Fetch what the long polls in flight leave out, until none of them does."""
+        """Send immediate fetches until the long polls in flight leave no partition out."""
         immediate = self._immediate[node_id]
         pauses, schedule = Pauses(self._cluster.options), PollSchedule()
         while True:
@@ -421,11 +426,11 @@ class Fetcher:
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None or not led:
                 if immediate.is_woken:
-                    continue  # while many were gone through
+                    continue  # woken while this task checked many partitions
                 return
             room = self._room.immediate_share(buffered=self._delivery.buffered_bytes)
-            # What has records waiting can wait for the next long poll: fetched here, the second
-            # connection would be busy when the application seeks again.
+            # Partitions with buffered records can wait for the next long poll: fetching them here
+            # would keep the second connection busy when the application seeks again.
             ready = [o for o in self._ready(self._sound(led), room) if not o.buffered]
             if not ready or not schedule.is_due(ready, now):
                 due_at = schedule.due_at if ready else math.inf
@@ -434,7 +439,7 @@ class Fetcher:
             broker = self._cluster.broker(node)
             try:
                 if not broker.is_connected(_IMMEDIATE):
-                    # The long poll may end before, and take everything over.
+                    # The long poll may end meanwhile, and the next one include everything.
                     await broker.ready(_IMMEDIATE)
                     immediate.note_use(self._clock())
                     continue
@@ -455,12 +460,12 @@ class Fetcher:
                 await self._recover(error, node_id, ready, pauses)
 
     def _used_since(self, node_id: int, time: float) -> bool:
-        """Whether immediate fetches were sent to a broker since."""
+        """Whether immediate fetches were sent to a broker since a time."""
         immediate = self._immediate.get(node_id)
         return immediate is not None and immediate.used_at >= time
 
     async def _close_unused(self, node_id: int) -> None:
-        """Close the second connection to a broker once it was not used for a while."""
+        """Close the second connection to a broker after a while without use."""
         immediate = self._immediate[node_id]
         until = immediate.used_at + _UNUSED
         while self._clock() < until:
@@ -483,15 +488,15 @@ class Fetcher:
         *,
         left_out: bool = False,
     ) -> tuple[list[OwnedPartition], dict[TopicPartition, FetchPartition], dict[str, UUID]]:
-        """What to ask a broker for, now in `fetch`; the same as entries; the ids of the topics.
-        With `left_out`, only of what the long polls leave out."""
+        """Return the partitions to request, now noted in `fetch`; their entries in the request; and
+        the topics' ids. With `left_out`, only partitions that the long polls leave out."""
         entries: dict[TopicPartition, FetchPartition] = {}
         ids: dict[str, UUID] = {}
 
         def ask(some: Collection[OwnedPartition]) -> Collection[OwnedPartition]:
             if are_many(ready):
-                # Others ran since these were chosen: they may be revoked, their leader another;
-                # and their topic, since the request began, another of the same name.
+                # Other tasks ran since these were chosen: partitions may be revoked or have another
+                # leader; a topic may have been recreated since the request was begun.
                 some = self._left_out(some) if left_out else some
                 led, topics = self._led(node_id, None, some), self._cluster.metadata.topics
                 some = [
@@ -525,8 +530,8 @@ class Fetcher:
             owned.note_request(ids[owned.tp.topic], leader_epoch)
 
     async def _made(self, make: Callable[[], T], partitions: int) -> T:
-        """Make a request of so many partitions, or a part of it; in a thread where they are many.
-        Nothing that it reads or changes may be anybody else's meanwhile."""
+        """Build a request for this number of partitions, or a part of it, in a thread if they are
+        many. No other task may use what `make` reads or changes."""
         if partitions <= _MADE_AT_ONCE:
             return make()
         return await self._cluster.options.run_in_thread(make)
@@ -541,13 +546,14 @@ class Fetcher:
         wait: float,
         take: Callable[[FetchResponse], _Taking],
     ) -> _Outcome:
-        """Send a fetch of up to `room` bytes, and `take` the response; return what that returns."""
+        """Send a fetch of up to `room` bytes, and process the response by `take`; return its
+        outcome."""
         taking: Slices[_Outcome] | None = None
 
         def begin(response: FetchResponse) -> None:
-            # As it comes: the application, which is woken here, then runs before the task below,
-            # and has its records before the next request is made and sent. That takes longer than
-            # all else between the socket and the application.
+            # Called as soon as the response is received: the application, woken here, then runs
+            # before the task below, and has its records before the next request is built and sent.
+            # That takes longer than all other work between the socket and the application.
             nonlocal taking
             taking = Slices(take(response))
             taking.do_one()
@@ -565,8 +571,8 @@ class Fetcher:
             )
         finally:
             self._room.answered(coming)
-            self.made_room()  # another connection may have waited for it
-        assert taking is not None  # answered
+            self.made_room()  # another lane may wait for room
+        assert taking is not None  # `begin` was called
         return await taking.do_rest()
 
     def _take(
@@ -577,7 +583,7 @@ class Fetcher:
         ends: dict[TopicPartition, int],
         node: Node,
     ) -> _Taking:
-        """Take a response, and note in `ends` where the logs end."""
+        """Process a response, and note the ends of the logs in `ends`."""
         if response.error_code:
             broker = self._cluster.broker(node)
             raise TransportError(f"{broker}: {BrokerError(response.error_code)}")
@@ -587,7 +593,7 @@ class Fetcher:
         names = {topics[t].topic_id: t for t in {o.tp.topic for o in ready} if t in topics}
         for tp, data in partitions_of(response, names):
             if self._clock() - since > _BUDGET:
-                # Checked for damage in one go, 50 MB would keep the loop for more than 10 ms.
+                # Without this, checking the CRCs of 50 MB blocks the loop for more than 10 ms.
                 yield
                 since = self._clock()
             empty &= not (data.records or data.error_code)
@@ -596,11 +602,11 @@ class Fetcher:
                 ends[tp] = data.last_stable_offset if committed_only else data.high_watermark
             if (owned := fetch.find(tp)) is None:
                 continue
-            # KIP-951: an error that names the new leader needs no look at the metadata.
+            # KIP-951: an error that names the new leader needs no metadata request.
             if data.error_code and self._cluster.take_leader(tp, data.current_leader, response):
                 continue
             found = yield from self._responses.read(tp, data)
-            # Others ran meanwhile: the position may have moved.
+            # Other tasks ran meanwhile: the position may have changed.
             if fetch.find(tp) is owned:
                 stale |= self._responses.take(owned, data, found, node.node_id)
                 came += len(data.records or b"")
@@ -610,7 +616,7 @@ class Fetcher:
         if came:
             self._room.arrived(unread)
         if came > _SMALL:
-            yield  # to the task that sends the next request before the application runs
+            yield  # so that the next request is sent before the application runs
         if not empty:
             self._arrived()
         return _Outcome(is_metadata_stale=stale, is_empty=empty)
@@ -620,7 +626,7 @@ class Fetcher:
     async def _recover(
         self, error: Exception, node_id: int, ready: list[OwnedPartition], pauses: Pauses
     ) -> None:
-        """Pause after a request that failed, and look for other leaders."""
+        """Back off after a failed request, and refresh the metadata: leaders may have changed."""
         for owned in ready:
             self._responses.forget_replica(owned, node_id)
         logger.info("fetching from broker %d: %s", node_id, error)
@@ -635,10 +641,10 @@ class Fetcher:
 
 
 def _connection(lane: int) -> str:
-    """The id of the connection of a lane's long polls."""
+    """Return the id of the connection for a lane's long polls."""
     return "fetch" if lane == 0 else f"fetch-{lane}"
 
 
 def _next_retry(partitions: list[OwnedPartition], now: float) -> float:
-    """When the first of those that back off may be fetched again."""
+    """Return when the first partition that backs off may be fetched again."""
     return min((o.retry_at for o in partitions if o.retry_at > now), default=math.inf)

@@ -1,8 +1,9 @@
-"""Whether a position is still in the log that the leader has (KIP-320), and of the same topic.
+"""Validates positions: each must be in the leader's log (KIP-320), and of the same topic.
 
-After an unclean election, or when a topic was deleted and made anew, other records stand where the
-position points: reading on would skip some in silence. Such a position is doubtful, and nothing is
-fetched for it, until its leader has said where the epoch of the last record read came to its end.
+After an unclean election, or when a topic was deleted and recreated, the position may point to
+other records: reading on would skip some without an error. Such a position is doubtful. Nothing is
+fetched from it until its leader has reported the end offset of the epoch of the last record read;
+a position in a deleted topic is reset.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ __all__ = ["Validation", "is_doubtful"]
 logger = logging.getLogger(__name__)
 
 _CONSUMER = -1
-"""Replica id of one that is none."""
+"""The replica id of a client that is not a replica."""
 
 _MAX_ATTEMPTS = 5
-"""How often metadata is asked for, while it is older than the position, before its leader is."""
+"""How often metadata is requested while its leader epoch is older than the position's. After that,
+the position is validated with the leader that the metadata has."""
 
 
 def is_doubtful(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
-    """Whether the position must be seen to before anything is fetched from it."""
+    """Whether the position must be validated before anything is fetched from it."""
     if owned.fetch_offset == UNKNOWN or owned.revoked or owned.failed or owned.reset:
         return False
     topic = metadata.topics.get(owned.tp.topic)
@@ -65,7 +67,7 @@ def is_doubtful(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
 
 @frozen
 class _Question:
-    """What a leader is asked about one partition, and when the answer still counts."""
+    """What a request asks a leader about one partition."""
 
     owned: OwnedPartition
     offset: int
@@ -74,14 +76,15 @@ class _Question:
 
     @property
     def stands(self) -> bool:
-        """Whether it is still the question: not if more was fetched, or the application sought."""
+        """Whether the response still counts: not if the position has changed since, by a fetch or a
+        seek, or if the partition was revoked, has failed or is to be reset."""
         owned = self.owned
         same = (owned.fetch_offset, owned.fetch_epoch) == (self.offset, self.epoch)
         return same and not (owned.revoked or owned.failed or owned.reset)
 
 
 class Validation:
-    """Sees to doubtful positions, whenever there are some."""
+    """Validates doubtful positions in a background task, while there are any."""
 
     def __init__(
         self,
@@ -102,10 +105,10 @@ class Validation:
         self._failed = failed
         self._settling = CoalescingTask(spawn, self._settle_all, "validation")
         self._is_woken = False
-        """Whether there may be some that the task has not seen."""
+        """Whether there may be doubtful positions that the task has not seen."""
 
     def wake(self) -> None:
-        """There may be doubtful positions: new ones, or a new leader."""
+        """Validate again: there may be new positions, or a new leader."""
         owned = self._delivery.owned.values()
         if are_many(owned) or self._doubtful(owned):
             self._is_woken = True
@@ -128,7 +131,7 @@ class Validation:
 
     async def _settle(self, found: Sequence[OwnedPartition]) -> None:
         metadata = self._cluster.metadata
-        # Others ran since they were found where there are many.
+        # If there are many, other tasks ran since these were found.
         doubtful = self._doubtful(found)
         by_leader: dict[int, dict[TopicPartition, _Question]] = {}
         stale = False
@@ -144,7 +147,7 @@ class Validation:
                 continue
             leader = metadata.topics[tp.topic].partitions[tp.partition]
             if leader.leader_epoch < owned.fetch_epoch and owned.attempts < _MAX_ATTEMPTS:
-                # Whoever read the last record knew of a leader that our metadata does not know.
+                # The last record read was written under a later leader than the metadata has.
                 owned.count_failure()
                 stale = True
                 continue
@@ -175,7 +178,7 @@ class Validation:
             await self._refresh()
             return
         except UnsupportedVersionError:
-            # A broker before 2.0: there is nothing to compare with.
+            # A broker before 2.0 does not report this: the positions count as valid.
             for question in asked.values():
                 question.owned.note_leader(question.leader_epoch)
             self._settled()
@@ -191,7 +194,7 @@ class Validation:
             await self._refresh()
 
     def _take(self, question: _Question, end: EpochEndOffset) -> bool:
-        """Act upon the answer for one partition; answer whether metadata is stale."""
+        """Act on the response for one partition; return whether the metadata is stale."""
         owned = question.owned
         if end.error_code:
             error = broker_error(
@@ -230,7 +233,7 @@ class Validation:
             logger.info(
                 "%s: the log was truncated at %d, above the position", owned.tp, end.end_offset
             )
-            # Truncation falls between batches: the one that is open, if any, is good to its end.
+            # A log is truncated between batches: an open batch is valid to its end.
             owned.drop_buffer()
         else:
             self._go_back(owned, end, question.leader_epoch)
