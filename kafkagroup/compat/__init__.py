@@ -1,5 +1,5 @@
-"""The names of pykafka, kafka-python and kiel, on asyncio and trio: each a way to the main API.
+"""The APIs of pykafka, kafka-python and kiel on asyncio and trio, as thin layers over the main API.
 
-Names, arguments and defaults are the originals'; what had to block is a coroutine. Where an
-original is wrong this does right, and docs/parity.md says what differs.
+Names, arguments and defaults are the originals'; calls that block there are coroutines here. Faults
+of the originals are not copied: docs/parity.md lists the differences.
 """

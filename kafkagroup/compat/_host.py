@@ -1,7 +1,7 @@
-"""Runs the tasks of objects that start on first use.
+"""Run the tasks of compat objects, which start on first use.
 
-Inside `async with` the tasks run in a task group, on asyncio and trio. Outside of it the objects
-start and stop as the main API's do: on asyncio, from any task.
+Inside `async with`, the tasks run in a task group, on asyncio and trio. Outside of it, an object
+starts and stops like those of the main API: on asyncio, from any task.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 
 class Hosted(Protocol):
-    """An object of the main API that can be started and stopped."""
+    """An object of the main API that can be started."""
 
     async def run(self, *, task_status: TaskStatus[None] = ...) -> None:
-        """Run until stopped."""
+        """Run until the object is stopped."""
 
     async def start(self) -> None:
-        """Run in a task of its own, on asyncio."""
+        """Run in a task of its own; asyncio only."""
 
 
 class Host:
@@ -41,15 +41,15 @@ class Host:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def enter(self) -> None:
-        """Open a task group, in which everything runs until `leave`."""
+        """Open the task group that runs everything until `leave`."""
         self._group = await anyio.create_task_group().__aenter__()
 
     async def leave(self) -> None:
-        """Cancel the spawned tasks. Started objects must be stopped before."""
+        """Cancel the spawned tasks. Stop the started objects first."""
         group, self._group = self._group, None
         if group is not None:
             group.cancel_scope.cancel()
-            # Without the user's exception: the group would wrap it.
+            # Not passed the user's exception: the task group would wrap it in an ExceptionGroup.
             await group.__aexit__(None, None, None)
 
     async def start(self, hosted: Hosted) -> None:
@@ -65,13 +65,13 @@ class Host:
             self._group.start_soon(function)
             return
         task = asyncio.get_running_loop().create_task(function())
-        # The loop has only a weak reference: without this one the task could be collected.
+        # The loop keeps only weak references: without this one the task could be collected.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
 class Opened(Generic[T]):
-    """The value of a context manager, which one task enters and leaves."""
+    """A context manager that one task enters and leaves, and its value."""
 
     def __init__(self, manager: AbstractAsyncContextManager[T]) -> None:
         self._manager = manager
@@ -79,7 +79,7 @@ class Opened(Generic[T]):
         self._closed = anyio.Event()
         self._task: asyncio.Task[None] | None = None
         self.value: T | None = None
-        """None before the context manager is entered, and after it is left."""
+        """None before the context manager is entered and after it is left."""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Enter the context manager, and leave it after `close`."""
@@ -92,7 +92,7 @@ class Opened(Generic[T]):
             self._closed.set()
 
     async def start(self) -> None:
-        """Run in a task of its own, on asyncio. Raises what entering raises."""
+        """Run in a task of its own; asyncio only. Raises what entering raises."""
         try:
             entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         except RuntimeError:
@@ -113,7 +113,7 @@ class Opened(Generic[T]):
 
 
 class _Entered:
-    """A task status for asyncio without a task group."""
+    """A task status for asyncio, where no task group provides one."""
 
     def __init__(self, entered: asyncio.Future[None]) -> None:
         self._entered = entered
@@ -123,7 +123,7 @@ class _Entered:
 
 
 class Guest(ABC):
-    """The base class of objects with a host: they start and stop inside `async with`."""
+    """The base class of objects with a Host: `async with` starts and stops them."""
 
     def __init__(self) -> None:
         self._host = Host()

@@ -1,4 +1,4 @@
-"""The main API's errors about options, in the names that the application used."""
+"""Name the options in the main API's errors as the application named them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["renamed"]
 
 @contextmanager
 def renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Raise a ConfigurationError with each of these names replaced: name -> what it is called."""
+    """Rename the options in the message of a ConfigurationError: main API's name -> compat name."""
     try:
         yield
     except ConfigurationError as error:

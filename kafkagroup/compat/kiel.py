@@ -10,7 +10,7 @@ while True:
         await bill(value)
 ```
 
-Members know of each other through ZooKeeper, as there; where `zk_hosts` is empty, through Kafka.
+Membership is kept in ZooKeeper, as in kiel; with an empty `zk_hosts`, Kafka coordinates the group.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ __all__ = ["GroupedConsumer", "NoOffsetsError", "PartitionAllocator", "naive_all
 logger = logging.getLogger(__name__)
 
 PartitionAllocator = Callable[[list[str], list[str]], Mapping[str, Mapping[str, Iterable[int]]]]
-"""Members, which are `consumer.name`s, and partitions, written "topic:number", both sorted, in;
-member -> topic -> ids out."""
+"""Called with the members (their `consumer.name`s) and the partitions (written "topic:number"),
+both sorted. Returns member -> topic -> partition ids."""
 
 _FOREVER = 2**31 - 1
-"""Milliseconds. kiel sets no limit to how long an application may stay away."""
+"""Milliseconds: kiel does not limit the time between two calls of the application."""
 
 _MOST = 100_000
-"""Messages that one call hands out at most; `max_bytes` is the limit that counts."""
+"""The most messages that one call returns; in practice `max_bytes` is the limit."""
 
 
 _NAMES = {
@@ -76,13 +76,13 @@ _NAMES = {
 
 
 class NoOffsetsError(KafkaGroupError):
-    """The group's offsets cannot be read, and no retry would change that."""
+    """The group's offsets cannot be read, and a retry would not help."""
 
 
 class GroupedConsumer(Guest):
     """A consumer that shares the partitions of all topics with the other members of its group.
 
-    Inside `async with` on asyncio and trio; on asyncio also by `connect()` and `close()`.
+    Use it in `async with` on asyncio and trio, or, on asyncio, with `connect()` and `close()`.
     """
 
     def __init__(
@@ -100,14 +100,15 @@ class GroupedConsumer(Guest):
         topics: Sequence[str] = (),
         security: Security | None = None,
     ) -> None:
-        """`max_wait_time` is in milliseconds. All members share the partitions of `topics`; of all
-        topics there are, if none are named. Messages are JSON unless a deserializer says otherwise.
+        """`max_wait_time` is in milliseconds. All members share the partitions of `topics`, or of
+        all topics if `topics` is empty. Without a deserializer, messages are parsed as JSON.
         """
         self.group_name = group
         self.name = f"{socket.gethostname()}:{id(self)}"
         self.autocommit = autocommit
         self.offsets: dict[str, dict[int, int]] = defaultdict(dict)
-        """Topic -> partition id -> offset of the next message, as it was last asked for."""
+        """Topic -> partition id -> offset of the next message, as of the last
+        `determine_offsets`."""
         self.coordinator_id: int | None = None
         self.closing = False
         self._deserializer: Callable[[Any], object] = deserializer or json.loads
@@ -115,7 +116,7 @@ class GroupedConsumer(Guest):
         self._brokers, self._security = brokers, security
         self._current = ""
         self._unplaced: set[str] = set()
-        """Topics whose offsets could not be read."""
+        """Topics whose committed offsets could not be read."""
         super().__init__()
         with renamed(_NAMES):
             self._consumer = Consumer(
@@ -147,17 +148,17 @@ class GroupedConsumer(Guest):
         await self.determine_coordinator()
 
     async def close(self) -> None:
-        """Commit what was consumed, if `autocommit`, and leave."""
+        """Commit what was consumed, if `autocommit` is on, and leave the group."""
         self.closing = True
         await self.wind_down()
 
     async def wind_down(self) -> None:
-        """Leave the group, so that the others share what this member had."""
+        """Leave the group; the other members take over this member's partitions."""
         await self._consumer.stop()
 
     @property
     def allocation(self) -> dict[str, list[int]]:
-        """Topic -> partition ids, of what is this member's now."""
+        """Topic -> ids of the partitions that are assigned to this member."""
         found: dict[str, list[int]] = {}
         for topic, partition in sorted(self._consumer.assignment()):
             found.setdefault(topic, []).append(partition)
@@ -166,17 +167,18 @@ class GroupedConsumer(Guest):
     # ------------------------------------------------------------ messages
 
     async def consume(self, topic: str, start: object = None) -> list[object]:
-        """The values of messages of a topic that have come, waiting `max_wait_time` for the first.
+        """Return the values of a topic's messages; wait up to `max_wait_time` for the first one.
 
-        With `autocommit`, what the call before handed out is committed first: coming back says that
-        it is done. A message that the deserializer refuses is logged and passed over. So is what a
-        broker refuses: the answer is empty, and the next call asks again. `start` is not looked at:
-        reading goes on where the group has committed. Raises: what has ended the membership.
+        With `autocommit`, the messages that the previous call returned are committed first: by
+        calling again, the application declares them processed. A message that the deserializer
+        rejects is logged and skipped. If a broker rejects the request, the error is logged, the
+        result is empty, and the next call retries. `start` is ignored: consumption starts at the
+        group's committed offsets. Raises: the error that ended the membership.
         """
         if self.closing:
             return []
         if self.autocommit:
-            with suppress(CommitFailedError):  # the next owner hands out the same again
+            with suppress(CommitFailedError):  # the new owner redelivers these messages
                 await self.commit_offsets()
         self._turn_to(topic)
         try:
@@ -184,15 +186,15 @@ class GroupedConsumer(Guest):
                 await self._place(topic)
             found = await self._consumer.getmany(_MOST, timeout=self._wait)
         except (BrokerError, NoOffsetsError) as error:
-            await self._consumer.commit({})  # raises the same where the membership has ended
+            await self._consumer.commit({})  # raises the same error if the membership has ended
             logger.error("group %s: nothing of %s is read: %s", self.group_name, topic, error)
             self._unplaced.add(topic)
             return []
         return [value for records in found.values() for value in self._values(records)]
 
     async def _place(self, topic: str) -> None:
-        """Begin where the group has committed, in partitions whose offset the consumer could not
-        read: it asks only once."""
+        """Seek to the committed offsets in partitions whose offset the consumer could not read: the
+        consumer itself asks only once."""
         await self.determine_offsets(topic)
         for tp in self._mine(topic):
             try:
@@ -213,7 +215,7 @@ class GroupedConsumer(Guest):
                 logger.exception("passed over: %s at offset %d", where, record.offset)
 
     def _turn_to(self, topic: str) -> None:
-        """Let only this topic's messages come."""
+        """Deliver this topic's messages only: pause the other topics."""
         self._current = topic
         self._assigned(tuple(self._consumer.assignment()))
 
@@ -225,7 +227,7 @@ class GroupedConsumer(Guest):
     # ------------------------------------------------------------ offsets
 
     async def determine_offsets(self, topic: str, start: object = None) -> None:
-        """Ask for the group's offsets of a topic, into `offsets`. Raises: NoOffsetsError."""
+        """Read the group's committed offsets of a topic into `offsets`. Raises: NoOffsetsError."""
         try:
             found = await self._consumer.committed(self._mine(topic))
         except BrokerError as error:
@@ -238,19 +240,19 @@ class GroupedConsumer(Guest):
     def handle_offset_fetch_response(
         self, response: Mapping[TopicPartition, OffsetAndMetadata | None]
     ) -> bool:
-        """Called with the committed offsets. Answers whether to ask again: retries are over by
-        then."""
+        """Called with the committed offsets. Returns whether to retry: always False, as the main
+        API has already retried."""
         for tp, committed in response.items():
             if committed is not None:
                 self.offsets[tp.topic][tp.partition] = committed.offset
         return False
 
     async def commit_offsets(self, metadata: str | None = None) -> None:
-        """Commit what was handed out, with a note beside it: left out if it is too long. A commit
-        that is refused for good is logged; the next one covers it.
+        """Commit what was consumed, with a note as metadata; a note that is too long is dropped. A
+        commit that fails with a permanent error is logged; the next one covers its offsets.
 
         Raises: CommitFailedError when partitions are no longer this member's; BrokerError and
-        TransportError after trying for a while, with pauses.
+        TransportError when the retries, with pauses between them, have failed.
         """
         failure: KafkaGroupError | None = None
         try:
@@ -262,8 +264,8 @@ class GroupedConsumer(Guest):
             raise failure
 
     def handle_offset_commit_response(self, response: KafkaGroupError | None) -> tuple[bool, bool]:
-        """Called with what came of a commit: None, or its error. Answers whether to try again, and
-        whether with a blank note: both were done by then."""
+        """Called with the result of a commit: None, or its error. Returns whether to retry, and
+        whether to retry with a blank note: always False, as the main API has already done both."""
         if response is not None:
             logger.error("group %s: %s", self.group_name, response)
         return (False, False)
@@ -271,12 +273,12 @@ class GroupedConsumer(Guest):
     # ------------------------------------------------------------ coordinator
 
     async def determine_coordinator(self) -> None:
-        """Ask which broker coordinates the group, until one answers. Raises: what `Admin` does."""
+        """Find the group's coordinator. Raises: the same as `Admin.find_coordinator`."""
         async with Admin(bootstrap_servers=self._brokers, security=self._security) as admin:
             self.handle_group_coordinator_response(await admin.find_coordinator(self.group_name))
 
     def handle_group_coordinator_response(self, response: Node) -> bool:
-        """Called with the coordinator. Answers whether it is determined."""
+        """Called with the coordinator. Returns whether it is known."""
         self.coordinator_id = response.node_id
         return True
 
@@ -285,14 +287,14 @@ def _membership(zk_hosts: str | Sequence[str]) -> ZooKeeperMembership | None:
     hosts = zk_hosts if isinstance(zk_hosts, str) else ",".join(zk_hosts)
     if not hosts:
         return None
-    from kafkagroup import ZooKeeperMembership  # needs kazoo, which Kafka's own groups do without
+    from kafkagroup import ZooKeeperMembership  # needs kazoo, which groups in Kafka do not
 
     return ZooKeeperMembership(hosts, root="/kiel")
 
 
 def _assignor(allocator: PartitionAllocator | None, name: str) -> Assignor:
-    """The allocator as an assignor. Members tell each other their names in user data: their ids
-    are the coordinator's."""
+    """Return the allocator as an assignor. Members send their names as user data, because their
+    member ids are assigned by the coordinator."""
     if allocator is None:
         return naive_assignor
     protocol = getattr(allocator, "__name__", "allocator")

@@ -1,7 +1,8 @@
 """kafka-python's `BaseCoordinator`: a `kafkagroup.GroupMember` for subclassing.
 
-A subclass says what it offers the group, how the leader assigns, and what it does before and after
-a join. Heartbeats go out by themselves, between calls too; nobody has to poll for them.
+A subclass defines the supported protocols, how the leader assigns, and what happens before and
+after a join. A background task sends the heartbeats, also between calls; the application need not
+poll.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Membership(Protocol):
-    """What a member and a consumer have in common."""
+    """The methods that GroupMember and Consumer have in common."""
 
     @property
     def coordinator(self) -> Node | None: ...
@@ -42,18 +43,18 @@ class _Membership(Protocol):
 
 
 class HeartbeatTask:
-    """The heartbeats of a coordinator: they begin with the first join."""
+    """The heartbeats of a coordinator; they start with the first join."""
 
     def __init__(self, coordinator: BaseCoordinator) -> None:
         self._coordinator = coordinator
 
     async def disable(self) -> None:
-        """Send no more. The member is not told to leave: its place is given away when its session
-        has timed out. The next `ensure_active_group` joins anew."""
+        """Stop the heartbeats without leaving the group: the coordinator removes the member when
+        its session expires. The next `ensure_active_group` joins as a new member."""
         await self._coordinator._end(leave_group=False)
 
     def reset(self) -> None:
-        """The session begins anew."""
+        """Restart the session timeout."""
         self._coordinator.heartbeat.reset_session_timeout()
 
 
@@ -77,7 +78,7 @@ class BaseCoordinator(Guest):
         "api_version": (0, 9),
         "metric_group_prefix": "",
     }
-    """`api_version` is not looked at: each broker is asked what it speaks."""
+    """`api_version` is ignored: the client asks each broker for its API versions."""
 
     def __init__(self, client: KafkaClient, metrics: Metrics, **configs: Any) -> None:
         """Raises: ConfigurationError, also for a config that is not in DEFAULT_CONFIG."""
@@ -86,11 +87,12 @@ class BaseCoordinator(Guest):
         self.config = {**self.DEFAULT_CONFIG, **configs}
         self.group_id = self.config["group_id"]
         self.generation = -1
-        """The id of the generation that was joined last; -1 without one."""
+        """The id of the last generation that was joined; -1 before the first join."""
         self.member_id = ""
         self.rejoining = False
         self.current: Generation | None = None
-        """That generation as the main API has it: `over` tells its end, `scope()` runs work."""
+        """That generation as a value of the main API: `over` is set when it ends, `scope()` cancels
+        work at its end."""
         self.heartbeat = Heartbeat(observed=self._observe, **self.config)
         self.heartbeat_task = HeartbeatTask(self)
         self.sensors = GroupCoordinatorMetrics(
@@ -103,7 +105,7 @@ class BaseCoordinator(Guest):
         self._coordinator: Node | None = None
 
     async def _entered(self) -> None:
-        pass  # joining waits for `ensure_active_group`
+        pass  # `ensure_active_group` joins
 
     async def _leaving(self) -> None:
         await self.close()
@@ -115,8 +117,8 @@ class BaseCoordinator(Guest):
         raise NotImplementedError
 
     def group_protocols(self) -> Sequence[tuple[str, Any]]:
-        """What this member offers, the preferred first: protocol and metadata, which is bytes or
-        has `encode()`. Asked before each join."""
+        """Return the supported protocols in order of preference, as pairs of name and metadata
+        (bytes, or an object with `encode()`). Called before each join."""
         raise NotImplementedError
 
     def _on_join_prepare(self, generation: int, member_id: str) -> Any:
@@ -125,14 +127,14 @@ class BaseCoordinator(Guest):
     def _perform_assignment(
         self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
     ) -> Mapping[str, Any]:
-        """As leader: member id -> assignment, which is bytes or has `encode()`, from the members'
-        metadata. Must not wait."""
+        """As the leader, return member id -> assignment (bytes, or an object with `encode()`) from
+        the members' metadata. Must not block."""
         raise NotImplementedError
 
     def _on_join_complete(
         self, generation: int, member_id: str, protocol: str, member_assignment_bytes: bytes
     ) -> Any:
-        """Take up the assignment; may be a coroutine function."""
+        """Apply the assignment; may be a coroutine function."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ the coordinator
@@ -145,28 +147,29 @@ class BaseCoordinator(Guest):
         try:
             return GroupMetrics() if membership is None else membership.metrics()
         except ConsumerClosedError:
-            return GroupMetrics()  # not joined yet
+            return GroupMetrics()  # not started yet
 
     @property
     def coordinator_id(self) -> int | None:
-        """The broker that coordinates the group; None while it is not known."""
+        """Node id of the group's coordinator; None while it is unknown."""
         return None if self._coordinator is None else self._coordinator.node_id
 
     def coordinator_unknown(self) -> bool:
-        """Whether it is not known which broker coordinates the group, or not any more."""
+        """Whether the group's coordinator is unknown."""
         membership = self._membership()
         if self._coordinator is not None and membership is not None:
             self._coordinator = membership.coordinator
         return self._coordinator is None
 
     async def ensure_coordinator_known(self) -> None:
-        """Ask until it is known. Raises: what `Admin.find_coordinator` does, after a minute."""
+        """Find the coordinator if it is unknown. Raises: the same as `Admin.find_coordinator`,
+        after a minute."""
         if self.coordinator_unknown():
             async with self._client.admin() as admin:
                 self._coordinator = await admin.find_coordinator(self.group_id)
 
     def coordinator_dead(self, error: object) -> None:
-        """Look for the coordinator again."""
+        """Invalidate the coordinator; the next request finds it again."""
         if self._coordinator is not None:
             logger.warning("group %s: its coordinator counts as dead: %s", self.group_id, error)
             self._coordinator = None
@@ -176,12 +179,12 @@ class BaseCoordinator(Guest):
     # ------------------------------------------------------------ membership
 
     def need_rejoin(self) -> bool:
-        """Whether the group is to be joined, again or for the first time."""
+        """Whether this member has to join the group, for the first time or again."""
         return self.current is None or self.current.over.is_set()
 
     async def ensure_active_group(self) -> None:
-        """Join, if need be, and wait for the assignment. Until it is called again after the end of
-        a generation, or until the session timeout, the group waits for this member.
+        """Join if necessary, and wait for the assignment. After the end of a generation, the group
+        waits for this member until the next call, or until the session timeout.
 
         Raises: the error that ended the membership.
         """
@@ -203,7 +206,7 @@ class BaseCoordinator(Guest):
             )
 
     async def _offer(self) -> GroupMember:
-        """The member, which offers what the subclass says now."""
+        """Return the member, with the protocols that the subclass supports now."""
         protocols = [self._protocol(name, _encoded(data)) for name, data in self.group_protocols()]
         offered = tuple((p.name, p.metadata) for p in protocols)
         if self._member is None:
@@ -213,7 +216,7 @@ class BaseCoordinator(Guest):
                 **self._client.options,
                 session_timeout_ms=self.config["session_timeout_ms"],
                 heartbeat_interval_ms=self.config["heartbeat_interval_ms"],
-                # The protocol of old had no timeout of its own for this.
+                # JoinGroup v0 had no rebalance timeout: the session timeout served as both.
                 rebalance_timeout_ms=self.config["session_timeout_ms"],
                 retry_backoff_ms=self.config["retry_backoff_ms"],
                 retry_backoff_max_ms=max(1_000, self.config["retry_backoff_ms"]),
@@ -232,8 +235,9 @@ class BaseCoordinator(Guest):
 
     def _protocol(self, name: str, metadata: bytes) -> GroupProtocol:
         def assign(members: Mapping[str, bytes]) -> Mapping[str, bytes]:
-            # Those of the join, for the call alone: a member whose application stays away past the
-            # rebalance timeout joins by itself, and has not taken that generation up yet.
+            # `_perform_assignment` must see the generation being assigned. The attributes are then
+            # restored: a member that rejoins by itself while the application is away past the
+            # rebalance timeout has not applied that generation yet.
             before = self.generation, self.member_id
             if self._member is not None:
                 self.generation = self._member.generation_id
@@ -247,7 +251,7 @@ class BaseCoordinator(Guest):
         return GroupProtocol(self.protocol_type(), name, metadata, assign)
 
     async def close(self) -> None:
-        """Leave the group. `ensure_active_group` may join it again."""
+        """Leave the group. `ensure_active_group` can join it again."""
         await self._end()
 
     async def _end(self, *, leave_group: bool | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What kafka-python's coordinators are given: a way to the brokers, and a subscription."""
+"""The arguments of kafka-python's coordinators: the cluster's addresses, and a subscription."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Options(TypedDict):
 
 @attrs.frozen(kw_only=True)
 class KafkaClient:
-    """Where the brokers are, and how to talk to them. It holds no connection."""
+    """The brokers' addresses and how to connect to them. It holds no connection."""
 
     bootstrap_servers: str | Sequence[str] = "localhost:9092"
     client_id: str = "kafkagroup"
@@ -43,12 +43,12 @@ class KafkaClient:
         )
 
     def admin(self) -> Admin:
-        """A client that asks about groups."""
+        """Return an admin client of the same cluster."""
         return Admin(**self.options)
 
 
 class SubscriptionState:
-    """What is consumed: topics, a pattern, or partitions given by hand."""
+    """What to consume: topics, a pattern, or manually assigned partitions."""
 
     def __init__(self, offset_reset_strategy: str = "earliest") -> None:
         self.offset_reset_strategy = offset_reset_strategy
@@ -56,32 +56,32 @@ class SubscriptionState:
         self.subscription: set[str] | None = None
         self.subscribed_pattern: re.Pattern[str] | None = None
         self.listener: Any = None
-        """Told of rebalances: has `on_partitions_revoked` and `on_partitions_assigned`, functions
-        or coroutine functions."""
+        """The rebalance listener: its `on_partitions_revoked` and `on_partitions_assigned` are
+        functions or coroutine functions."""
         self.assigned_by_user: frozenset[TopicPartition] | None = None
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
-        """What was committed when it was last refreshed."""
+        """The committed offsets as of the last refresh."""
         self.needs_fetch_committed_offsets = True
         self.assignment: Callable[[], Iterable[TopicPartition]] = tuple
-        """Asks the coordinator's consumer."""
+        """Returns the assignment of the coordinator's consumer."""
         self.observed: Callable[[], GroupMetrics] = GroupMetrics
-        """Asks the coordinator's consumer how it is."""
+        """Returns the metrics of the coordinator's consumer."""
 
     def subscribe(
         self, topics: Iterable[str] = (), pattern: str | None = None, listener: Any = None
     ) -> None:
-        """Consume these topics, or those whose name begins with a match, as `re.match` finds it."""
+        """Subscribe to these topics, or to those whose name matches from its start (`re.match`)."""
         self.subscription = set(topics)
         self.subscribed_pattern = None if pattern is None else re.compile(pattern)
         self.listener = listener
 
     def whole_pattern(self) -> re.Pattern[str] | None:
-        """The pattern for the main API, which matches whole names: that, and then anything."""
+        """Return the pattern for the main API, which matches whole names."""
         if (pattern := self.subscribed_pattern) is None:
             return None
-        # The flags that it begins with are in `flags` already, and may stand nowhere else.
+        # Python allows global flags only at the start of a pattern; they are in `flags` as well.
         inner = _FLAGS.sub("", pattern.pattern)
-        end = "\n" if pattern.flags & re.VERBOSE else ""  # behind a comment that ends it
+        end = "\n" if pattern.flags & re.VERBOSE else ""  # ends a trailing comment
         return re.compile(f"(?:{inner}{end}).*", pattern.flags)
 
     def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
@@ -89,9 +89,9 @@ class SubscriptionState:
         self.assigned_by_user = frozenset(partitions)
 
     def partitions_auto_assigned(self) -> bool:
-        """Whether a group gives the partitions."""
+        """Whether the group assigns the partitions."""
         return self.assigned_by_user is None and self.subscription is not None
 
     def assigned_partitions(self) -> set[TopicPartition]:
-        """What is consumed now."""
+        """Return the partitions that are assigned to the consumer now."""
         return set(self.assignment())

@@ -1,6 +1,6 @@
-"""kafka-python's `ConsumerCoordinator`: a `kafkagroup.Consumer` by its names.
+"""kafka-python's `ConsumerCoordinator`: a `kafkagroup.Consumer` by kafka-python's names.
 
-Its records are those of `coordinator.consumer`, which is iterated over.
+To read records, iterate over `coordinator.consumer`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FOREVER = 2**31 - 1
 
 
 class AutoCommitTask:
-    """Commits what is processed, every now and then."""
+    """Commit the processed records at an interval."""
 
     def __init__(self, coordinator: ConsumerCoordinator, interval: float) -> None:
         self._coordinator = coordinator
@@ -46,8 +46,8 @@ class AutoCommitTask:
         self._scope: anyio.CancelScope | None = None
 
     def reschedule(self, at: float | None = None) -> None:
-        """Commit at this time, in seconds on the loop's clock, or an interval from now; then again
-        each interval."""
+        """Commit at time `at`, in seconds on the loop's clock (default: one interval from now),
+        then at each interval."""
         self.cancel()
         scope = self._scope = anyio.CancelScope()
         when = anyio.current_time() + self._interval if at is None else at
@@ -62,7 +62,7 @@ class AutoCommitTask:
         self._coordinator._host.spawn(commit_again_and_again)
 
     def cancel(self) -> None:
-        """Commit no more."""
+        """Stop committing."""
         if self._scope is not None:
             self._scope.cancel()
 
@@ -75,7 +75,7 @@ class AutoCommitTask:
 
 
 class ConsumerCoordinator(BaseCoordinator):
-    """Membership of a group of consumers, and its offsets.
+    """Membership of a consumer group, and the group's offsets.
 
     ```python
     await coordinator.ensure_active_group()
@@ -104,14 +104,14 @@ class ConsumerCoordinator(BaseCoordinator):
         metrics: Metrics,
         **configs: Any,
     ) -> None:
-        """`assignors` are those of `kafkagroup.assign`. Raises: ConfigurationError."""
+        """`assignors` are functions of `kafkagroup.assign`. Raises: ConfigurationError."""
         super().__init__(client, metrics, **configs)
         self._subscription = subscription
         self._commits = Future().success(True)
-        """The last commit that nobody waited for: the next one goes behind it."""
+        """The last asynchronous commit: the next one waits for it, to keep the order."""
         self._began = self._subscribed = self._standing = False
         self.consumer = self._make()
-        """The main API's: iterate over it."""
+        """The consumer of the main API: iterate over it."""
         interval = self.config["auto_commit_interval_ms"] / 1000
         commits = self.config["enable_auto_commit"] and self.group_id is not None
         self._auto_commit_task = AutoCommitTask(self, interval) if commits else None
@@ -129,7 +129,7 @@ class ConsumerCoordinator(BaseCoordinator):
             assignors=config["assignors"],
             auto_offset_reset=self._subscription.offset_reset_strategy,  # type: ignore[arg-type]
             enable_auto_commit=config["enable_auto_commit"],
-            # The task commits in between; the consumer before partitions go, and at the close.
+            # The task commits at the interval; the consumer itself on revocation and on close.
             auto_commit_interval_ms=_FOREVER,
             session_timeout_ms=config["session_timeout_ms"],
             heartbeat_interval_ms=config["heartbeat_interval_ms"],
@@ -146,7 +146,7 @@ class ConsumerCoordinator(BaseCoordinator):
         return self.consumer if self._began else None
 
     async def _begin(self) -> None:
-        """Start the consumer; it joins nothing yet."""
+        """Start the consumer, without joining the group."""
         if self._began:
             return
         await self._host.start(self.consumer)
@@ -163,7 +163,7 @@ class ConsumerCoordinator(BaseCoordinator):
         return "consumer"
 
     def group_protocols(self) -> list[tuple[str, bytes]]:
-        """Each assignor's name, and the subscription as the leader is told of it."""
+        """Return each assignor's name, with the subscription that the leader receives."""
         topics = self._subscription.subscription
         if topics is None:
             raise IllegalStateError("nothing is subscribed to")
@@ -171,11 +171,11 @@ class ConsumerCoordinator(BaseCoordinator):
         return [(protocol_name(assignor), metadata) for assignor in self.config["assignors"]]
 
     def need_rejoin(self) -> bool:
-        """Whether topics are subscribed to and no generation stands."""
+        """Whether topics are subscribed to and no assignment is current."""
         return self._subscription.partitions_auto_assigned() and not self._standing
 
     async def ensure_active_group(self) -> None:
-        """Join, if need be, and wait for partitions.
+        """Join if necessary, and wait for the assignment.
 
         Raises: the error that ended the membership.
         """
@@ -189,9 +189,9 @@ class ConsumerCoordinator(BaseCoordinator):
     async def _subscribe(self) -> None:
         if self._subscribed:
             return
-        self._subscribed = True  # from here on the consumer rejoins by itself
-        # The main API revokes nothing before a first join. The original does before every one, and
-        # listeners make ready there.
+        self._subscribed = True  # from now on the consumer rejoins by itself
+        # kafka-python calls on_partitions_revoked before every join, and listeners prepare there.
+        # The main API does not call it before the first join.
         await self._tell("on_partitions_revoked", ())
         pattern = self._subscription.whole_pattern()
         topics = () if pattern is not None else sorted(self._subscription.subscription or ())
@@ -218,7 +218,8 @@ class ConsumerCoordinator(BaseCoordinator):
             logger.exception("group %s: %s of %r failed", self.group_id, what, listener)
 
     async def close(self, autocommit: bool = True) -> None:
-        """Commit what is processed, if auto-commit is on and `autocommit`, and leave the group."""
+        """Commit the processed records, if auto-commit is on and `autocommit`, and leave the
+        group."""
         await self._end(commit=autocommit)
 
     async def _end(self, *, leave_group: bool | None = None, commit: bool = True) -> None:
@@ -235,8 +236,8 @@ class ConsumerCoordinator(BaseCoordinator):
     def commit_offsets_async(
         self, offsets: Offsets, callback: Callable[[Offsets, Any], object] | None = None
     ) -> Future:
-        """Commit without waiting, behind the commits before. `callback(offsets, response)` is
-        called with True or the error; without one, `default_offset_commit_callback`."""
+        """Commit without waiting, after the earlier commits. `callback(offsets, response)` is
+        called with True or the error; the default is `default_offset_commit_callback`."""
         before, future = self._commits, Future()
         self._commits = future
         told = callback or self.config["default_offset_commit_callback"]
@@ -260,8 +261,8 @@ class ConsumerCoordinator(BaseCoordinator):
         return future
 
     async def commit_offsets_sync(self, offsets: Offsets) -> bool | None:
-        """Commit, trying again until it has worked, it cannot, or `request_timeout_ms` is over.
-        Return True; None where there is nothing to commit.
+        """Commit, and retry until success, a permanent error, or the end of `request_timeout_ms`.
+        Return True; None if `offsets` is empty.
 
         Raises: CommitFailedError, BrokerError, TransportError.
         """
@@ -274,7 +275,7 @@ class ConsumerCoordinator(BaseCoordinator):
     async def fetch_committed_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed, for those of the partitions that it has."""
+        """Return the group's committed offsets, without the partitions that have none."""
         wanted = list(partitions)
         if not wanted:
             return {}
@@ -283,7 +284,7 @@ class ConsumerCoordinator(BaseCoordinator):
         return {tp: offset for tp, offset in found.items() if offset is not None}
 
     async def refresh_committed_offsets_if_needed(self) -> None:
-        """After a rebalance: ask for what is committed, into `subscription.committed`."""
+        """After a rebalance, read the committed offsets into `subscription.committed`."""
         if self._subscription.needs_fetch_committed_offsets:
             self._subscription.needs_fetch_committed_offsets = False
             assigned = self._subscription.assigned_partitions()

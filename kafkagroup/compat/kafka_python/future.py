@@ -1,4 +1,4 @@
-"""kafka-python's `Future`: what comes of something that nobody waits for, yet."""
+"""kafka-python's `Future`: the result of an asynchronous commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Future"]
 
 
 class Future:
-    """The outcome of a commit. It may be awaited, which raises its error."""
+    """The result of a commit. Awaiting it raises its error."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -21,34 +21,34 @@ class Future:
         self._done = anyio.Event()
 
     def succeeded(self) -> bool:
-        """Whether it is over, and went well."""
+        """Whether it is done, without an error."""
         return self.is_done and self.exception is None
 
     def failed(self) -> bool:
-        """Whether it is over, and went wrong."""
+        """Whether it is done, with an error."""
         return self.is_done and self.exception is not None
 
     def retriable(self) -> bool:
-        """Whether it went wrong, and may go better later."""
+        """Whether it failed with an error that a retry may cure."""
         error = self.exception
         return isinstance(error, TransportError) or (
             isinstance(error, BrokerError) and error.retriable
         )
 
     def success(self, value: object) -> Future:
-        """It went well."""
+        """Complete it with a value."""
         self.value, self.is_done = value, True
         self._done.set()
         return self
 
     def failure(self, error: Exception) -> Future:
-        """It went wrong."""
+        """Complete it with an error."""
         self.exception, self.is_done = error, True
         self._done.set()
         return self
 
     async def wait(self) -> None:
-        """Wait until it is over, however it went."""
+        """Wait until it is done; does not raise its error."""
         await self._done.wait()
 
     def __await__(self) -> Generator[object, object, object]:

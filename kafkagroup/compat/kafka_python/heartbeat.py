@@ -1,6 +1,8 @@
-"""kafka-python's `Heartbeat`: a clock of heartbeats and of the session. It sends nothing.
+"""kafka-python's `Heartbeat`: it keeps the times of heartbeats and of the session. It sends
+nothing.
 
-A coordinator's own shows what its member does; one by itself shows what it is told.
+A coordinator's `Heartbeat` shows the times of its member; a separate one, those that its caller
+sets.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ class Heartbeat:
         observed: Callable[[], GroupMetrics] | None = None,
         **configs: Any,
     ) -> None:
-        """Other configs than those of DEFAULT_CONFIG are not looked at. `observed` asks the member
-        whose heartbeats these are. Raises: ConfigurationError."""
+        """Configs that are not in DEFAULT_CONFIG are ignored. `observed` returns the metrics of the
+        member whose heartbeats these are. Raises: ConfigurationError."""
         self.config = {k: configs.get(k, default) for k, default in self.DEFAULT_CONFIG.items()}
         self.interval: float = self.config["heartbeat_interval_ms"] / 1000
         self.timeout: float = self.config["session_timeout_ms"] / 1000
@@ -49,11 +51,11 @@ class Heartbeat:
         self.last_reset = clock()
 
     def metrics(self) -> GroupMetrics:
-        """The member's, if there is one."""
+        """Return the member's metrics; empty ones without a member."""
         return GroupMetrics() if self._observed is None else self._observed()
 
     def _look(self) -> float:
-        """Now; and what the member has sent and heard until now."""
+        """Return the time now, after reading when the member last sent and received."""
         now = self._clock()
         if self._observed is not None:
             found = self._observed()
@@ -64,15 +66,15 @@ class Heartbeat:
         return now
 
     def sent_heartbeat(self) -> None:
-        """A heartbeat has been sent."""
+        """Record that a heartbeat was sent."""
         self.last_send = self._clock()
 
     def received_heartbeat(self) -> None:
-        """A heartbeat has been answered."""
+        """Record that a heartbeat was answered."""
         self.last_receive = self._clock()
 
     def reset_session_timeout(self) -> None:
-        """The session begins anew."""
+        """Restart the session timeout."""
         self.last_reset = self._clock()
 
     def ttl(self) -> float:
@@ -81,10 +83,10 @@ class Heartbeat:
         return max(0.0, max(self.last_send, self.last_reset) + self.interval - now)
 
     def should_heartbeat(self) -> bool:
-        """Whether one is due."""
+        """Whether a heartbeat is due."""
         return self.ttl() == 0
 
     def session_expired(self) -> bool:
-        """Whether no heartbeat was answered for a whole session."""
+        """Whether no heartbeat was answered for the length of the session timeout."""
         now = self._look()
         return now - max(self.last_receive, self.last_reset) > self.timeout

@@ -1,6 +1,6 @@
-"""kafka-python's metrics, by its names: each is read from the main API when it is asked for.
+"""kafka-python's metrics, under its names. Each is read from the main API on access.
 
-Durations are milliseconds, and NaN where nothing was measured in the last minute.
+Durations are in milliseconds, and NaN if nothing was measured in the last minute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class MetricName(NamedTuple):
-    """What a metric is called."""
+    """The name of a metric."""
 
     name: str
     group: str
@@ -41,7 +41,7 @@ class KafkaMetric:
     _measure: Callable[[], float]
 
     def value(self) -> float:
-        """What it is now."""
+        """Return the current value."""
         return self._measure()
 
 
@@ -53,17 +53,17 @@ class Metrics:
 
     @property
     def metrics(self) -> Mapping[MetricName, KafkaMetric]:
-        """Every metric by its name."""
+        """All metrics by name."""
         return MappingProxyType(self._metrics)
 
     def metric_name(
         self, name: str, group: str, description: str = "", tags: Mapping[str, str] | None = None
     ) -> MetricName:
-        """A name for `add_metric`."""
+        """Return a name for `add_metric`."""
         return MetricName(name, group, description, tuple(sorted((tags or {}).items())))
 
     def add_metric(self, metric_name: MetricName, measurable: Callable[[], float]) -> None:
-        """Ask this function from now on."""
+        """Register a metric; `measurable` returns its current value."""
         self._metrics[metric_name] = KafkaMetric(metric_name, measurable)
 
 
@@ -107,22 +107,22 @@ class GroupCoordinatorMetrics:
 
     @property
     def heartbeat_latency(self) -> RequestMetrics:
-        """Heartbeats, in seconds."""
+        """Latency of heartbeats, in seconds."""
         return self.heartbeat.metrics().heartbeat
 
     @property
     def join_latency(self) -> RequestMetrics:
-        """Joins, in seconds."""
+        """Latency of JoinGroup requests, in seconds."""
         return self.heartbeat.metrics().join
 
     @property
     def sync_latency(self) -> RequestMetrics:
-        """Syncs, in seconds."""
+        """Latency of SyncGroup requests, in seconds."""
         return self.heartbeat.metrics().sync
 
 
 class ConsumerCoordinatorMetrics:
-    """The metrics that a consumer has beside those of a member."""
+    """The metrics that a consumer has in addition to those of a group member."""
 
     def __init__(
         self, metrics: Metrics, metric_group_prefix: str, subscription: SubscriptionState
@@ -152,5 +152,5 @@ class ConsumerCoordinatorMetrics:
 
     @property
     def commit_latency(self) -> RequestMetrics:
-        """Commits, in seconds."""
+        """Latency of commits, in seconds."""
         return self._subscription.observed().commit
