@@ -1,4 +1,4 @@
-"""pykafka's names: group membership, its broker, its balanced consumers.
+"""pykafka's names: membership protocols, the broker and the balanced consumers.
 
 ```python
 from kafkagroup.compat.pykafka import ManagedBalancedConsumer

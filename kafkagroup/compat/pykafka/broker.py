@@ -60,7 +60,7 @@ _SESSION = 30.0
 
 
 class Broker(Guest):
-    """One broker. Inside `async with` on asyncio and trio; on asyncio also by `connect()` and
+    """One broker. Use it in `async with` on asyncio and trio, or, on asyncio, with `connect()` and
     `close()`.
 
     ```python
@@ -113,7 +113,7 @@ class Broker(Guest):
         *,
         security: Security | None = None,
     ) -> Self:
-        """Return the broker that an entry of metadata describes."""
+        """Return the broker that a metadata entry describes."""
         return cls(
             metadata.id,
             metadata.host,
@@ -244,7 +244,7 @@ class Broker(Guest):
     async def request_offset_limits(
         self, partition_requests: Iterable[PartitionOffsetRequest]
     ) -> ListOffsetsResponse:
-        """Request the first offset at or after each time."""
+        """Request the first offset at or after each timestamp."""
         return await self._open.request_offset_limits(
             {_tp(r.topic_name, r.partition_id): r.offsets_before for r in partition_requests}
         )
@@ -252,7 +252,7 @@ class Broker(Guest):
     async def request_metadata(
         self, topics: Iterable[str | bytes] | None = None
     ) -> MetadataResponse:
-        """Request the brokers and topics; None: all topics."""
+        """Request the brokers and these topics; None requests all topics."""
         return await self._open.request_metadata(
             None if topics is None else [text(topic) for topic in topics]
         )
@@ -266,7 +266,7 @@ class Broker(Guest):
         consumer_id: str | bytes,
         preqs: Iterable[PartitionOffsetCommitRequest],
     ) -> OffsetCommitResponse:
-        """Commit offsets; generation -1 and id b"" for no membership."""
+        """Commit offsets. Without membership, the generation is -1 and the id b""."""
         offsets = {
             _tp(r.topic_name, r.partition_id): OffsetAndMetadata(r.offset, text(r.metadata))
             for r in preqs

@@ -1,12 +1,13 @@
-"""pykafka's `ManagedBalancedConsumer` and `BalancedConsumer`: a `kafkagroup.Consumer` by pykafka's
-names. Kafka keeps the members of the one, ZooKeeper those of the other.
+"""pykafka's `ManagedBalancedConsumer` and `BalancedConsumer`, over a `kafkagroup.Consumer`.
 
-Offsets are pykafka's: `held_offsets`, and what `post_rebalance_callback` is given and answers, are
-those of the last message consumed, so reading goes on behind them; what is committed is the next
-offset to read.
+Kafka coordinates the group of a `ManagedBalancedConsumer`, ZooKeeper that of a `BalancedConsumer`.
 
-Each rebalance commits what was consumed, whatever `auto_commit_enable` says, as in pykafka: the
-next owner, and this consumer itself, would else begin again at the commit before.
+Offsets in this API are pykafka's: `held_offsets`, and the arguments and result of
+`post_rebalance_callback`, are offsets of the last message consumed, so consumption continues after
+them. A commit stores the next offset to read.
+
+As in pykafka, each rebalance commits the consumed messages, also with `auto_commit_enable=False`:
+otherwise the new owner, and this consumer itself, would start at the previous commit.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
 __all__ = ["BalancedConsumer", "ManagedBalancedConsumer"]
 
 Offsets = dict[int, int]
-"""Partition id -> offset of the last message consumed; -2 where reading begins at offset 0."""
+"""Partition id -> offset of the last message consumed; -2 if consumption starts at offset 0."""
 
 PostRebalanceCallback = Callable[
     [Any, Offsets, Offsets], Awaitable[Mapping[int, int] | None] | Mapping[int, int] | None
 ]
-"""Called with the consumer, of whichever kind, and what it owned and owns."""
+"""Called with the consumer, and its held offsets before and after the rebalance."""
 
 _FOREVER = 2**31 - 1
-"""Milliseconds. pykafka sets no limit to how long an application may stay away."""
+"""Milliseconds: pykafka does not limit the time between two calls of the application."""
 
 _NAMES = {
     "enable_auto_commit": "auto_commit_enable",
@@ -53,8 +54,8 @@ _NAMES = {
 
 
 class _Balanced(Guest):
-    """What both kinds do. Inside `async with` on asyncio and trio; on asyncio also by `start()` and
-    `stop()`."""
+    """What both consumers share. Use them in `async with` on asyncio and trio, or, on asyncio, with
+    `start()` and `stop()`."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class _Balanced(Guest):
         membership_protocol: GroupMembershipProtocol,
         **kept: Any,
     ) -> None:
-        """`kept`: the main API's options for who keeps the members. Raises: ConfigurationError."""
+        """`kept` are the main API's options for group membership. Raises: ConfigurationError."""
         if use_rdkafka:
             raise ConfigurationError("use_rdkafka=True is not available; there is no librdkafka")
         if auto_offset_reset not in (OffsetType.EARLIEST, OffsetType.LATEST):
@@ -109,8 +110,8 @@ class _Balanced(Guest):
                 assignors=[assignor_of(membership_protocol)],
                 max_partition_fetch_bytes=fetch_message_max_bytes,
                 num_consumer_fetchers=num_consumer_fetchers,
-                # Always on, for the commit of each rebalance; `stop` and the interval go by
-                # `auto_commit_enable`. Anything but a boolean is the main API's to refuse.
+                # Always on, so that each rebalance commits; `auto_commit_enable` decides about the
+                # interval and `stop`. A value that is not a boolean is left for Consumer to reject.
                 enable_auto_commit=auto_commit_enable is False or auto_commit_enable,
                 auto_commit_interval_ms=(
                     _FOREVER if auto_commit_enable is False else auto_commit_interval_ms
@@ -138,13 +139,13 @@ class _Balanced(Guest):
         await self.stop()
 
     async def start(self) -> None:
-        """Join the group. With `auto_start` the first call that needs it does that."""
+        """Join the group. With `auto_start`, the first call that needs the group does this."""
         if not self._started:
             self._started = True
             await self._host.start(self._consumer)
 
     async def stop(self) -> None:
-        """Commit, if `auto_commit_enable`, and leave the group."""
+        """Commit, if `auto_commit_enable` is on, and leave the group."""
         if self._started:
             await self._consumer.stop(commit=self._auto_commits)
 
@@ -158,8 +159,8 @@ class _Balanced(Guest):
     # ------------------------------------------------------------ messages
 
     async def consume(self, block: bool = True) -> Message | None:
-        """The next message; None when there is none within `consumer_timeout_ms`, or at once if
-        not to `block`. The message before it counts as consumed from here on."""
+        """Return the next message, or None: after `consumer_timeout_ms` without one, or at once if
+        `block` is False. The previous message counts as consumed from now on."""
         consumer = await self._ready()
         timeout = self._timeout if block else 0.0
         if timeout is None:
@@ -175,7 +176,7 @@ class _Balanced(Guest):
         return self
 
     async def __anext__(self) -> Message:
-        """The next message; the end when there is none within `consumer_timeout_ms`."""
+        """Return the next message. Iteration ends after `consumer_timeout_ms` without one."""
         try:
             message = await self.consume()
         except ConsumerClosedError:
@@ -188,25 +189,25 @@ class _Balanced(Guest):
 
     @property
     def topic(self) -> str:
-        """The topic that is consumed."""
+        """The name of the topic."""
         return self._topic
 
     @property
     def partitions(self) -> dict[int, TopicPartition]:
-        """The partitions that are this consumer's now, by their ids."""
+        """The partitions that are assigned to this consumer now, by id."""
         return {tp.partition: tp for tp in sorted(self._consumer.assignment())}
 
     @property
     def held_offsets(self) -> Offsets:
-        """Partition id -> offset of the last message consumed, or behind which reading begins; -2
-        where that is offset 0."""
+        """Partition id -> offset of the last message consumed, or, before the first one, the offset
+        before the start position; -2 if that position is 0."""
         return dict(self._held)
 
     async def commit_offsets(
         self, partition_offsets: Iterable[tuple[Any, int]] | None = None
     ) -> None:
-        """Commit what was consumed, the last message included; or pairs of a partition, or its id,
-        and the next offset to read."""
+        """Commit all consumed messages, including the last one returned; or these pairs of a
+        partition (or its id) and the next offset to read."""
         consumer = await self._ready()
         if partition_offsets is None:
             await consumer.commit()
@@ -216,8 +217,9 @@ class _Balanced(Guest):
     async def reset_offsets(
         self, partition_offsets: Iterable[tuple[Any, int | datetime]] | None = None
     ) -> None:
-        """Go on behind these offsets, and commit that: pairs of a partition, or its id, and an
-        offset, an OffsetType or a time; without any, all partitions by `auto_offset_reset`."""
+        """Seek, and commit the new positions. The pairs are a partition (or its id) and the offset
+        of the last message consumed, an OffsetType or a time. Default: `auto_offset_reset` for all
+        partitions."""
         consumer = await self._ready()
         if partition_offsets is None:
             partition_offsets = [(tp, self._reset) for tp in consumer.assignment()]
@@ -235,7 +237,7 @@ class _Balanced(Guest):
     async def _starts(
         self, places: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, int]:
-        """The next offset to read of each place."""
+        """Return the next offset to read for each offset, OffsetType or time."""
         ask = self._consumer
         earliest = [tp for tp, at in places.items() if at == OffsetType.EARLIEST]
         latest = [tp for tp, at in places.items() if at == OffsetType.LATEST]
@@ -252,14 +254,14 @@ class _Balanced(Guest):
         return starts
 
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Called by the consumer in each rebalance with the new partitions. Return where reading
-        starts in those that have no commit, and in those that the callback moved."""
+        """Called by the consumer in each rebalance with the newly assigned partitions. Return the
+        start offsets of those without a commit, and of those that the callback has moved."""
         committed: dict[TopicPartition, int] = {}
         if not self._resets_on_start:
             found = await self._consumer.committed(partitions)
             committed = {tp: at.offset for tp, at in found.items() if at is not None}
-        # Looked up here, not left to the consumer: a callback that answers with what it was given
-        # would else go back to the log's start where reading was to begin at its end.
+        # Resolved here, not by the consumer: a callback that returns its argument unchanged would
+        # otherwise move a partition that starts at the log's end back to the log's start.
         reset = [tp for tp in partitions if tp not in committed]
         starts = await self._starts(dict.fromkeys(reset, self._reset))
         if self._resets_on_start and partitions:
@@ -279,8 +281,8 @@ class _Balanced(Guest):
 
 
 class BalancedConsumer(_Balanced):
-    """A consumer that shares the partitions of a topic with the other members of its group, which
-    ZooKeeper keeps; offsets are in Kafka. Needs `kafkagroup[zookeeper]`.
+    """A consumer that shares the partitions of a topic with the other members of its group. The
+    membership is kept in ZooKeeper, the offsets in Kafka. Needs `kafkagroup[zookeeper]`.
 
     ```python
     async with BalancedConsumer(
@@ -319,11 +321,11 @@ class BalancedConsumer(_Balanced):
         *,
         membership_protocol: GroupMembershipProtocol = RangeProtocol,
     ) -> None:
-        """As ManagedBalancedConsumer. `zookeeper_connection_timeout_ms` is how long the session
-        outlives a connection, which is what pykafka makes of it too.
+        """See ManagedBalancedConsumer. As in pykafka, `zookeeper_connection_timeout_ms` is the
+        session timeout: how long a session outlives its connection.
 
-        `zookeeper` may be a `kafkagroup.ZooKeeperMembership`, for TLS and credentials, instead of
-        `zookeeper_connect`; or a KazooClient, whose addresses are taken, and nothing else.
+        Instead of `zookeeper_connect`, `zookeeper` may be a `kafkagroup.ZooKeeperMembership`, for
+        TLS and credentials, or a KazooClient, of which only the addresses and the chroot are used.
         """
         super().__init__(
             topic,
@@ -353,7 +355,7 @@ class BalancedConsumer(_Balanced):
 
 class ManagedBalancedConsumer(BalancedConsumer):
     """A consumer that shares the partitions of a topic with the other members of its group, which
-    Kafka keeps.
+    Kafka coordinates.
 
     ```python
     async with ManagedBalancedConsumer("orders", "localhost:9092", b"billing") as consumer:
@@ -392,14 +394,14 @@ class ManagedBalancedConsumer(BalancedConsumer):
         session_timeout_ms: int = 30_000,
         heartbeat_thread: bool = True,
     ) -> None:
-        """`topic` is a name, or has one as its `name`; `cluster` may be addresses alone.
+        """`topic` is a name, or an object with a `name`; `cluster` may be a string of addresses.
 
-        Heartbeats come from a thread, as pykafka's do: an application that blocks its loop keeps
-        its partitions. One that never blocks it may do without: `heartbeat_thread=False`.
-        `fetch_error_backoff_ms` and `compacted_topic` change nothing: the one is of no use in
-        pykafka either, and gaps between offsets are no trouble here. Raises: ConfigurationError.
+        As in pykafka, a thread sends the heartbeats, so an application that blocks its event loop
+        keeps its partitions. One that never blocks it can set `heartbeat_thread=False`.
+        `fetch_error_backoff_ms` and `compacted_topic` have no effect: pykafka does not use the
+        former either, and gaps between offsets are always skipped. Raises: ConfigurationError.
         """
-        # Not BalancedConsumer's, which is about ZooKeeper: pykafka's passes it over too.
+        # Skips BalancedConsumer.__init__, which is for ZooKeeper; pykafka does the same.
         _Balanced.__init__(
             self,
             topic,
@@ -431,7 +433,7 @@ class ManagedBalancedConsumer(BalancedConsumer):
 
 
 def _membership(zookeeper: Any, connect: str, session_ms: int) -> ZooKeeperMembership:
-    from kafkagroup import ZooKeeperMembership  # needs kazoo, which Kafka's own groups do without
+    from kafkagroup import ZooKeeperMembership  # needs kazoo, which groups in Kafka do not
 
     if isinstance(zookeeper, ZooKeeperMembership):
         return zookeeper
@@ -443,12 +445,12 @@ def _membership(zookeeper: Any, connect: str, session_ms: int) -> ZooKeeperMembe
 
 
 def _ms(time: datetime) -> int:
-    """A time without a zone is UTC, as in pykafka."""
+    """Return milliseconds since the epoch. A time without a zone is UTC, as in pykafka."""
     return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _held(starts: Mapping[TopicPartition, int]) -> Offsets:
-    """What is held of partitions whose next offsets to read are these."""
+    """Return the held offsets for these start positions."""
     return {
         tp.partition: start - 1 if start else int(OffsetType.EARLIEST)
         for tp, start in starts.items()

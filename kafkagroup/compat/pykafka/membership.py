@@ -1,6 +1,6 @@
-"""pykafka's group membership protocols: values, shared by any number of consumers.
+"""pykafka's group membership protocols, as immutable values that consumers can share.
 
-In pykafka `RangeProtocol` is one object whose metadata each consumer overwrites with its own topic.
+In pykafka, `RangeProtocol` is a single object, and each consumer overwrites its metadata.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ DecidePartitions = Callable[[list[bytes], Mapping[int, Any], bytes], Iterable[An
 
 
 class GroupMembershipProtocol(NamedTuple):
-    """How the members of a group agree on who consumes what."""
+    """How the members of a group agree on the assignment."""
 
     protocol_type: bytes
-    """b"consumer", for consumers."""
+    """b"consumer" for consumers."""
     protocol_name: bytes
-    """What members agree on."""
+    """The name by which members agree on the protocol."""
     metadata: bytes
-    """What a member tells the leader; b"" for the subscription to its topic."""
+    """The metadata sent to the leader; b"" sends the subscription to the consumer's topic."""
     decide_partitions: DecidePartitions
-    """Called with the ids of all participants, partitions by their ids, and one participant's id;
-    answers with that one's partitions."""
+    """Called with the ids of all participants, the partitions by id, and the id of one participant;
+    returns that participant's partitions."""
 
 
 RangeProtocol = GroupMembershipProtocol(b"consumer", b"range", b"", decide_partitions_range)
@@ -51,14 +51,14 @@ RoundRobinProtocol = GroupMembershipProtocol(
 
 
 def metadata_of(protocol: GroupMembershipProtocol, topic: str | bytes | None) -> bytes:
-    """What a member that consumes the topic tells the leader."""
+    """Return the metadata that a member of this topic sends to the leader."""
     if protocol.metadata or topic is None:
         return bytes(protocol.metadata)
     return encode_subscription(Subscription(topics=(text(topic),)))
 
 
 def assignor_of(protocol: GroupMembershipProtocol) -> Assignor:
-    """The protocol as an assignor. Raises: ConfigurationError when it is not for consumers."""
+    """Return the protocol as an assignor. Raises: ConfigurationError if it is not for consumers."""
     if protocol.protocol_type != b"consumer":
         raise ConfigurationError(
             f"protocol_type={protocol.protocol_type!r}; a consumer's is b'consumer', and for other"

@@ -1,4 +1,4 @@
-"""The values that pykafka's calls take and give: tuples with names. Strings may come as bytes."""
+"""Argument and result types of pykafka's calls, as named tuples. Strings may be given as bytes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = [
 
 
 def text(name: str | bytes) -> str:
-    """A name of Kafka's: pykafka has bytes where the main API has strings."""
+    """Return a name as a string: pykafka uses bytes where the main API uses strings."""
     return name.decode() if isinstance(name, bytes) else name
 
 
 class OffsetType(IntEnum):
-    """Offsets that stand for a place in the log."""
+    """Special offsets: the start and the end of the log."""
 
     EARLIEST = -2
     LATEST = -1
@@ -39,15 +39,15 @@ class OffsetType(IntEnum):
 
 @attrs.frozen
 class Cluster:
-    """Where the brokers are, and how to talk to them. It holds no connection."""
+    """The brokers' addresses and how to connect to them. It holds no connection."""
 
     hosts: str | Sequence[str] = "localhost:9092"
     security: Security | None = None
-    """TLS and SASL, the same on every connection."""
+    """TLS and SASL settings, used on every connection."""
 
 
 class Message(NamedTuple):
-    """One message as the application sees it."""
+    """A message as the application receives it."""
 
     value: object
     partition_key: object = None
@@ -58,12 +58,12 @@ class Message(NamedTuple):
 
     @classmethod
     def of(cls, record: Record) -> Message:
-        """The message that a record of the main API is."""
+        """Return a record of the main API as a message."""
         return cls(record.value, record.key, record.partition, record.offset, record.timestamp)
 
 
 class BrokerMetadata(NamedTuple):
-    """A broker as metadata describes it."""
+    """A broker as described by cluster metadata."""
 
     id: int
     host: str | bytes
@@ -71,7 +71,7 @@ class BrokerMetadata(NamedTuple):
 
 
 class PartitionFetchRequest(NamedTuple):
-    """Messages to fetch."""
+    """A partition to fetch messages from."""
 
     topic: str | bytes
     partition: int
@@ -80,14 +80,14 @@ class PartitionFetchRequest(NamedTuple):
 
 
 class PartitionOffsetRequest(NamedTuple):
-    """An offset to ask a log for."""
+    """A partition whose offset at a time is requested."""
 
     topic_name: str | bytes
     partition_id: int
     offsets_before: int
-    """Milliseconds, or an `OffsetType`."""
+    """A timestamp in milliseconds, or an `OffsetType`."""
     max_offsets: int = 1
-    """Answers hold one, whatever this says."""
+    """Ignored: a response holds one offset."""
 
 
 class PartitionOffsetCommitRequest(NamedTuple):
@@ -97,34 +97,34 @@ class PartitionOffsetCommitRequest(NamedTuple):
     partition_id: int
     offset: int
     timestamp: int = -1
-    """Of no use any more: brokers stamp commits themselves."""
+    """Ignored: brokers set the commit timestamp themselves."""
     metadata: str | bytes = ""
 
 
 class PartitionOffsetFetchRequest(NamedTuple):
-    """A committed offset to ask for."""
+    """A partition whose committed offset is requested."""
 
     topic_name: str | bytes
     partition_id: int
 
 
 class MemberAssignment(NamedTuple):
-    """What one member is to consume."""
+    """The partitions assigned to one member."""
 
     partition_assignment: Sequence[tuple[str | bytes, Sequence[int]]]
-    """Topic and partition ids."""
+    """Pairs of topic and partition ids."""
     member_id: str | bytes = ""
     version: int = 1
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """The same as the main API has it."""
+        """The partitions as values of the main API."""
         return [TopicPartition(text(t), p) for t, ids in self.partition_assignment for p in ids]
 
 
 @attrs.define
 class ProduceRequest:
-    """Messages to append."""
+    """Messages to produce."""
 
     compression_type: int = 0
     required_acks: int = 1
@@ -133,14 +133,14 @@ class ProduceRequest:
     messages: dict[TopicPartition, list[NewRecord]] = attrs.field(factory=dict)
 
     def add_message(self, message: Message, topic_name: str | bytes, partition_id: int) -> None:
-        """Append one more message to a partition."""
+        """Add a message for a partition."""
         key, value = _bytes(message.partition_key), _bytes(message.value)
         record = NewRecord(key, value, message.timestamp)
         self.messages.setdefault(TopicPartition(text(topic_name), partition_id), []).append(record)
 
     @property
     def batches(self) -> Mapping[TopicPartition, bytes]:
-        """One record batch for each partition."""
+        """One encoded record batch per partition."""
         codec = Codec(self.compression_type)
         return {tp: encode_batch(records, codec=codec) for tp, records in self.messages.items()}
 
