@@ -1,4 +1,4 @@
-"""One batch of records into the log of its partition, and what a broker may say to that."""
+"""Appends one batch of records to the log of its partition, and translates the broker's errors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["append"]
 
 
 async def append(cluster: Cluster, tp: TopicPartition, batch: bytes) -> None:
-    """Append an encoded batch, which all replicas in sync then have. Tried again it may be there
-    twice.
+    """Append an encoded batch; return when all in-sync replicas have it. A retry after an error may
+    append it twice.
 
     Raises: BrokerError; TransportError; RemoteProtocolError.
     """

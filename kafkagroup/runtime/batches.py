@@ -1,4 +1,4 @@
-"""Iterators over batches of records, of one partition each."""
+"""Async iterators over batches of records; a batch has records of one partition."""
 
 from __future__ import annotations
 

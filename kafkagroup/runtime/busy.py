@@ -1,6 +1,6 @@
-"""The error of two tasks that read from one consumer at a time.
+"""The error for two tasks that read from one consumer at the same time.
 
-Not in `kafkagroup.errors`, which must be importable where anyio is missing.
+Not in `kafkagroup.errors`, which must be importable without anyio.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["ConsumerBusyError"]
 
 @public
 class ConsumerBusyError(IllegalStateError, anyio.BusyResourceError):
-    """Another task is reading from this consumer: one task at a time may."""
+    """Another task is reading from this consumer; only one task at a time may."""
 
     def __init__(
         self,
         message: str = "another task is reading from this consumer; let one task read, and hand the"
         " records on to others",
     ) -> None:
-        # Not `super()`: anyio's takes a verb, and makes another sentence of it.
+        # Not `super()`: anyio's `__init__` takes a verb, and builds a message of its own.
         Exception.__init__(self, message)

@@ -1,7 +1,7 @@
-"""Whether a member does what it is there for, as a value with reasons: for a health endpoint.
+"""The health of a member, as a value with reasons, for a health endpoint.
 
-A check compares with the checks before: what stands still is seen by looking twice. Nothing is
-asked of a broker, and nothing runs between checks.
+A check compares positions with those of earlier checks to see that they move. It sends no request,
+and nothing runs between checks.
 """
 
 from __future__ import annotations
@@ -35,47 +35,46 @@ __all__ = [
 
 @public
 class HealthProblem(Enum):
-    """What may be wrong."""
+    """The kinds of health problems."""
 
     NOT_RUNNING = "not running"
-    """It was not started, or it was closed."""
+    """The client was not started, or was closed."""
     FAILED = "failed"
-    """It ended with an error, which every call raises."""
+    """The client ended with an error, which every call raises."""
     AWAY = "away"
-    """It is out of the group, as the application stayed away for `max_poll_interval_ms`."""
+    """The member left the group because the application did not poll for `max_poll_interval_ms`."""
     NOT_JOINED = "not joined"
-    """It has tried to join, or to take part in a rebalance, for too long."""
+    """The member is not in a stable generation for longer than a rebalance may take."""
     SILENCE = "silence"
-    """No heartbeat was acknowledged for a whole session: others may have its partitions."""
+    """No heartbeat was acknowledged for a session timeout: other members may own the partitions."""
     LOOP_LAG = "loop lag"
-    """The event loop was late, so that heartbeats or rebalances waited."""
+    """The event loop was late, which delays heartbeats and rebalances."""
     NO_POSITION = "no position"
-    """The application must say where to read a partition: it has no offset in the log to go on
-    from, and `auto_offset_reset` is "none"."""
+    """A partition has no valid position, and `auto_offset_reset` is "none": the application must
+    seek."""
     NOT_READ = "not read"
-    """An error of a partition was raised, and nothing of it is read until the application seeks."""
+    """An error of a partition was raised; the partition is not read until the application seeks."""
     NO_PROGRESS = "no progress"
-    """Something is tried again and again and has failed for 10 s: a broker that cannot be reached
-    or does not answer, a coordinator that cannot be found, a partition that does not exist. The
-    detail says what, why, and what to check."""
+    """A retried operation has failed for 10 s: a broker cannot be reached or does not respond, a
+    coordinator cannot be found, a partition does not exist. The detail has the operation, the
+    cause, and what to check."""
     TOPIC = "topic"
-    """A topic that is subscribed to does not exist, has an illegal name, or may not be
-    described."""
+    """A subscribed topic does not exist, has an illegal name, or may not be described."""
     STALLED = "stalled"
-    """A partition makes no progress while its lag grows, or while the application takes nothing
-    at all of what waits for it."""
+    """A partition's position does not move while its lag grows, or while the application processes
+    none of the records that are buffered."""
 
 
 @public
 @frozen(kw_only=True)
 class HealthFinding:
-    """One thing that is wrong."""
+    """One problem."""
 
     problem: HealthProblem
     detail: str
-    """In words."""
+    """What is wrong, for people to read."""
     partition: TopicPartition | None = None
-    """The one that it is about."""
+    """The partition with the problem; None for a problem of the member."""
 
     def __str__(self) -> str:
         return f"{self.problem.value}: {self.detail}"
@@ -84,7 +83,7 @@ class HealthFinding:
 @public
 @frozen
 class Health:
-    """All that is wrong; true when nothing is.
+    """The problems of a client; true if there are none.
 
     ```python
     health = consumer.health()
@@ -96,7 +95,7 @@ class Health:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong. To have joined and own no partition is healthy."""
+        """Whether there are no problems. A member without partitions is healthy."""
         return not self.findings
 
     def __bool__(self) -> bool:
@@ -108,7 +107,7 @@ class Health:
 
 @define
 class _Mark:
-    """What was seen of a partition when it last made progress."""
+    """A partition's state when a check last saw progress."""
 
     processed: int
     lag: int
@@ -116,18 +115,19 @@ class _Mark:
 
 
 class Checkup:
-    """Of one member: what the last check saw."""
+    """The state of one member at the last check, to compare the next one with."""
 
     def __init__(self, lag: LoopLag) -> None:
         self._loop = lag
         self._unjoined: tuple[int, float] | None = None
-        """The generation that was over when it was found unjoined first, and when."""
+        """The generation at the first check without a stable one, and the time of that check."""
         self._marks: dict[OwnedPartition, _Mark] = {}
         self._moved = float("-inf")
-        """When any partition was last seen to make progress."""
+        """When a check last saw progress of any partition."""
 
     def check_loop(self, most: float | None) -> Iterator[HealthFinding]:
-        """`most`: seconds that the loop may be late; None: what is worth a warning."""
+        """Find an event loop that is late by more than `most` seconds; None: by more than the limit
+        of the logged warning."""
         late = self._loop.longest
         if late > (self._loop.enough if most is None else most):
             detail = f"the event loop was late by {late:.1f} s"
@@ -136,8 +136,8 @@ class Checkup:
     def check_membership(
         self, now: float, driver: Running, *, settled: bool, patience: float
     ) -> Iterator[HealthFinding]:
-        """`settled`: whether a generation stands and has been taken up; `patience`: for how many
-        seconds none need to."""
+        """Find missing heartbeats, and rebalances that take longer than `patience` seconds.
+        `settled`: whether the generation is stable and its assignment is applied."""
         if settled:
             self._unjoined = None
             if now >= driver.ownership.lease_expires_at:
@@ -155,7 +155,7 @@ class Checkup:
     def check_partitions(
         self, now: float, owned: Iterable[OwnedPartition], *, patience: float
     ) -> Iterator[HealthFinding]:
-        """`patience`: for how many seconds one may stand still; not those that are paused."""
+        """Find partitions, other than paused ones, that are stalled for `patience` seconds."""
         marks = {}
         for one in owned:
             if one.lag is None or one.paused or one.revoked:
@@ -169,7 +169,7 @@ class Checkup:
         self._marks = marks
         for one, mark in marks.items():
             seconds, lag = now - mark.since, one.lag or 0
-            # Once enough is buffered nothing is fetched, and no lag is seen to grow.
+            # While the buffer is full nothing is fetched, so that a growing lag is not seen.
             untouched = one.buffered_records > 0 and now - self._moved >= patience
             if seconds >= patience and (lag > mark.lag or untouched):
                 yield HealthFinding(
@@ -188,7 +188,7 @@ def health_of_consumer(
     stalled_after: float | None,
     loop_lag_above: float | None,
 ) -> Health:
-    """A consumer's that runs. As `Consumer.health`."""
+    """Return the health of a running consumer, as `Consumer.health` does."""
     options = session.options
     if session.errors.failure is not None:
         return not_well(HealthProblem.FAILED, str(session.errors.failure))
@@ -210,7 +210,7 @@ def health_of_consumer(
 
 
 def _check_resting(delivery: Delivery) -> Iterator[HealthFinding]:
-    """The partitions of which nothing is read until the application seeks."""
+    """Find the partitions that are not read until the application seeks."""
     for one, error in delivery.resting():
         lost = one.is_without_position
         yield HealthFinding(
@@ -221,7 +221,7 @@ def _check_resting(delivery: Delivery) -> Iterator[HealthFinding]:
 
 
 def check_troubles(now: float, troubles: Troubles) -> Iterator[HealthFinding]:
-    """What is tried and makes no progress."""
+    """Find the operations that are retried without success."""
     for problem, seconds in troubles.lasting(now):
         if problem.has_own_finding:
             continue
@@ -232,5 +232,5 @@ def check_troubles(now: float, troubles: Troubles) -> Iterator[HealthFinding]:
 
 
 def not_well(problem: HealthProblem, detail: str) -> Health:
-    """One finding, beside which no other counts."""
+    """Return a health with this problem alone."""
     return Health((HealthFinding(problem=problem, detail=detail),))

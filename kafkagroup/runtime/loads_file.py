@@ -1,7 +1,7 @@
-"""Measured loads from a file, for the leader of a group with a weighted assignor.
+"""Reads measured loads from a file, for the leader of a group with a weighted assignor.
 
-Nothing that is wrong with the file stops a rebalance: it is said once in the log, and loads count
-as 1.0 until it is mended.
+A problem with the file never stops a rebalance: it is logged once, and all loads count as 1.0 until
+it is fixed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ __all__ = ["LoadsFile"]
 logger = logging.getLogger(__name__)
 
 _READ_TIMEOUT = 5.0
-"""Seconds that the group waits for the file: far less than any rebalance timeout."""
+"""Seconds that the group waits for the file: much less than a usual rebalance timeout."""
 
 
 @public
 class LoadsFile:
-    """The loads in a file (`kafkagroup.assign.loads`): call and await it for those that count now.
+    """The loads in a file, in the format of `kafkagroup.assign.loads`. Call it and await the result
+    to get the loads that count now.
 
-    The file is read at each call, in a thread. Whoever writes it should write another file beside
-    it and rename that: a file that is half written is a broken one.
+    Each call reads the file, in a thread. To replace the file, write a new one beside it and rename
+    that: a file that is half written counts as broken.
     """
 
     def __init__(
@@ -44,22 +45,23 @@ class LoadsFile:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`max_age`: the seconds after which loads are too old to count. `clock`: the seconds since
-        the epoch."""
+        """`max_age`: the age in seconds beyond which loads do not count. `clock` returns the
+        seconds since the epoch."""
         if not max_age > 0:
             raise ConfigurationError(f"max_age={max_age}; expected seconds, more than 0")
         self._path = Path(path)
         self._max_age = max_age
         self._clock = clock
         self._trouble: str | None = None
-        """What was said last; said again only when it is something else."""
+        """The problem that was logged last; None without one. Only a change is logged."""
 
     async def __call__(self) -> Mapping[TopicPartition, float]:
-        """The loads that count; none while the file is missing, broken, stale or slow to read."""
+        """Return the loads that count; none while the file is missing, broken, stale or slow to
+        read."""
         loads: Mapping[TopicPartition, float] = {}
         trouble: str | None = f"reading it takes more than {_READ_TIMEOUT:g} s"
         with anyio.move_on_after(_READ_TIMEOUT):
-            # The thread is given up: a file system that hangs would hold up the group.
+            # Abandon the thread: a file system that hangs must not delay the group.
             loads, trouble = await to_thread.run_sync(self._read, abandon_on_cancel=True)
         if trouble != self._trouble:
             self._trouble = trouble
@@ -70,7 +72,7 @@ class LoadsFile:
         return loads
 
     def _read(self) -> tuple[Mapping[TopicPartition, float], str | None]:
-        """The loads, and what is wrong with the file."""
+        """Return the loads, and the problem with the file; None without one."""
         try:
             with self._path.open("rb") as file:
                 measured = decode_loads(file.read(MAX_BYTES + 1))

@@ -1,8 +1,8 @@
-"""How a thing that needs tasks of its own is started and stopped, whatever it is.
+"""`Service`: starts and stops a client that has background tasks.
 
-Three ways in: `async with`, `start()`/`stop()` from any task (asyncio), and `nursery.start(x.run)`.
-All run the same `run`, which lives in one task, so that no cancel scope is left by another task
-than entered it. The user's exceptions leave bare, never inside an ExceptionGroup.
+There are three ways to start one: `async with`, `start()`/`stop()` from any task (asyncio), and
+`nursery.start(x.run)`. All of them execute `run` in one task, so that the task that enters a cancel
+scope also leaves it. The user's exceptions are raised as they are, never inside an ExceptionGroup.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ logger = logging.getLogger(__name__)
 
 
 _hosted: WeakSet[Service] = WeakSet()
-"""What `start()` runs, until it ends. Nothing else can be left open: the caller's tasks run it."""
+"""The running services that `start()` began. No others can be left open: the caller's tasks run
+them."""
 
 
 @atexit.register
 def _warn_of_all_left_open() -> None:
-    """Where a loop was closed with its tasks pending. They are never collected, so that `__del__`
-    would be of no use: anyio keeps each task that waits in one of its scopes."""
+    """Warn of services whose loop was closed with their tasks pending. `__del__` could not do this:
+    anyio keeps each task that waits in one of its scopes, so they are never collected."""
     for service in tuple(_hosted):
         service._warn_left_open()
 
 
 class _Started:
-    """What `run` tells of itself on asyncio, where no task group listens."""
+    """The task status that `start()` passes to `run`, in place of a task group's."""
 
     def __init__(self) -> None:
         self.event = OneShotEvent()
@@ -55,17 +56,18 @@ class _Started:
 
 
 class Service(ABC):
-    """Base of what is opened once and closed once. Subclasses fill `_open` and `_close`."""
+    """The base class of clients that are opened once and closed once. Subclasses implement `_open`,
+    `_close` and `_crashed`."""
 
     def __init__(self, close_timeout: float, description: str = "") -> None:
-        """`description`: what tells this one from others of its class."""
+        """`description`: distinguishes this service from others of its class, in its repr."""
         self._close_timeout = close_timeout
         self._description = description
         self._running = False
         self._start_stack = ""
-        """The stack of `start()`, where asyncio is in debug mode."""
+        """The stack of the `start()` call, if asyncio is in debug mode."""
         self._left_open = False
-        """Whether `run` was cancelled before anybody called `stop`."""
+        """Whether `run` was cancelled before `stop` was called."""
         self._failure: Exception | None = None
         self._opening: anyio.CancelScope | None = None
         self._opened = OneShotEvent()
@@ -76,15 +78,15 @@ class Service(ABC):
 
     @abstractmethod
     async def _open(self, tasks: TaskGroup) -> None:
-        """Start everything in `tasks`. What it raises is raised by `start`."""
+        """Start the background tasks in `tasks`. `start` raises the errors of this method."""
 
     @abstractmethod
     async def _close(self) -> None:
-        """End everything in good order. It is cancelled when the close timeout has passed."""
+        """Close in order. Cancelled after the close timeout."""
 
     @abstractmethod
     def _crashed(self, error: Exception) -> None:
-        """Take the error of a background task: every later call raises it."""
+        """Note the error of a background task, for later calls to raise."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._description})"
@@ -102,7 +104,7 @@ class Service(ABC):
     async def run(self, *, task_status: TaskStatus[None] | None = None) -> None:
         """Run until `stop`. For `nursery.start(x.run)` on trio, or a task group of anyio.
 
-        Returns when all is closed; a cancelled run closes too, within the close timeout.
+        Returns when everything is closed. A cancelled run closes too, within the close timeout.
         """
         if self._running:
             raise IllegalStateError(f"{type(self).__name__} was started already; make a new one")
@@ -128,13 +130,13 @@ class Service(ABC):
 
     async def _run_engine(self) -> None:
         async with anyio.create_task_group() as tasks:
-            # Shielded: were the connections cancelled together with `run`, nobody could leave the
-            # group or commit any more. `run` passes a cancellation on as a request to stop.
+            # Shielded: if a cancellation of `run` also cancelled the connections, the member could
+            # neither commit nor leave the group. `run` turns a cancellation into a stop request.
             tasks.cancel_scope.shield = True
             try:
                 with anyio.CancelScope() as self._opening:
                     if self._stop_requested.is_set():
-                        # Asked before there was a scope to cancel: it would open to the end.
+                        # The request came before this scope existed, and could not cancel it.
                         self._opening.cancel()
                     await self._open(tasks)
                 self._opening = None
@@ -147,7 +149,7 @@ class Service(ABC):
                     try:
                         await self._close()
                     except Exception:
-                        # Raised, it would leave wrapped, and hide what the user's body raised.
+                        # Not raised: it would be wrapped, and replace the error of the user's body.
                         logger.exception("closing %s failed", type(self).__name__)
                 if deadline.cancelled_caught:
                     logger.warning("closed by force after %s s", self._close_timeout)
@@ -212,7 +214,7 @@ class Service(ABC):
         except BaseException:
             self._request_stop()
             task.cancel()
-            # Shielded: a cancel scope of anyio cancels again and again, and would leave the task.
+            # Shielded: an anyio scope cancels this wait repeatedly, and would abandon the task.
             with anyio.CancelScope(shield=True):
                 await asyncio.wait((task,))
             raise
@@ -225,12 +227,12 @@ class Service(ABC):
             await self.run(task_status=status)
         finally:
             _hosted.discard(self)
-            # Once it has started, only the end of the loop cancels this task.
+            # Once the service has started, only the end of the loop cancels this task.
             if self._left_open:
                 self._warn_left_open()
 
     async def stop(self) -> None:
-        """Close in good order, within the close timeout. Stopping twice does nothing more."""
+        """Close in order, within the close timeout. A second call does nothing."""
         self._request_stop()
         if self._running:
             await self._stopped.wait()
@@ -239,8 +241,8 @@ class Service(ABC):
 
 
 def _bare(error: Exception) -> Exception:
-    """What a task group has wrapped: users catch the typed error, not a group around it. The first
-    one, if several tasks failed at once, as they do when credentials are refused."""
+    """Return the error that a task group has wrapped: users catch the typed error, not a group
+    around it. The first one if several tasks failed at once, as when credentials are refused."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
