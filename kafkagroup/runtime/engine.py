@@ -1,7 +1,7 @@
 """The tasks of a running consumer, and how it gets and releases partitions.
 
-A consumer owns what a group assigns, all partitions of its topics, or those that the application
-names. Only this file knows which.
+A consumer owns the partitions that its group assigns, all partitions of its topics, or those that
+the application assigns. Only this module knows which.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _UNKNOWN_TOPIC_PAUSE = 1.0
 """Seconds between metadata requests while a subscribed topic does not exist."""
 
 _UNUSABLE_TOPIC_WARN_AFTER = 1.5
-"""Seconds that a topic may be missing, or denied, before a warning: with a metadata request
-each second it comes within three."""
+"""Seconds that a topic may be missing or denied before a warning. Metadata is requested every
+second, so the warning is logged within three."""
 
 _UNUSABLE_TOPIC_INTERVAL = 300.0
 """Seconds between two of these warnings."""
@@ -83,7 +83,7 @@ class Engine:
     ) -> None:
         self._session = session
         self._membership = membership
-        """Begins memberships where Kafka does not keep the group."""
+        """Begins memberships where Kafka does not coordinate the group; None where it does."""
         self._options = session.options
         self._delivery: Delivery = session.delivery
         self._cluster = cluster
@@ -143,7 +143,8 @@ class Engine:
         ):
             session.membership.use_consumer_protocol()
         self._member_id = str(uuid4())
-        """Of a member that makes its own, for as long as this consumer lives (KIP-1082)."""
+        """The id of a member that generates its own (KIP-1082), the same for this consumer's
+        lifetime."""
         self._clock = session.bind_clock()
 
     def start(self) -> None:
@@ -163,7 +164,7 @@ class Engine:
         await self._cluster.aclose()
 
     def wake(self) -> None:
-        """There may be more to fetch; waiting tasks check again."""
+        """Have the fetcher and the waiting tasks check again: there may be more to fetch."""
         self._fetcher.wake()
         self._session.notify()
 
@@ -213,7 +214,7 @@ class Engine:
             return
         self._cluster.follow_all_topics(True)
         await self._cluster.refresh()
-        # Also when nothing matches: the member joins, so that it is there when a topic appears.
+        # Also if nothing matches: the member joins, to be in the group when a topic appears.
         await self._subscribe(self._matching(pattern))
 
     @property
@@ -238,7 +239,7 @@ class Engine:
         )
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Own exactly these, without membership."""
+        """Own exactly these partitions, without membership."""
         await self._wait_until_left()
         wanted = set(partitions)
         # A cancelled call may have left partitions revoked and not released.
@@ -248,14 +249,14 @@ class Engine:
         self._cluster.topics.update(tp.topic for tp in wanted)
         await self._cluster.refresh()
         self._cluster.troubles.succeeded("nothing to consume", self._clock())
-        # After the last await: a seek that follows comes before the look-up of a position.
+        # After the last await, so that a seek of the caller precedes the look-up of the position.
         self._delivery.own(sorted(wanted))
         self._report_denied()
         self._on_partitions_added()
 
     async def let_go(self, reason: str) -> None:
-        """Finish the records in flight, commit, leave the group, own nothing."""
-        # Without topics a cooperative member, too, revokes all.
+        """Finish the records in flight, commit, leave the group, and own nothing."""
+        # A cooperative member revokes unsubscribed topics only: without topics, everything.
         self._subscription, self._pattern = frozenset(), None
         self._subscriber.subscribe_to(frozenset())
         self._cluster.follow_all_topics(False)
@@ -379,7 +380,7 @@ class Engine:
             return
         if driver.is_expelled and driver is not self._leaving:
             session.membership.expel()
-            session.notify()  # the application may wait already: it must rejoin now
+            session.notify()  # an application that already waits for records must rejoin now
 
     def _own_all(self) -> None:
         """Own all partitions of the topics, without a group."""
@@ -406,12 +407,12 @@ class Engine:
         self.report_resting()
 
     def report_resting(self) -> None:
-        """Report the partitions that are not read, again and again until there are none."""
+        """Report the partitions that are not read, repeatedly until there are none."""
         self._resting.ask()
 
     async def _report_resting(self) -> None:
-        """Report the partitions that are not read until the application seeks, all as one trouble:
-        a denied group stops each of its partitions."""
+        """Report the partitions that are not read until the application seeks, as one problem: if
+        a group is denied, all its partitions fail."""
         troubles = self._cluster.troubles
         while resting := self._delivery.resting():
             first, error = min(resting, key=lambda found: found[0].tp)
@@ -427,7 +428,7 @@ class Engine:
         troubles.succeeded("resting", self._clock())
 
     def _on_partitions_added(self) -> None:
-        """Partitions were added: look up where to start, and fetch what the user has sought."""
+        """Look up the positions of new partitions, and fetch those that already have one."""
         self._positions.look_up()
         self.wake()
 

@@ -1,8 +1,8 @@
-"""A group's committed offsets: commit and fetch, at the coordinator, on a connection of their own.
+"""A group's committed offsets: commits and fetches them, on a separate connection.
 
-The tables below say what an error code means; a code in none of them is permanent. A commit fails
-or succeeds as a whole; a look-up has a result for each partition. The caller sends one commit at a
-time: see `committer`.
+The tables below define what an error code means; a code in none of them is permanent. A commit
+fails or succeeds as a whole; a look-up has a result for each partition. The caller sends one commit
+at a time: see `committer`.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _SAME_COORDINATOR = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        ErrorCode.STALE_MEMBER_EPOCH,  # its next heartbeat brings the new one
+        ErrorCode.STALE_MEMBER_EPOCH,  # the next heartbeat returns the new one
     )
 )
-"""Retried until the timeout of the caller, as are the codes of a coordinator that has moved."""
+"""Retried until the caller's timeout, as are the codes of a coordinator that has moved."""
 _UNKNOWN_TOPIC = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
-"""A look-up asks for one `_MAX_ATTEMPTS` times at most; so does a commit, once metadata no longer
+"""Retried `_MAX_ATTEMPTS` times at most: by a look-up, and by a commit once the metadata no longer
 has the topic."""
 _NOT_OURS = frozenset(
     (
@@ -72,7 +72,7 @@ _NOT_OURS = frozenset(
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.FENCED_MEMBER_EPOCH,
         ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.GROUP_ID_NOT_FOUND,  # version 9+ to a member of a group that is gone
+        ErrorCode.GROUP_ID_NOT_FOUND,  # version 9+: the member's group no longer exists
     )
 )
 _NOT_KNOWN = frozenset(
@@ -83,7 +83,8 @@ _NOT_KNOWN = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     )
 )
-"""Of a look-up on behalf of a member: heartbeats bring the epoch, or that all was lost."""
+"""Codes for a look-up on behalf of a member, to retry: a heartbeat will return the new epoch, or
+report that the member lost its partitions."""
 
 _READING = "reading"
 
@@ -91,10 +92,10 @@ _UNSTABLE = (
     "a producer has a transaction open that commits these offsets: check that it is alive; the"
     " broker aborts it after its transaction.timeout.ms"
 )
-"""What to check while offsets may yet be moved by a transaction (KIP-447)."""
+"""The advice while a pending transaction may still change the offsets (KIP-447)."""
 
 _MAX_ATTEMPTS = 5
-"""How often in a row a topic may be unknown: one just made is not known everywhere at once."""
+"""How often in a row a topic may be unknown: a new topic is not known to every broker at once."""
 
 
 @frozen
@@ -107,7 +108,7 @@ class Identity:
 
 
 NO_MEMBERSHIP = Identity(-1, "")
-"""Of a consumer that is in no group, with partitions assigned by the application."""
+"""The identity of a consumer that is not a member, with partitions assigned by the application."""
 
 
 @define
@@ -117,7 +118,7 @@ class CommittedOffsets:
     offsets: dict[TopicPartition, OffsetAndMetadata | None] = field(factory=dict)
     """None where nothing is committed."""
     errors: dict[TopicPartition, BrokerError] = field(factory=dict)
-    """Errors that no retry mends."""
+    """Errors that a retry would not change."""
 
 
 class _Retry(Exception):
@@ -138,17 +139,17 @@ class GroupOffsets:
         max_retries: int | None = None,
         backoff: float | None = None,
     ) -> None:
-        """A failed commit is tried again `max_retries` times, None: as long as there is time. The
-        first pause is of `backoff` seconds, None: that of the cluster's options."""
+        """A failed commit is retried `max_retries` times; None: until its timeout. The first pause
+        takes `backoff` seconds; None: the cluster's `retry_backoff`."""
         self.coordinator: Node | None = None
-        """The broker that kept them last; None while it must be found."""
+        """The group's coordinator; None while it must be looked up."""
         self._cluster = cluster
         self._group_id = group_id
         self._max_retries = max_retries
         self._backoff = backoff
 
     def invalidate_coordinator(self) -> None:
-        """Find the coordinator again before the next request."""
+        """Look the coordinator up again before the next request."""
         self.coordinator = None
 
     def pauses(self) -> Pauses:
@@ -166,11 +167,12 @@ class GroupOffsets:
         topic_ids: Mapping[str, UUID] | None = None,
         meter: Meter | None = None,
     ) -> None:
-        """Commit, trying again until `timeout` seconds have passed or the retries are used up, and
-        as long as `stands` says that the identity is still a member of its generation. `epoch`
-        answers the member's epoch where that moves on under an assignment that stands (KIP-848).
-        `topic_ids`: the topics that the offsets were read from, where that is known; of any other
-        the id that metadata has now.
+        """Commit offsets. Retry until `timeout` seconds have passed or the retries are used up,
+        while `stands` returns that the identity is still a member of its generation.
+
+        `epoch` returns the member's epoch, which may grow while the assignment stays the same
+        (KIP-848). `topic_ids`: the ids of the topics that the offsets were read from, where known;
+        other topics have the ids in the current metadata.
 
         Raises: CommitFailedError when the identity is no longer a member of the generation,
         FencedError, BrokerError, TransportError.
@@ -178,8 +180,8 @@ class GroupOffsets:
         last: Exception | None = None
         gone = 0  # times in a row that metadata, too, had lost one of the topics
         pauses = self.pauses()
-        # What was read of a topic must not be committed to one recreated under its name: so not by
-        # the id of metadata where the position has one, and not by name while metadata has none.
+        # Offsets of a deleted topic must not be committed to a new topic of the same name: so the
+        # ids of the positions are used where known, even if metadata has another id or none.
         ids = self._topic_ids(offsets, topic_ids)
         with anyio.move_on_after(timeout):
             for retry in count():
@@ -214,8 +216,8 @@ class GroupOffsets:
         offsets: Iterable[TopicPartition],
         topic_ids: Mapping[str, UUID],
     ) -> str | None:
-        """A topic that is not there any more, after the coordinator did not know one; None while
-        all may be. A topic that the coordinator alone has not heard of is waited for."""
+        """Return a topic that was deleted or recreated, if the coordinator reported an unknown one;
+        None while all may exist. A topic that only the coordinator does not know yet is retried."""
         if error.code not in _UNKNOWN_TOPIC:
             return None
         try:
@@ -239,8 +241,8 @@ class GroupOffsets:
         broker = await self._broker()
         await broker.connect()
         if not stands():
-            # The member has left the generation meanwhile. The coordinator would refuse the commit
-            # too; but that of a static member that has rejoined with FENCED_INSTANCE_ID.
+            # The member left the generation meanwhile, and the coordinator would refuse the commit;
+            # if a static member has rejoined, by FENCED_INSTANCE_ID, as if another had replaced it.
             raise CommitFailedError(f"the group has rebalanced before {min(offsets)} was committed")
         sent = anyio.current_time()
         answer = await commit_offsets(
@@ -301,10 +303,10 @@ class GroupOffsets:
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offset of each partition; None where there is none.
+        """Return the committed offset of each partition; None for a partition without one.
 
-        Asks until there is an answer for each, for as long as the caller waits. Raises:
-        BrokerError that names a partition, if no retry mends it.
+        Retries until all are reported, without a timeout. Raises: BrokerError, which names a
+        partition, for an error that a retry would not change.
         """
         wanted = tuple(dict.fromkeys(partitions))
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
@@ -325,15 +327,17 @@ class GroupOffsets:
         unknown: MutableMapping[TopicPartition, int],
         member: Identity | None = None,
     ) -> CommittedOffsets:
-        """One round of asking; raises nothing of the network's or the broker's.
+        """Send one OffsetFetch request; never raise an error of the network or the broker.
 
-        A failed look-up must never pass for "no offset". `unknown` counts how often in a row each
-        topic was unknown to the coordinator, and is the caller's to keep from round to round.
-        `member`: on whose behalf, where the coordinator checks the epoch (KIP-848).
+        A failed look-up must never count as "no offset". `unknown` counts how often in a row each
+        topic was unknown to the coordinator; the caller passes the same one with each retry.
+        `member`: the member on whose behalf this is, for a coordinator that checks the epoch
+        (KIP-848).
         """
         try:
             broker = await self._broker()
-            # KIP-447: without it an offset would be answered that a transaction is about to move.
+            # KIP-447: without require_stable the coordinator returns an offset that a pending
+            # transaction is about to change.
             answer = await fetch_offsets(
                 broker,
                 self._group_id,
@@ -346,7 +350,7 @@ class GroupOffsets:
             if len(found.offsets) == len(partitions):
                 self._worked(_READING)
             if unknown:
-                # It may have been made anew; the next round then asks for the new one's.
+                # The topic may have been recreated; the next request then has its new id.
                 await self._cluster.refresh()
             return found
         except _Retry as retry:
@@ -365,7 +369,7 @@ class GroupOffsets:
         partitions: Collection[TopicPartition],
         unknown: MutableMapping[TopicPartition, int],
     ) -> CommittedOffsets:
-        """Sort an answer. Raises what is wrong with the group as a whole."""
+        """Sort a response into offsets and errors. Raises the error of the group as a whole."""
         for group in answer.groups:
             if group.error_code in _NOT_KNOWN:
                 raise _Retry(self._error(group.error_code, "reading offsets", "DESCRIBE", None))
@@ -396,8 +400,8 @@ class GroupOffsets:
         return found
 
     def _refused(self, what: str, error: BrokerError | RemoteProtocolError) -> None:
-        """Report what is tried again. A coordinator that does not answer is reported where the
-        connection is."""
+        """Report a request that is retried. A coordinator that does not respond is reported by its
+        connection."""
         problem = Problem(
             subject=f"{what} offsets of group {self._group_id}",
             cause=str(error),
@@ -442,7 +446,7 @@ def answered_partitions(
 
 
 def committed_offset(data: OffsetFetchResponsePartitions) -> OffsetAndMetadata | None:
-    # Any negative offset means none, whatever the number.
+    # Every negative offset means that nothing is committed, not only -1.
     if data.committed_offset < 0:
         return None
     return OffsetAndMetadata(

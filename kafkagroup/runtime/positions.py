@@ -1,7 +1,7 @@
-"""Find where to start: at the committed offset, else by the reset policy.
+"""Looks up where to start each partition: at its committed offset, else by the reset policy.
 
-A failed look-up is neither: its partition fails alone, and the error goes to the application. A
-response is dropped if the application has sought meanwhile, or if the partition was released.
+A failed look-up must not count as "no offset": that partition fails, and the error is raised to the
+application. A response is dropped if the application has sought, or released the partition, since.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Positions:
-    """Finds the first position of each partition that has none."""
+    """Looks up the position of each partition that has none, or whose position is to be reset."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Positions:
         """How often in a row the coordinator reported the topic as unknown."""
 
     def look_up(self) -> None:
-        """There are partitions without a position, or whose position is not in the log."""
+        """Start looking up missing positions, and validating doubtful ones."""
         if any(_is_lost(o) for o in self._delivery.owned.values()):
             self._looking_up.ask()
         self._validation.wake()
@@ -98,7 +98,7 @@ class Positions:
         if fresh and self._offsets is not None:
             for some in slices(fresh):
                 if not await self._read_committed(self._offsets, some, topic_ids):
-                    break  # the coordinator would not answer for the others either, before a pause
+                    break  # the coordinator would not report the others either; pause first
             # The log may have been truncated since the commit.
             self._validation.wake()
             self._found()
@@ -165,10 +165,10 @@ class Positions:
     def _start(self, owned: OwnedPartition, offset: int, topic_ids: Mapping[str, UUID]) -> None:
         logger.info("%s starts at %d (auto_offset_reset)", owned.tp, offset)
         failures = owned.attempts, owned.retry_at
-        # A batch may still be open: at its end the position would go back there.
+        # Without this, a batch that is still being read would set the position to its end.
         self._delivery.relocate(owned.tp, offset)
         owned.note_topic(topic_ids.get(owned.tp.topic, NO_ID))
-        # Kept: a reset that does not help would make a hot loop.
+        # Keep the back-off: a reset to an offset that is not in the log would loop without pauses.
         owned.restore_backoff(*failures)
 
     def _topic_ids(self, asked: Iterable[OwnedPartition]) -> dict[str, UUID]:

@@ -1,8 +1,8 @@
 """The application's side of a consumer: one task at a time polls for records.
 
-A poll acknowledges the records in flight as processed. Every await comes before a record is taken,
-that of a coroutine deserializer too, and taking it is synchronous: a cancellation loses nothing.
-Compiled where possible, by the types in `reader.pxd`.
+A poll acknowledges the records in flight as processed. Every await, that of a coroutine
+deserializer too, comes before a record is taken, and taking it is synchronous: a cancellation loses
+nothing. Compiled where possible, with the types in `reader.pxd`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ __all__ = ["NothingArrived", "Reader", "Records"]
 T = TypeVar("T")
 
 _BUDGET = 0.001
-"""Seconds that handing out records may keep the loop: heartbeats need it too."""
+"""Seconds that delivering records may keep the event loop, which heartbeats need too."""
 
 
 class NothingArrived(Exception):
-    """The time is up. Not a TimeoutError: the application's own code may raise that one."""
+    """No record arrived in time. Not a TimeoutError: the application's own code may raise that."""
 
 
 class Reader:
-    """Hands out what a session's delivery has."""
+    """Delivers the records of a session to the application."""
 
     def __init__(self, session: Session, rejoin: Callable[[], None]) -> None:
         """`rejoin`: called when the application polls after its member was expelled."""
         self.task: int | None = None
-        """Id of the task that came last, as far as it has ever waited."""
+        """The id of the task that polled last, as of the last poll that let other tasks run."""
         self._session = session
         self._rejoin = rejoin
         self._polls = session.polls
@@ -51,8 +51,8 @@ class Reader:
         self._checkpointed = float("-inf")
 
     def ready(self) -> Any:
-        """The next record, of the types that the consumer's deserializers make, while the lease
-        lasts; None when one must come by `next`.
+        """Return the next record, of the types that the consumer's deserializers return, while the
+        lease lasts; None where the caller must await `next`.
 
         Raises: what taking a record raises.
         """
@@ -66,12 +66,13 @@ class Reader:
         return record
 
     async def next(self, take: Callable[[], T | None], until: float = math.inf) -> T:
-        """Come for the next `T`, and wait until there is one, or until a time on the loop's clock.
-        Only what has not arrived is waited for up to then: were what is on its way to the
-        application cut short, it would begin anew with each call and never end.
+        """Poll: return the next `T`, and wait for one until a time on the loop's clock.
 
-        Raises: NothingArrived; ConsumerClosedError, what went wrong in the background;
-        ConsumerBusyError when another task is waiting here.
+        The time limits only the wait for records to arrive. The preparation of a record that has
+        arrived is not cut short: it would begin again with each call, and never end.
+
+        Raises: NothingArrived; ConsumerClosedError; the errors of background tasks;
+        ConsumerBusyError while another task waits here.
         """
         session = self._session
         self._refuse_two()
@@ -83,14 +84,14 @@ class Reader:
         while True:
             if session.closing.has_begun:
                 raise ConsumerClosedError("the consumer is closed")
-            # What went wrong behind a batch is not raised before that: not while it was inflated,
-            # or a record of it converted.
+            # An error in data after a batch must not be raised before that batch is delivered: not
+            # after the batch was decompressed, or one of its records converted.
             if not aside and self._errors.is_pending:
-                # To come is to poll: who meets the same error each time is not away.
+                # This call is a poll: an application that gets an error each time is not away.
                 self._polls.note_poll(now)
                 self._errors.raise_next()
-            # After a stop of the process or the loop the group may have given our partitions away:
-            # the clock is asked before anything is handed out.
+            # After the process or the loop was stopped, other members may own our partitions:
+            # without this check of the lease, two members would process the same records.
             driver = session.membership.driver
             owns = driver is None or now < driver.ownership.lease_expires_at
             aside = owns and self._delivery.heavy is not None
@@ -108,7 +109,7 @@ class Reader:
                 now = await self._convert(now)
                 continue
             if self._errors.is_pending:
-                continue  # of a partition whose last record was handed out before
+                continue  # an error of a partition whose last record was delivered before
             if waited and now >= until:
                 raise NothingArrived
             now = await self._wait(until, owns=owns)
@@ -119,8 +120,8 @@ class Reader:
             raise ConsumerBusyError
 
     def _grant(self, now: float) -> None:
-        """What was looked at may be taken for granted, until others need the loop or the group may
-        think us gone; whatever changes before ends the lease."""
+        """Grant the lease, so that `ready` may skip these checks: until other tasks need the loop,
+        or the ownership lease expires. Any change before then ends it."""
         session = self._session
         if session.is_draining:
             return
@@ -131,14 +132,14 @@ class Reader:
         self._lease.grant(until)
 
     async def _checkpoint(self) -> float:
-        """Let others run."""
+        """Let other tasks run; return the time afterwards."""
         return await self._step_aside(anyio.lowlevel.checkpoint)
 
     async def _inflate(self) -> float:
-        """Have a thread do what would keep the loop for milliseconds."""
+        """Prepare a batch in a thread, which would block the event loop for milliseconds."""
         heavy = self._delivery.heavy
         assert heavy is not None
-        # To its end: who comes with hardly any time would never be given what is in it.
+        # Shielded: a caller with a short timeout would otherwise never get the batch's records.
         with anyio.CancelScope(shield=True):
             now = await self._step_aside(partial(self._prepare, heavy))
         self._delivery.drop_heavy(heavy)
@@ -147,13 +148,13 @@ class Reader:
     async def _convert(self, now: float) -> float:
         """Await a coroutine deserializer for the next record, which is not delivered meanwhile."""
         if now - self._checkpointed > _BUDGET:
-            # One that finds all it needs in a cache never lets others run.
+            # A deserializer that finds everything in a cache never lets other tasks run.
             return await self._checkpoint()
         delivery = self._delivery
         raw, conversion = delivery.unconverted, delivery.conversion
         assert raw is not None
         assert conversion is not None
-        # The application's own code runs from here on: one that hangs must not keep partitions.
+        # The application's own code runs now: if it hangs, the member must lose its partitions.
         self._polls.note_poll(now)
         self._reading = True
         self._lease.end()
@@ -175,7 +176,7 @@ class Reader:
                 return
 
     async def _step_aside(self, meanwhile: Callable[[], Awaitable[object]]) -> float:
-        """Let others run until this is done; answers the time then."""
+        """Let other tasks run until `meanwhile` is done; return the time afterwards."""
         self._reading = True
         self._lease.end()
         try:
@@ -204,8 +205,7 @@ class Reader:
 
 
 class Records:
-    """What `async for` goes over a consumer by: a coroutine for each record, which is compiled and
-    asks for nothing while the lease lasts."""
+    """The async iterator of a consumer: compiled, and without any checks while the lease lasts."""
 
     def __init__(self, reader: Reader, wait: Callable[[], Awaitable[Record[Any, Any]]]) -> None:
         self._reader = reader

@@ -73,12 +73,11 @@ _COMMIT_SHARE = 0.5
 
 
 _LARGE_GROUP = 64 * 1024
-"""Bytes of the members' subscriptions beyond which a thread does the leader's work, and bytes of an
-assignment: some milliseconds where nothing is compiled. 900 members once held the loop for two
-seconds."""
+"""The limit, in bytes, of subscriptions or of an assignment that are processed without a thread:
+some milliseconds where nothing is compiled. 900 members once blocked the loop for two seconds."""
 
 _PARTITION_BYTES = 32
-"""Bytes of subscriptions that take as long as one partition that is assigned."""
+"""The bytes of subscriptions that take as long to process as assigning one partition."""
 
 _THREAD_SAFE = (
     range_assignor,
@@ -86,8 +85,8 @@ _THREAD_SAFE = (
     sticky_assignor,
     cooperative_sticky_assignor,
 )
-"""The assignors that may run in a thread: an application's own is called where its other functions
-are, in the loop."""
+"""The assignors that may run in a thread. An application's own assignor runs in the event loop, as
+its other callbacks do."""
 
 
 @frozen
@@ -100,7 +99,7 @@ class Callbacks:
 
 
 class Subscriber:
-    """Applies what the driver of a member decides to the partitions of a consumer."""
+    """Applies a member's assignments and revocations to the partitions of a consumer."""
 
     def __init__(
         self,
@@ -121,10 +120,11 @@ class Subscriber:
         self._taken_up = taken_up
         self._assignors = {protocol_name(a): a for a in session.options.assignors}
         self._claims = claims
-        """Whether partitions are claimed one by one: then the claims say who owns what, nobody
-        leads, and no other member has to hear of what this one owns."""
+        """Whether partitions are claimed one by one, in ZooKeeper: the claims define the owners, no
+        member leads, and the metadata need not have the owned partitions."""
         self.cooperative = claims or all(is_cooperative(a) for a in session.options.assignors)
-        """Whether partitions are kept while the group rebalances: only if every assignor can."""
+        """Whether partitions are kept while the group rebalances: only if every assignor is
+        cooperative."""
         self._lost = False
         """Whether all partitions are lost, and the listener was not called yet."""
         self._parting: anyio.CancelScope | None = None
@@ -132,7 +132,7 @@ class Subscriber:
         self._last_assignment: tuple[Sequence[TopicPartition], int] = ((), -1)
         """The last assignment, sorted, and its generation; kept through revocations."""
         self._had_partitions = False
-        """Whether the last assignment had partitions, so that the application owed a poll."""
+        """Whether the last assignment had partitions, so that the application had to poll."""
         self._revoked_in = -1
         """The generation in which partitions were revoked, until the member rejoins; else -1."""
         self._is_reassigned = False
@@ -146,7 +146,8 @@ class Subscriber:
         self._racked = False
         self._watched: frozenset[str] = frozenset()
         self._misassigned_in = -1
-        """The generation since which it is assigned topics that are not subscribed to; else -1."""
+        """The first generation of several in a row whose assignment has topics that are not
+        subscribed to; else -1."""
         self._pauses = Pauses(cluster.options)
 
     def subscribe_to(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
@@ -159,10 +160,11 @@ class Subscriber:
         owned, had = tuple(sorted(session.delivery.owned)), self._last_assignment
         if self._claims:
             owned, had = (), ((), -1)
-        # What it still holds of a topic that is not subscribed to any more is not for others to
-        # take: a claim counts only beside the subscription. It lets go of that as soon as it can.
+        # The topics of owned partitions stay in the metadata until those are revoked: assignors
+        # ignore owned partitions of other topics, and would assign them to another member.
         topics = self.topics | {tp.topic for tp in owned}
-        # A coordinator rebalances for a member that says something else than at its last join.
+        # The coordinator rebalances for a member whose metadata differs from that of its last join:
+        # the generation makes the difference.
         says = owned or self._is_reassigned
         generation = session.membership.identity.generation_id if says else self._misassigned_in
         return tuple(
@@ -194,20 +196,21 @@ class Subscriber:
             driver.rejoin(reason)
 
     def _growth(self, racks: Racks) -> str | None:
-        """Why the assignment is out of date, if it is. `racks`: those of the replicas now."""
+        """Return why the assignment is out of date; None if it is not. `racks`: the replicas'
+        current racks."""
         counts = self._cluster.metadata.partition_counts(self._watched)
         for topic in sorted(self._watched):
             before, now = self._counts.get(topic, 0), counts.get(topic, 0)
             if before != now:
                 return f"topic {topic} went from {before} to {now} partitions"
-        # Nearly always it is the same object; the racks of many partitions take long to compare.
+        # Nearly always the same object: comparing the racks of many partitions takes long.
         if racks is not self._racks and racks != self._racks:
             return "replicas moved to other racks"
         return None
 
     async def _replica_racks(self) -> Racks:
-        """The racks of all replicas, as metadata has them now; of interest where members have one.
-        The same object as before if they are as they were."""
+        """Return the racks of all replicas in the current metadata; empty if no member has a rack.
+        The same object as before if nothing has changed."""
         while self._racked:
             metadata, watched, before = self._cluster.metadata, self._watched, self._racks
             size = _PARTITION_BYTES * sum(metadata.partition_counts(watched).values())
@@ -220,7 +223,7 @@ class Subscriber:
     # ------------------------------------------------------------ called by the driver, at once
 
     def ending(self, *, lost: bool) -> None:
-        """Stop handing out what is revoked at once, even while a callback runs."""
+        """Stop delivering the partitions to revoke, at once, even while a callback runs."""
         self._session.membership.begin_rebalance()
         self._lost = lost
         if lost:
@@ -240,7 +243,7 @@ class Subscriber:
         return owned
 
     def alive(self) -> None:
-        """The ownership lease was extended: an application that waits for it checks again."""
+        """Wake an application that waits for the ownership lease, which was extended."""
         if self._session.polls.is_waiting_for_ownership:
             self._session.notify()
 
@@ -253,10 +256,10 @@ class Subscriber:
         self._session.errors.report(error)
 
     def poll_due(self, ran: float) -> float:
-        """A member that owns nothing owes no poll; one that waits in the client owes no more than
-        a loop that runs."""
+        """Return when the next poll is due. A member without partitions need not poll; while the
+        application waits in the client, only the event loop must run."""
         session = self._session
-        # In this order: when it ceases to wait, `last_poll_at` is new already.
+        # In this order: a wait that ends in between has updated `last_poll_at` already.
         since = ran if session.polls.is_waiting else session.polls.last_poll_at
         if not session.delivery.owned:
             since = anyio.current_time()
@@ -265,15 +268,17 @@ class Subscriber:
     # ------------------------------------------------------------ called by the driver, in order
 
     async def revoke(self, deadline: float) -> SupportedProtocols:
-        """Drain, commit, call the listener, release; cooperatively only unsubscribed topics."""
+        """Drain, commit, call the listener, and release: all partitions, or of a cooperative member
+        those of unsubscribed topics."""
         going = self._going(lost=False)
-        # Again: a generation that was out of date from the start has been taken up since `ending`.
+        # Again: since `ending`, the assignment of an outdated generation may have been applied.
         self._session.delivery.revoke(going)
         await self._let_go(going, deadline, tell=bool(going) or not self.cooperative)
         return self.protocols()
 
     async def lose(self, reason: str) -> SupportedProtocols:
-        """Release all without a commit: it would be refused, or overwrite the new owner's."""
+        """Release all partitions without a commit, which would be refused, or overwrite that of the
+        new owner."""
         partitions = self._going(lost=True)
         logger.warning("lost %d partitions: %s", len(partitions), reason)
         self._release(partitions, reason)
@@ -284,7 +289,7 @@ class Subscriber:
         return self.protocols()
 
     async def assign(self, generation: GenerationInfo) -> None:
-        """Apply the assignment of a generation, call the listener, look up where to start."""
+        """Apply the assignment of a generation, call the listener, and look up positions."""
         session, encoded = self._session, generation.assignment
         assigned = await self._run(partial(decode_assignment, encoded), len(encoded))
         if session.membership.uses_consumer_protocol:
@@ -299,8 +304,9 @@ class Subscriber:
         self._last_assignment = (assigned, generation.generation_id)
         await self._follow_as_leader(generation)
         if not owed_poll:
-            # The application had nothing to poll for. Another assignment is no poll: otherwise a
-            # stuck application would keep partitions as long as the group rebalances.
+            # The application had nothing to poll for, so its time begins now. Otherwise an
+            # assignment must not count as a poll: a stuck application would keep its partitions for
+            # as long as the group rebalances.
             session.polls.note_poll(anyio.current_time())
         revoked_count = await self._revoke_others(generation, assigned)
         if await self._own(generation, assigned):
@@ -317,12 +323,12 @@ class Subscriber:
             self._pauses.reset()
             return False
         if self._misassigned_in >= 0:
-            await self._pauses.wait()  # a leader that never learns must not spin the group
+            await self._pauses.wait()  # or a leader that repeats this causes rebalances in a loop
         else:
             self._misassigned_in = generation.generation_id
-        # Either the subscription changed while the group rebalanced, and the leader knew the old
-        # one. Or this is a static member that was away: the coordinator took its new subscription,
-        # and returned its old assignment (KIP-345). It would do so for equal metadata for ever.
+        # Either the subscription changed while the group rebalanced, and the leader had the old
+        # one. Or this static member has restarted: the coordinator stored its new subscription and
+        # returned its old assignment (KIP-345), and would do so again for equal metadata.
         names = escaped(", ".join(unsubscribed))
         reason = f"assigned topics that are not subscribed: {names}"
         session.history.asked(RebalanceCause.SUBSCRIPTION, reason)
@@ -332,8 +338,8 @@ class Subscriber:
     def _identify(self, generation: GenerationInfo) -> None:
         """Commit as a member of this generation from now on."""
         membership = self._session.membership
-        # KIP-848: the epoch moves on by itself, and commits in flight of partitions that stay must
-        # not fail for it.
+        # KIP-848: the epoch grows within one membership, and commits in flight for partitions that
+        # stay must not fail for that.
         is_same_member = (
             membership.uses_consumer_protocol
             and generation.member_id == membership.identity.member_id
@@ -348,7 +354,7 @@ class Subscriber:
         """As a leader that did not compute this assignment: follow its topics."""
         if not generation.is_leader or generation.generation_id == self._computed_generation:
             return
-        # KIP-814: a static leader that came back follows what changed while it was away.
+        # KIP-814: a static leader that has restarted must see what changed while it was away.
         size = sum(map(len, generation.members.values()))
         await self._watch(*await self._run(partial(_subscriptions, generation.members), size))
         self._counts = basis_in(generation.assignment) or self._counts
@@ -356,7 +362,7 @@ class Subscriber:
     async def _revoke_others(
         self, generation: GenerationInfo, assigned: Sequence[TopicPartition]
     ) -> int:
-        """Revoke what is owned and not assigned any more; return how many partitions."""
+        """Revoke the owned partitions that are not assigned any more; return their number."""
         session = self._session
         revoked = sorted(session.delivery.owned.keys() - set(assigned))
         self._is_reassigned = generation.generation_id == self._revoked_in
@@ -387,24 +393,26 @@ class Subscriber:
         return True
 
     async def _complete_rebalance(self, revoked_count: int) -> None:
-        """Rejoin so that others get what was revoked, or follow changes of the topics."""
+        """Rejoin if partitions were revoked, so that other members get them; otherwise follow
+        changes of the topics."""
         session, driver = self._session, self._session.membership.driver
         if session.membership.uses_consumer_protocol:
             return  # KIP-848: the next heartbeat reports what is owned
         # KIP-429: a second rebalance assigns what was revoked. A static member that was away when
-        # it should have rejoined, and gets the same generation again (KIP-345), must do it now: no
-        # other member knows of these partitions.
+        # it should have rejoined, and is assigned the same generation again (KIP-345), must rejoin
+        # now: otherwise no member gets these partitions.
         if (revoked_count or self._is_reassigned) and not self._claims and driver is not None:
             reason = f"let go of {revoked_count or 'some'} partitions"
             session.history.asked(RebalanceCause.HANDOVER, reason)
             driver.rejoin(reason)
         else:
-            # Changes since the assignment was computed, which no leader has followed yet.
+            # Topics may have changed since the assignment was computed.
             await self.follow_topics()
 
     def _notice_growth(self, assigned: Sequence[TopicPartition]) -> None:
-        """An assignment of partitions that metadata did not have yet says why it came."""
-        most = {tp.topic: tp.partition + 1 for tp in assigned}  # which is sorted
+        """Record new partitions as the cause of an assignment that has some which the metadata does
+        not have yet."""
+        most = {tp.topic: tp.partition + 1 for tp in assigned}  # sorted: each topic's last remains
         known = self._cluster.metadata.partition_counts(most)
         for topic, count in most.items():
             if 0 < (before := known.get(topic, 0)) < count:
@@ -412,7 +420,7 @@ class Subscriber:
                 self._session.history.noticed(RebalanceCause.TOPICS, reason)
 
     async def _know(self, topics: set[str]) -> None:
-        """Follow topics that the coordinator has found by itself, as it matches patterns."""
+        """Follow assigned topics, also those that the coordinator found by matching a pattern."""
         self._cluster.topics.update(topics)
         if len(self._cluster.metadata.partition_counts(topics)) < len(topics):
             with suppress(TransportError, RemoteProtocolError):
@@ -447,7 +455,8 @@ class Subscriber:
         return await self._cluster.options.run_in_thread(job)
 
     def _left_to(self, instance_id: str | None) -> bytes | None:
-        """As leader: what a member is to know of the computing when it comes back."""
+        """As leader: return the user data of a member's assignment. A static leader's own has the
+        partition counts, to compare with after a restart (KIP-814)."""
         if instance_id is None or instance_id != self._session.options.group_instance_id:
             return None
         return encode_basis(self._counts)
@@ -462,26 +471,26 @@ class Subscriber:
                 found = ask()
                 return await found if inspect.isawaitable(found) else found
         except Exception as error:
-            # The group waits: better an assignment without loads than none.
+            # The group waits: an assignment without loads is better than none.
             logger.warning("partition_loads failed, all count as 1.0: %r", error)
             return {}
 
     async def _watch(
         self, subscriptions: Mapping[str, Subscription], topics: frozenset[str]
     ) -> None:
-        """As leader: know the partitions of all that anybody subscribes to, and follow them."""
+        """As leader: look up the partitions of all subscribed topics, and follow their changes."""
         self._watched = topics
         self._racked = any(s.rack is not None for s in subscriptions.values())
         self._cluster.topics.update(self._watched)
         if self._claims or (
             len(self._cluster.metadata.partition_counts(self._watched)) < len(self._watched)
         ):
-            # Where all compute, all are to know the same. Else only for topics that are not known:
-            # the whole group waits for the answer, and partitions that were added since the last
-            # look are noticed at the next one.
+            # With claims every member computes the assignment, so all need the same metadata.
+            # Otherwise refresh only for unknown topics: the whole group waits for the response, and
+            # partitions that were added since the last refresh are noticed at the next one.
             await self._cluster.refresh()
         self._racks = await self._replica_racks()
-        # Of the same metadata: others may have run meanwhile.
+        # From the same metadata as the racks: other tasks may have run meanwhile.
         self._counts = self._cluster.metadata.partition_counts(self._watched)
 
     # ------------------------------------------------------------ the application's part
@@ -508,13 +517,13 @@ class Subscriber:
         if tell:
             await self._call(self._callbacks.revoked, going)
             with anyio.CancelScope() as self._parting:
-                # Its own, asked for meanwhile: once the next generation begins it would be refused.
+                # Commits that the callback began: in the next generation they would be refused.
                 await session.committer.wait_for_commits(self._commit_time(deadline))
         self._release(going, "a rebalance revoked it")
 
     def _release(self, partitions: Sequence[TopicPartition], reason: str) -> None:
-        """Release partitions. What is not committed by then counts as lost, unless the application
-        has unsubscribed from the topic."""
+        """Release partitions. Their delivered records without a commit count as lost, unless the
+        application has unsubscribed from the topic."""
         self._session.lose([tp for tp in partitions if self._subscribes(tp.topic)], reason)
         self._session.delivery.release(partitions)
 
@@ -523,8 +532,8 @@ class Subscriber:
         return topic in self.topics or (pattern is not None and bool(pattern.fullmatch(topic)))
 
     def _commit_time(self, deadline: float) -> float:
-        """Seconds that a commit may take before the deadline, or before the end when closing: the
-        application is to be told even where the coordinator is out of reach."""
+        """Return the seconds that a commit may take before the deadline, or before the end of
+        closing: even if the coordinator cannot be reached, there must be time for the listener."""
         left = min(deadline, self._session.closing.leave_until) - anyio.current_time()
         return max(left, 1.0) * _COMMIT_SHARE
 
@@ -532,7 +541,7 @@ class Subscriber:
         try:
             await self._session.committer.commit_processed(left)
         except KafkaGroupError as error:
-            # The group goes on without it: the next owner starts at the commit before.
+            # The rebalance continues: the next owner starts at the previous commit.
             logger.warning("the commit before letting go failed: %s", error)
 
     async def _call(
@@ -561,7 +570,7 @@ class Subscriber:
             offset = given.offset if isinstance(given, OffsetAndMetadata) else given
             owned = session.delivery.owned.get(tp)
             if offset is None or (owned is not None and owned.revoked):
-                continue  # taken away while the callback ran: the next owner decides
+                continue  # revoked while the callback ran: the next owner decides
             try:
                 session.seek(tp, offset)
             except KafkaGroupError as error:
@@ -569,15 +578,15 @@ class Subscriber:
 
 
 def _racks_now(metadata: ClusterMetadata, topics: frozenset[str], before: Racks) -> Racks:
-    """The racks of all replicas; `before` itself if they are as they were."""
+    """Return the racks of all replicas; `before` itself if they have not changed."""
     racks = metadata.replica_racks(topics)
     return before if racks == before else racks
 
 
 def _subscriptions(members: Mapping[str, bytes]) -> tuple[dict[str, Subscription], frozenset[str]]:
-    """What each member has told, and the topics that any of them subscribes to."""
-    # Most members subscribe to what many others do: one tuple serves them all, and the collector,
-    # which stops all threads, has thousands of names to look through and not a million.
+    """Return each member's subscription, and the topics that any of them subscribes to."""
+    # Most members subscribe to the same topics. With one tuple for all of them the garbage
+    # collector, which stops all threads, traverses thousands of names instead of a million.
     equal: dict[tuple[str, ...], tuple[str, ...]] = {}
     subscriptions = {}
     for member, metadata in members.items():
@@ -593,13 +602,13 @@ def _member(
     topics: frozenset[str],
     instance_id: str | None,
 ) -> MemberSpec:
-    """A member as it describes itself, in its subscription and to the assignor."""
+    """Return a member as its subscription and its assignor's user data describe it."""
     said = told(assignor, subscription.user_data)
     owned, generation = subscription.owned, subscription.generation
     if said.owned is not None:
         owned, generation = said.owned, said.generation
     elif generation < 0:
-        generation = said.generation  # before version 2 it was nowhere else
+        generation = said.generation  # subscriptions before version 2 do not have it
     return MemberSpec(
         topics=topics,
         instance_id=instance_id,
@@ -619,8 +628,8 @@ def _spec(
     racks: Racks,
     loads: Mapping[TopicPartition, float],
 ) -> GroupSpec:
-    """What an assignor is told of the group."""
-    # One set for all that subscribe to the same topics, as in `_subscriptions`.
+    """Return the input of an assignor."""
+    # One set for all members with the same topics, as in `_subscriptions`.
     topics = {names: frozenset(names) for names in {s.topics for s in subscriptions.values()}}
     return GroupSpec(
         members={
@@ -640,14 +649,15 @@ def _encoded(
     assignment: Assignment,
     left: Mapping[str, bytes | None],
 ) -> dict[str, bytes]:
-    """What an assignor computed, checked and encoded. `left`: each member's user data."""
+    """Check and encode an assignor's result. `left`: each member's user data."""
     if is_cooperative(assignor):
         _check_handover(name, spec, assignment)
     return {m: encode_assignment(assignment.get(m, ()), data) for m, data in left.items()}
 
 
 def _check_handover(name: str, spec: GroupSpec, assignment: Assignment) -> None:
-    """A cooperative assignor of the user's own must not hand over what is not let go of yet."""
+    """Raise an error if a cooperative assignor assigns a partition that another member still owns.
+    The user's own assignors may do so."""
     standing = standing_claims(spec)
     for member, partitions in assignment.items():
         for tp in partitions:
