@@ -1,7 +1,8 @@
-"""What a static leader leaves to itself, in its own assignment: what that was computed from. Pure.
+"""The partition counts that a static leader assigned by, stored in its own assignment. Pure.
 
-When it comes back, the group's assignment stands, and nobody computes another (KIP-814). Without
-this, partitions that were added while it was away would be read by nobody.
+When a static leader comes back, the coordinator keeps the assignment, and no member computes a new
+one (KIP-814). Without these counts, the leader would not notice partitions that were added while it
+was away, and no member would consume them.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from kafkagroup.wire.group_log import assigned_user_data, decode_assignment, enc
 __all__ = ["basis_in", "encode_basis"]
 
 _MARK = b"kafkagroup: partitions\0"
-"""Other clients' leaders may leave something else."""
+"""Marks the user data as this library's: leaders of other clients may store something else."""
 
 
 def encode_basis(counts: Mapping[str, int]) -> bytes:
-    """Partition counts by topic, as user data of an assignment."""
-    # Each is written as the partition that the topic does not have any more.
+    """Encode topic -> partition count as the user data of an assignment."""
+    # A count n is written as partition n, the first that the topic does not have.
     return _MARK + encode_assignment(TopicPartition(t, n) for t, n in counts.items())
 
 
 def basis_in(assignment: bytes) -> dict[str, int] | None:
-    """The partition counts in an assignment; None if there are none that can be read."""
+    """Return the partition counts in an assignment; None if it has none, or they are malformed."""
     data = assigned_user_data(assignment)
     if data is None or not data.startswith(_MARK):
         return None

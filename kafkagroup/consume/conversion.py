@@ -1,8 +1,8 @@
-"""Deserializers: what becomes of a record's key and value before the application gets the record.
+"""Deserializers: convert a record's key and value before the application gets the record.
 
-Nothing here knows of positions. A record is converted by `now`, or where that would have to await,
-by `later`; `Delivery` hands it out only afterwards. This file is compiled where a compiler is at
-hand, by the types in `conversion.pxd`.
+This module knows no positions. `now` converts a record, or `later` if something must be awaited;
+`Delivery` delivers the record only afterwards. This file is compiled, with the types in
+`conversion.pxd`, where a compiler is available.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Outcome(Enum):
     """Why there is no record to deliver."""
 
     SKIPPED = "skipped"
-    """It did not deserialize, and is passed over."""
+    """Its deserializer failed, and the record is skipped."""
     SUSPENDS = "suspends"
-    """`later` has to convert it: something must be awaited."""
+    """Something must be awaited: `later` has to convert the record."""
 
 
 SKIPPED, SUSPENDS = Outcome.SKIPPED, Outcome.SUSPENDS
 
 
 class Conversion:
-    """The deserializers of one consumer, and what it does where one fails."""
+    """The deserializers of one consumer, and its policy if one of them fails."""
 
     def __init__(
         self,
@@ -48,20 +48,20 @@ class Conversion:
         self.suspends = _is_coroutine_function(key_deserializer) or _is_coroutine_function(
             value_deserializer
         )
-        """Whether every record is for `later`."""
+        """Whether `later` has to convert every record."""
         self.skipped = 0
         """How many records were skipped."""
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._on_error = on_error
         self._handler_suspends = _is_coroutine_function(on_error)
-        # Of the keys and values that were made last: of these types none is awaitable.
+        # The types of the last key and value. Neither is awaitable, so equal types need no check.
         self._key_type: type = type(None)
         self._value_type: type = type(None)
 
     @staticmethod
     def of(options: ConsumerOptions) -> Conversion | None:
-        """As the options of a consumer say; None where records stay as they came."""
+        """Return the conversion by a consumer's options; None without deserializers."""
         if options.key_deserializer is None and options.value_deserializer is None:
             return None
         return Conversion(
@@ -69,7 +69,7 @@ class Conversion:
         )
 
     def now(self, record: Record) -> Record | Outcome:
-        """Convert a record where nothing has to be awaited. Until it is converted it is unchanged.
+        """Convert a record in place, if nothing must be awaited; else the record is unchanged.
 
         Raises: DeserializationError, what the error handler raised.
         """
@@ -88,8 +88,8 @@ class Conversion:
             return self._failed(_error(record, part, error))
         if type(key) is not self._key_type or type(value) is not self._value_type:
             if inspect.isawaitable(key) or inspect.isawaitable(value):
-                # A plain function that answers as a coroutine function does, such as a lambda
-                # around one: seen with the first record, and for all records from here on.
+                # A plain function that returns an awaitable, such as a lambda around a coroutine
+                # function. This shows only when it is called: `later` converts all records then.
                 _close(key)
                 _close(value)
                 self.suspends = True
@@ -100,7 +100,10 @@ class Conversion:
         return record
 
     async def later(self, record: Record) -> Record | Outcome:
-        """Convert a record, awaiting what is to be awaited. As `now`; never SUSPENDS."""
+        """Convert a record in place, and await its deserializers and the error handler.
+
+        Never returns SUSPENDS. Raises: as `now`.
+        """
         part = "key"
         key: Any = record.key
         value: Any = record.value
@@ -148,7 +151,7 @@ class Conversion:
         return self._answered(answer)
 
     def _answered(self, answer: object) -> Record | Outcome:
-        """What becomes of a record of which a handler has answered this."""
+        """Return the outcome for a record whose deserializer failed, by the handler's result."""
         if answer is None:
             self.skipped += 1
             return SKIPPED
@@ -161,14 +164,14 @@ class Conversion:
 
 
 def _error(record: Record, part: str, cause: Exception) -> DeserializationError:
-    # Of a copy: the record itself is converted in place if its deserializer succeeds next time.
+    # The error gets a copy: if the deserializer succeeds on the next call, it changes the record.
     error = DeserializationError(record._replace(), part)
     error.__cause__ = cause
     return error
 
 
 def _is_coroutine_function(function: object) -> bool:
-    """Also of objects whose `__call__` is one, and of partials."""
+    """Return whether a call returns a coroutine; looks into partials and `__call__`, too."""
     while isinstance(function, partial):
         function = function.func
     if inspect.iscoroutinefunction(function):
@@ -177,6 +180,6 @@ def _is_coroutine_function(function: object) -> bool:
 
 
 def _close(made: Any) -> None:
-    """A coroutine that is not awaited would be warned of."""
+    """Close a coroutine that is not awaited: Python would warn of it."""
     if inspect.iscoroutine(made):
         made.close()

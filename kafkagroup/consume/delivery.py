@@ -143,11 +143,11 @@ class Delivery:
         self._views = views
         self._lazy = COMPILED and conversion is None
         """Whether batches are decoded during iteration only. That reads the bytes twice, which is
-        slower where nothing is compiled."""
+        slower if this file is not compiled."""
         self._took = took
         """Called when the buffers shrank: there is room to fetch."""
         self._came_to_rest = came_to_rest
-        """Called when `resting` has one more partition."""
+        """Called when `resting` returns one more partition than before."""
         self._turn: OrderedDict[OwnedPartition, None] = OrderedDict()
         """The other partitions with buffered records, the next one first."""
         self._current: OwnedPartition | None = None
@@ -185,7 +185,7 @@ class Delivery:
         return fresh
 
     def made(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
-        """Make the objects for `take_up`, of those that are not owned yet."""
+        """Create the objects for `take_up`, of the partitions that are not owned yet."""
         return [OwnedPartition(tp) for tp in partitions if tp not in self.owned]
 
     def take_up(self, fresh: Iterable[OwnedPartition]) -> None:
@@ -234,7 +234,7 @@ class Delivery:
         covered = owned.covered
         owned.start_at(offset)
         if covered != UNKNOWN:
-            # The next commit is of this offset. The first position is only a start: no commit.
+            # The next commit commits this offset. A first position is only a start: no commit.
             owned.covered = covered
         self._took()
 
@@ -282,7 +282,7 @@ class Delivery:
         return {tp: offset for tp, offset in pending.items() if offset is not None}
 
     def processed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return up to where each partition is processed, committed or not."""
+        """Return the offset up to which each partition is processed, committed or not."""
         return {
             tp: OffsetAndMetadata(owned.processed, leader_epoch=owned.leader_epoch)
             for tp, owned in self.owned.items()
@@ -302,7 +302,7 @@ class Delivery:
     # ------------------------------------------------------------ delivery
 
     def drop_heavy(self, heavy: RecordReader) -> None:
-        """A thread has prepared `heavy`: hand out its records like any others."""
+        """Deliver the records of `heavy` like others from now on: a thread has prepared it."""
         if self.heavy is heavy:
             self.heavy = None
 
@@ -453,7 +453,7 @@ class Delivery:
                     self.unconverted = raw
                     return None
                 self._stuck = self._conversion_error = self.unconverted = None
-            # Of the raw record: an error handler may have returned another one.
+            # Taken from the raw record: an error handler may have returned a different record.
             owned.position = raw._offset + 1
             owned.leader_epoch = raw._leader_epoch
             if isinstance(made, Record):
@@ -492,7 +492,7 @@ class Delivery:
         return Batch(owned.tp.topic, owned.tp.partition, tuple(records)) if records else None
 
     def _skip(self, owned: OwnedPartition, most: int) -> Batch[Any, Any] | None:
-        """Return as many as `_read_many`, checked and not decoded."""
+        """Return as many records as `_read_many` would, checked and not decoded."""
         records, raw = self._records, self._batch
         if records is None or raw is None:
             return None

@@ -1,10 +1,10 @@
-"""How many bytes are fetched ahead: what memory allows, and what the application keeps up with.
+"""How many bytes to fetch ahead: within the memory limit, and at the application's pace. Pure.
 
-Pure. What is buffered and what is on its way from all brokers stays within one bound, whatever each
-of them has; only that a broker answers with one batch at least, however large (KIP-74), goes beyond
-it. Within the bound, as much is wanted as keeps the application from waiting. Long polls leave a
-part of it free for immediate fetches: a broker may hold a long poll, and the bytes that it may
-bring, for seconds.
+The bytes that are buffered and those that requests in flight to all brokers may bring stay within
+one limit together. The only exception: a broker responds with at least one batch, however large
+(KIP-74). Within the limit, the target adapts so that the application rarely waits. Long polls leave
+a part of the limit to immediate fetches: a broker may hold a long poll, and the bytes reserved for
+its response, for seconds.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from __future__ import annotations
 __all__ = ["FetchBudget"]
 
 _LEAST = 1024 * 1024
-"""Bytes that are always wanted: smaller answers cost more than they save."""
+"""Lower limit of the target, in bytes: smaller responses cost more than they save."""
 
 
 class FetchBudget:
-    """Of one consumer. Mutable: asked before each fetch, and told of each answer."""
+    """The fetch budget of one consumer, updated with each request and response."""
 
     def __init__(self, most: int) -> None:
-        """`most`: bytes that may be buffered and on their way, together."""
+        """`most` limits the bytes that are buffered and in flight together."""
         self._most = most
         self._reserve = min(_LEAST, most // 4)
         """Bytes that long polls leave to immediate fetches."""
         self.wanted = min(_LEAST, most)
-        """Bytes that are enough, for now, to have buffered; and to ask for at a time."""
+        """The target: bytes to have buffered, and the most that one request asks for."""
         self.on_its_way = 0
-        """Bytes that were asked for and may come."""
+        """Bytes that the responses to requests in flight may bring."""
 
     def share(self, *, buffered: int, unread: int, lanes: int) -> int:
         """Return how many bytes a long poll on one of the `lanes` may ask for; 0 while enough are
         unread.
 
-        `unread` of the `buffered` bytes the application can have: those of paused partitions take
-        room, but keep nobody from waiting.
+        `unread` is the part of the `buffered` bytes that can be delivered: the bytes of paused
+        partitions take room, but the application cannot read them.
         """
         if unread >= self.wanted:
             return 0
@@ -42,20 +42,20 @@ class FetchBudget:
         return max(0, min(self.wanted, most // lanes, left))
 
     def immediate_share(self, *, buffered: int) -> int:
-        """Return how many bytes an immediate fetch may ask for. What is unread does not count: it
-        is of other partitions, and the application may wait for these."""
+        """Return how many bytes an immediate fetch may ask for. Unread bytes do not matter: they
+        belong to other partitions, and the application may wait for these."""
         return max(0, min(self.wanted, self._most - buffered - self.on_its_way))
 
     def asked(self, size: int) -> None:
-        """A fetch has left that may bring so many bytes."""
+        """Count a fetch request that was sent, and may bring `size` bytes."""
         self.on_its_way += size
 
     def answered(self, size: int) -> None:
-        """That fetch has ended, well or not."""
+        """Count that request as ended, by a response or an error."""
         self.on_its_way -= size
 
     def arrived(self, unread: int) -> None:
-        """Records have come, and so many bytes of those before were unread then."""
+        """Adapt the target when records arrive; `unread` bytes of earlier ones were left then."""
         if not unread:
             self.wanted = min(self._most, 2 * self.wanted)
         elif unread > self.wanted * 3 // 4:

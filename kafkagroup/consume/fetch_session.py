@@ -1,7 +1,7 @@
-"""Fetch sessions (KIP-227): after a first full request, only what has changed is said. Pure.
+"""Fetch sessions (KIP-227): after a full request, later requests name only what has changed. Pure.
 
-One session for each connection of long polls. An idle consumer of a thousand partitions then costs
-the broker an empty request, not a thousand entries.
+Each connection for long polls has one session. An idle consumer of a thousand partitions then sends
+an empty request, not one with a thousand entries.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ _SESSION_ERRORS = frozenset(
 
 @frozen
 class SessionRequest:
-    """What to put into the next fetch."""
+    """The session fields and partitions of the next fetch request."""
 
     session_id: int
     epoch: int
     partitions: Mapping[TopicPartition, FetchPartition]
-    """Those that are new or have changed."""
+    """The partitions that are new or have changed."""
     forgotten: tuple[TopicPartition, ...]
-    """Those that the broker shall not answer for any more."""
+    """The partitions to remove from the session."""
     topic_ids: Mapping[str, UUID]
-    """Of every topic in the request."""
+    """The id of every topic in the request."""
     by_id: bool
-    """Whether the session names topics by their ids; else the request must be of a version that
-    names them by name."""
+    """Whether the session uses topic ids; if not, the request must have a version that uses topic
+    names."""
 
     @property
     def full(self) -> bool:
-        """Whether it says everything, and so needs nothing of an earlier session."""
+        """Whether the request lists all partitions, so that it depends on no earlier session."""
         return self.epoch <= _FIRST_EPOCH
 
 
@@ -58,9 +58,9 @@ def sessionless(
 ) -> SessionRequest:
     """Return a request that belongs to no session and starts none.
 
-    For fetches of a few partitions now and then: the broker's cache of sessions has a thousand
-    slots for all its clients, and each session that is rarely used would take one from a session
-    that saves something.
+    For occasional fetches of a few partitions: the broker's cache of sessions has a thousand slots
+    for all its clients, and a session that is rarely used would take a slot from one that saves
+    more.
     """
     ids = {tp.topic: topic_ids.get(tp.topic, NO_ID) for tp in wanted}
     by_id = NO_ID not in ids.values()
@@ -68,7 +68,7 @@ def sessionless(
 
 
 class FetchSession:
-    """The session with one broker: what it was told last. Mutable: one step a fetch."""
+    """The session with one broker: the entries that it was sent last. Each fetch changes it."""
 
     def __init__(self) -> None:
         self._id = _NO_SESSION
@@ -77,39 +77,39 @@ class FetchSession:
         self._topic_ids: dict[str, UUID] = {}
         self._by_id = True
         self.ends: dict[TopicPartition, int] = {}
-        """Where each log ends, as the broker said last; it says so again only when that changes,
-        whoever owns the partition by then."""
+        """Partition -> the log end that the broker reported last. The broker sends it again only
+        when it changes, so a partition that was revoked and assigned again gets it from here."""
 
     def request(
         self, wanted: Mapping[TopicPartition, FetchPartition], topic_ids: Mapping[str, UUID]
     ) -> SessionRequest:
-        """What to say so that the broker answers for exactly the `wanted` partitions."""
+        """Return a request after which the session has exactly the `wanted` partitions."""
         ids = {tp.topic: topic_ids.get(tp.topic, NO_ID) for tp in wanted}
         by_id = NO_ID not in ids.values()
         if by_id != self._by_id or any(self._topic_ids.get(t, ids[t]) != ids[t] for t in ids):
-            # A session goes by name or by id, never by both, and one that goes by name would take
-            # a topic made anew for the old one.
+            # A session uses either topic names or topic ids. One that uses names would take a
+            # recreated topic for the old one.
             self.reset()
         told, known = self._told, self._topic_ids
         self._told, self._topic_ids, self._by_id = dict(wanted), ids, by_id
         if self._epoch == _FIRST_EPOCH:
             return SessionRequest(self._id, self._epoch, wanted, (), ids, by_id)
-        # A partition that was just answered goes to the end of the broker's list, so that a busy
-        # one does not starve the others; that happens by itself as its offset has changed.
+        # A partition that just returned records has a new offset, so `changed` names it, and the
+        # broker moves it to the end of its list: a busy partition does not starve the others.
         changed = {tp: entry for tp, entry in wanted.items() if told.get(tp) != entry}
         forgotten = tuple(tp for tp in told if tp not in wanted)
         for tp in forgotten:
             self.ends.pop(tp, None)
-        # What is forgotten goes by the id that it had: metadata may have lost it.
+        # A forgotten topic keeps the id that the session has: metadata may not have it any more.
         known = {**known, **ids}
         named = {tp.topic: known[tp.topic] for tp in (*changed, *forgotten)}
         return SessionRequest(self._id, self._epoch, changed, forgotten, named, by_id)
 
     def answered(self, session_id: int, error_code: int) -> None:
-        """Take the session part of an answer."""
+        """Process the session id and the error code of a fetch response."""
         first = self._epoch == _FIRST_EPOCH
         if error_code or session_id == _NO_SESSION or not (first or session_id == self._id):
-            # Not found, or the broker has no room for a session: say everything again.
+            # The broker lost the session, or has no room for one: send a full request next.
             self.reset()
             if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND or not error_code:
                 self._id = _NO_SESSION
@@ -118,8 +118,9 @@ class FetchSession:
         self._epoch = self._epoch + 1 if self._epoch < _LAST_EPOCH else _FIRST_EPOCH + 1
 
     def reset(self) -> None:
-        """Begin a new session, also after a request without an answer: nobody knows what the broker
-        has heard. The id goes along once more, so that it drops the old session."""
+        """Begin a new session with the next request; also after a request without a response, which
+        the broker may have processed or not. The next request has the old id once more, so that the
+        broker closes the old session."""
         self._epoch = _FIRST_EPOCH
         self._told = {}
         self._topic_ids = {}
@@ -127,5 +128,5 @@ class FetchSession:
 
     @staticmethod
     def is_session_error(error_code: int) -> bool:
-        """Whether an error is of the session alone: a full request mends it at once."""
+        """Return whether an error concerns the session only: a full request resolves it at once."""
         return error_code in _SESSION_ERRORS

@@ -1,6 +1,7 @@
-"""How far behind a position is: in offsets, and by the age of the record that waits there.
+"""Lag of a position: in offsets, and as the age of the next record.
 
-Gaps of compaction and markers count as offsets. What cannot be told is a sentence that says why.
+Offsets that compaction or transaction markers left empty count, too. If the age is unknown, a
+string says why.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ __all__ = ["age", "behind", "first_timestamp"]
 
 
 def behind(position: int, end: int) -> int:
-    """Offsets between a position and the end of its log. Never negative: an end that was asked for
-    first may be passed meanwhile."""
+    """Return the number of offsets between a position and the end of its log. Never negative: the
+    position may have passed an end that was fetched before it."""
     return max(0, end - position)
 
 
 def first_timestamp(records: bytes | memoryview, tp: TopicPartition, offset: int) -> int | None:
-    """The timestamp (ms) of the first record at or after an offset, in what a fetch brought; None
-    when that holds none, as when markers of transactions are all there is. Raises: DecodeError."""
+    """Return the timestamp (ms) of the first record at or after an offset in fetched batches; None
+    if they hold no such record, only transaction markers for example. Raises: DecodeError."""
     for batch in read_batches(memoryview(records), topic=tp.topic, partition=tp.partition):
         if not batch.is_control:
             for record in batch.records(offset):
@@ -28,8 +29,8 @@ def first_timestamp(records: bytes | memoryview, tp: TopicPartition, offset: int
 
 
 def age(timestamp: int | None, now: float) -> float | str:
-    """Seconds since a record was made, at `now` in seconds since the epoch; or why nobody can
-    tell."""
+    """Return the seconds from a record's timestamp (ms) to `now` (seconds since the epoch); if the
+    age is unknown, a string that says why."""
     if timestamp is None:
         return "no record was found at the committed offset"
     if timestamp < 0:

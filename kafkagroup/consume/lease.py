@@ -1,7 +1,7 @@
-"""Until when records may be handed out without looking around: pure, and asked for each record.
+"""The delivery lease: until when records may be delivered without further checks. Pure.
 
-Whoever looks around, grants; whatever may change what there was to see, ends it. It is compiled
-where a compiler is at hand, by the types in `lease.pxd`.
+It is read for each record. The reader grants it after its checks; any change that could alter their
+result ends it. This file is compiled, with the types in `lease.pxd`, where a compiler is available.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ _ENDED = float("-inf")
 
 
 class Lease:
-    """Of one consumer. Times are on its loop's clock."""
+    """The delivery lease of one consumer. Times are on its loop's clock."""
 
     __slots__ = ("last_poll", "until")
 
     def __init__(self) -> None:
         self.until = _ENDED
-        """No record is handed out from here on before somebody has looked around."""
+        """When the lease expires: after that, no record is delivered before the next checks."""
         self.last_poll = 0.0
-        """When the application last came to the client or left it."""
+        """When the application last entered or left the client."""
 
     def grant(self, until: float) -> None:
-        """Records may be handed out until a time on the loop's clock."""
+        """Allow records to be delivered until a time on the loop's clock."""
         self.until = until
 
     def note_poll(self, now: float) -> None:
-        """The application has entered or left the client."""
+        """Note that the application has entered or left the client."""
         self.last_poll = now
 
     def end(self) -> None:
-        """Something has changed, or somebody else needs the loop."""
+        """End the lease: the state has changed, or another task needs the loop."""
         self.until = _ENDED

@@ -1,7 +1,7 @@
-"""What was delivered and never committed of partitions that are no longer owned.
+"""Partitions that were lost before their delivered records were committed.
 
-A commit can do nothing for it: the new owner gets those records again. But an application that
-asks for a commit has to be told, once, or it takes them for committed.
+A later commit cannot commit these records: the new owner delivers them again. But the next
+`commit()` must report them, once, or the application would believe that they are committed.
 """
 
 from __future__ import annotations
@@ -15,31 +15,33 @@ from kafkagroup.types import TopicPartition
 __all__ = ["Losses"]
 
 _MOST_NAMED = 20
-"""Partitions that a message names: an eager rebalance may take thousands."""
+"""The most partitions that a message names: an eager rebalance may revoke thousands."""
 
 
 class Losses:
-    """Of one consumer, from one report to the next."""
+    """The lost partitions of one consumer since the last report."""
 
     def __init__(self) -> None:
         self._lost: dict[TopicPartition, tuple[OwnedPartition, str]] = {}
 
     def add(self, owned: OwnedPartition, reason: str) -> None:
-        """Note a partition that is being released; nothing where all of it is committed."""
+        """Note a partition that is being released, unless all that was delivered is committed."""
         before = self._lost.get(owned.tp)
-        # The one before stays: a commit on its way may yet be acknowledged for this one.
+        # An earlier loss stays: a commit in flight may yet be acknowledged for the later one, and
+        # the earlier one would not be reported.
         if owned.is_uncommitted and (before is None or not before[0].is_uncommitted):
             self._lost[owned.tp] = owned, reason
 
     def forget(self) -> None:
-        """The application does not rely on a commit of its own for what it has lost."""
+        """Drop the losses: the application leaves those records to the auto-commit."""
         self._lost.clear()
 
     def take(self, owned: Mapping[TopicPartition, OwnedPartition]) -> CommitFailedError | None:
-        """The error that reports what is lost, and forget it; None if there is nothing to report.
+        """Return the error that reports the losses, and forget them; None if there are none.
 
-        What has been committed after all is not lost: by an answer that came after the release, or
-        since the partition came back, of which `owned` tells.
+        A partition is not reported if its position was committed after all: by a commit whose
+        response arrived after the release, or since the partition was assigned again, as `owned`
+        shows.
         """
         lost, self._lost = self._lost, {}
         reasons: dict[str, list[TopicPartition]] = {}

@@ -1,9 +1,9 @@
-"""One partition as long as this consumer owns it: positions, and what was fetched for it.
+"""One partition while this consumer owns it: its positions and its buffer.
 
-Its identity is the assignment: a partition that is revoked and assigned again is another object,
-and a response to a request of the old one is dropped. Except for a long poll in flight that asks
-for the same position of the same topic: the new one takes it over (`consume.fetch_in_flight`).
-Mutable, as it changes for each record.
+An object stands for one assignment: a partition that is revoked and assigned again gets another
+object, and a response to a request for the old one is dropped. The exception is a long poll in
+flight for the same position of the same topic: the new object adopts it
+(`consume.fetch_in_flight`). Mutable, because it changes with each record.
 """
 
 from __future__ import annotations
@@ -24,51 +24,52 @@ __all__ = ["UNKNOWN", "OwnedPartition"]
 
 @define(eq=False)
 class OwnedPartition(Progress):
-    """Positions and buffer of one assigned partition."""
+    """The positions and the buffer of one assigned partition."""
 
     tp: TopicPartition
     committed: int = UNKNOWN
-    """The last offset that the coordinator acknowledged or reported; UNKNOWN for none."""
+    """The last committed offset that the coordinator acknowledged or reported; UNKNOWN for none."""
     covered: int = UNKNOWN
-    """The position at which nothing that the application did waits for a commit: where delivery
-    started, or what the coordinator acknowledged."""
+    """The position at which there is nothing to commit: where delivery started, or the offset that
+    the coordinator acknowledged."""
     end: int = UNKNOWN
-    """The offset that the next record gets, as of the last fetch; under read_committed the last
-    stable offset."""
+    """The end of the log as of the last fetch: the offset of the next record to be written; under
+    read_committed the last stable offset."""
     fetch_offset: int = UNKNOWN
-    """Offset to fetch from next: behind all that is buffered."""
+    """Offset to fetch from next: after the last buffered batch."""
     fetch_epoch: int = -1
     """Leader epoch of the record before `fetch_offset`; -1 when unknown (KIP-320)."""
     checked_epoch: int = -1
-    """Epoch of the last leader that was known to have all that lies below `fetch_offset`."""
+    """Epoch of the last leader known to have the same log below `fetch_offset`; -1 for none."""
     topic_id: UUID = NO_ID
-    """The topic that the offsets are of; NO_ID until one is known. See `is_recreated`."""
+    """Id of the topic that the offsets belong to; NO_ID while unknown. See `is_recreated`."""
     buffered: deque[RecordBatch] = field(factory=deque)
     buffered_bytes: int = 0
     buffered_records: int = 0
     revoked: bool = False
-    """Nothing more is handed out; the positions stay for the last commit."""
+    """Whether delivery has stopped; the positions stay for the last commit."""
     replica: int = -1
     """The broker that the leader wants us to read from (KIP-392); -1 for the leader itself."""
     replica_until: float = 0.0
-    """When to ask the leader again."""
+    """When to fetch from the leader again, on the loop's clock."""
     paused: bool = False
     reset: bool = False
-    """The position was not in the log: look it up by the reset policy, not by the commit."""
+    """Whether the position was outside of the log: it is looked up by the reset policy then, not by
+    the committed offset."""
     failure: Exception | None = None
-    """Why nothing is fetched until the application seeks."""
+    """The error that stopped the fetching; the application must seek. None if there is none."""
     retry_at: float = 0.0
-    """Not fetched before this."""
+    """When the back-off ends, on the loop's clock."""
     attempts: int = 0
-    """Failures in a row."""
+    """How many fetches failed in a row."""
     fetch_id: int = 0
-    """The latest fetch request that asks for it at `fetch_offset`; 0 for none."""
+    """Id of the latest fetch request for it at `fetch_offset`; 0 for none."""
 
     def __attrs_pre_init__(self) -> None:
         Progress.__init__(self)
 
     def start_at(self, offset: int, *, leader_epoch: int = -1) -> None:
-        """Read from `offset` on: a committed offset, a reset, or the application's seek."""
+        """Continue at `offset`: a committed offset, a reset, or the application's seek."""
         if not self.is_uncommitted:
             self.covered = offset
         self.position = self.processed = self.fetch_offset = offset
@@ -82,7 +83,7 @@ class OwnedPartition(Progress):
         self.drop_buffer()
 
     def read_from(self, replica: int, until: float) -> None:
-        """Fetch from a follower until then (KIP-392)."""
+        """Fetch from a follower until a time on the loop's clock (KIP-392)."""
         self.replica, self.replica_until = replica, until
 
     def read_from_leader(self) -> None:
@@ -90,32 +91,32 @@ class OwnedPartition(Progress):
         self.replica = -1
 
     def note_request(self, topic_id: UUID, leader_epoch: int) -> None:
-        """A fetch request names this topic and leader: its records are of their log."""
+        """Note the topic and the leader epoch in a fetch request, whose records are of that log."""
         self.topic_id, self.checked_epoch = topic_id, leader_epoch
 
     def note_topic(self, topic_id: UUID) -> None:
-        """The position is of this topic."""
+        """Note the topic that the position belongs to."""
         self.topic_id = topic_id
 
     def note_leader(self, leader_epoch: int) -> None:
-        """The leader of this epoch has all that lies below `fetch_offset` (KIP-320)."""
+        """Note that the leader of this epoch has the same log below `fetch_offset` (KIP-320)."""
         self.checked_epoch = leader_epoch
 
     def note_end(self, end: int) -> None:
-        """A fetch response names the end of the log."""
+        """Note the end of the log that a fetch response reports."""
         self.end = end
 
     def note_committed(self, offset: int) -> None:
-        """The coordinator reports this offset as committed."""
+        """Note the committed offset that the coordinator reports."""
         self.committed = offset
 
     def request_reset(self) -> None:
-        """Look the position up by the reset policy: it is not in the log."""
+        """Request that the position is looked up by the reset policy: it is outside of the log."""
         self.reset = True
 
     def follow_truncation(self, epoch: int, leader_epoch: int) -> None:
-        """The log was cut at the position: `epoch` is that of the record before it, and the leader
-        of `leader_epoch` has all that lies below."""
+        """Note that the log was truncated at the position: the record before it has leader epoch
+        `epoch`, and the leader of `leader_epoch` has the same log below."""
         self.leader_epoch = self.fetch_epoch = epoch
         self.checked_epoch = leader_epoch
 
@@ -125,15 +126,15 @@ class OwnedPartition(Progress):
         return self.attempts
 
     def back_off(self, until: float) -> None:
-        """Fetch nothing before then."""
+        """Fetch nothing before a time on the loop's clock."""
         self.retry_at = until
 
     def end_backoff(self) -> None:
-        """A fetch has succeeded."""
+        """Count no failures in a row: a fetch has succeeded."""
         self.attempts = 0
 
     def restore_backoff(self, attempts: int, retry_at: float) -> None:
-        """Keep a back-off that a new position has ended."""
+        """Set the back-off again that a new position has ended."""
         self.attempts, self.retry_at = attempts, retry_at
 
     def fail(self, error: Exception) -> None:
@@ -141,7 +142,7 @@ class OwnedPartition(Progress):
         self.failure = error
 
     def drop_buffer(self) -> None:
-        """Forget what was fetched and not handed out."""
+        """Drop what was fetched and not delivered."""
         self.buffered.clear()
         self.buffered_bytes = self.buffered_records = 0
         self.fetch_offset = self.position
@@ -150,18 +151,20 @@ class OwnedPartition(Progress):
         self.fetch_id = 0
 
     def is_unchecked(self, leader_epoch: int) -> bool:
-        """Whether a leader of this epoch may have another log below `fetch_offset` (KIP-320)."""
+        """Return whether the leader of this epoch may have a different log below `fetch_offset`
+        (KIP-320)."""
         return self.fetch_epoch >= 0 and leader_epoch >= 0 and leader_epoch != self.checked_epoch
 
     def is_recreated(self, topic_id: UUID) -> bool:
-        """Whether the topic was deleted, and what has its name now is another."""
-        # Asked before each fetch, and UUIDs are compared in Python: nearly always it is the same.
+        """Return whether the topic was deleted and created again under the same name."""
+        # Called before each fetch. Comparing UUIDs runs Python code, and nearly always both ids are
+        # the same object.
         if self.topic_id is topic_id:
             return False
         return NO_ID not in (self.topic_id, topic_id) and self.topic_id != topic_id
 
     def add(self, batches: list[RecordBatch]) -> None:
-        """Take what was fetched from `fetch_offset` on."""
+        """Buffer the batches that were fetched at `fetch_offset`."""
         for batch in batches:
             if batch.next_offset > self.fetch_offset:
                 self.buffered.append(batch)
@@ -171,48 +174,48 @@ class OwnedPartition(Progress):
                 self.fetch_epoch = batch.leader_epoch
 
     def take_batch(self) -> RecordBatch:
-        """The next batch to read records from."""
+        """Remove and return the first buffered batch."""
         batch = self.buffered.popleft()
         self.buffered_bytes -= batch.size
         self.buffered_records -= batch.count
         return batch
 
     def put_back(self, batch: RecordBatch) -> None:
-        """Take back a batch that was not read to its end; the position says where it is resumed."""
+        """Buffer a batch again that was not read to its end; reading resumes at the position."""
         self.buffered.appendleft(batch)
         self.buffered_bytes += batch.size
         self.buffered_records += batch.count
 
     @property
     def failed(self) -> bool:
-        """Whether an error was reported to the application; nothing is fetched until it seeks."""
+        """Whether an error stopped the fetching, which the application must resume by a seek."""
         return self.failure is not None
 
     @property
     def is_without_position(self) -> bool:
-        """Whether only the application can say where to read: there is no offset in the log to go
-        on from, and no reset policy. Not of a failed look-up, which finds the offset next time."""
+        """Whether only the application can set the position: there is none within the log, and no
+        reset policy. False if only a look-up has failed: the next one may find the offset."""
         return isinstance(self.failure, NoOffsetError | OffsetOutOfRangeError)
 
     @property
     def is_uncommitted(self) -> bool:
-        """Whether a commit would be of something that the application did: of records that were
-        handed out, processed or not, or of a seek. The start that a reset found is none of it."""
+        """Whether there is something to commit: records that were delivered, processed or not, or a
+        seek of the application. A position that a reset found does not count."""
         return self.position not in (UNKNOWN, self.covered)
 
     def acknowledge(self, offset: int) -> None:
-        """The coordinator has taken a commit of this offset."""
+        """Note that the coordinator has acknowledged a commit of this offset."""
         self.committed = self.covered = offset
 
     @property
     def lag(self) -> int | None:
-        """How many offsets lie between the position and the end; None while either is unknown."""
+        """The number of offsets from the position to the end; None while either is unknown."""
         if UNKNOWN in (self.position, self.end):
             return None
         return behind(self.position, self.end)
 
     def to_commit(self) -> OffsetAndMetadata | None:
-        """What to commit; None when the coordinator knows it already."""
+        """Return the offset to commit; None if it is unknown or committed already."""
         if self.processed in (UNKNOWN, self.committed):
             return None
         return OffsetAndMetadata(self.processed, leader_epoch=self.leader_epoch)

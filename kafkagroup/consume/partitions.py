@@ -1,7 +1,7 @@
-"""How calls take partitions, offsets and limits: one converter for all of them.
+"""Conversion of arguments: partitions, offsets, times and limits, in the same way for all calls.
 
-A partition is a `TopicPartition` or a tuple of topic and number. A call that takes several accepts
-one, or an iterable of them.
+A partition is a `TopicPartition` or a tuple of topic and number. A call that takes several
+partitions accepts one, or an iterable of them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = [
 T = TypeVar("T")
 
 Partition: TypeAlias = tuple[str, int]
-"""A `TopicPartition`, or a plain tuple like it."""
+"""A `TopicPartition`, or a plain tuple of topic and number."""
 
 Partitions: TypeAlias = Partition | Iterable[Partition]
 
 ByPartition: TypeAlias = Mapping[TopicPartition, T] | Mapping[Partition, T]
-"""Two types, as the keys of a Mapping are invariant to type checkers."""
+"""A union, because a Mapping is invariant in its key type."""
 
 
 def partition_of(value: object) -> TopicPartition:
-    """The partition that a caller means. Raises: ConfigurationError."""
+    """Convert an argument to a partition. Raises: ConfigurationError."""
     if not _is_partition(value):
         raise ConfigurationError(
             f"{value!r} is no partition; expected TopicPartition('topic', 0) or ('topic', 0)"
@@ -48,7 +48,7 @@ def partition_of(value: object) -> TopicPartition:
 
 
 def partitions_of(*values: Partitions) -> list[TopicPartition]:
-    """The partitions of several arguments, each one of them or an iterable of them.
+    """Return the partitions in several arguments, each a partition or an iterable of partitions.
 
     Raises: ConfigurationError.
     """
@@ -62,7 +62,7 @@ def partitions_of(*values: Partitions) -> list[TopicPartition]:
 
 
 def offset_of(tp: TopicPartition, value: object) -> int:
-    """The offset that a caller means for a partition. Raises: ConfigurationError."""
+    """Convert an argument to an offset of a partition. Raises: ConfigurationError."""
     if not _is_whole(value) or value < 0:
         raise ConfigurationError(f"the offset for {tp} is {value!r}; expected a number from 0")
     return int(value)
@@ -71,7 +71,7 @@ def offset_of(tp: TopicPartition, value: object) -> int:
 def offsets_of(
     given: ByPartition[int | OffsetAndMetadata],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The offsets to commit. Raises: ConfigurationError."""
+    """Convert an argument to the offsets to commit. Raises: ConfigurationError."""
     _check_mapping(given, "5")
     found = {}
     for partition, value in given.items():
@@ -85,7 +85,10 @@ def offsets_of(
 
 
 def times_of(given: ByPartition[int]) -> dict[TopicPartition, int]:
-    """The times to look for, in milliseconds since the epoch. Raises: ConfigurationError."""
+    """Convert an argument to the times to look up, in milliseconds since the epoch.
+
+    Raises: ConfigurationError.
+    """
     _check_mapping(given, "1700000000000")
     found = {}
     for partition, at in given.items():
@@ -99,14 +102,14 @@ def times_of(given: ByPartition[int]) -> dict[TopicPartition, int]:
 
 
 def check_record_limit(max_records: object) -> None:
-    """Raises: ConfigurationError for what is no number of records to ask for."""
+    """Check a limit of records. Raises: ConfigurationError if it is no whole number from 1."""
     if not _is_whole(max_records) or max_records < 1:
         raise ConfigurationError(f"max_records={max_records!r}; expected a number from 1")
 
 
 def seconds_of(timeout: object) -> float:
-    """For how many seconds a caller means to wait. Raises: ConfigurationError."""
-    # NaN is no moment to wake at.
+    """Convert a timeout to float seconds. Raises: ConfigurationError."""
+    # A deadline of NaN is never reached.
     if not _is_number(timeout) or math.isnan(timeout):
         raise ConfigurationError(f"timeout={timeout!r}; expected a number of seconds, such as 1.0")
     return float(timeout)
@@ -120,18 +123,18 @@ def _check_mapping(given: object, value: str) -> None:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    # Not of one class: a number may be of numpy.
+    # No check of the class: numpy's numbers are accepted, too.
     return hasattr(value, "__float__") and not isinstance(value, bool)
 
 
 def _is_whole(value: object) -> TypeGuard[int]:
-    # A number may be of numpy.
+    # No check of the class: numpy's integers are accepted, too.
     return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def _is_partition(value: object) -> TypeGuard[Partition]:
     match value:
-        # Lists as well, as JSON has no tuples.
+        # This matches lists, too: JSON has no tuples.
         case (str(), number):
             return _is_whole(number)
         case _:

@@ -1,4 +1,4 @@
-"""What to fetch next from one broker, and what an error in the answer means."""
+"""Which partitions to fetch next from one broker, and how to handle a partition's error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__ = ["ErrorAction", "action_for", "is_fetchable", "wanted"]
 
 
 def is_fetchable(owned: OwnedPartition) -> bool:
-    """Whether a partition is to be fetched, now or after its back-off, once there is room."""
+    """Return whether a partition may be fetched now, or after its back-off, or when the buffer has
+    room."""
     return owned.fetch_offset != UNKNOWN and not (
         owned.revoked or owned.paused or owned.failed or owned.reset
     )
@@ -25,12 +26,13 @@ def wanted(
     room: int,
     records_per_partition: int,
 ) -> list[OwnedPartition]:
-    """The partitions to ask for, those with the least buffered first.
+    """Return the partitions to fetch, those with the fewest buffered bytes first.
 
-    A partition is left out while its position is unknown, it is paused, revoked, failed, backing
-    off, or has `records_per_partition` records waiting; all are when `room` bytes are used up. Not
-    for the bytes that it has waiting: asked without it, a broker that has nothing for the others
-    keeps the question for `fetch_max_wait_ms`, and what waits is long gone by then.
+    A partition is left out while its position is unknown, or it is paused, revoked, failed, backing
+    off, or has `records_per_partition` records buffered; all are left out if `room` (bytes) is 0.
+    The bytes that a partition has buffered do not matter: a broker with no records for the others
+    holds a long poll without this partition for `fetch_max_wait_ms`, and the application has
+    processed the buffered records long before.
     """
     if room <= 0:
         return []
@@ -43,16 +45,16 @@ def wanted(
 
 
 class ErrorAction(Enum):
-    """What is done about a partition's error in a fetch or offsets answer."""
+    """The reaction to a partition's error in a response to a fetch or offsets request."""
 
     RETRY = "retry"
-    """The same broker, after a back-off."""
+    """Ask the same broker again, after a back-off."""
     REFRESH = "refresh"
-    """Metadata is stale: ask for it, then the leader that it names."""
+    """Metadata is stale: refresh it, then ask the leader that it names."""
     RESET = "reset"
     """The position is not in the log: apply `auto_offset_reset`."""
     RAISE = "raise"
-    """Nothing here can mend it: the application is told."""
+    """The library cannot resolve it: raise it to the application."""
 
 
 _REMEDIES: dict[int, ErrorAction] = {
@@ -75,5 +77,5 @@ _REMEDIES: dict[int, ErrorAction] = {
 
 
 def action_for(code: int) -> ErrorAction:
-    """The row of an error code; one that is not in the table is raised."""
+    """Return the action for an error code; RAISE for a code that is not in the table."""
     return _REMEDIES.get(code, ErrorAction.RAISE)

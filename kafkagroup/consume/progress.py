@@ -1,6 +1,6 @@
-"""How far one partition has been read: what changes with each record, apart from what does not.
+"""The position of one partition: the fields of `OwnedPartition` that change with each record.
 
-It is compiled where a compiler is at hand, by the types in `progress.pxd`.
+This file is compiled, with the types in `progress.pxd`, where a compiler is available.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class Progress:
 
     def __init__(self) -> None:
         self.position = UNKNOWN
-        """Offset of the next record to hand out."""
+        """Offset of the next record to deliver."""
         self.processed = UNKNOWN
-        """Everything below it is processed: what a commit commits."""
+        """All records below this offset are processed; a commit commits this offset."""
         self.leader_epoch = -1
-        """Epoch of the last record handed out, committed beside its offset (KIP-320)."""
+        """Leader epoch of the last record delivered; committed with the offset (KIP-320)."""

@@ -1,4 +1,4 @@
-"""What a consumer subscribes to: topics by name, or those that match a pattern."""
+"""Subscriptions: topics by name, or a pattern that topics match."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Topics", "checked_pattern", "checked_topics", "server_pattern"]
 
 
 Topics: TypeAlias = str | Sequence[str] | Set[str]
-"""One topic or several: by name, never a mapping of options."""
+"""One topic name or several; a mapping, as of options, is refused."""
 
 
 def checked_topics(topics: Iterable[Topics]) -> frozenset[str]:
-    """The names in several arguments, each one of them or a list of them.
+    """Return the topic names in several arguments, each of which is a name or a list of names.
 
     Raises: ConfigurationError.
     """
@@ -37,7 +37,7 @@ def _checked_topic(name: object) -> str:
 def checked_pattern(
     pattern: str | re.Pattern[str] | None, topics: Collection[Topics]
 ) -> re.Pattern[str] | None:
-    """The pattern, if there is one, in whose place there must be no topics.
+    """Compile the pattern; None if there is none. A pattern and topics exclude each other.
 
     Raises: ConfigurationError.
     """
@@ -55,6 +55,6 @@ _FLAGS = ((re.IGNORECASE, "i"), (re.MULTILINE, "m"), (re.DOTALL, "s"))
 
 
 def server_pattern(pattern: re.Pattern[str]) -> str:
-    """A pattern as the coordinator takes it (RE2J), which knows no flags but those within it."""
+    """Return the pattern in the coordinator's syntax (RE2J), where flags are part of the text."""
     letters = "".join(letter for flag, letter in _FLAGS if pattern.flags & flag)
     return f"(?{letters}){pattern.pattern}" if letters else pattern.pattern

@@ -1,7 +1,7 @@
 """read_committed: which batches belong to aborted transactions. Pure.
 
-The broker hands out nothing above the last stable offset, so every transaction in an answer is
-decided; it says which ones were aborted, by producer and first offset. Source: KIP-98.
+The broker returns nothing above the last stable offset, so every transaction in a fetch response is
+decided. The response lists the aborted ones, by producer id and first offset. Source: KIP-98.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ __all__ = ["AbortedTransactions", "mark_aborted"]
 
 
 class AbortedTransactions:
-    """The aborted transactions of one partition's answer, while its batches are gone over."""
+    """The aborted transactions in one partition's fetch response, tracked from batch to batch."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._pending = sorted(aborted, key=lambda transaction: -transaction.first_offset)
         self._aborting: set[int] = set()
-        """Producers whose transaction is aborted, and whose abort marker has not come yet."""
+        """Ids of producers with an aborted transaction, from its first batch to its marker."""
 
     def mark(self, batch: RecordBatch) -> None:
-        """Mark the next batch, in order, if no application may see it.
+        """Hide a batch that belongs to an aborted transaction. Call it for each batch, in order.
 
-        A producer's batches are aborted from the first offset of its aborted transaction on, until
-        its abort marker.
+        A producer's batches are aborted from the first offset of its aborted transaction up to its
+        abort marker.
         """
         pending, aborting = self._pending, self._aborting
         while pending and pending[-1].first_offset <= batch.last_offset:
@@ -40,7 +40,7 @@ class AbortedTransactions:
 
 
 def mark_aborted(batches: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction]) -> None:
-    """Mark the batches of one answer, in order, that no application may see.
+    """Hide the batches of one fetch response, given in order, that belong to aborted transactions.
 
     O(batches + aborted log aborted).
     """
@@ -53,5 +53,5 @@ def _ends_aborted(batch: RecordBatch) -> bool:
     try:
         return batch.control_type() is ControlType.ABORT
     except DecodeError:
-        # A marker of a kind to come: it ends nothing that is known here.
+        # A marker of a future type ends no transaction that is known here.
         return False
