@@ -1,8 +1,8 @@
-"""Assignors: pure functions `(GroupSpec) -> Assignment`, and checks and plans of what they return.
+"""Assignors: pure functions `(GroupSpec) -> Assignment`, and checks and plans of their results.
 
-Nothing here reads a clock, random numbers, a socket or a member's state: each member computes the
-same assignment from the same group. `__all__` has the public names; the modules are private, and
-may change in any release.
+No module of this package reads a clock, random numbers, a socket or a member's state: each member
+computes the same assignment for the same group. `__all__` has the public names; the modules are
+private, and may change in any release.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Only here: it is the largest of them, every consumer imports this package, and few use it.
+    # Imported on first use: it is the largest assignor, every consumer imports this package, and
+    # few consumers use it.
     if name == "weighted_sticky":
         from kafkagroup.assign.weighted import weighted_sticky
 

@@ -1,12 +1,12 @@
-"""What is wrong with an assignment: for tests, the simulation and whoever reads a group's history.
+"""A checker of assignments, for tests, the simulation and the analysis of a group's history.
 
-This judges assignors, so it shares no code with them. Which rules hold depends on the assignor and
-is for the caller to say; `RULES` knows those of this library by their names on the wire.
+It shares no code with the assignors, because it checks them. The caller chooses the rules, which
+depend on the assignor; `RULES` has those of this library's assignors, by their names on the wire.
 
-A claim is a partition that exists and that a member reports as owned, whether or not the member
-still subscribes to its topic: until it has revoked the partition it may be working on it. Of the
-claims to one partition those of the highest generation stand. A partition has an owner if one
-claim alone stands.
+A claim is an existing partition that a member reports as owned, whether or not the member still
+subscribes to its topic: until it has revoked the partition, it may be processing its records. Of
+the claims to one partition, those of the highest generation are valid. A partition has an owner if
+exactly one claim to it is valid.
 """
 
 from __future__ import annotations
@@ -36,27 +36,30 @@ class Kind(Enum):
     """The ways in which an assignment can be wrong; `violations` reports them in this order."""
 
     STRANGER = "stranger"
-    """Partitions are given to somebody who is no member."""
+    """Partitions are assigned to an id that is no member's."""
     NO_SUCH_PARTITION = "no-such-partition"
-    """A member is given a partition that does not exist."""
+    """A member gets a partition that does not exist."""
     NOT_SUBSCRIBED = "not-subscribed"
-    """A member is given a partition of a topic that it does not subscribe to."""
+    """A member gets a partition of a topic that it does not subscribe to."""
     DOUBLED = "doubled"
-    """A partition is given away twice. Entries of the three kinds above do not count here."""
+    """A partition is assigned twice. Entries of the three kinds above do not count."""
     INCOMPLETE = "incomplete"
-    """A partition that somebody subscribes to is given to nobody who may have it. Where
-    HANDED_OVER is a rule too, partitions that have to wait are left out: those that a subscriber
-    may not be given because of another member's claim."""
+    """A partition of a subscribed topic is assigned to no member that may have it. If HANDED_OVER
+    is a rule too, partitions that have to wait do not count: those that some subscriber may not get
+    because of another member's claim."""
     HANDED_OVER = "handed-over"
-    """A partition is given to a member while a claim of another member stands, whatever that one
-    subscribes to: both would be working on it (KIP-429; equal claims exclude each other)."""
+    """A partition is assigned to a member while another member has a valid claim to it, even one
+    that no longer subscribes to the topic: both would process its records (KIP-429; equal claims
+    exclude each other)."""
     UNBALANCED = "unbalanced"
-    """The counts could be more even: one partition each can be moved along a chain of members,
-    from one to another that has at least two fewer. Without such a chain, counts are as even as
-    subscriptions allow. Reported once, for the widest such gap and the shortest chain across."""
+    """The counts could be more even: along a chain of members, each could pass one partition to the
+    next, and the last member has at least two fewer than the first. Without such a chain, the
+    counts are as even as the subscriptions allow. Reported once, for the widest gap and the
+    shortest chain across it."""
     MOVED_WITHOUT_NEED = "moved-without-need"
-    """Another member has it than its owner, and could give it back at no loss: because the owner
-    has fewer partitions than that member, or in exchange for one that is not the owner's own."""
+    """Another member than the owner has the partition, and could return it without loss of balance:
+    because the owner has fewer partitions than that member, or in exchange for a partition that the
+    owner gets and did not own."""
 
 
 VALID = frozenset(
@@ -68,17 +71,18 @@ VALID = frozenset(
         Kind.INCOMPLETE,
     )
 )
-"""Every partition that somebody wants has one owner, who wants it."""
+"""Each partition of a subscribed topic is assigned to one member that subscribes to the topic."""
 
 EVEN = VALID | {Kind.UNBALANCED}
-"""Also as even as subscriptions allow: round robin with the same subscription everywhere."""
+"""VALID, and as even as subscriptions allow: round robin, if all members subscribe to the same
+topics."""
 
 STICKY = EVEN | {Kind.MOVED_WITHOUT_NEED}
-"""Also keeping what can be kept: sticky. And cooperative sticky, when the assignment that a group
-settled on is held against the claims that it started with."""
+"""EVEN, and with no unneeded move: sticky. Also cooperative sticky, if the group's final assignment
+is compared to the claims before its first round."""
 
 COOPERATIVE = EVEN | {Kind.HANDED_OVER}
-"""One round of a cooperative rebalance."""
+"""The rules for each round of a cooperative rebalance."""
 
 RULES: Mapping[str, frozenset[Kind]] = {
     "range": VALID,
@@ -88,23 +92,23 @@ RULES: Mapping[str, frozenset[Kind]] = {
     "cooperative-sticky": COOPERATIVE,
     "weighted-sticky": VALID | {Kind.HANDED_OVER},
 }
-"""Name on the wire -> the rules that each assignment of that assignor keeps."""
+"""Name on the wire -> the rules that each assignment of the assignor obeys."""
 
 
 @frozen
 class Violation:
-    """One thing that is wrong with an assignment."""
+    """One violation of a rule by an assignment."""
 
     kind: Kind
     members: tuple[str, ...]
-    """Whom it concerns. UNBALANCED: the chain, from the fullest to the emptiest;
-    MOVED_WITHOUT_NEED: the owner, then who has it; HANDED_OVER: who gets it, then those whose
-    claims stand; DOUBLED: all who get it."""
+    """The members concerned. UNBALANCED: the chain, from the fullest to the emptiest;
+    MOVED_WITHOUT_NEED: the owner, then the member that has it; HANDED_OVER: the member that gets
+    it, then those with valid claims; DOUBLED: all members that get it."""
     partitions: tuple[TopicPartition, ...]
-    """What it concerns. UNBALANCED: what would move along each link of the chain;
-    MOVED_WITHOUT_NEED: the partition, then what could go the other way, if anything has to."""
+    """The partitions concerned. UNBALANCED: the one to move along each link of the chain;
+    MOVED_WITHOUT_NEED: the partition, then the one to return in exchange, if one is needed."""
     text: str
-    """The same in words, with the facts."""
+    """The violation in words, with its facts."""
 
     def __str__(self) -> str:
         return f"{self.kind.value}: {self.text}"
@@ -113,11 +117,11 @@ class Violation:
 def violations(
     spec: GroupSpec, assignment: Assignment, rules: frozenset[Kind] = VALID
 ) -> tuple[Violation, ...]:
-    """What is wrong with `assignment` by those rules: nothing, if the answer is empty.
+    """Return the violations of `rules` by `assignment`, sorted by kind, then by partition.
 
-    UNBALANCED and MOVED_WITHOUT_NEED are judged only where every partition has one owner who may
-    have it: so not for a cooperative round that leaves something out, but for the one after.
-    Sorted by kind, then by partition. A member without an entry has nothing.
+    UNBALANCED and MOVED_WITHOUT_NEED are checked only if every partition is assigned to one member
+    that may have it: so not for a cooperative round that withholds a partition, but for the next.
+    A member without an entry has no partitions.
     O(partitions log partitions + pairs of member and topic, subscribed or held).
     """
     judge = _Judge(spec, assignment, cooperative=Kind.HANDED_OVER in rules)
@@ -146,7 +150,7 @@ class _Judge:
         self._standing = standing_claims(spec)
         self._subscribers = _subscribers(spec)
         self._takers: dict[TopicPartition, list[str]] = {}
-        """Partition -> who gets it, of those who may have it; in `order`."""
+        """Partition -> the members that get it and may have it, in `order`."""
         for member in spec.order():
             topics = spec.members[member].topics
             for tp in assignment.get(member, ()):
@@ -160,13 +164,13 @@ class _Judge:
         ]
         self._missing = [tp for tp in missing if not (cooperative and self._must_wait(tp))]
         self.whole = not missing and all(len(takers) == 1 for takers in self._takers.values())
-        """Whether every partition has one owner who may have it."""
+        """Whether every partition is assigned to one member that may have it."""
         self._held: dict[str, list[TopicPartition]] = {member: [] for member in spec.order()}
         for tp, takers in sorted(self._takers.items()):
             self._held[takers[0]].append(tp)
 
     def entries(self) -> Iterator[Violation]:
-        """STRANGER, NO_SUCH_PARTITION and NOT_SUBSCRIBED."""
+        """Yield the violations STRANGER, NO_SUCH_PARTITION and NOT_SUBSCRIBED."""
         for member, partitions in self._assignment.items():
             of = self._spec.members.get(member)
             if of is None:
@@ -200,13 +204,13 @@ class _Judge:
                     yield Violation(Kind.HANDED_OVER, (taker, *others), (tp,), text)
 
     def _must_wait(self, tp: TopicPartition) -> bool:
-        """Whether a claim keeps a partition from some subscriber: from all but its owner."""
+        """Return whether a claim keeps the partition from a subscriber: from all but its owner."""
         if tp not in self._standing:
             return False
         return self._subscribers[tp.topic] > (self._owner(tp) is not None)
 
     def _owner(self, tp: TopicPartition) -> str | None:
-        """The owner of a partition, if it may keep it."""
+        """Return the owner of a partition, if it may keep it."""
         claimants = self._standing.get(tp, ())
         if len(claimants) != 1 or tp.topic not in self._spec.members[claimants[0]].topics:
             return None
@@ -215,9 +219,12 @@ class _Judge:
     # ------------------------------------------------------------ of whole assignments
 
     def unbalanced(self) -> Iterator[Violation]:
-        """From the emptiest member up, look at all from whom partitions can come to it, through
-        others if need be. Who was reached from an emptier one need not be looked at again: the gap
-        was wider then. So every member and topic is looked at once."""
+        """Yield UNBALANCED for the widest gap, if there is one.
+
+        From the emptiest member up, visit all members from which a partition can reach it, through
+        others if needed. A member that an emptier one reached is not visited again: that gap was
+        wider. So the search visits each member and topic once.
+        """
         count = {member: len(held) for member, held in self._held.items()}
         if max(count.values(), default=0) - min(count.values(), default=0) < 2:
             return
@@ -267,7 +274,7 @@ class _Judge:
 
     def moved_without_need(self) -> Iterator[Violation]:
         owner = {tp: member for tp in self._standing if (member := self._owner(tp)) is not None}
-        # Member -> topic -> the first of its partitions there that is not its own.
+        # Member -> topic -> the first partition that it has there without having owned it.
         guests: dict[str, dict[str, TopicPartition]] = {}
         for member, held in self._held.items():
             for tp in held:
@@ -291,7 +298,8 @@ class _Judge:
 
 
 def standing_claims(spec: GroupSpec) -> dict[TopicPartition, list[str]]:
-    """Partition -> the members that claim it with the highest generation, in `order`. O(claims)."""
+    """Return partition -> the members that claim it with the highest generation, in `order`.
+    O(claims)."""
     newest: dict[TopicPartition, int] = {}
     standing: dict[TopicPartition, list[str]] = {}
     for member in spec.order():
@@ -309,7 +317,7 @@ def standing_claims(spec: GroupSpec) -> dict[TopicPartition, list[str]]:
 
 
 def _subscribers(spec: GroupSpec) -> Counter[str]:
-    """Topic -> how many subscribe to it."""
+    """Return topic -> the number of its subscribers."""
     return Counter(topic for of in spec.members.values() for topic in of.topics)
 
 
@@ -318,7 +326,7 @@ def _exists(spec: GroupSpec, tp: TopicPartition) -> bool:
 
 
 def _listed(things: Sequence[object]) -> str:
-    """ "a, b and c"; of many only the first."""
+    """Return "a, b and c"; of more than five, the first four and the number of the others."""
     words = [str(thing) for thing in things]
     if len(words) > 5:
         words[4:] = [f"{len(words) - 4} more"]

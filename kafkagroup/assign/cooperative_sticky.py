@@ -1,8 +1,8 @@
-"""Cooperative sticky: balanced, moving little, and never handing over what is still owned.
+"""Cooperative sticky: balanced, with few moves, and never assigning what another member owns.
 
-A partition that changes hands is left out for one round: its owner lets it go and rejoins, and the
-next round gives it away. Compatible on the wire with the assignors of the same name in Java,
-librdkafka and kafka-python. Sources: KIP-429, KIP-792.
+A partition that moves is withheld for one round: its owner revokes it and rejoins, and the next
+round assigns it. Compatible on the wire with the assignors of the same name in Java, librdkafka and
+kafka-python. Sources: KIP-429, KIP-792.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ _GENERATION = struct.Struct(">i")
 
 
 def _user_data(_had: Sequence[TopicPartition], generation: int) -> bytes:
-    """For members that do not know the generation field of subscriptions (before v2)."""
+    """Return the generation as user data: before v2, subscriptions have no field for it."""
     return _GENERATION.pack(generation)
 
 
 def generation_in(user_data: bytes | None) -> int:
-    """The generation that an old member put into its user data; -1 when there is none.
+    """Return the generation in a member's user data; -1 if there is none.
 
-    Java's and this library's are the generation alone, librdkafka's are those of `sticky`.
+    The user data of Java and of this library is the generation alone, that of librdkafka has the
+    format of `sticky`.
     """
     if user_data is None or len(user_data) != _GENERATION.size:
         return decode_user_data(user_data)[1]
@@ -42,11 +43,11 @@ def _told(data: bytes | None) -> Told:
 
 @named("cooperative-sticky", cooperative=True, user_data=_user_data, told=_told)
 def cooperative_sticky_assignor(spec: GroupSpec) -> Assignment:
-    """Keep what members own as far as balance allows; withhold what changes hands.
+    """Keep what members own as far as balance allows; withhold partitions that move.
 
-    It aims at what `sticky_assignor` gives: as even as the subscriptions allow, with the fewest
-    moves for that. What is given to a member while anybody else claims it, and be the claim old,
-    is left out. The round after finds it free: then nobody has to let go of anything any more,
-    and everything is assigned, so that a change settles in two rounds. Costs what that costs.
+    The target is the assignment of `sticky_assignor`: as even as the subscriptions allow, with the
+    fewest moves. A partition of the target is withheld while another member claims it, even with an
+    older generation. The next round finds it free and assigns everything, so the group is stable
+    after two rounds. Cost as of `sticky_assignor`.
     """
     return {member: held.now() for member, held in find_target(spec).items()}

@@ -1,7 +1,7 @@
-"""Assignors made of functions of other shapes, and kiel's own function.
+"""Adapters that make assignors of functions with other signatures, and kiel's own function.
 
-What such a function answers is held against the rules of any assignment: the group hears of a
-mistake at once, in words, and not by partitions that two members consume or none.
+The result of such a function is checked by the rules for any assignment: a mistake raises an error
+at once, and does not show only as partitions that two members consume, or none.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from kafkagroup.types import Assignment, TopicPartition
 __all__ = ["Allocate", "Decide", "allocating", "deciding", "naive_allocator"]
 
 Allocate = Callable[[list[str], list[TopicPartition]], Mapping[str, Mapping[str, Iterable[int]]]]
-"""Member ids in order and partitions, sorted, in; member id -> topic -> partition numbers out."""
+"""A function of the member ids, in order, and the sorted partitions. It returns the partition
+numbers, as member id -> topic -> numbers."""
 
 Decide = Callable[[list[str], list[TopicPartition], str], Iterable[TopicPartition]]
-"""Member ids in order, partitions of one topic, sorted, and a member id in; what that one gets out.
-`decide_partitions_range` is one."""
+"""A function of the member ids, in order, the sorted partitions of one topic, and a member id. It
+returns the partitions of that member. `decide_partitions_range` is an example."""
 
 
 def allocating(name: str, allocate: Allocate) -> Assignor:
-    """An assignor that asks one function for everything.
+    """Return an assignor that calls one function for the whole assignment.
 
-    Where members subscribe to different topics, it is asked once for each set of subscribers, as it
-    is not told who wants what.
-    Raises, when asked: ConfigurationError that says what is wrong with the answer.
+    If members subscribe to different topics, the function is called once for each set of
+    subscribers, because it does not get the subscriptions.
+    The assignor raises ConfigurationError, which names the mistake in the function's result.
     """
 
     @named(name)
@@ -49,10 +50,9 @@ def allocating(name: str, allocate: Allocate) -> Assignor:
 
 
 def deciding(name: str, decide: Decide) -> Assignor:
-    """An assignor that asks a function for each member's share of each topic, among those who
-    subscribe to it.
+    """Return an assignor that calls a function for each topic and each of its subscribers.
 
-    Raises, when asked: ConfigurationError that says what is wrong with the answers.
+    The assignor raises ConfigurationError, which names the mistake in the function's results.
     """
 
     @named(name)
@@ -70,8 +70,8 @@ def deciding(name: str, decide: Decide) -> Assignor:
 def naive_allocator(
     members: Iterable[str], partitions: Iterable[str]
 ) -> dict[str, dict[str, list[int]]]:
-    """Cycle over the members and give each a partition until none is left. Partitions are written
-    "topic:number", as kiel does. O(partitions). `naive_assignor` is the same for a group."""
+    """Assign the partitions to the members in turn. A partition is written "topic:number", as in
+    kiel. O(partitions). `naive_assignor` does the same for a group."""
     given: dict[str, dict[str, list[int]]] = {}
     for member, partition in zip(cycle(members), partitions, strict=False):
         topic, _, number = partition.rpartition(":")

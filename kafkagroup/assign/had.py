@@ -1,6 +1,6 @@
-"""What sticky members had last, as user data: Java's format, which every client has taken over.
+"""User data of sticky members: their last assignment, in Java's format, which all clients use.
 
-Comes from other members, so everything in it is checked, and nothing is raised.
+The bytes come from other members: everything in them is checked, and nothing is raised.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kafkagroup.types import TopicPartition
 __all__ = ["MAX_PARTITIONS", "decode_user_data", "encode_user_data"]
 
 MAX_PARTITIONS = 100_000
-"""Most partitions that one member may say it had: the largest groups planned for."""
+"""Most partitions that one member may report: the largest groups planned for."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -23,7 +23,7 @@ _NOTHING: tuple[tuple[TopicPartition, ...], int] = ((), -1)
 
 
 def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
-    """What a member adds to its subscription: its last assignment, and the generation of that.
+    """Encode a member's last assignment, and its generation, as user data of its subscription.
 
     Java's version 1: an array of (topic, array of partitions), then the generation.
     """
@@ -43,11 +43,11 @@ def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_user_data(data: bytes | None) -> tuple[tuple[TopicPartition, ...], int]:
-    """What a member had, and in which generation; nothing, and -1, of what cannot be read.
+    """Return a member's last assignment and its generation; none and -1 if the data is malformed.
 
-    Reads Java's version 1 and its version 0, which ends before the generation; what a later
-    version may add behind it is passed over, as Java does. Nothing is raised: one member's bad
-    data costs its stickiness, not the group's assignment. At most MAX_PARTITIONS are read.
+    Reads Java's version 1 and its version 0, which ends before the generation. Bytes that a later
+    version may append are ignored, as in Java. Raises nothing: malformed data of one member costs
+    its stickiness, not the group's assignment. More than MAX_PARTITIONS count as malformed.
     """
     try:
         return _decode(data or b"")
@@ -77,7 +77,8 @@ def _decode(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
 
 
 def _count(data: bytes, at: int) -> tuple[int, int]:
-    """The length of an array, and where its elements begin. Each is at least 4 bytes long."""
+    """Return the length of an array, and the offset of its first element. Each element has at least
+    4 bytes."""
     count: int = _INT32.unpack_from(data, at)[0]
     at += _INT32.size
     if not 0 <= count * _INT32.size <= len(data) - at:

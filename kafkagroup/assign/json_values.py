@@ -1,8 +1,8 @@
-"""JSON that comes from anywhere, read strictly: each value is what it has to be, or the error says
-where it is, what was found, and what was expected.
+"""Strict reading of untrusted JSON: an error says where a wrong value is, what was found, and what
+was expected.
 
-Paths are as in JSONPath: `$.members.a.topics[0]`. Everything raises ConfigurationError, and nothing
-else: whoever wrote the document has to mend it.
+Paths are written as in JSONPath: `$.members.a.topics[0]`. All functions raise ConfigurationError,
+and nothing else: the author of the document has to correct it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ _SHOWN = 40
 
 
 def parse(text: str | bytes, what: str, most: int) -> object:
-    """The document, which errors call `what`; `most` is the longest, in characters or bytes.
-
-    No object has a name twice, and numbers are finite.
+    """Parse a document. Errors call it `what`; `most` is its greatest length, in characters or
+    bytes. A name twice in one object, and numbers that are not finite, are errors.
     """
     if len(text) > most:
         unit = "characters" if isinstance(text, str) else "bytes"
@@ -73,7 +72,7 @@ def parse(text: str | bytes, what: str, most: int) -> object:
 def fields(
     value: object, path: str, *, required: tuple[str, ...], optional: tuple[str, ...]
 ) -> dict[str, object]:
-    """The fields of an object: all that are required, and none that is not known."""
+    """Return the fields of an object. A missing required field or an unknown field is an error."""
     found = mapping(value, path)
     names = ", ".join((*required, *optional))
     for name in found:
@@ -86,40 +85,40 @@ def fields(
 
 
 def entries(value: object, path: str) -> Iterable[tuple[str, object, str]]:
-    """Name, value and path of each entry."""
+    """Yield the name, value and path of each entry of an object; names must not be empty."""
     for name, entry in mapping(value, path).items():
         name_at(name, path)
         yield name, entry, at(path, name)
 
 
 def mapping(value: object, path: str) -> dict[str, object]:
-    """An object, whatever is in it."""
+    """Read an object, without a check of its entries."""
     if not isinstance(value, dict):
         refuse(path, shown(value), "an object")
     return value
 
 
 def listed(value: object, path: str, of: Callable[[object, str], T]) -> list[T]:
-    """A list, each entry read by `of`."""
+    """Read a list; `of` reads each entry."""
     if not isinstance(value, list):
         refuse(path, shown(value), "a list")
     return [of(entry, f"{path}[{index}]") for index, entry in enumerate(value)]
 
 
 def maybe(value: object, path: str, of: Callable[[object, str], T]) -> T | None:
-    """What `of` reads, or null."""
+    """Read null, or a value by `of`."""
     return None if value is None else of(value, path)
 
 
 def string(value: object, path: str) -> str:
-    """Any text."""
+    """Read a string."""
     if not isinstance(value, str):
         refuse(path, shown(value), "a string")
     return value
 
 
 def name_at(value: object, path: str) -> str:
-    """Text that is not empty."""
+    """Read a string that is not empty."""
     name = string(value, path)
     if not name:
         refuse(path, "an empty name", "a character or more")
@@ -127,7 +126,7 @@ def name_at(value: object, path: str) -> str:
 
 
 def base64(value: object, path: str) -> bytes:
-    """Bytes, as text in base64."""
+    """Read bytes, which are written in base64."""
     text = string(value, path)
     try:
         return binascii.a2b_base64(text, strict_mode=True)
@@ -136,23 +135,24 @@ def base64(value: object, path: str) -> bytes:
 
 
 def integer(value: object, path: str, *, least: int = 0, instead: str = "") -> int:
-    """An integer of 32 bits; `instead` says what else it might have been."""
-    # True is an int to Python, and is none here.
+    """Read an integer of 32 bits, at least `least`; the error lists `instead` as expected, too."""
+    # bool is a subclass of int.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _INT32:
         refuse(path, shown(value), f"an integer from {least} to {_INT32}{instead}")
     return value
 
 
 def partition_key(name: str, path: str) -> int:
-    """A partition's number as an object's key. "00" or "1_0" would be other names for it."""
+    """Read a partition number that is an object's key; "00" and "1_0", which `int` takes, are
+    errors."""
     if not (name.isascii() and name.isdecimal()) or (len(name) > 1 and name[0] == "0"):
         refuse(path, "that key", "a partition's number")
     return integer(int(name) if len(name) <= 10 else _INT32 + 1, path)
 
 
 def number(value: object, path: str, *, most: float, positive: bool = False) -> float:
-    """A number from 0, or above it, to `most`."""
-    # True is an int to Python, and is none here.
+    """Read a number from 0 (if `positive`, above 0) to `most`."""
+    # bool is a subclass of int.
     if (
         not isinstance(value, int | float)
         or isinstance(value, bool)
@@ -165,12 +165,13 @@ def number(value: object, path: str, *, most: float, positive: bool = False) -> 
 
 
 def at(path: str, name: str) -> str:
-    """The path of an object's entry."""
+    """Return the path of an object's entry."""
     return f"{path}.{name}" if name.isidentifier() else f"{path}[{json.dumps(name)}]"
 
 
 def shown(value: object) -> str:
-    """A wrong value as an error shows it: of what may be deep or large, only its kind."""
+    """Return a wrong value as the error shows it; of an object or a list only its type, as it may
+    be large."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     text = "nothing" if value is None else json.dumps(value)

@@ -1,4 +1,4 @@
-"""Naive: what kiel's consumers do, who know neither subscriptions nor owners."""
+"""Naive: kiel's assignor, which knows neither subscriptions nor owners."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ __all__ = ["naive_assignor"]
 
 @named("naive")
 def naive_assignor(spec: GroupSpec) -> Assignment:
-    """Cycle over the members and give each a partition until none is left.
+    """Assign the partitions to the members in turn.
 
-    The partitions are sorted as kiel writes them, "topic:number", so that 10 comes before 2. Those
-    who do not subscribe are passed over; in kiel, everybody consumes everything, and counts differ
-    by at most one. O(members log members + subscriptions + partitions log partitions).
+    The partitions are sorted as kiel writes them, "topic:number", so 10 comes before 2. Members
+    that do not subscribe to a topic are skipped; in kiel, all members consume all topics, and
+    counts differ by at most one.
+    O(members log members + subscriptions + partitions log partitions).
     Source: kiel's naive_allocator.
     """
     topics = sorted(spec.topics(), key=lambda topic: f"{topic}:")

@@ -1,4 +1,4 @@
-"""A GroupSpec as JSON: to write by hand, to keep, to send in with a bug report.
+"""A GroupSpec as JSON: to write by hand, to store, or to attach to a bug report.
 
 ```json
 {
@@ -15,9 +15,9 @@
 }
 ```
 
-Of a member only `topics` must be there, of the whole `members` and `topics`; what is left out is
-as `GroupSpec` has it. A topic is its number of partitions, or an object with the racks of each
-partition's replicas beside it. `user_data` is in base64. The text may come from anywhere:
+`members` and `topics` are required, and the `topics` of each member; all else has the defaults of
+`GroupSpec` and `MemberSpec`. A topic is its number of partitions, or an object that has also the
+racks of each partition's replicas. `user_data` is in base64. The text may come from anywhere:
 everything in it is checked.
 """
 
@@ -36,7 +36,7 @@ from kafkagroup.types import TopicPartition
 __all__ = ["MAX_CHARACTERS", "MAX_PARTITIONS", "spec_from_json", "spec_to_json"]
 
 MAX_CHARACTERS = 64 * 1024 * 1024
-"""Longest text: twenty times what 2,000 members that own 100,000 partitions take."""
+"""Longest text: twenty times that of 2,000 members that own 100,000 partitions."""
 
 MAX_PARTITIONS = 1_000_000
 """Most partitions of all topics together, ten times the largest groups planned for. A few bytes
@@ -47,9 +47,9 @@ _MAX_NUMBER = 2.0**63
 
 
 def spec_from_json(text: str) -> GroupSpec:
-    """The GroupSpec that the text describes.
+    """Return the GroupSpec that the text describes.
 
-    Raises: ConfigurationError with the path of what is wrong, what was found, what was expected.
+    Raises: ConfigurationError with the path of a wrong value, what was found and what was expected.
     """
     found = js.parse(text, "the spec", MAX_CHARACTERS)
     root = js.fields(found, "$", required=("members", "topics"), optional=("loads",))
@@ -79,8 +79,8 @@ def spec_from_json(text: str) -> GroupSpec:
 
 
 def spec_to_json(spec: GroupSpec) -> str:
-    """The spec as text, a line for each member and topic; `spec_from_json` reads it back, except
-    for the racks of topics that do not exist."""
+    """Return the spec as text, with a line for each member and topic. `spec_from_json` restores it,
+    except for the racks of topics that do not exist."""
     loads: dict[str, dict[str, float]] = {}
     for (topic, number), load in sorted(spec.loads.items()):
         loads.setdefault(topic, {})[str(number)] = load
@@ -108,7 +108,7 @@ def _lines(entries: Mapping[str, object]) -> str:
 
 
 def _member_value(member: MemberSpec) -> dict[str, object]:
-    """Only what differs from the default."""
+    """Return a member's topics, and its fields that differ from the default."""
     owned: dict[str, list[int]] = {}
     for topic, number in sorted(member.owned):
         owned.setdefault(topic, []).append(number)
@@ -147,7 +147,7 @@ def _member(value: object, path: str) -> MemberSpec:
 
 
 def _topic(value: object, path: str) -> tuple[int, tuple[frozenset[str], ...] | None]:
-    """Number of partitions, and their racks if they are told."""
+    """Read a topic: its number of partitions, and the racks of their replicas, if given."""
     if not isinstance(value, dict):
         return js.integer(value, path, instead=", or an object"), None
     of = js.fields(value, path, required=("partitions",), optional=("racks",))
