@@ -1,4 +1,4 @@
-"""Brokers for tests: one in this process, and the real one. Loaded on first use (PEP 562)."""
+"""Brokers for tests: an embedded one and real Apache Kafka. Loaded on first use (PEP 562)."""
 
 from __future__ import annotations
 

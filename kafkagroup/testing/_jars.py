@@ -1,9 +1,9 @@
-"""The jars of a release of Apache Kafka or ZooKeeper: found, or fetched once, checked each time.
+"""Find the jars of a release of Apache Kafka or ZooKeeper, or download them once, and verify them.
 
-Only here do files come from outside. Nothing runs before its SHA-256 is the one in the list that is
-shipped beside this file (`kafka-<version>.sha256` and its like, in the format of `sha256sum -c`),
-and a cache folder is either whole or not there. The one exception is the folder that the variable
-`KAFKAGROUP_KAFKA_JARS` or `KAFKAGROUP_ZOOKEEPER_JARS` names: it is its owner's, used as it is.
+Only this module brings in files from outside. No jar runs before its SHA-256 matches the list that
+is shipped with this file (`kafka-<version>.sha256` and the like, in the format of `sha256sum -c`),
+and a cache folder is either complete or absent. The one exception is the folder that
+`KAFKAGROUP_KAFKA_JARS` or `KAFKAGROUP_ZOOKEEPER_JARS` names: it is used without verification.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ __all__ = [
 ]
 
 DOWNLOAD_TIMEOUT = 120.0
-"""Seconds that fetching 46 MB of jars into a cold cache may take, all ways of fetching together."""
+"""Seconds for downloading 46 MB of jars into an empty cache, over all attempts."""
 
 
 class LocalKafkaError(KafkaGroupError):
-    """A local Kafka failed: a JVM ended or never answered. Holds the end of what it printed."""
+    """A local server failed: a JVM exited or did not answer. Holds the end of its output."""
 
 
 class LocalKafkaUnavailable(LocalKafkaError):
-    """This machine cannot run a local Kafka: no Java, or no jars. Says what would help."""
+    """This machine cannot run a local Kafka: no Java, or no jars. Says what to install or set."""
 
 
 def find_java() -> str:
-    """The `java` command, absolute: of `JAVA_HOME` if that is set, else on `PATH`.
+    """Return the absolute path of `java`: in `JAVA_HOME` if that is set, else on `PATH`.
 
-    Raises: LocalKafkaUnavailable if there is none. Its version is Kafka's to judge.
+    Does not check Java's version: Kafka does. Raises: LocalKafkaUnavailable without a `java`.
     """
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -61,20 +61,20 @@ def find_java() -> str:
 
 
 def resolve_jars(version: str, java: str, *, timeout: float = DOWNLOAD_TIMEOUT) -> Path:
-    """The folder, absolute, whose jars are the class path of Kafka `version`.
+    """Return the absolute path of the folder whose jars are the class path of Kafka `version`.
 
     In this order: the folder in `KAFKAGROUP_KAFKA_JARS`; the cache (`kafkagroup/kafka-<version>`
-    under `XDG_CACHE_HOME`, else `~/.cache`); fetched into the cache by the `mvn` command; fetched
-    into it by the Ivy jar that PySpark carries, run with `java`. `timeout` seconds bound fetching.
+    under `XDG_CACHE_HOME`, else `~/.cache`); a download into the cache with `mvn`; a download with
+    the Ivy jar that PySpark includes, run with `java`. Downloads take `timeout` seconds at most.
 
-    Raises: ConfigurationError for a version that does not run here; LocalKafkaUnavailable when a
-    checksum differs, or when nothing here can fetch the jars (it then says why of each).
+    Raises: ConfigurationError for an unsupported version; LocalKafkaUnavailable if a checksum
+    differs, or if the jars cannot be downloaded (with the reason for each attempt).
     """
     return resolve(find_release(version).jars, java, timeout=timeout)
 
 
 def resolve(jars: JarSet, java: str, *, timeout: float = DOWNLOAD_TIMEOUT) -> Path:
-    """The same for any set of jars, by its own name and variable."""
+    """Do the same for any set of jars, with its own name and environment variable."""
     given = os.environ.get(jars.variable)
     if given:
         if not any(Path(given).glob(jars.mark)):
@@ -122,7 +122,7 @@ def _verify(folder: Path, jars: JarSet) -> None:
 
 
 def tail(path: Path) -> str:
-    """The end of a text file, at most 4,000 characters; of a missing one, a word on that."""
+    """Return the last 4,000 characters of a text file, or a note that it is empty or missing."""
     try:
         text = path.read_text("utf-8", errors="replace").strip()
     except FileNotFoundError:
@@ -136,12 +136,12 @@ def _sha256(path: Path) -> str:
 
 
 def _fill(folder: Path, jars: JarSet, java: str, timeout: float) -> None:
-    """Fetch the jars beside `folder`, check them, and rename them into place at one stroke."""
+    """Download the jars next to `folder`, verify them, and rename them into place atomically."""
     deadline = time.monotonic() + timeout
     folder.parent.mkdir(parents=True, exist_ok=True)
     reasons = []
     for fetch in (_fetch_with_maven, _fetch_with_ivy):
-        # In the cache's own file system: a rename across two would not be atomic.
+        # In the cache's own file system: a rename across file systems is not atomic.
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch:
             fetched = Path(scratch, "jars")
             try:
@@ -153,7 +153,7 @@ def _fill(folder: Path, jars: JarSet, java: str, timeout: float) -> None:
             try:
                 fetched.rename(folder)
             except OSError:
-                # Another process was faster. A folder that is not empty is never replaced.
+                # Another process was faster: rename does not replace a folder that is not empty.
                 if not folder.is_dir():
                     raise
             return
@@ -186,7 +186,7 @@ def _fetch_with_maven(jars: JarSet, java: str, scratch: Path, deadline: float) -
 
 
 def _fetch_with_ivy(jars: JarSet, java: str, scratch: Path, deadline: float) -> None:
-    # Found, not imported: PySpark's import takes a second and may itself want Java.
+    # Located, not imported: importing PySpark takes a second and may require Java.
     spec = importlib.util.find_spec("pyspark")
     places = [Path(place, "jars") for place in (spec and spec.submodule_search_locations) or ()]
     ivy = next((jar for place in places for jar in sorted(place.glob("ivy-*.jar"))), None)
@@ -210,7 +210,7 @@ def _run(command: Sequence[str], scratch: Path, deadline: float) -> None:
     """Run `command` in `scratch`. Raises: LocalKafkaUnavailable with the end of its output."""
     name = Path(command[0]).name
     output = scratch / f"{name}.log"
-    # To a file: a pipe that a grandchild holds open would outlive the timeout.
+    # To a file: a grandchild that holds a pipe open would make this wait past the timeout.
     with output.open("wb") as log:
         try:
             done = subprocess.run(

@@ -1,7 +1,7 @@
-"""What a listener of a real Kafka asks of clients, and the broker settings that make it so.
+"""The client requirements of a real Kafka's listener, and the broker settings that enforce them.
 
 Nothing here depends on Kafka's version, starts a process or touches a file: certificates and users
-come as text and go into `server.properties`.
+are passed as text and written to `server.properties`.
 """
 
 from __future__ import annotations
@@ -27,28 +27,27 @@ def _check_mechanisms(_: object, __: object, mechanisms: Sequence[str]) -> None:
 
 @attrs.frozen(kw_only=True)
 class Listener:
-    """One more address of every node: TLS with a `certificate`, SASL with `mechanisms`, or both."""
+    """An additional listener of every node: TLS with a `certificate`, SASL with `mechanisms`."""
 
     certificate: str | None = attrs.field(default=None, repr=False)
-    """PEM: a private key as PKCS #8, and the certificates from the node's own upwards. The key must
-    not be encrypted."""
+    """PEM: an unencrypted private key in PKCS #8, then the certificates from the node's own up."""
     client_ca: str | None = None
-    """PEM of who signs the certificates of clients. Given, a client must show one."""
+    """PEM of the CA that signs client certificates. If set, clients must present one."""
     mechanisms: Sequence[str] = attrs.field(default=(), validator=_check_mechanisms)
-    """Of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER. The last takes unsigned tokens."""
+    """Any of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, which takes unsigned tokens."""
     settings: Mapping[str, str] = attrs.field(factory=dict)
-    """Broker settings of this listener, without `listener.name.<name>.`; they win."""
+    """Broker settings of this listener, without `listener.name.<name>.`; they take precedence."""
     advertised_ports: Sequence[int] = ()
-    """What clients are told to connect to, from node 1 on: the ports of a proxy on loopback, which
-    leads to those of the nodes. None given: the nodes' own."""
+    """The ports that are advertised to clients, from node 1 on: those of a proxy on loopback that
+    forwards to the nodes. If empty, the nodes advertise their own ports."""
 
     @property
     def protocol(self) -> str:
-        """Kafka's name for what is spoken here."""
+        """Kafka's name of the security protocol."""
         return ("SASL_" if self.mechanisms else "") + ("SSL" if self.certificate else "PLAINTEXT")
 
     def properties(self, users: Mapping[str, str]) -> dict[str, str]:
-        """Its settings, without `listener.name.<name>.`; `users` maps names to passwords."""
+        """The listener's settings, without `listener.name.<name>.`. `users`: name -> password."""
         properties = {}
         if self.certificate:
             properties["ssl.keystore.type"] = "PEM"
@@ -78,11 +77,11 @@ _LOGIN: Mapping[str, str] = {
     **dict.fromkeys(SCRAM, f"{_SECURITY}.scram.ScramLoginModule"),
     "OAUTHBEARER": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule",
 }
-"""Mechanism -> the class that JAAS calls it by."""
+"""Mechanism -> the class of its JAAS login module."""
 
 
 def _split_pem(text: str) -> tuple[str, str]:
-    """The private key, and the certificates."""
+    """Return the private key and the certificates."""
     blocks = _PEM.findall(text)
     keys = [block for block, kind in blocks if kind == "PRIVATE KEY"]
     certificates = [block for block, kind in blocks if kind == "CERTIFICATE"]
@@ -97,6 +96,6 @@ _PEM = re.compile(r"(-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \2-----)", re.DOTAL
 
 
 def _quote(value: str) -> str:
-    """A value of a JAAS option."""
+    """Quote the value of a JAAS option."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

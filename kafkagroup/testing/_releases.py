@@ -1,8 +1,8 @@
-"""What differs between the releases of Apache Kafka that run here: one frozen value for each.
+"""The differences between the supported releases of Apache Kafka: one frozen value per release.
 
-Only here does anything depend on a version: what a release is made of, how it is configured, and
-whether it keeps its cluster in ZooKeeper or in a quorum of its own (KRaft). Nothing here starts a
-process or touches a file. A new release is a new row, and its `kafka-<version>.sha256`.
+Only this module depends on Kafka's version: which jars a release needs, how it is configured, and
+whether it uses ZooKeeper or KRaft. Nothing here starts a process or touches a file. To support
+another release, add a row to `_RELEASES` and its `kafka-<version>.sha256`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 Ports = Mapping[str, int]
 """Listener name -> port, of one node."""
 
-# Kafka takes others too, and reads their settings under the name in small letters.
+# Kafka allows other names too, but looks up their settings in lower case.
 _LISTENER_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
@@ -33,25 +33,26 @@ class JarSet:
     product: str
     version: str
     artefacts: tuple[tuple[str, str, str], ...]
-    """(group, artefact, version)."""
+    """Tuples of (group, artefact, version)."""
     variable: str
-    """Name of the environment variable that may say where they are."""
+    """Name of the environment variable that can point to a folder with the jars."""
     mark: str
-    """Pattern of a jar that is among them."""
+    """Glob pattern of a jar that the folder must contain."""
     closed: bool = False
-    """Whether they are all that there is; else the class path is their closure."""
+    """Whether `artefacts` is complete; if False, their dependencies belong to the class path
+    too."""
 
     @property
     def name(self) -> str:
-        """Of the cache folder and of the list of checksums."""
+        """Name of the cache folder and of the list of checksums."""
         return f"{self.product.lower()}-{self.version}"
 
 
 ZOOKEEPER = JarSet(
     "ZooKeeper",
     "3.9.3",
-    # Not its closure: that has native libraries for five platforms, of which a server without TLS
-    # needs none, and lacks what it does need to start.
+    # Without dependencies: those include native libraries for five platforms that a server without
+    # TLS does not need, and lack jars that it needs to start.
     (
         ("org.apache.zookeeper", "zookeeper", "3.9.3"),
         ("org.apache.zookeeper", "zookeeper-jute", "3.9.3"),
@@ -72,7 +73,7 @@ _NETTY = "4.1.113.Final"
 NETTY = JarSet(
     "Netty",
     _NETTY,
-    # The parts that ZooKeeper's servers need for TLS.
+    # The modules that ZooKeeper servers need for TLS.
     tuple(
         ("io.netty", f"netty-{part}", _NETTY)
         for part in (
@@ -94,31 +95,33 @@ NETTY = JarSet(
 
 @attrs.frozen
 class Release:
-    """How to run one release. The nodes of a cluster are given as node id -> its ports."""
+    """How to run one release. A cluster is given as node id -> the node's ports."""
 
     version: str
     logger: str
-    """Version of slf4j-simple. The one of Kafka's own slf4j, as Maven takes the nearest version of
-    slf4j's API where Ivy takes the highest: the jars, and so the checksums, would be others."""
+    """Version of slf4j-simple: that of the slf4j API in Kafka's own dependencies. Maven picks the
+    nearest version of that API and Ivy the highest; with another, jars and checksums would
+    differ."""
     zookeeper: bool = False
-    """Whether the cluster is kept by a ZooKeeper node beside the brokers. It is in Kafka's jars."""
+    """Whether the cluster uses a ZooKeeper node (which is part of Kafka's jars) instead of
+    KRaft."""
     logs: tuple[str, ...] = ("transaction.state.log",)
-    """Internal topics, by what their settings begin with, that have a `min.isr` of their own."""
+    """Setting prefixes of the internal topics that have their own `min.isr`."""
     settings: Mapping[str, str] = attrs.field(factory=dict)
-    """What only this release knows."""
+    """Settings that only this release supports."""
 
     @property
     def artefacts(self) -> tuple[tuple[str, str, str], ...]:
-        """(group, artefact, version) of what the class path is the closure of."""
+        """(group, artefact, version) of the artefacts whose dependencies form the class path."""
         return (
             ("org.apache.kafka", "kafka_2.13", self.version),
-            # Kafka brings slf4j's API and nothing behind it: a broker that fails would not say why.
+            # Kafka ships only slf4j's API: without a backend, a failing broker logs nothing.
             ("org.slf4j", "slf4j-simple", self.logger),
         )
 
     @property
     def jars(self) -> JarSet:
-        """Its jars, and those that they need."""
+        """The artefacts as a JarSet with their dependencies."""
         return JarSet(
             "Kafka",
             self.version,
@@ -129,11 +132,11 @@ class Release:
 
     @property
     def listeners(self) -> tuple[str, ...]:
-        """Names of the listeners that every node has."""
+        """Names of the built-in listeners of every node."""
         return ("CLIENT", "INTERNAL") if self.zookeeper else ("CLIENT", "INTERNAL", "CONTROLLER")
 
     def check_listeners(self, added: Mapping[str, Listener], nodes: int) -> None:
-        """Raises: ConfigurationError if so many nodes cannot have these beside their own."""
+        """Raises: ConfigurationError if this number of nodes cannot have these listeners."""
         if added and self.zookeeper:
             raise ConfigurationError(f"Kafka {self.version} runs here without more listeners")
         for name, listener in added.items():
@@ -151,9 +154,9 @@ class Release:
     def format_command(
         self, cluster_id: str, scram_users: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
-        """Main class and arguments that prepare a node's directory; empty if nothing has to.
+        """Return the main class and arguments that format a node's directory; empty for ZooKeeper.
 
-        `scram_users` maps the names of users that may come by SCRAM to their passwords.
+        `scram_users` maps the names of users that authenticate with SCRAM to their passwords.
         """
         if self.zookeeper:
             return ()
@@ -174,7 +177,7 @@ class Release:
         listeners: Mapping[str, Listener] | None = None,
         users: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
-        """The settings of one node; `listeners` are those beside its own, by name."""
+        """Return the settings of one node; `listeners` are the additional ones, by name."""
         copies = min(3, len(cluster))
         ports = cluster[node]
         added = listeners or {}
@@ -184,27 +187,27 @@ class Release:
                 f"{name}:{added[name].protocol if name in added else 'PLAINTEXT'}" for name in ports
             ),
             "listeners": _addresses(ports),
-            # Relative to the node's directory: no path has to survive this file's quoting.
+            # Relative to the node's directory, so that no path has to be escaped in this file.
             "log.dirs": "data",
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
-            # Tests date their records as they like; what is dated 1970 would be deleted by age half
-            # a minute after the start, whether it was read or not.
+            # Tests produce records with arbitrary timestamps: retention would delete records from
+            # 1970 half a minute after the start, consumed or not.
             "log.retention.ms": "-1",
-            # Only the lower bound, so that a test may ask for less; the default stays Kafka's.
+            # Only the lower bound, so that tests can use short sessions; the default is Kafka's.
             "group.min.session.timeout.ms": "100",
-            # Kafka's 50 partitions cost a second when a group is first asked for.
+            # Kafka's default of 50 partitions delays the first group by a second.
             "offsets.topic.num.partitions": "3",
             "offsets.topic.replication.factor": str(copies),
-            # 128 MiB by default, taken from the heap at the start.
+            # 128 MiB by default, allocated from the heap at the start.
             "log.cleaner.dedupe.buffer.size": str(4 << 20),
-            # Kafka's 15 s are how long a test waits until something is compacted.
+            # With Kafka's default, a test would wait 15 s for compaction.
             "log.cleaner.backoff.ms": "1000",
         }
         for log in self.logs:
             properties[f"{log}.num.partitions"] = "3"
             properties[f"{log}.replication.factor"] = str(copies)
-            # One less than the copies, or a topic stands still while a node is down.
+            # One less than the replicas, or writes to the topic fail while a node is down.
             properties[f"{log}.min.isr"] = str(max(1, copies - 1))
         if self.zookeeper:
             properties |= _with_zookeeper(node, zookeeper_port)
@@ -216,7 +219,7 @@ class Release:
             if listener.advertised_ports
         }
         if advertised:
-            # Kafka refuses to advertise a controller's, and takes what is left out as not there.
+            # Kafka refuses an advertised CONTROLLER listener, and treats omitted ones as absent.
             public = {name: port for name, port in ports.items() if name != "CONTROLLER"}
             properties["advertised.listeners"] = _addresses(public | advertised)
         for name, listener in added.items():
@@ -230,7 +233,7 @@ def _addresses(ports: Ports) -> str:
 
 
 def _with_quorum(node: int, cluster: Mapping[int, Ports]) -> dict[str, str]:
-    """Every node a broker and a controller."""
+    """Return the settings of a KRaft cluster in which every node is a broker and a controller."""
     return {
         "process.roles": "broker,controller",
         "node.id": str(node),
@@ -238,7 +241,7 @@ def _with_quorum(node: int, cluster: Mapping[int, Ports]) -> dict[str, str]:
             f"{peer}@{HOST}:{ports['CONTROLLER']}" for peer, ports in cluster.items()
         ),
         "controller.listener.names": "CONTROLLER",
-        # Kafka's 9 s are how long a killed node's partitions have no leader.
+        # With Kafka's default, the partitions of a killed node have no leader for 9 s.
         "broker.session.timeout.ms": "6000",
         "broker.heartbeat.interval.ms": "1000",
     }
@@ -248,7 +251,7 @@ def _with_zookeeper(node: int, port: int | None) -> dict[str, str]:
     return {
         "broker.id": str(node),
         "zookeeper.connect": f"{HOST}:{port}",
-        # As long as a session of KRaft's above. Kafka's is 18 s.
+        # The same as the KRaft session above. Kafka's default is 18 s.
         "zookeeper.session.timeout.ms": "6000",
     }
 
@@ -272,7 +275,7 @@ _RELEASES: Mapping[str, Release] = {
 
 
 def find_release(version: str) -> Release:
-    """The release of that version. Raises: ConfigurationError, with the versions there are."""
+    """Return the release of a version. Raises: ConfigurationError, with the supported versions."""
     if version not in _RELEASES:
         known = ", ".join(_RELEASES)
         raise ConfigurationError(f"no local Kafka {version!r}: the ones that run here are {known}")

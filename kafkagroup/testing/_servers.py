@@ -1,8 +1,8 @@
-"""JVMs as child processes: the servers of a cluster on loopback, gone when this process is.
+"""JVM child processes: the servers of a cluster on loopback, which end with this process.
 
-Only here are JVMs started, stopped, killed and frozen. All calls block; nothing here knows of an
-event loop. How their jars come here is in `_jars`. A JVM that runs has a watchdog, so that it does
-not outlive its owner.
+Only this module starts, stops, kills and pauses JVMs. All calls block; nothing here uses an event
+loop. `_jars` provides the jars. Each running JVM has a watchdog process, which kills the JVM if its
+owner dies.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from kafkagroup.testing._releases import HOST
 __all__ = ["Node", "Server", "Servers", "reserve_ports"]
 
 _STOP_TIMEOUT = 30.0
-"""Seconds that a clean stop of one node may take. It takes 0.3 where a quorum is left."""
+"""Seconds for a clean stop of one node. It takes 0.3 s while a quorum remains."""
 
 _LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
-# Reads until its owner is gone, however it went, and the pipe between them with it; then kills the
-# JVM. The number may be another process's by then: it must have the node's own mark in its command
-# line (`ps` where there is no /proc).
+# Blocks on a pipe from the owner until the owner ends, in whatever way, then kills the JVM. The PID
+# may have been reused by then, so the process must have the node's mark in its command line (read
+# with `ps` where there is no /proc).
 _WATCHDOG = """
 read -r _
 if grep -qsF -- "$1" "/proc/$0/cmdline" || ps -o args= -p "$0" 2>/dev/null | grep -qF -- "$1"
@@ -50,18 +50,18 @@ fi
 
 @attrs.define(eq=False, kw_only=True)
 class Server:
-    """One JVM at a time, in a directory of its own that outlives it."""
+    """A server: its own directory, and at most one running JVM at a time."""
 
     directory: Path
     main: Sequence[str]
-    """Main class and its arguments."""
+    """Main class and arguments."""
     process: subprocess.Popen[bytes] | None = None
     watchdog: subprocess.Popen[bytes] | None = None
     paused: bool = False
 
     @property
     def mark(self) -> str:
-        """What only this server's JVM has in its command line."""
+        """A JVM option that only this server's command line contains."""
         return f"-Dkafkagroup.node={self.directory}"
 
     @property
@@ -70,11 +70,11 @@ class Server:
 
     @property
     def runs(self) -> bool:
-        """Whether its JVM does, frozen or not."""
+        """Whether the JVM runs, paused or not."""
         return self.process is not None and self.process.poll() is None
 
     def signal(self, number: int) -> None:
-        """Freeze or thaw it."""
+        """Send SIGSTOP or SIGCONT."""
         assert self.process is not None
         self.process.send_signal(number)
         self.paused = number == signal.SIGSTOP
@@ -82,26 +82,27 @@ class Server:
     def spawn(self, java: Sequence[str]) -> None:
         with self.output.open("ab") as log:
             self.process = subprocess.Popen(
-                # Native libraries are unpacked there, and a killed JVM leaves them behind.
+                # Native libraries are unpacked to the temporary directory; a killed JVM leaves
+                # them.
                 [*java, self.mark, f"-Djava.io.tmpdir={self.directory}", *self.main],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Else Ctrl-C at a terminal ends the brokers before the tests that still use them.
+                # Otherwise Ctrl-C would end the brokers before the tests that still use them.
                 start_new_session=True,
             )
         self.watchdog = subprocess.Popen(
             ["sh", "-c", _WATCHDOG, str(self.process.pid), self.mark],
             stdin=subprocess.PIPE,
-            # Our own may be pipes, whose readers would wait for it.
+            # If our stdout is a pipe, its reader would wait for the watchdog to close it.
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
 
     def end(self, signal_number: int, timeout: float | None = None) -> bool:
-        """Signal the JVM and wait until it is gone. False: it had to be killed after `timeout`."""
+        """Signal the JVM and wait for its exit. False: it was killed after `timeout` seconds."""
         assert self.process is not None
         self.process.send_signal(signal_number)
         in_time = True
@@ -111,12 +112,13 @@ class Server:
             in_time = False
             self.process.kill()
             self.process.wait()
-        # Not if the wait is interrupted: the watchdog of a JVM that may be alive must stay.
+        # Not in a `finally`: if the wait is interrupted, a JVM that may be alive needs its
+        # watchdog.
         self.forget()
         return in_time
 
     def forget(self) -> None:
-        """Let go of a JVM that is gone, and of its watchdog."""
+        """Drop an exited JVM and kill its watchdog."""
         if self.watchdog is not None:
             self.watchdog.kill()
             self.watchdog.communicate()
@@ -124,7 +126,7 @@ class Server:
         self.paused = False
 
     def raise_if_ended(self, name: str) -> None:
-        """Raises: LocalKafkaError, with what the JVM printed, if it is gone."""
+        """Raises: LocalKafkaError with the JVM's output if the JVM has exited."""
         assert self.process is not None
         code = self.process.poll()
         if code is not None:
@@ -133,7 +135,7 @@ class Server:
 
 @attrs.define(eq=False, kw_only=True)
 class Node(Server):
-    """A server with a number. Its data and ports outlive its process."""
+    """A numbered server. Its data and ports outlive its process."""
 
     id: int
 
@@ -146,16 +148,17 @@ N = TypeVar("N", bound=Node)
 
 @attrs.define(eq=False)
 class Servers(ABC, Generic[N]):
-    """Nodes that belong together, numbered from 1."""
+    """The nodes of one cluster, numbered from 1."""
 
     config: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
-    """Settings of every node; they win over the ones that are set here."""
+    """Settings of every node; they override the settings that this library makes."""
     directory: Path | None = attrs.field(
         default=None, kw_only=True, converter=attrs.converters.optional(Path)
     )
-    """Where data and output go: absent or empty, and kept. None: a temporary one, removed."""
+    """Directory for data and output: it must be absent or empty, and is kept. None: a temporary
+    directory, which is removed."""
     start_timeout: float = attrs.field(default=60.0, kw_only=True)
-    """Seconds from the first JVM to servers that answer. Fetching jars is bounded apart."""
+    """Seconds from the first JVM's start until all servers answer. Downloads do not count."""
     jvm_options: Sequence[str] = attrs.field(default=(), kw_only=True)
     """Options of each JVM."""
 
@@ -163,19 +166,19 @@ class Servers(ABC, Generic[N]):
     _nodes: dict[int, N] = attrs.field(factory=dict, init=False)
     _started: ExitStack | None = attrs.field(default=None, init=False)
 
-    # ------------------------------------------------------------ what each kind does its way
+    # ------------------------------------------------------------ implemented by each subclass
 
     @abstractmethod
     def _find_jars(self, java: str) -> Sequence[Path]:
-        """The folders whose jars are the class path. Raises: ConfigurationError for what cannot
-        be, LocalKafkaUnavailable."""
+        """Return the folders whose jars form the class path. Raises: ConfigurationError for invalid
+        options, LocalKafkaUnavailable."""
 
     @abstractmethod
     def _lay_out(self, directory: Path, undo: ExitStack) -> None:
-        """Write what the servers read, and make `_nodes`."""
+        """Write the servers' configuration files, and fill `_nodes`."""
 
     def _prepare(self, deadline: float) -> None:
-        """What comes before the first node is started, at the first start."""
+        """Prepare the first start, before any node runs."""
 
     def _spawn(self, node: N, deadline: float) -> None:
         """Start a node."""
@@ -183,13 +186,13 @@ class Servers(ABC, Generic[N]):
 
     @abstractmethod
     def _serves(self, node: N) -> bool:
-        """Whether it is up, among the others that run."""
+        """Whether the node serves, together with the other running nodes."""
 
     def _others(self) -> Iterable[Server]:
-        """Servers that are no nodes."""
+        """Return the servers that are not nodes."""
         return ()
 
-    # ------------------------------------------------------------ what all do
+    # ------------------------------------------------------------ common to all
 
     def __enter__(self) -> Self:
         self.start()
@@ -204,11 +207,11 @@ class Servers(ABC, Generic[N]):
         self.stop()
 
     def start(self) -> None:
-        """Start every node; return when each answers and knows of all the others.
+        """Start every node; return when each answers and knows all others.
 
-        Raises: LocalKafkaUnavailable without Java or jars; LocalKafkaError if a JVM ends or they
-        are not up within `start_timeout`; ConfigurationError for what cannot be, or a directory in
-        use. Nothing but what is in `directory` is left behind then.
+        Raises: LocalKafkaUnavailable without Java or jars; LocalKafkaError if a JVM exits or the
+        nodes are not up within `start_timeout`; ConfigurationError for invalid options, or a
+        `directory` in use. After an error, only the contents of `directory` remain.
         """
         if self._started is not None:
             raise IllegalStateError(f"this {type(self).__name__} is started already")
@@ -226,7 +229,7 @@ class Servers(ABC, Generic[N]):
                 self._spawn(node, deadline)
             self._await_all(deadline)
             self._started = undo.pop_all()
-        # Servers that nobody stopped must not leave their folder behind. (JVMs have watchdogs.)
+        # Remove the temporary directory if the caller does not stop. (Watchdogs end the JVMs.)
         atexit.register(self._stop_at_exit, os.getpid())
 
     def stop(self) -> None:
@@ -237,14 +240,14 @@ class Servers(ABC, Generic[N]):
             started.close()
 
     def kill(self, node: int) -> None:
-        """SIGKILL: the node is gone at once, and the others learn of it by its silence."""
+        """Kill a node with SIGKILL; the others detect the failure by its session timeout."""
         self._running(node).end(signal.SIGKILL)
 
     def stop_node(self, node: int) -> None:
-        """Clean stop: the node hands over what it leads, then ends.
+        """Stop a node cleanly: it hands over its leadership, then exits.
 
-        Raises: LocalKafkaError if that took more than 30 s (no quorum is left, or the node is
-        paused); it has been killed then.
+        Raises: LocalKafkaError if that takes more than 30 s (no quorum remains, or the node is
+        paused); the node is killed then.
         """
         if not self._running(node).end(signal.SIGTERM, _STOP_TIMEOUT):
             raise LocalKafkaError(
@@ -253,10 +256,10 @@ class Servers(ABC, Generic[N]):
             )
 
     def start_node(self, node: int) -> None:
-        """Start a node that was stopped or killed, on its data and ports; return when it is back.
+        """Start a stopped or killed node with its data and ports; return when it is back.
 
-        Back means that it and every other running node know of each other. Raises: LocalKafkaError
-        as `start` does (the JVM is then left as it is); IllegalStateError if the node runs.
+        It is back when it and every other running node know each other. Raises: LocalKafkaError as
+        `start` does (the JVM is then left as it is); IllegalStateError if the node runs.
         """
         stopped = self._node(node)
         if stopped.runs:
@@ -272,15 +275,15 @@ class Servers(ABC, Generic[N]):
         self.start_node(node)
 
     def pause(self, node: int) -> None:
-        """SIGSTOP: connections stay open and nothing is answered."""
+        """Pause a node with SIGSTOP: its connections stay open, and it answers nothing."""
         self._running(node).signal(signal.SIGSTOP)
 
     def resume(self, node: int) -> None:
-        """SIGCONT: the node goes on where it stopped. Does not wait until the others know."""
+        """Resume a paused node with SIGCONT. Does not wait until the other nodes notice."""
         self._running(node).signal(signal.SIGCONT)
 
     def output(self, node: int) -> str:
-        """The end of what a node's JVMs printed: warnings and errors."""
+        """Return the end of what a node's JVMs printed: warnings and errors."""
         return tail(self._node(node).output)
 
     def _must_be_started(self) -> None:
@@ -300,7 +303,7 @@ class Servers(ABC, Generic[N]):
         return running
 
     def _awake(self) -> list[N]:
-        """The nodes that were started and not frozen."""
+        """The nodes that were started and are not paused."""
         return [n for n in self._nodes.values() if n.process is not None and not n.paused]
 
     def _await_all(self, deadline: float) -> None:
@@ -311,7 +314,7 @@ class Servers(ABC, Generic[N]):
     def _await(
         self, ready: Callable[[], bool], server: Server, name: str, late: str, deadline: float
     ) -> None:
-        """Return when it is ready. Raises: LocalKafkaError if it ended, or is `late`."""
+        """Return when `ready()`. Raises: LocalKafkaError if the server exits, or with `late`."""
         while not ready():
             server.raise_if_ended(name)
             if time.monotonic() > deadline:
@@ -321,7 +324,7 @@ class Servers(ABC, Generic[N]):
             time.sleep(0.03)
 
     def _kill_all(self) -> None:
-        # All first, then wait: one whose peers vanish one by one has much to say about it.
+        # Signal all, then wait: a node whose peers vanish one by one logs a lot about it.
         servers: list[Server] = [*self._nodes.values(), *self._others()]
         running = [server for server in servers if server.process is not None]
         for server in running:
@@ -331,7 +334,7 @@ class Servers(ABC, Generic[N]):
             server.end(signal.SIGKILL)
 
     def _stop_at_exit(self, owner: int) -> None:
-        # A forked child runs its parent's exit handlers, and would take the servers from it.
+        # A forked child inherits the exit handlers, and must not stop its parent's servers.
         if os.getpid() == owner:
             self.stop()
 
@@ -348,11 +351,11 @@ def _make_directory(directory: Path | None, undo: ExitStack) -> Path:
 
 
 def reserve_ports(count: int, undo: ExitStack) -> list[int]:
-    """Free loopback ports, kept from everyone but our JVMs until `undo` where that can be done.
+    """Return free loopback ports, reserved for our JVMs until `undo` where the system can do that.
 
-    A socket that is bound and does not listen lets a JVM listen on the same port (both reuse the
-    address), while no other process is given that port: not at the start, and not while its node
-    is down. Only Linux has this rule; elsewhere the ports are merely likely to stay free.
+    A bound socket that does not listen lets a JVM listen on its port (both set SO_REUSEADDR), while
+    the system gives that port to no other process, also while the node is down. Only Linux behaves
+    this way; elsewhere the ports are merely likely to stay free.
     """
     holders = ExitStack()
     ports: list[int] = []

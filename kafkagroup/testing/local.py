@@ -1,7 +1,7 @@
-"""Real Apache Kafka as child processes: one JVM a node, on loopback, gone when this process is.
+"""Real Apache Kafka as child processes: one JVM per node, on loopback, ended with this process.
 
-What runs and ends them is in `_servers`, what depends on Kafka's version in `_releases`, and how
-its jars come here in `_jars`. All calls block; nothing here knows of an event loop.
+`_servers` runs the JVMs, `_releases` holds what depends on Kafka's version, and `_jars` provides
+the jars. All calls block; nothing here uses an event loop.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from kafkagroup.testing._servers import Node, Server, Servers, reserve_ports
 __all__ = ["Listener", "LocalKafka", "LocalKafkaError", "LocalKafkaUnavailable"]
 
 _CLIENT = "CLIENT"
-"""The listener that every node has for clients."""
+"""The name of every node's listener for clients."""
 
 _BROKER = ("kafka.Kafka", "server.properties")
 _ZOOKEEPER = ("org.apache.zookeeper.server.quorum.QuorumPeerMain", "./zoo.cfg")
 
-# One second is the shortest session (two ticks) that a broker can ask for, a minute the longest.
+# The tick allows sessions from one second (two ticks) to a minute.
 _ZOO_CFG = """\
 clientPortAddress={host}
 clientPort={port}
@@ -57,11 +57,11 @@ class _Node(Node):
     main: Sequence[str] = _BROKER
     ports: Ports
     data: Path
-    """The first of its log directories."""
+    """The first log directory of the node."""
 
     @property
     def cluster_id(self) -> str | None:
-        """The id that its cluster has given itself; None before the node has learnt it."""
+        """The cluster id that the node has stored; None before it has one."""
         try:
             lines = (self.data / "meta.properties").read_text("ascii").splitlines()
         except FileNotFoundError:
@@ -74,13 +74,13 @@ _ID = "cluster.id="
 
 @attrs.define(eq=False, kw_only=True)
 class _ZooKeeper(Server):
-    """The one ZooKeeper node of a cluster that needs one."""
+    """The ZooKeeper node of a cluster that uses ZooKeeper."""
 
     port: int
     main: Sequence[str] = _ZOOKEEPER
 
     def brokers(self) -> frozenset[int] | None:
-        """Ids whose sessions are alive; None while ZooKeeper does not answer."""
+        """Ids of the brokers with a live session; None while ZooKeeper does not answer."""
         try:
             with socket.create_connection((HOST, self.port), timeout=1.0) as connection:
                 connection.sendall(b"dump")
@@ -100,18 +100,18 @@ class LocalKafka(Servers[_Node]):
         connect(kafka.bootstrap_servers)
     ```
 
-    Needs Java 17 and a POSIX system; the jars are found or fetched as `resolve_jars` says. One node
-    is up in 2 to 4 s. Group rebalances start without delay, topics are not made on demand, records
+    Needs Java 17 and a POSIX system; `resolve_jars` says where the jars come from. One node is up
+    in 2 to 4 s. Group rebalances start without delay, topics are not created automatically, records
     are kept whatever their timestamps, internal topics have 3 partitions, and with three nodes they
-    outlive any one of them. Nodes are numbered from 1. Ports are the system's choice and stay a
-    node's own over restarts.
+    survive the loss of any one. Nodes are numbered from 1. The system chooses the ports, and a node
+    keeps its ports over restarts.
 
-    Every node of 3.9.1 and 4.3.1 is a broker and a controller (KRaft). Beside the brokers of 2.4.1
-    runs one ZooKeeper node, which is no node of the cluster and is never stopped by itself.
+    Every node of 3.9.1 and 4.3.1 is a broker and a controller (KRaft). The brokers of 2.4.1 use one
+    ZooKeeper node, which is not a node of the cluster and runs until the whole cluster stops.
 
-    Each node listens as CLIENT (the addresses in `bootstrap_servers`), INTERNAL (between brokers)
-    and, with KRaft, CONTROLLER, all PLAINTEXT. `listeners` adds others beside them, with TLS and
-    SASL, so that one cluster serves every kind of client (not with 2.4.1):
+    Each node has the listeners CLIENT (the addresses in `bootstrap_servers`), INTERNAL (between
+    brokers) and, with KRaft, CONTROLLER, all PLAINTEXT. `listeners` adds others with TLS and SASL,
+    so that one cluster serves every kind of client (not with 2.4.1):
 
     ```python
     secure = Listener(certificate=key_and_chain, mechanisms=["SCRAM-SHA-256"])
@@ -125,27 +125,27 @@ class LocalKafka(Servers[_Node]):
     version: str = "4.3.1"
     """Release of Apache Kafka: 4.3.1, 3.9.1 or 2.4.1."""
     nodes: int = attrs.field(default=1, validator=attrs.validators.ge(1))
-    """How many brokers."""
+    """Number of nodes."""
     listeners: Mapping[str, Listener] = attrs.field(factory=dict, kw_only=True)
-    """More addresses of every node, by names of your own in capitals."""
+    """Additional listeners of every node, by name, in capitals."""
     users: Mapping[str, str] = attrs.field(factory=dict, kw_only=True, repr=False)
-    """Name -> password of who may come by PLAIN and SCRAM."""
+    """Name -> password of the users of PLAIN and SCRAM."""
     jvm_options: Sequence[str] = attrs.field(
-        # Half the CPU of a start, which counts when three nodes share two cores.
+        # These halve the CPU time of a start, which matters when three nodes share two cores.
         default=("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
         kw_only=True,
     )
-    """Options of each JVM. For throughput, leave the last of the default ones out."""
+    """Options of each JVM. To measure throughput, drop the last of the default ones."""
 
     _zookeeper: _ZooKeeper | None = attrs.field(default=None, init=False)
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of every node, comma-separated, whether it runs at the moment or not."""
+        """`host:port` of every node, running or not, comma-separated."""
         return self.bootstrap_servers_of(_CLIENT)
 
     def bootstrap_servers_of(self, listener: str) -> str:
-        """The same, for one of `listeners`."""
+        """`host:port` of every node for one of `listeners`, comma-separated."""
         self._must_be_started()
         return ",".join(self.address(node, listener) for node in self._nodes)
 
@@ -196,12 +196,12 @@ class LocalKafka(Servers[_Node]):
         return () if self._zookeeper is None else (self._zookeeper,)
 
     def _spawn(self, node: _Node, deadline: float) -> None:
-        """Start the JVM of a node, once ZooKeeper, if there is one, would let it in."""
+        """Start a node's JVM, after its previous ZooKeeper session, if any, has expired."""
         if (zookeeper := self._zookeeper) is not None:
 
             def free() -> bool:
-                # A broker whose name is still held, by the session of a JVM that was killed, gives
-                # up.
+                # A broker exits at startup while its id is still registered by the session of its
+                # killed predecessor.
                 alive = zookeeper.brokers()
                 return alive is not None and node.id not in alive
 
@@ -210,8 +210,8 @@ class LocalKafka(Servers[_Node]):
         node.spawn(self._java)
 
     def _format(self, release: Release, deadline: float) -> None:
-        """Format the data directories, all at a time: most of it is the JVM's start."""
-        # A leading "-" (the bits 111110) would read as an option.
+        """Format the data directories concurrently: JVM startup dominates the time."""
+        # The top bit is cleared: a leading "-" (bits 111110) would be parsed as an option.
         number = uuid.uuid4().int & (1 << 127) - 1
         cluster_id = base64.urlsafe_b64encode(number.to_bytes(16)).decode()[:22]
         by_scram = any(set(SCRAM) & set(one.mechanisms) for one in self.listeners.values())
@@ -246,17 +246,17 @@ class LocalKafka(Servers[_Node]):
                     )
 
     def _serves(self, node: _Node) -> bool:
-        """Whether it lists every node that runs."""
+        """Whether the node lists every running node."""
         listed = _brokers(node.ports["INTERNAL"], node.cluster_id)
         return {other.id for other in self._awake()} <= listed and all(
-            # The listeners open one after the other.
+            # The listeners open one after another.
             _accepts(node.ports[name])
             for name in (_CLIENT, *self.listeners)
         )
 
 
 def _escape(value: str) -> str:
-    """A value as Java's properties format has it: what is not plain ASCII as UTF-16 escapes."""
+    """Escape a value for Java's properties format: UTF-16 escapes for all but plain ASCII."""
     units = (unit for (unit,) in struct.iter_unpack(">H", value.encode("utf-16-be")))
     return "".join(
         chr(unit) if 0x20 < unit < 0x7F and unit != ord("\\") else f"\\u{unit:04x}"
@@ -273,8 +273,8 @@ def _accepts(port: int) -> bool:
 
 
 def _brokers(port: int, cluster_id: str | None) -> frozenset[int]:
-    """Ids of the brokers that the one at `port` lists; none while it does not answer as ours."""
-    # Version 2 is the lowest that tells the cluster's id: another server may have taken the port.
+    """Return the broker ids that the broker at `port` lists; none until it answers as ours."""
+    # Version 2 is the lowest with a cluster id: another server may have taken the port.
     request = struct.pack(">hhihi", 3, 2, 0, -1, 0)
     try:
         with (
@@ -290,9 +290,9 @@ def _brokers(port: int, cluster_id: str | None) -> frozenset[int]:
 
 
 def _parse_metadata(answer: bytes) -> tuple[str, frozenset[int]]:
-    """Cluster id and broker ids of a Metadata answer, version 2.
+    """Return the cluster id and broker ids of a Metadata response, version 2.
 
-    By hand, so that the judge of a cluster shares no code with the client that is tested on it.
+    Decoded by hand, so that this check shares no code with the client under test.
     """
     (count,) = struct.unpack_from(">i", answer, 4)
     position = 8

@@ -1,10 +1,10 @@
-"""The pytest fixture `kafka`: the address of a broker, whatever this machine has to offer.
+"""The pytest fixture `kafka`: the address of a broker, from the best source on this machine.
 
-pytest loads this file in every run wherever the library is installed: it imports pytest and the
-standard library and nothing else, and starts nothing until a test asks for the fixture.
+pytest loads this file in every run wherever the library is installed: it imports only pytest and
+the standard library, and starts nothing until a test requests the fixture.
 
-Taken is the first of these that works; the terminal summary says which one, and why not those
-before it:
+The first source that works is used; the terminal summary names it, and says why those before it
+did not work:
 
 - `address`: the broker at `KAFKAGROUP_BOOTSTRAP_SERVERS`, if one of its hosts accepts a connection;
 - `container`: testcontainers' `KafkaContainer`, if Docker answers and has the image
@@ -13,10 +13,10 @@ before it:
 - `local`: `LocalKafka`, real Apache Kafka, if there is Java;
 - `embedded`: `EmbeddedKafka`, the broker inside this process.
 
-Each has 10 s to answer; the JVM of `local`, which takes 4 s on a machine with nothing else to do,
-has 60 s. Fetching Kafka's jars, which `local` does once in the life of a cache, has
-`DOWNLOAD_TIMEOUT` (120 s) of its own. `KAFKAGROUP_KAFKA` names the only one to be tried: if it does
-not work, the tests that use the fixture fail.
+Each source has 10 s to answer; the JVM of `local`, which takes 4 s on an idle machine, has 60 s.
+Downloading Kafka's jars, which `local` does once per cache, has `DOWNLOAD_TIMEOUT` (120 s) of its
+own. `KAFKAGROUP_KAFKA` names the only source to try: if it does not work, the tests that use the
+fixture fail.
 
 With pytest-xdist each worker has a broker of its own, except that all of them use the one at
 `KAFKAGROUP_BOOTSTRAP_SERVERS`. The summary lists the brokers of all workers.
@@ -40,17 +40,17 @@ __all__ = ["kafka"]
 
 _START_TIMEOUT = 10.0
 _REPORT = pytest.StashKey[list[str]]()
-"""The lines of the terminal summary; absent in a run that never used the fixture."""
+"""The lines of the terminal summary; absent in a run that does not use the fixture."""
 _WORKER_REPORT = "kafkagroup.testing"
-"""The key under which a worker of pytest-xdist sends its lines to the process that prints them."""
+"""The key under which a pytest-xdist worker sends its lines to the controller."""
 
 
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Bootstrap servers (`host:port`, comma-separated) of a Kafka that lives as long as the run.
+    """Bootstrap servers (`host:port`, comma-separated) of a Kafka that runs until the session ends.
 
-    All tests share it: use topics and groups of your own. Synchronous, so that it serves tests on
-    any event loop. The docstring of this module says what is behind it.
+    All tests share it: use your own topics and groups. The fixture is synchronous, so it works with
+    any event loop. The docstring of this module describes the sources.
     """
     report = request.config.stash.setdefault(_REPORT, [])
     forced = os.environ.get("KAFKAGROUP_KAFKA")
@@ -62,8 +62,8 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
         for name in [forced] if forced else _SOURCES:
             try:
                 address = running.enter_context(_SOURCES[name]())
-            # Whatever a source fails with, from three libraries' trees of exceptions, is the reason
-            # to go on to the next.
+            # Any error, from three libraries' exception hierarchies, is a reason to try the next
+            # source.
             except Exception as error:
                 reason = str(error) or repr(error)
                 report.append(f"not {name}: {reason.splitlines()[0]}")
@@ -86,7 +86,7 @@ def pytest_terminal_summary(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    # Only workers of pytest-xdist have this attribute. Their own summary is never printed.
+    # Only workers of pytest-xdist have this attribute; their own summary is never printed.
     output = getattr(session.config, "workeroutput", None)
     if output is not None and _REPORT in session.config.stash:
         output[_WORKER_REPORT] = session.config.stash[_REPORT]
@@ -94,7 +94,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    # A worker that has crashed sent nothing.
+    # A crashed worker sent nothing.
     lines = getattr(node, "workeroutput", {}).get(_WORKER_REPORT, ())
     if lines:
         report = node.config.stash.setdefault(_REPORT, [])
@@ -102,7 +102,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 class _Absent(Exception):
-    """A source has nothing to offer here. The message says what is missing."""
+    """This source does not work on this machine. The message says what is missing."""
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def _address() -> Iterator[str]:
     for server in given.split(","):
         host, _, port = server.strip().rpartition(":")
         try:
-            # A connection is all that is asked: no request has an answer before TLS and SASL.
+            # Only connect: with TLS or SASL, no request is answered before authentication.
             socket.create_connection(
                 (host.strip("[]"), int(port)), max(0.1, deadline - time.monotonic())
             ).close()
@@ -130,7 +130,7 @@ def _address() -> Iterator[str]:
 
 @contextmanager
 def _container() -> Iterator[str]:
-    # Under "-W error" a warning at the import of others' modules would look as if they were absent.
+    # Under "-W error", a warning while importing these modules would look as if they were absent.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -139,7 +139,7 @@ def _container() -> Iterator[str]:
             try:
                 kafka_module = importlib.import_module("testcontainers.community.kafka")
             except ModuleNotFoundError:
-                # Its place before release 4.15.
+                # The module's location before testcontainers 4.15.
                 kafka_module = importlib.import_module("testcontainers.kafka")
         except ImportError as error:
             raise _Absent(f"testcontainers is not installed ({error})") from error
@@ -152,8 +152,8 @@ def _container() -> Iterator[str]:
     except docker_errors.DockerException as error:
         silence = str(error)
     if silence:
-        # Its client leaves the socket that it could not connect to the collector; collected later,
-        # it would be a warning, and so an error, in somebody's test.
+        # Docker's client leaves its unconnected socket to the garbage collector. Collected later,
+        # it would raise a ResourceWarning, hence an error, in an unrelated test.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             gc.collect()
@@ -198,4 +198,4 @@ _SOURCES: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
     "local": _local,
     "embedded": _embedded,
 }
-"""Name, as `KAFKAGROUP_KAFKA` takes it -> a context manager with the address; in order."""
+"""Name for `KAFKAGROUP_KAFKA` -> a context manager that returns the address; in order."""

@@ -1,6 +1,6 @@
-"""Real ZooKeeper as child processes: one JVM a node, on loopback, gone when this process is.
+"""Real ZooKeeper as child processes: one JVM per node, on loopback, ended with this process.
 
-For groups that are kept in ZooKeeper. All calls block; how the jars come here is in `_jars`.
+For groups whose membership is kept in ZooKeeper. All calls block; `_jars` provides the jars.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class _Node(Node):
     secure_port: int
 
     def serves(self) -> bool:
-        """Whether it is part of a quorum."""
+        """Whether the server is part of a quorum."""
         return re.search(rb"Mode: (standalone|leader|follower)", self.say(b"srvr")) is not None
 
     def say(self, command: bytes) -> bytes:
-        """The answer to a command of four letters; nothing while there is none."""
+        """Return the response to a four-letter command; empty if there is none."""
         try:
             with socket.create_connection((HOST, self.port), timeout=1.0) as connection:
                 connection.settimeout(1.0)
@@ -64,21 +64,20 @@ class LocalZooKeeper(Servers[_Node]):
         ZooKeeperMembership(zookeeper.hosts)
     ```
 
-    Needs Java and a POSIX system. The jars are those in the folder that `KAFKAGROUP_ZOOKEEPER_JARS`
-    names, else of the cache, as LocalKafka's are. One node is up in 1 s, three in 4. Nodes are
+    Needs Java and a POSIX system. The jars come from the folder that `KAFKAGROUP_ZOOKEEPER_JARS`
+    names, or from the cache, like LocalKafka's. One node is up in 1 s, three in 4 s. Nodes are
     numbered from 1. Not safe to use from two threads at once.
     """
 
     nodes: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     tick_ms: int = attrs.field(default=500, kw_only=True)
-    """A session is at least two of these, and followers tell the leader of theirs each half."""
+    """The tick. A session lasts at least two ticks; followers ping the leader every half tick."""
     certificate: str | None = attrs.field(default=None, kw_only=True, repr=False)
-    """PEM: a private key as PKCS #8, and the certificates from the servers' own upwards. Given,
-    they speak TLS too, at `secure_hosts`; that needs Netty, whose jars are fetched likewise
-    (`KAFKAGROUP_NETTY_JARS`)."""
+    """PEM: a private key in PKCS #8, then the certificates from the servers' own up. If set, the
+    servers also accept TLS, at `secure_hosts`; this needs Netty, whose jars are downloaded in the
+    same way (`KAFKAGROUP_NETTY_JARS`)."""
     client_ca: str | None = attrs.field(default=None, kw_only=True)
-    """PEM of who signs the certificates of clients. Given, a client that comes by TLS must show
-    one."""
+    """PEM of the CA that signs client certificates. If set, clients must present one over TLS."""
     jvm_options: Sequence[str] = attrs.field(
         default=("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"), kw_only=True
     )
@@ -86,12 +85,12 @@ class LocalZooKeeper(Servers[_Node]):
 
     @property
     def hosts(self) -> str:
-        """`host:port` of every node, comma-separated, whether it runs at the moment or not."""
+        """`host:port` of every node, running or not, comma-separated."""
         return ",".join(self.address(node) for node in range(1, self.nodes + 1))
 
     @property
     def secure_hosts(self) -> str:
-        """The same, by TLS."""
+        """`host:port` of every node's TLS port, comma-separated."""
         return ",".join(f"{HOST}:{self._node(n).secure_port}" for n in range(1, self.nodes + 1))
 
     def address(self, node: int) -> str:
@@ -100,7 +99,7 @@ class LocalZooKeeper(Servers[_Node]):
 
     @property
     def leader(self) -> int:
-        """The node that leads. Raises: LocalKafkaError while none does."""
+        """The leader's node id. Raises: LocalKafkaError while there is no leader."""
         for node in self._awake():
             if re.search(rb"Mode: (standalone|leader)", node.say(b"srvr")):
                 return node.id
@@ -138,7 +137,7 @@ class LocalZooKeeper(Servers[_Node]):
             )
 
     def _tls(self, home: Path, port: int) -> dict[str, str]:
-        """The settings of TLS, and their files."""
+        """Write the TLS files and return their settings."""
         settings: dict[str, str] = {}
         for store, pem in (("keyStore", self.certificate), ("trustStore", self.client_ca)):
             if pem is not None:
