@@ -1,23 +1,27 @@
 """A Kafka broker in this process, on loopback: for tests, demonstrations and simulation.
 
-It answers as Apache Kafka 4.3.1 does: `tests/model` plays the same requests on both and compares
-the answers. Where it does not, it is on purpose, and stands here:
+It responds as Apache Kafka 4.3.1 does: `tests/model` sends the same requests to both and compares
+the responses. These differences are intentional:
 
-- It has no share or streams groups, no transactions and no producer ids: what is committed is
-  stable, what is appended is committed, and a producer that wants idempotence finds no API.
-- The members of a group are all classic, or all of KIP-848. Kafka lets a group move from one to the
-  other member by member.
-- It has no ACLs, quotas or settings of topics, and neither OffsetDelete nor DeleteRecords by
-  request. Nothing expires: not records, nor offsets of groups (`EmbeddedKafka.expire_offsets`).
-- Every node has a copy of every partition, and no copy lags: the high watermark is the log's end.
-  A node that takes over partitions or groups does so at once, and is never "loading".
-- What members bring is never read. Kafka reads the subscriptions of groups of type "consumer", and
-  one whose lengths are beyond its end makes it answer UNKNOWN_SERVER_ERROR and forget who waits.
-- Members are told in the order in which they came, and of several that may lead next the oldest
-  does. Kafka leaves both to a hash table, as it does with the order of topics in some answers.
-- Of fetch sessions beyond the limit, none makes room that was used in the last two minutes; Kafka
-  also lets large ones of followers take the place of others.
-- What errors say to people is not Kafka's wording.
+- There are no share groups, streams groups, transactions or producer ids: every commit is stable,
+  every appended record is committed, and an idempotent producer finds no InitProducerId API.
+- All members of a group use the same protocol, classic or KIP-848. Kafka lets a group migrate
+  member by member.
+- There are no ACLs, quotas or topic configurations, and there is no OffsetDelete and no
+  DeleteRecords request. Nothing expires: neither records nor a group's committed offsets (see
+  `EmbeddedKafka.expire_offsets`).
+- Every node has an up-to-date replica of every partition: the high watermark is the log's end.
+  A node that takes over partitions or groups does so at once, and never returns
+  COORDINATOR_LOAD_IN_PROGRESS.
+- Member metadata is not parsed. Kafka parses the subscriptions of groups of type "consumer"; if a
+  length in one of them exceeds its end, Kafka returns UNKNOWN_SERVER_ERROR and drops the waiting
+  members.
+- Members are listed in the order in which they joined, and the oldest eligible member becomes the
+  leader. In Kafka the order of a hash table decides both, as it does the order of topics in some
+  responses.
+- At the limit of fetch sessions, no session is evicted that was used in the last two minutes. Kafka
+  also lets the large sessions of followers evict others.
+- The texts of error messages are not Kafka's.
 """
 
 from kafkagroup.testing.embedded.faults import Close, Delay, Fault, Swallow, Throttle

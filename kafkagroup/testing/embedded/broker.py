@@ -1,7 +1,7 @@
-"""Bytes of a request -> its handler -> bytes of the answer, as one node of the cluster.
+"""Request bytes -> handler -> response bytes, for one node of the cluster.
 
-Which APIs and versions there are is decided only here. A handler answers through a callable: at
-once, later, or, for a Produce with acks=0, with None. No I/O and no clock.
+Only this module defines the supported APIs and versions. A handler responds through a callable: at
+once, later, or with None for a Produce with acks=0. No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 @attrs.frozen
 class Incoming:
-    """A request as it came in."""
+    """A received request."""
 
     request: Request[Any]
     version: int
@@ -88,10 +88,10 @@ class Incoming:
 
 
 def read_request(frame: bytes) -> Incoming:
-    """Decode one request, without its length.
+    """Decode one request, without its length prefix.
 
-    Raises: DecodeError; UnsupportedVersionError for an API or version that is not spoken here.
-    After either, Kafka closes the connection.
+    Raises: DecodeError; UnsupportedVersionError for an API or version that is not supported. Kafka
+    closes the connection after either.
     """
     try:
         api_key, version, correlation_id, id_length = _HEADER.unpack_from(frame)
@@ -99,7 +99,7 @@ def read_request(frame: bytes) -> Incoming:
         raise DecodeError(f"request header: {error}") from None
     cls = _BY_KEY.get(api_key)
     if cls is ApiVersionsRequest and version not in cls.versions:
-        # KIP-511: whoever asks in a version of the future is told which ones there are.
+        # KIP-511: a client that sends an unknown ApiVersions version gets the supported versions.
         return Incoming(ApiVersionsRequest(), version, correlation_id, "")
     if cls is None or version not in cls.versions:
         raise UnsupportedVersionError(f"api {api_key} v{version}")
@@ -110,8 +110,8 @@ def read_request(frame: bytes) -> Incoming:
             body = _skip_tags(frame, body)
     except (UnicodeDecodeError, IndexError) as error:
         raise DecodeError(f"request header: {error}") from None
-    # What follows is not looked at, as in Kafka: librdkafka 2.x leaves bytes behind a Metadata
-    # request for all topics, and could not list them.
+    # Trailing bytes are ignored, as in Kafka: librdkafka 2.x sends some after a Metadata request
+    # for all topics, which would otherwise fail.
     request, _ = decode_prefix(cls, version, frame, body)
     return Incoming(request, version, correlation_id, client_id)
 
@@ -126,7 +126,7 @@ def _skip_tags(frame: bytes, pos: int) -> int:
 
 
 def write_response(incoming: Incoming, response: object) -> bytes:
-    """Encode one answer, with its length."""
+    """Encode one response, with its length prefix."""
     version = incoming.version
     cls = type(incoming.request)
     asks_versions = cls is ApiVersionsRequest
@@ -135,7 +135,7 @@ def write_response(incoming: Incoming, response: object) -> bytes:
     if isinstance(response, JoinGroupResponse) and version < 7 and response.protocol_name is None:
         response = evolve(response, protocol_name="")
     body = encode(response, version)
-    # The answer to ApiVersions never has tags in its header: no version is agreed on before it.
+    # An ApiVersions response has no tagged fields in its header: no version is agreed on yet.
     tags = b"\0" if version in cls.flexible and not asks_versions else b""
     size = 4 + len(tags) + len(body)
     return _LENGTH_AND_ID.pack(size, incoming.correlation_id) + tags + body
@@ -144,7 +144,7 @@ def write_response(incoming: Incoming, response: object) -> bytes:
 def handle(
     cluster: Cluster, node_id: int, incoming: Incoming, now: float, host: str, reply: Reply
 ) -> None:
-    """Do what the request asks, as node `node_id`; `reply` is called once, now or later."""
+    """Handle a request as node `node_id`; `reply` is called once, now or later."""
     request = incoming.request
     caller = Caller(version=incoming.version, now=now, client_id=incoming.client_id, host=host)
     _HANDLERS[type(request)](cluster, node_id, request, caller, reply)
@@ -175,7 +175,7 @@ def _join(
     if wrong or _coordinates(cluster, node_id, request, request.group_id, caller, reply):
         other = cluster.consumer_groups.groups.get(request.group_id)
         if other is not None and other.members:
-            # Kafka lets members of both kinds be in one group; this broker does not.
+            # Kafka supports members of both protocols in one group; this broker does not.
             reply(refuse(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, caller.version))
             return
         cluster.consumer_groups.groups.pop(request.group_id, None)
@@ -233,8 +233,8 @@ def _coordinates(
     caller: Caller,
     reply: Reply,
 ) -> bool:
-    """Whether this node coordinates the group; if not, it has said so."""
-    # An empty group id has no coordinator: what is wrong with it is told by every node.
+    """Whether this node coordinates the group; if not, it has replied NOT_COORDINATOR."""
+    # An empty group id has no coordinator: every node rejects it.
     if not group_id or cluster.coordinator_of(group_id) == node_id:
         return True
     reply(refuse(request, ErrorCode.NOT_COORDINATOR, caller.version))
@@ -308,7 +308,7 @@ def _delete_groups(
 def _sasl_handshake(
     _: Cluster, __: int, request: SaslHandshakeRequest, ___: Caller, reply: Reply
 ) -> None:
-    # Who may authenticate never comes here: the connection's `SaslAuthenticator` has answered.
+    # The connection's `SaslAuthenticator` handles this request unless SASL is off.
     reply(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=()))
 
 
@@ -325,7 +325,7 @@ def _sasl_authenticate(
 
 
 def _now(answer: Callable[[Cluster, int, Any, Caller], object]) -> Callable[..., None]:
-    """A handler out of a function that always answers at once."""
+    """Make a handler of a function that always returns the response at once."""
 
     def handler(cluster: Cluster, node_id: int, request: Any, caller: Caller, reply: Reply) -> None:
         reply(answer(cluster, node_id, request, caller))
@@ -367,13 +367,13 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
 _BY_KEY = {cls.api_key: cls for cls in _HANDLERS}
 
 _LOWEST: dict[type[Request[Any]], int] = {
-    # Kafka 4 claims Produce from 0 on, though it takes 3 and later: librdkafka before 2.8 would
-    # else find no version of its compression.
+    # Like Kafka 4, advertise Produce from version 0 on, though only 3 and later are accepted:
+    # librdkafka before 2.8 would otherwise find no version that supports its compression.
     ProduceRequest: 0,
-    # After version 0 tokens come without headers. Kafka speaks that still, this broker does not.
+    # After SaslHandshake v0, tokens come without headers. Kafka still supports that.
     SaslHandshakeRequest: 1,
 }
-"""Lowest versions that are told, where they are not those that can be read."""
+"""Lowest advertised versions, where they differ from the versions that can be decoded."""
 
 _SPOKEN = tuple(
     ApiVersion(
@@ -386,4 +386,4 @@ _SPOKEN = tuple(
 
 _OF_CONSUMER_GROUPS = (ConsumerGroupHeartbeatRequest.api_key, ConsumerGroupDescribeRequest.api_key)
 _SPOKEN_BEFORE = tuple(spoken for spoken in _SPOKEN if spoken.api_key not in _OF_CONSUMER_GROUPS)
-"""What is spoken where there are no consumer groups (KIP-848)."""
+"""The APIs of a broker without consumer groups (KIP-848)."""

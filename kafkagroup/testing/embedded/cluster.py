@@ -1,7 +1,7 @@
-"""What the nodes of the cluster share: who is alive, topics and their leaders, groups and offsets.
+"""The state that the nodes share: live nodes, topics and their leaders, groups and offsets.
 
-All state that outlives a node is here; a node itself has only its fetch sessions. A change of
-leader or coordinator happens only here. No I/O.
+All state that outlives a node is here; a node itself has only its fetch sessions. Only this module
+changes leaders and coordinators. No I/O.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 @attrs.define(eq=False)
 class Node:
-    """One broker id, and the address that clients are told."""
+    """A broker id, and the address that is advertised to clients."""
 
     node_id: int
     host: str
@@ -41,15 +41,15 @@ class Node:
 
 @attrs.define(eq=False)
 class Partition:
-    """One partition: its log, and who leads it."""
+    """One partition: its log and its leader."""
 
     log: PartitionLog
     leader: int
-    """-1 while no node is alive to lead."""
+    """-1 while no node is alive."""
     leader_epoch: int = 0
 
     def lead(self, node_id: int) -> None:
-        """A new leader, in a new epoch."""
+        """Elect a leader, in a new leader epoch."""
         self.leader = node_id
         self.leader_epoch += 1
         self.log.begin_epoch(self.leader_epoch)
@@ -57,7 +57,7 @@ class Partition:
 
 @attrs.define(eq=False)
 class Topic:
-    """A topic; made anew under the same name it has another id."""
+    """A topic; recreated under the same name, it has a new id."""
 
     name: str
     topic_id: UUID
@@ -65,7 +65,7 @@ class Topic:
 
 
 class Cluster:
-    """The shared state."""
+    """The state that all nodes share."""
 
     def __init__(self, node_ids: range, settings: BrokerSettings, seed: int) -> None:
         self._random = Random(seed)
@@ -85,13 +85,13 @@ class Cluster:
             ids=lambda: {name: topic.topic_id for name, topic in self.topics.items()},
         )
         self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
-        """Committed offsets by group."""
+        """Group -> its committed offsets."""
         self.on_append: dict[object, Callable[[], None]] = {}
-        """Called whenever there may be more to fetch; keyed by who waits."""
+        """Callbacks for when there may be more to fetch, keyed by the waiting fetch."""
         self._moved: dict[str, int] = {}
 
     def new_id(self) -> UUID:
-        """An id for a topic or a member."""
+        """Return a random id for a topic or a member."""
         return UUID(int=self._random.getrandbits(128), version=4)
 
     def _session_id(self) -> int:
@@ -105,15 +105,15 @@ class Cluster:
     # ------------------------------------------------------------ topics
 
     def check_topic(self, name: str) -> ErrorCode:
-        """Whether a topic may be created under this name."""
+        """Return the error for creating a topic with this name, or NONE."""
         if name in (".", "..") or not _TOPIC_NAME.fullmatch(name):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         return ErrorCode.TOPIC_ALREADY_EXISTS if name in self.topics else ErrorCode.NONE
 
     def create_topic(self, name: str, partitions: int) -> Topic:
-        """Create a topic, its leaders spread over the nodes.
+        """Create a topic, with its leaders spread over the nodes.
 
-        Raises: BrokerError for a name that exists or is not allowed, or fewer than one partition.
+        Raises: BrokerError if the name exists or is invalid, or for fewer than one partition.
         """
         error = self.check_topic(name)
         if partitions < 1:
@@ -125,7 +125,7 @@ class Cluster:
         return topic
 
     def add_partitions(self, name: str, count: int) -> None:
-        """Let the topic have `count` partitions. Raises: ValueError when it has more."""
+        """Grow the topic to `count` partitions. Raises: ValueError if it has more."""
         topic = self.topics[name]
         if count < len(topic.partitions):
             raise ValueError(f"{name} has {len(topic.partitions)} partitions; they never get fewer")
@@ -135,7 +135,7 @@ class Cluster:
             topic.partitions.append(Partition(PartitionLog(), leader))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and what groups have committed for it."""
+        """Delete a topic, and its committed offsets in all groups."""
         del self.topics[name]
         for offsets in self.offsets.values():
             for partition in [tp for tp in offsets if tp.topic == name]:
@@ -143,44 +143,45 @@ class Cluster:
         self.wake()
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        """The topic of this id."""
+        """Return the topic with this id, if it exists."""
         return next((t for t in self.topics.values() if t.topic_id == topic_id), None)
 
     def partition(self, topic: str, index: int) -> Partition | None:
-        """The partition, if it exists."""
+        """Return the partition, if it exists."""
         found = self.topics.get(topic)
         if found is None or not 0 <= index < len(found.partitions):
             return None
         return found.partitions[index]
 
     def append(self, partition: Partition, batch: bytes | memoryview) -> int:
-        """Append a whole batch and wake who waits for it; answer its first offset."""
+        """Append a whole batch, wake the waiting fetches, and return the first offset."""
         base = partition.log.append(batch)
         self.wake()
         return base
 
     def wake(self) -> None:
-        """Let every parked fetch look again."""
+        """Let every pending fetch check again."""
         for look in tuple(self.on_append.values()):
             look()
 
     # ------------------------------------------------------------ nodes
 
     def coordinator_of(self, group_id: str) -> int:
-        """The node that coordinates the group; -1 when none is alive."""
+        """Return the group's coordinator; -1 while no node is alive."""
         live = self.live
         moved = self._moved.get(group_id)
         if moved in live:
             return moved
-        # Not `hash`: it differs from run to run.
+        # `hash` differs from run to run.
         return live[crc32(group_id.encode()) % len(live)] if live else -1
 
     def kill(self, node_id: int, now: float) -> None:
-        """The node dies: others lead its partitions and coordinate its groups."""
+        """Stop a node: other nodes lead its partitions and coordinate its groups."""
         self._change_nodes(node_id, alive=False, now=now)
 
     def restart(self, node_id: int, now: float) -> None:
-        """The node is back. It takes over what nobody leads, and the groups that hash to it."""
+        """Start a node. It leads the leaderless partitions, and coordinates the groups that hash to
+        it."""
         self._change_nodes(node_id, alive=True, now=now)
 
     def _change_nodes(self, node_id: int, *, alive: bool, now: float) -> None:
@@ -197,13 +198,13 @@ class Cluster:
         self.wake()
 
     def move_leader(self, topic: str, index: int, node_id: int) -> None:
-        """Let another node lead the partition."""
+        """Make another node the leader of the partition."""
         self._check_alive(node_id)
         self.topics[topic].partitions[index].lead(node_id)
         self.wake()
 
     def move_coordinator(self, group_id: str, node_id: int, now: float) -> None:
-        """Let another node coordinate the group."""
+        """Make another node the group's coordinator."""
         self._check_alive(node_id)
         before = {group_id: self.coordinator_of(group_id)}
         self._moved[group_id] = node_id
@@ -216,7 +217,7 @@ class Cluster:
     def _reload_moved(self, before: dict[str, int], now: float) -> None:
         for group_id, node_id in before.items():
             after = self.coordinator_of(group_id)
-            # With all nodes dead nobody takes over: the group is loaded by the first that is back.
+            # While no node is alive, the group stays; the first node that is back loads it.
             if after not in (node_id, -1):
                 for kind in (self.coordinator, self.consumer_groups):
                     if group_id in kind.groups:

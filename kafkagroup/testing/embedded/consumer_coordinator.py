@@ -1,10 +1,10 @@
-"""The coordinator of consumer groups (KIP-848): heartbeats and time go in, answers come out.
+"""The coordinator of consumer groups (KIP-848): heartbeats and time go in, responses come out.
 
-How a group is made up, and who may be given what, is in `consumer_group`; here is what a request
-may do, and when a member that is silent or slow is out. No I/O and no clock. Whether this node
-coordinates the group at all is checked before it gets here.
+`consumer_group` holds the group's state and decides which partitions a member gets; this module
+decides what a request may do, and when a silent or slow member is removed. No I/O and no clock. The
+caller has checked that this node coordinates the group.
 
-Groups do not change their kind while they have members. Source: KIP-848 and Apache Kafka 4.3.
+A group does not change its type while it has members. Source: KIP-848 and Apache Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ __all__ = ["ConsumerCoordinator"]
 
 
 class _Refused(Exception):
-    """The heartbeat is answered with an error code."""
+    """The heartbeat is answered with an error."""
 
     def __init__(self, code: ErrorCode) -> None:
         self.code = code
 
 
 class ConsumerCoordinator:
-    """Every consumer group of the cluster."""
+    """All consumer groups of the cluster."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ConsumerCoordinator:
         counts: Callable[[], Mapping[str, int]],
         ids: Callable[[], Mapping[str, UUID]],
     ) -> None:
-        """`counts`: the partitions of each topic there is; `ids`: its id."""
+        """`counts` returns the partition count of each topic, `ids` its id."""
         self._timers = timers
         self._settings = settings
         self._counts = counts
@@ -75,7 +75,7 @@ class ConsumerCoordinator:
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller
     ) -> ConsumerGroupHeartbeatResponse:
-        """Join, live, own, leave: whatever the epoch and the fields say."""
+        """Handle a heartbeat: its epoch and fields make it a join, a renewal or a leave."""
         try:
             _check(request)
             if request.member_epoch < 0:
@@ -100,7 +100,7 @@ class ConsumerCoordinator:
         if self._subscribe(member, request) or len(group.members) > size:
             group.epoch += 1
         if self._follow_topics(group):
-            group.epoch += 1  # counted apart: the first member of a group is in epoch 2
+            group.epoch += 1  # a separate step, as in Kafka: a new group's first member has epoch 2
         self._assign_when_due(group, caller.now)
         owned = None if request.topic_partitions is None else self._named(request.topic_partitions)
         changed = group.reconcile(member, owned)
@@ -118,7 +118,7 @@ class ConsumerCoordinator:
     def _member(
         self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, caller: Caller
     ) -> ConsumerMember:
-        """The member that beats; a new one, or one that comes back, if it joins."""
+        """Return the member that sent the heartbeat; if it joins, a new or a returning one."""
         joins, instance_id = request.member_epoch == 0, request.instance_id
         member = group.members.get(request.member_id)
         holder = None if instance_id is None else group.static_member(instance_id)
@@ -144,13 +144,13 @@ class ConsumerCoordinator:
         epoch, listed = request.member_epoch, request.topic_partitions
         if epoch == member.epoch:
             return
-        # The answer that brought a newer epoch may have been lost.
+        # The response with the newer epoch may have been lost.
         lost = epoch == member.previous_epoch and listed is not None
         if not lost or not self._named(listed or ()) <= member.assigned.keys():
             raise _Refused(ErrorCode.FENCED_MEMBER_EPOCH)
 
     def _subscribe(self, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:
-        """Take down what the member says of itself; whether that asks for another assignment."""
+        """Store the member's fields. Returns whether they require a new assignment."""
         if request.rebalance_timeout_ms != -1:
             member.rebalance_timeout = request.rebalance_timeout_ms / 1000
         if request.rack_id is not None:
@@ -171,7 +171,7 @@ class ConsumerCoordinator:
         member.subscribed = member.topics | matching
 
     def _follow_topics(self, group: ConsumerGroup) -> bool:
-        """Whether topics are new, have grown or are gone."""
+        """Whether topics were added, have grown or were deleted."""
         for member in group.members.values():
             self._match(member)
         wanted = {topic for member in group.members.values() for topic in member.subscribed}
@@ -184,7 +184,7 @@ class ConsumerCoordinator:
         if group.epoch > group.target_epoch and now >= due:
             group.compute_target(group.counts, now)
 
-    # ------------------------------------------------------------ leaving, and being thrown out
+    # ------------------------------------------------------------ leaving and removal
 
     def _leave(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
         group = self.groups.get(request.group_id)
@@ -211,7 +211,7 @@ class ConsumerCoordinator:
         )
 
     def remove(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        """Take members out for an administrator, each with its own error."""
+        """Remove members for an administrator, each with its own error."""
         group = self.groups[request.group_id]
         results = []
         for identity in request.members or (MemberIdentity(member_id=request.member_id),):
@@ -232,14 +232,14 @@ class ConsumerCoordinator:
                     member_id=identity.member_id, group_instance_id=instance_id, error_code=error
                 )
             )
-        # Before version 3 the one member's error is that of the whole.
+        # Before version 3, the one member's error is the response's error.
         whole = ErrorCode.NONE if request.members else results[0].error_code
         return LeaveGroupResponse(
             error_code=whole, members=tuple(results) if request.members else ()
         )
 
     def _expect(self, group: ConsumerGroup, member: ConsumerMember, now: float) -> None:
-        """The member is out if it is silent for a session, or lets go too slowly."""
+        """Set the deadlines that remove a member: its session, and its pending revocation."""
 
         def expel(_: float) -> None:
             self._expel(group, member)
@@ -264,7 +264,8 @@ class ConsumerCoordinator:
     def check_offsets(
         self, group_id: str, member_id: str, epoch: int, partition: TopicPartition | None
     ) -> ErrorCode:
-        """Whether a member may commit a partition's offset; read offsets, if that is None."""
+        """Return the error for committing this partition's offset, or NONE; for None, the error
+        for reading committed offsets."""
         group = self.groups[group_id]
         if epoch < 0 and not member_id and (partition is None or not group.members):
             return ErrorCode.NONE
@@ -273,7 +274,7 @@ class ConsumerCoordinator:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if epoch == member.epoch:
             return ErrorCode.NONE
-        # KIP-1251: an older epoch will do, if the partition was the member's in it already.
+        # KIP-1251: an older epoch is valid if the member has owned the partition since then.
         given = None if partition is None else member.assigned.get(partition)
         stands = given is not None and given <= epoch < member.epoch
         return ErrorCode.NONE if stands else ErrorCode.STALE_MEMBER_EPOCH
@@ -281,7 +282,7 @@ class ConsumerCoordinator:
     # ------------------------------------------------------------ administration
 
     def list_groups(self, states: Iterable[str], types: Iterable[str]) -> tuple[ListedGroup, ...]:
-        """Every group of these states and types; without any, of all."""
+        """List the groups with these states and types; empty means all."""
         wanted_states = {state.lower() for state in states}
         wanted_types = {kind.lower() for kind in types}
         return tuple(
@@ -304,12 +305,12 @@ class ConsumerCoordinator:
         return DeletableGroupResult(group_id=group_id, error_code=error)
 
     def subscribes(self, group_id: str, topic: str) -> bool:
-        """Whether a member of this group subscribes to the topic."""
+        """Whether a member of the group subscribes to the topic."""
         members = self.groups[group_id].members.values()
         return any(topic in member.subscribed for member in members)
 
     def describe(self, group_id: str) -> consumer_describe.DescribedGroup:
-        """One group, with what its members have and are to have."""
+        """Describe one group, with its members' current and target assignments."""
         group = self.groups.get(group_id)
         if group is None:
             return consumer_describe.DescribedGroup(
@@ -356,7 +357,7 @@ class ConsumerCoordinator:
         )
 
     def move(self, group_id: str, now: float) -> None:
-        """Another node takes the group over: all of it was written; sessions begin anew."""
+        """Load the group on another node: all state is in the log, and sessions restart."""
         group = self.groups[group_id]
         for member in group.members.values():
             self._expect(group, member, now)
@@ -391,7 +392,7 @@ class ConsumerCoordinator:
 
 
 def _check(request: ConsumerGroupHeartbeatRequest) -> None:
-    """What is wrong with the request by itself."""
+    """Raise _Refused if the request is invalid by itself."""
     epoch = request.member_epoch
     joins = epoch == 0
     bad = (

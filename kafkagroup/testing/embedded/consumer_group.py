@@ -1,7 +1,8 @@
-"""One consumer group (KIP-848): its members, their epochs, who holds what. No time, no requests.
+"""One consumer group (KIP-848): members, epochs and assignments. No time, no requests.
 
-A partition is given to a member only once no other one holds it, and held until its member says
-that it has let go: `ConsumerGroup.reconcile` is that rule. Source: KIP-848, and Apache Kafka 4.3.
+A partition is assigned to a member only when no other member holds it, and a member holds it until
+it reports the revocation: `ConsumerGroup.reconcile` is that rule. Source: KIP-848 and Apache Kafka
+4.3.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from kafkagroup.types import TopicPartition
 __all__ = ["ASSIGNORS", "AWAY", "ConsumerGroup", "ConsumerMember", "MemberState"]
 
 ASSIGNORS = {"uniform": sticky_assignor, "range": range_assignor}
-"""The coordinator's own, the default first. Kafka's differ in which of equals they choose."""
+"""The server-side assignors, the default first. Kafka's break ties differently."""
 
 AWAY = -2
-"""The epoch of a static member that is to come back."""
+"""The epoch of a static member that has left temporarily."""
 
 
 class MemberState(Enum):
-    """How far a member has got towards its target."""
+    """How far a member's assignment has converged to its target."""
 
     STABLE = "stable"
     UNREVOKED = "unrevoked"
-    """It has not said yet that it let go of what it must."""
+    """The member has not reported the revocation of all partitions that it must revoke."""
     UNRELEASED = "unreleased"
-    """Another member still holds some of what it is to get."""
+    """Another member still holds a partition of this member's target."""
 
 
 @attrs.define(eq=False)
 class ConsumerMember:
-    """One member as the coordinator knows it."""
+    """The coordinator's view of one member."""
 
     member_id: str
     instance_id: str | None
@@ -46,45 +47,45 @@ class ConsumerMember:
     rebalance_timeout: float = 0.0
     """Seconds."""
     topics: frozenset[str] = frozenset()
-    """Subscribed to by name."""
+    """Topics subscribed to by name."""
     pattern: str | None = None
     subscribed: frozenset[str] = frozenset()
-    """By name, and by what the pattern matches."""
+    """Topics subscribed to by name or by pattern."""
     assignor: str | None = None
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
     assigned: dict[TopicPartition, int] = attrs.field(factory=dict)
-    """What it may use -> the epoch in which it was given (KIP-1251)."""
+    """Assigned partition -> the epoch in which it was assigned (KIP-1251)."""
     revoking: frozenset[TopicPartition] = frozenset()
-    """What it is to let go of and has not."""
+    """Partitions that the member must revoke and still owns."""
 
     @property
     def holds(self) -> set[TopicPartition]:
-        """What no other member may be given."""
+        """Return the partitions that no other member may get."""
         return {*self.assigned, *self.revoking}
 
 
 @attrs.define(eq=False)
 class ConsumerGroup:
-    """The state of one group, and the rules that need nothing but that state."""
+    """The state of one group, and the rules that depend only on that state."""
 
     group_id: str
     epoch: int = 0
-    """Moves with each change of members, subscriptions or topics."""
+    """Incremented when members, subscriptions or topics change."""
     target_epoch: int = 0
-    """The epoch that the target was computed in."""
+    """The epoch for which the target was computed."""
     target: dict[str, frozenset[TopicPartition]] = attrs.field(factory=dict)
     assignor: str = "uniform"
-    """The one that computed the target."""
+    """The assignor that computed the target."""
     counts: Mapping[str, int] = attrs.field(factory=dict)
-    """The partitions of the topics that are subscribed to, when the epoch last moved."""
+    """Topic -> partition count, for the subscribed topics, as of the last change of `epoch`."""
     members: dict[str, ConsumerMember] = attrs.field(factory=dict)
     computed_at: float = float("-inf")
 
     @property
     def state(self) -> str:
-        """By the names that Kafka reports."""
+        """The group's state, by Kafka's name."""
         if not self.members:
             return "Empty"
         if self.epoch > self.target_epoch:
@@ -96,17 +97,17 @@ class ConsumerGroup:
         return "Stable" if reached else "Reconciling"
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
-        """The member that holds this instance id."""
+        """Return the member that holds this instance id."""
         return next((m for m in self.members.values() if m.instance_id == instance_id), None)
 
     def remove(self, member: ConsumerMember) -> None:
-        """A member is gone, and what it held is free."""
+        """Remove a member, and free its partitions."""
         del self.members[member.member_id]
         self.target.pop(member.member_id, None)
         self.epoch += 1
 
     def replace(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """A static member is back under another id; what it had is still its own."""
+        """Replace a returning static member, under its new member id, with its assignment kept."""
         new = attrs.evolve(
             old,
             member_id=member_id,
@@ -121,12 +122,12 @@ class ConsumerGroup:
         return new
 
     def preferred_assignor(self) -> str:
-        """The one that most members name; the default where none does."""
+        """Return the assignor that most members request; the default if none does."""
         votes = Counter(m.assignor for m in self.members.values() if m.assignor is not None)
         return votes.most_common(1)[0][0] if votes else next(iter(ASSIGNORS))
 
     def compute_target(self, counts: Mapping[str, int], now: float) -> None:
-        """Assign all partitions anew; who has some keeps as many as is fair."""
+        """Compute the target assignment; members keep as many partitions as balance permits."""
         self.assignor = self.preferred_assignor()
         members = {
             m.member_id: MemberSpec(
@@ -143,8 +144,8 @@ class ConsumerGroup:
         self.target_epoch, self.computed_at = self.epoch, now
 
     def reconcile(self, member: ConsumerMember, owned: Iterable[TopicPartition] | None) -> bool:
-        """Bring a member nearer to its target, after it said what it owns (None: as before).
-        Answers whether what it may use has changed."""
+        """Move a member's assignment towards its target, given the partitions that it reports as
+        owned (None: unchanged). Returns whether the member's assignment has changed."""
         still = member.revoking if owned is None else member.revoking & {*owned}
         if member.state is MemberState.UNREVOKED and still:
             return False
