@@ -7,9 +7,8 @@ the responses. These differences are intentional:
   every appended record is committed, and an idempotent producer finds no InitProducerId API.
 - All members of a group use the same protocol, classic or KIP-848. Kafka lets a group migrate
   member by member.
-- There are no ACLs, quotas or topic configurations, and there is no OffsetDelete and no
-  DeleteRecords request. Nothing expires: neither records nor a group's committed offsets (see
-  `EmbeddedKafka.expire_offsets`).
+- There are no ACLs, quotas or topic configurations, and no DeleteRecords API. Nothing expires:
+  neither records nor a group's committed offsets (see `EmbeddedKafka.expire_offsets`).
 - Every node has an up-to-date replica of every partition: the high watermark is the log's end.
   A node that takes over partitions or groups does so at once, and never returns
   COORDINATOR_LOAD_IN_PROGRESS.

@@ -1,8 +1,8 @@
-"""The classic group coordinator: requests and time go in, answers and deadlines come out.
+"""The classic group coordinator: requests and time go in, responses and deadlines come out.
 
-It decides what a request does to its group, and when; how a group is made up is in `group`. A reply
-is a callable and may be called later, by another request or by a deadline. No I/O and no clock.
-Whether this node coordinates the group at all is checked before it gets here.
+It decides what a request does to its group, and when; `group` holds the group's state. A reply is a
+callable, which another request or a deadline may call later. No I/O and no clock. The caller has
+checked that this node coordinates the group.
 
 Sources: the group membership protocol of Apache Kafka 4.3, KIP-345, 394, 559, 814.
 """
@@ -46,17 +46,17 @@ _STABLE = GroupState.STABLE
 
 @attrs.frozen
 class Caller:
-    """Who asks, in which version of the request, and when."""
+    """The sender of a request, the request's version, and the time."""
 
     version: int
     now: float
-    """Seconds, on the clock of the deadlines."""
+    """Seconds on the clock of the deadlines."""
     client_id: str = ""
     host: str = "/127.0.0.1"
 
 
 class GroupCoordinator:
-    """Every classic group of the cluster."""
+    """All classic groups of the cluster."""
 
     def __init__(self, timers: Timers, new_id: Callable[[], str], settings: BrokerSettings) -> None:
         self._timers = timers
@@ -67,7 +67,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------ joining
 
     def wrong_with_join(self, request: JoinGroupRequest) -> ErrorCode:
-        """What any node refuses a JoinGroup for, whoever coordinates the group."""
+        """Return the error for which any node, coordinator or not, rejects a JoinGroup, or NONE."""
         low = self._settings.group_min_session_timeout
         high = self._settings.group_max_session_timeout
         if not request.group_id:
@@ -81,7 +81,7 @@ class GroupCoordinator:
         caller: Caller,
         reply: Callable[[JoinGroupResponse], None],
     ) -> None:
-        """Answer a JoinGroup: at once, or when the rebalance completes."""
+        """Answer a JoinGroup, at once or when the rebalance completes."""
         known_id = request.member_id
         group = self.groups.get(request.group_id)
         wrong = self.wrong_with_join(request)
@@ -125,8 +125,8 @@ class GroupCoordinator:
         if holder is not None:
             self._replace_static(group, holder, member_id, request, caller, reply)
         elif request.group_instance_id is None and caller.version >= 4:
-            # KIP-394: until the client has shown that it knows its id it is no member, so a
-            # client that gives up and tries again leaves nobody behind.
+            # KIP-394: the client becomes a member only when it sends its id back. Without this, a
+            # client that times out and retries would leave a dead member behind each time.
             group.pending.add(member_id)
             self._expect(group, member_id, caller.now + request.session_timeout_ms / 1000)
             reply(_join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))
@@ -156,7 +156,7 @@ class GroupCoordinator:
             group.state is _COMPLETING or (group.state is _STABLE and group.leader != member_id)
         )
         if changes_nothing:
-            # The answer of this generation's join was lost: tell it again.
+            # The response to the join of this generation was lost: send it again.
             reply(_joined(group, member))
         else:
             _update(member, request, reply)
@@ -184,8 +184,8 @@ class GroupCoordinator:
         if group.state is _PREPARING and group.previous is _EMPTY:
             group.new_member_added = True
         group.add(member, request.protocol_type)
-        # Its client may be gone without a trace while the join is parked; without this deadline
-        # each retry would leave one more dead member in the rebalance.
+        # The client may vanish while its join is pending; without this deadline, each of its
+        # retries would add a dead member to the rebalance.
         self._expect(group, member_id, caller.now + self._settings.group_new_member_join_timeout)
         self._rebalance_or_complete(group, caller.now)
 
@@ -198,7 +198,7 @@ class GroupCoordinator:
         caller: Caller,
         reply: Callable[[JoinGroupResponse], None],
     ) -> None:
-        """KIP-345: a static member is back, under a new id; the old one is fenced."""
+        """Replace a static member that returns with a new id; fence its old id (KIP-345)."""
         leader_before = group.leader
         holder.answer_join(_join_error(ErrorCode.FENCED_INSTANCE_ID, holder.member_id))
         holder.answer_sync(_sync_error(ErrorCode.FENCED_INSTANCE_ID))
@@ -210,15 +210,15 @@ class GroupCoordinator:
             group.write()
             answer = _joined(group, member)
             if caller.version >= 9:
-                # KIP-814: a leader that comes back learns the members, but assigns nothing.
+                # KIP-814: a returning leader gets the members, but does not assign.
                 leads = group.leader == member_id
                 answer = evolve(answer, skip_assignment=leads)
             else:
-                # Told of its old id as the leader, an old client does not assign a second time.
+                # An old client that sees its old id as the leader does not assign again.
                 answer = evolve(answer, leader=leader_before or "", members=())
             member.answer_join(answer)
         elif group.state in (_STABLE, _COMPLETING):
-            # While completing, the leader may be assigning to the old id at this moment.
+            # While completing, the leader may be computing an assignment for the old id.
             self._prepare(group, caller.now)
         else:
             self._complete_if_ready(group, caller.now)
@@ -257,7 +257,7 @@ class GroupCoordinator:
     def _wait_for_first(
         self, group: ClassicGroup, now: float, delay: float, remaining: float
     ) -> None:
-        """Give the members of a new group time to come, more while they do come."""
+        """Delay a new group's first rebalance, and extend the delay while members join."""
 
         def over(now: float) -> None:
             if group.new_member_added and remaining:
@@ -273,7 +273,7 @@ class GroupCoordinator:
         self._timers.schedule(("join", group.group_id), at, lambda now: self._complete(group, now))
 
     def _complete(self, group: ClassicGroup, now: float) -> None:
-        """End the join phase: who has not joined is out, static members excepted."""
+        """Complete the join phase: remove the dynamic members that have not rejoined."""
         self._timers.cancel(("join", group.group_id))
         for member in tuple(group.members.values()):
             if member.awaiting_join is None and member.instance_id is None:
@@ -329,13 +329,13 @@ class GroupCoordinator:
                 self._complete(group, now)
 
     def _drop(self, group: ClassicGroup, member: Member) -> None:
-        """Take a member out. Its parked join learns that the member id is no more."""
+        """Remove a member; its pending join is answered UNKNOWN_MEMBER_ID."""
         self._timers.cancel(_session(group, member.member_id))
         member.answer_join(_join_error(ErrorCode.UNKNOWN_MEMBER_ID, ""))
         group.remove(member.member_id)
 
     def heartbeat(self, request: HeartbeatRequest, caller: Caller) -> HeartbeatResponse:
-        """Prolong a session, and say whether a rebalance is under way."""
+        """Extend a session, and report whether a rebalance is in progress."""
         return HeartbeatResponse(error_code=self._heartbeat(request, caller))
 
     def _heartbeat(self, request: HeartbeatRequest, caller: Caller) -> ErrorCode:
@@ -360,11 +360,11 @@ class GroupCoordinator:
         instance_id: str | None,
         caller: Caller,
     ) -> ErrorCode:
-        """Whether this commit may be stored; it prolongs the session of a member that may."""
+        """Return the error for this commit, or NONE, and then extend the member's session."""
         group = self.groups.get(group_id)
         if group is None:
             if generation < 0:
-                # Offsets of a consumer without membership make a "simple" group.
+                # Commits without membership create a "simple" group.
                 self.groups[group_id] = ClassicGroup(group_id)
                 return ErrorCode.NONE
             past_eight = caller.version >= 9
@@ -384,9 +384,9 @@ class GroupCoordinator:
     # ------------------------------------------------------------ assignments
 
     def wrong_with_sync(self, request: SyncGroupRequest, caller: Caller) -> ErrorCode:
-        """What any node refuses a SyncGroup for, whoever coordinates the group."""
+        """Return the error for which any node, coordinator or not, rejects a SyncGroup, or NONE."""
         if caller.version >= 5 and None in (request.protocol_type, request.protocol_name):
-            # KIP-559: from v5 on both are mandatory, whatever else may be wrong.
+            # KIP-559: from v5 on both fields are mandatory; this error takes precedence.
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.NONE if request.group_id else ErrorCode.INVALID_GROUP_ID
 
@@ -396,7 +396,7 @@ class GroupCoordinator:
         caller: Caller,
         reply: Callable[[SyncGroupResponse], None],
     ) -> None:
-        """Answer a SyncGroup: at once, or when the leader has brought the assignments."""
+        """Answer a SyncGroup, at once or when the leader has sent the assignments."""
         group = self.groups.get(request.group_id)
         wrong = self.wrong_with_sync(request, caller)
         if wrong:
@@ -425,13 +425,13 @@ class GroupCoordinator:
             group.write()
             for other in group.members.values():
                 if other.answer_sync(_synced(group, other)):
-                    # Waiting counted as a heartbeat until now.
+                    # The pending request served as its heartbeat until now.
                     self._beat(group, other, caller.now)
 
     # ------------------------------------------------------------ leaving
 
     def leave(self, request: LeaveGroupRequest, caller: Caller) -> LeaveGroupResponse:
-        """Take out one member (v0-2) or several (v3+), each with its own error."""
+        """Remove one member (v0-2) or several (v3+), each with its own error."""
         if not request.group_id:
             return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         batch = caller.version >= 3
@@ -468,7 +468,7 @@ class GroupCoordinator:
                 return error
             member = group.members[member_id]
         else:
-            # An administrator removes a static member by its instance id alone.
+            # An administrator may remove a static member by its instance id alone.
             holder = group.static_member(identity.group_instance_id)
             if holder is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
@@ -479,7 +479,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------ administration
 
     def list_groups(self, states: Iterable[str], types: Iterable[str]) -> tuple[ListedGroup, ...]:
-        """Every group of these states and types; without any, of all."""
+        """List the groups with these states and types; empty means all."""
         wanted_states = {state.lower() for state in states}
         wanted_types = {kind.lower() for kind in types}
         return tuple(
@@ -495,7 +495,7 @@ class GroupCoordinator:
         )
 
     def describe(self, group_id: str, version: int) -> DescribedGroup:
-        """One group; without the members' metadata unless it is stable."""
+        """Describe one group; the members' metadata only if it is stable."""
         group = self.groups.get(group_id)
         if group is None:
             unknown = DescribedGroup(
@@ -547,7 +547,8 @@ class GroupCoordinator:
         return DeletableGroupResult(group_id=group_id, error_code=error)
 
     def check_offset_delete(self, group_id: str) -> ErrorCode:
-        """Whether offsets of this group may be deleted, but for those that its members use."""
+        """Return the error for deleting offsets of this group, or NONE. Offsets of topics that its
+        members subscribe to are checked separately."""
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -555,7 +556,7 @@ class GroupCoordinator:
         return ErrorCode.NONE if of_consumers else ErrorCode.NON_EMPTY_GROUP
 
     def subscribes(self, group_id: str, topic: str) -> bool:
-        """Whether a member of this group of consumers subscribes to the topic."""
+        """Whether a member of this consumer group subscribes to the topic."""
         group = self.groups[group_id]
         return any(
             topic in decode_subscription(member.metadata(group.protocol)).topics
@@ -563,9 +564,9 @@ class GroupCoordinator:
         )
 
     def move(self, group_id: str, now: float) -> None:
-        """Another node takes the group over, from what was written of it.
+        """Load the group on another node, from what the coordinator wrote to the log.
 
-        Parked requests are answered NOT_COORDINATOR; a rebalance under way is forgotten, and every
+        Pending requests are answered NOT_COORDINATOR; a rebalance in progress is dropped, and every
         member gets a new session timeout.
         """
         group = self.groups[group_id]
@@ -593,7 +594,7 @@ def _update(
 ) -> None:
     rebalance_ms = request.rebalance_timeout_ms
     if rebalance_ms < 0:
-        rebalance_ms = request.session_timeout_ms  # v0 has one timeout for both
+        rebalance_ms = request.session_timeout_ms  # v0 has one timeout for both purposes
     member.session_timeout = request.session_timeout_ms / 1000
     member.rebalance_timeout = rebalance_ms / 1000
     member.protocols = request.protocols
@@ -620,7 +621,7 @@ def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     )
     if error:
         return error
-    # Versions below 5 have neither, and agree with everything.
+    # Versions below 5 have neither field; a missing field matches.
     for theirs, ours in (
         (request.protocol_type, group.protocol_type),
         (request.protocol_name, group.protocol),

@@ -12,5 +12,5 @@ T = TypeVar("T")
 
 
 def evolve(message: T, **changes: Any) -> T:
-    """A copy of the message with these fields changed."""
+    """Return a copy of the message with these fields changed."""
     return cast(T, attrs.evolve(cast(Any, message), **changes))

@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: rules that are asked before each request is handled, in order."""
+"""Injected faults: rules that are checked in order before each request is handled."""
 
 from __future__ import annotations
 
@@ -15,58 +15,59 @@ __all__ = ["Action", "Close", "Delay", "Fault", "Faults", "Swallow", "Throttle"]
 
 @attrs.frozen
 class Close:
-    """Close the connection instead of answering."""
+    """Close the connection instead of responding."""
 
     before: bool = False
-    """Whether also before the request is carried out. False loses only the answer."""
+    """Whether to close before the request is executed. False loses only the response."""
 
 
 @attrs.frozen
 class Swallow:
-    """Carry the request out, never answer. What is behind it on the connection waits too."""
+    """Execute the request, never respond. Later requests on the connection wait too."""
 
 
 @attrs.frozen
 class Delay:
-    """Carry the request out, answer later. What is behind it on the connection waits too."""
+    """Execute the request, respond later. Later requests on the connection wait too."""
 
     seconds: float
 
 
 @attrs.frozen
 class Throttle:
-    """Carry the request out, answer at once, and ask for silence (KIP-219): what comes on this
-    connection meanwhile waits until it is over. Answers that are too old to ask for it say nothing.
+    """Execute the request, respond at once, and throttle the client (KIP-219): later requests on
+    this connection wait until the throttle time is over. Responses in versions without a throttle
+    time do not report it.
     """
 
     seconds: float
 
 
 Action = ErrorCode | Close | Swallow | Delay | Throttle
-"""An error code is the answer, and the request is not carried out."""
+"""An error code is the response; the request is not executed."""
 
 
 @attrs.define(eq=False)
 class Fault:
-    """One rule, and how often it has struck."""
+    """One rule, and how many requests it has hit."""
 
     api: type[Request[Any]]
-    """The requests that it is for."""
+    """The type of request that it applies to."""
     action: Action
     times: int | None = 1
-    """How many it strikes; None for all until `stop`."""
+    """How many requests it hits; None hits all until `stop`."""
     node_id: int | None = None
-    """The node that it is for; None for any."""
+    """The node that it applies to; None applies to all."""
     when: Callable[[Any], bool] | None = None
-    """Which of the requests; None for any."""
+    """Selects requests; None selects all."""
     hits: int = 0
 
     def stop(self) -> None:
-        """Strike no more."""
+        """Deactivate the rule."""
         self.times = self.hits
 
     def takes(self, node_id: int, request: Request[Any]) -> bool:
-        """Whether it strikes this request; counted if so."""
+        """Whether the rule applies to this request; counts the hit if so."""
         strikes = (
             type(request) is self.api
             and (self.times is None or self.hits < self.times)
@@ -78,11 +79,11 @@ class Fault:
 
 
 class Faults:
-    """All rules; of several that fit, the oldest strikes."""
+    """All rules; if several apply, the oldest one wins."""
 
     def __init__(self) -> None:
         self.rules: list[Fault] = []
 
     def action(self, node_id: int, request: Request[Any]) -> Action | None:
-        """What is to go wrong with this request."""
+        """Return the fault to inject into this request, if any."""
         return next((rule.action for rule in self.rules if rule.takes(node_id, request)), None)

@@ -1,8 +1,7 @@
-"""Fetch sessions (KIP-227): one node remembers what a client reads, and tells it only news.
+"""Fetch sessions (KIP-227): a node remembers what a client fetches, and sends only the changes.
 
-Which partitions a fetch is about, and which of them its answer holds, is decided only here; what is
-read of them is `reads`' business. No I/O and no clock. Source: the fetch sessions of Apache Kafka
-4.3.
+Only this module decides which partitions a fetch reads, and which of them its response contains;
+`reads` reads them. No I/O and no clock. Source: the fetch sessions of Apache Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, Partiti
 __all__ = ["FetchSession", "FetchSessions", "Place"]
 
 _NONE, _FIRST, _LAST = 0, 0, -1
-"""The id that stands for no session; the epochs that begin one and do without one."""
+"""The id of no session; the epochs that create a session, and that do without one."""
 
 _BY_ID_SINCE = 13
 _IDLE = 120.0
-"""Seconds without a fetch after which a session makes room for another."""
+"""Seconds without a fetch after which a session may be evicted."""
 
 
 class Place(NamedTuple):
-    """A partition as the client names it: by its topic's name, or by its id."""
+    """A partition as the client identifies it: by topic name or topic id."""
 
     topic: str
     topic_id: UUID
@@ -37,15 +36,15 @@ class Place(NamedTuple):
 
 @attrs.define(eq=False)
 class _Read:
-    """A partition that a client reads, and what it was told of it."""
+    """A fetched partition, and what was last sent about it."""
 
     asked: FetchPartition
     high_watermark: int = -1
     log_start: int = -1
 
     def take(self, data: PartitionData) -> bool:
-        """Note what can be told now; whether it is news."""
-        # Told again the next time, whatever it is then.
+        """Record what can be sent now. Returns whether it differs from what was sent last."""
+        # After an error, -1 marks the partition as changed, so that the next response contains it.
         wrong = bool(data.error_code) or data.diverging_epoch.epoch >= 0
         before = (self.high_watermark, self.log_start)
         self.high_watermark = -1 if wrong else data.high_watermark
@@ -55,17 +54,17 @@ class _Read:
 
 @attrs.define(eq=False)
 class FetchSession:
-    """What one client reads of one node; with id 0 only for this one fetch."""
+    """The partitions that one client fetches from one node; id 0 is for a single fetch."""
 
     session_id: int
     by_id: bool
     last_used: float
     epoch: int = 0
-    """Of the last request."""
+    """The epoch of the last request."""
     _reads: dict[Place, _Read] = attrs.field(factory=dict)
 
     def change(self, request: FetchRequest) -> None:
-        """Read what the request names too, from where it says, and no more what it forgets."""
+        """Add or update the partitions that the request names, and drop those it forgets."""
         for topic in request.topics:
             for asked in topic.partitions:
                 place = Place(topic.topic, topic.topic_id, asked.partition)
@@ -84,7 +83,7 @@ class FetchSession:
     def news(
         self, results: Iterable[tuple[Place, PartitionData]]
     ) -> list[tuple[Place, PartitionData]]:
-        """Those that the client has to hear of: all the first time, then only what has changed."""
+        """Return the results to send: all in the first response, then only the changed ones."""
         told = []
         first = self.epoch <= _FIRST
         for place, data in results:
@@ -94,13 +93,13 @@ class FetchSession:
             if read.take(data) or first:
                 told.append((place, data))
             if data.records and not first:
-                # Last in line the next time, or it would leave no room for the others.
+                # Moved to the end, so that it does not use up the next response's limit again.
                 self._reads[place] = self._reads.pop(place)
         return told
 
 
 class FetchSessions:
-    """The sessions of one node, the one that was idle longest first."""
+    """The sessions of one node, the least recently used first."""
 
     def __init__(self, new_id: Callable[[], int], slots: int) -> None:
         self._new_id = new_id
@@ -108,11 +107,11 @@ class FetchSessions:
         self._sessions: dict[int, FetchSession] = {}
 
     def clear(self) -> None:
-        """Forget all, as a node does that dies."""
+        """Drop all sessions, as the death of the node does."""
         self._sessions.clear()
 
     def open(self, request: FetchRequest, caller: Caller) -> FetchSession | ErrorCode:
-        """The session that a fetch is of, which knows what is to be read; or why there is none."""
+        """Return the session of a fetch, updated with its partitions; or an error."""
         by_id = caller.version >= _BY_ID_SINCE
         if request.session_epoch in (_FIRST, _LAST):
             self._sessions.pop(request.session_id, None)
@@ -138,7 +137,7 @@ class FetchSessions:
         return session
 
     def _free_id(self, now: float) -> int:
-        """An id for a new session; none while all slots are taken by sessions in use."""
+        """Return an id for a new session; 0 if all slots hold sessions in use."""
         if len(self._sessions) >= self._slots:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or oldest.last_used + _IDLE > now:

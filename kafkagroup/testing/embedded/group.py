@@ -1,8 +1,9 @@
-"""One classic group: its members, its state, what was last written of it. No time, no requests.
+"""One classic group: its members, its state, and what was last written to the log. No time, no
+requests.
 
-Every move between states goes through `ClassicGroup.become` and stands in its table; anything else
-raises and changes nothing. Source: KIP-345 (static members), KIP-394 (pending members), and the
-states that Apache Kafka 4.3 reports.
+Every transition goes through `ClassicGroup.become` and is listed in its table; any other raises and
+changes nothing. Source: KIP-345 (static members), KIP-394 (pending members), and the states that
+Apache Kafka 4.3 reports.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["ClassicGroup", "GroupState", "Member"]
 
 
 class GroupState(Enum):
-    """The states, by the names that Kafka reports."""
+    """The group's states, by Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -42,7 +43,7 @@ _MOVES = {
 
 @attrs.define(eq=False)
 class Member:
-    """One member as the coordinator knows it."""
+    """The coordinator's view of one member."""
 
     member_id: str
     instance_id: str | None
@@ -57,31 +58,31 @@ class Member:
     """In the member's order of preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """In its first rebalance: its session may expire even while its join is parked."""
+    """In its first rebalance: its session may expire even while its join is pending."""
     awaiting_join: Callable[[JoinGroupResponse], None] | None = None
-    """Answers the parked JoinGroup."""
+    """Answers the pending JoinGroup."""
     awaiting_sync: Callable[[SyncGroupResponse], None] | None = None
-    """Answers the parked SyncGroup."""
+    """Answers the pending SyncGroup."""
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Its metadata for this protocol; empty when it does not name it."""
+        """Return its metadata for this protocol; empty if it does not support it."""
         return next((bytes(p.metadata) for p in self.protocols if p.name == protocol), b"")
 
     @property
     def beats_by_waiting(self) -> bool:
-        """Whether a parked request stands for its heartbeat."""
+        """Whether a pending request serves as the member's heartbeat."""
         waits = self.awaiting_join is not None or self.awaiting_sync is not None
         return waits and not self.is_new
 
     def answer_join(self, response: JoinGroupResponse) -> bool:
-        """Answer the parked JoinGroup, if there is one."""
+        """Answer the pending JoinGroup. Returns whether there was one."""
         reply, self.awaiting_join = self.awaiting_join, None
         if reply is not None:
             reply(response)
         return reply is not None
 
     def answer_sync(self, response: SyncGroupResponse) -> bool:
-        """Answer the parked SyncGroup, if there is one."""
+        """Answer the pending SyncGroup. Returns whether there was one."""
         reply, self.awaiting_sync = self.awaiting_sync, None
         if reply is not None:
             reply(response)
@@ -90,7 +91,7 @@ class Member:
 
 @attrs.define(eq=False)
 class ClassicGroup:
-    """The state of one group, and the rules that need nothing but that state."""
+    """The state of one group, and the rules that depend only on that state."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -101,15 +102,15 @@ class ClassicGroup:
     leader: str | None = None
     members: dict[str, Member] = attrs.field(factory=dict)
     pending: set[str] = attrs.field(factory=set)
-    """Member ids given out with MEMBER_ID_REQUIRED that have not joined yet."""
+    """Member ids returned with MEMBER_ID_REQUIRED that have not joined yet."""
     unsynced: set[str] = attrs.field(factory=set)
     """Members of this generation that have not sent SyncGroup."""
     new_member_added: bool = False
-    """Since the initial delay began: it is then prolonged."""
+    """Whether a member joined since the initial delay began, which extends the delay."""
     _written: ClassicGroup | None = None
 
     def become(self, state: GroupState) -> None:
-        """Move. Raises: ValueError for a move that the table does not have."""
+        """Change the state. Raises: ValueError for a transition that is not in the table."""
         if state not in _MOVES[self.state]:
             raise ValueError(f"group {self.group_id}: {self.state.value} -> {state.value}")
         self.previous, self.state = self.state, state
@@ -120,22 +121,22 @@ class ClassicGroup:
 
     @property
     def all_joined(self) -> bool:
-        """Every member waits for its join's answer, and no member id is outstanding."""
+        """Whether every member's join is pending, and no member id is outstanding."""
         return not self.pending and all(m.awaiting_join for m in self.members.values())
 
     @property
     def rebalance_timeout(self) -> float:
-        """Seconds: the longest among the members."""
+        """Seconds: the longest rebalance timeout among the members."""
         return max((m.rebalance_timeout for m in self.members.values()), default=0.0)
 
     def static_member(self, instance_id: str | None) -> Member | None:
-        """The member that holds this instance id."""
+        """Return the member that holds this instance id."""
         if instance_id is None:
             return None
         return next((m for m in self.members.values() if m.instance_id == instance_id), None)
 
     def supports(self, protocol_type: str, protocols: tuple[JoinGroupRequestProtocol, ...]) -> bool:
-        """Whether a member with these protocols can be one of this group (KIP-559)."""
+        """Whether a member with these protocols may join this group (KIP-559)."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         shared = self._shared_protocols()
@@ -144,9 +145,10 @@ class ClassicGroup:
         )
 
     def select_protocol(self) -> str:
-        """The protocol with the most votes among those that every member has.
+        """Return the protocol with the most votes among those that every member supports.
 
-        Each member votes for the first of its own list. Of equals the one voted for first wins.
+        Each member votes for the first one in its own list. Ties go to the one that got a vote
+        first.
         """
         shared = self._shared_protocols() or set()
         votes = Counter(
@@ -155,12 +157,12 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def _shared_protocols(self) -> set[str] | None:
-        """Names that all members have; None when there is no member to object."""
+        """Return the protocols that all members support; None without members."""
         names = [{p.name for p in m.protocols} for m in self.members.values()]
         return set.intersection(*names) if names else None
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take in a member. The first one leads and sets the protocol type."""
+        """Add a member. The first one becomes the leader and sets the protocol type."""
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader is None:
@@ -169,7 +171,7 @@ class ClassicGroup:
         self.pending.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Forget a member or pending member. The oldest of the others succeeds a leader."""
+        """Remove a member or pending member. The oldest remaining member succeeds a leader."""
         self.members.pop(member_id, None)
         self.pending.discard(member_id)
         self.unsynced.discard(member_id)
@@ -177,7 +179,7 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def replace(self, old: Member, member_id: str) -> Member:
-        """Give a static member a new id; its assignment and its leadership stay (KIP-345)."""
+        """Give a static member a new id; it keeps its assignment and leadership (KIP-345)."""
         new = attrs.evolve(old, member_id=member_id, awaiting_join=None, awaiting_sync=None)
         del self.members[old.member_id]
         self.members[member_id] = new
@@ -186,14 +188,14 @@ class ClassicGroup:
         return new
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined, else take one that has. False when nobody has."""
+        """Keep a leader that has joined, else elect a member that has. False if none has."""
         joined = [m.member_id for m in self.members.values() if m.awaiting_join]
         if self.leader not in joined:
             self.leader = joined[0] if joined else self.leader
         return bool(joined)
 
     def next_generation(self) -> None:
-        """The members that are left form the next generation, or leave the group empty."""
+        """Start the next generation with the current members; without any, the group is empty."""
         self.generation += 1
         self.unsynced.clear()
         if self.members:
@@ -204,7 +206,7 @@ class ClassicGroup:
             self.become(GroupState.EMPTY)
 
     def joined_members(self) -> tuple[JoinGroupResponseMember, ...]:
-        """What a leader is told of every member."""
+        """Return the member list of the leader's JoinGroup response."""
         return tuple(
             JoinGroupResponseMember(
                 member_id=m.member_id,
@@ -215,7 +217,7 @@ class ClassicGroup:
         )
 
     def write(self) -> None:
-        """Keep what a coordinator writes to its log: generation, members and assignments."""
+        """Save what a coordinator writes to the log: generation, members and assignments."""
         self._written = ClassicGroup(
             self.group_id,
             state=GroupState.STABLE if self.members else GroupState.EMPTY,
@@ -230,7 +232,7 @@ class ClassicGroup:
         )
 
     def as_written(self) -> ClassicGroup:
-        """The group as another coordinator loads it: a rebalance under way never happened."""
+        """Return the group as another coordinator loads it: without a rebalance in progress."""
         loaded = self._written or ClassicGroup(self.group_id)
         loaded.write()
         return loaded

@@ -1,8 +1,8 @@
 """`EmbeddedKafka`: the cluster and its server as one object, for tests and demonstrations.
 
-Between `with` it runs on an event loop in a thread of its own, and every method may be called from
-any thread. Between `async with` it runs on the caller's loop, asyncio or trio, real or virtual
-time, and its methods are to be called there. Methods wait for no client, only for the broker.
+In `with`, it runs on an event loop in its own thread, and its methods may be called from any
+thread. In `async with`, it runs on the caller's loop (asyncio or trio, real or virtual time), and
+its methods must be called there. Methods wait only for the broker, never for a client.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["EmbeddedKafka"]
 T = TypeVar("T")
 
 _DESCRIBE_VERSION = 5
-"""The last one that describes an unknown group as "Dead" rather than as an error."""
+"""The last version that describes an unknown group as "Dead" instead of returning an error."""
 
 
 class EmbeddedKafka:
-    """Kafka in this process, on loopback: topics, records, offsets, groups of both kinds, nodes.
+    """An Apache Kafka cluster in this process, on loopback, for tests of any client.
 
     ```python
     with EmbeddedKafka({"orders": 2}) as kafka:
@@ -47,8 +47,8 @@ class EmbeddedKafka:
         assert kafka.committed("my-group", "orders") == {0: 1, 1: 1}
     ```
 
-    Answers, errors and timing rules follow Apache Kafka 4.3; the docstring of the package lists
-    where they do not. Nodes are numbered from 1.
+    Responses, errors and timing follow Apache Kafka 4.3; the docstring of the package lists the
+    differences. Nodes are numbered from 1.
     """
 
     def __init__(
@@ -68,15 +68,16 @@ class EmbeddedKafka:
     ) -> None:
         """Prepare a cluster; nothing runs yet.
 
-        `topics` maps names to partition counts. `ports` are those to listen on, one a node; by
-        default the system chooses, and a node keeps its port over restarts. With `listen=False`
-        there are no sockets: connections come by `handle_stream`, and the nodes are advertised as
-        `kafka-<id>:9092`. Topic and member ids follow from `seed`, timestamps of produced records
-        from `wall`, in seconds since the epoch.
+        `topics` maps names to partition counts. `ports` are the ports to listen on, one per node;
+        by default the system chooses them, and a node keeps its port over restarts. With
+        `listen=False` there are no sockets: connections come through `handle_stream`, and the nodes
+        are advertised as `kafka-<id>:9092`. `seed` determines topic and member ids; `wall` returns
+        the timestamps of produced records, in seconds since the epoch.
 
-        With `tls`, a server's context, all connections are TLS; clients need a certificate if its
-        `verify_mode` says so. With `users`, names and their passwords, clients have to authenticate
-        by one of `mechanisms`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. Whoever has may do anything.
+        With `tls`, a server-side SSL context, all connections use TLS; its `verify_mode` decides
+        whether clients need a certificate. With `users`, which maps names to passwords, clients
+        must authenticate with one of `mechanisms`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. There is
+        no authorization.
 
         Raises: ConfigurationError.
         """
@@ -112,7 +113,7 @@ class EmbeddedKafka:
                 for node in self._cluster.nodes.values():
                     await self._group.start(self._server.run_node, node)
             except BaseException as error:
-                # A port that is taken: what runs already would be left behind.
+                # For example a port in use: what already runs must be stopped.
                 await self.__aexit__(type(error), error, error.__traceback__)
                 raise
         return self
@@ -129,23 +130,23 @@ class EmbeddedKafka:
         if isinstance(error, anyio.get_cancelled_exc_class()):
             await group.__aexit__(kind, error, trace)
         else:
-            # The task group would wrap the caller's own exception; this way it leaves bare.
+            # Not passed the caller's exception: the task group would wrap it in an ExceptionGroup.
             await group.__aexit__(None, None, None)
 
     async def serve(
         self, *, task_status: anyio.abc.TaskStatus[Self] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Run until cancelled: for `await task_group.start(kafka.serve)`."""
+        """Run until cancelled; for `await task_group.start(kafka.serve)`."""
         async with self:
             task_status.started(self)
             await anyio.sleep_forever()
 
     async def handle_stream(self, stream: anyio.abc.ByteStream, node_id: int) -> None:
-        """Be node `node_id` at the other end of a connection; closes the stream at the end."""
+        """Serve a connection as node `node_id`, and close the stream at the end."""
         await self._server.handle_stream(stream, node_id)
 
     def start(self) -> Self:
-        """Run in a thread of its own until `stop`."""
+        """Run in its own thread until `stop`."""
         if self._thread is not None:
             raise IllegalStateError("this EmbeddedKafka runs already")
         with ExitStack() as stack:
@@ -156,7 +157,7 @@ class EmbeddedKafka:
         return self
 
     def stop(self) -> None:
-        """Cut all connections and end the thread. What is in the logs can still be asked for."""
+        """Close all connections and end the thread. The logs can still be read."""
         thread, self._thread, self._portal = self._thread, None, None
         if thread is not None:
             thread.close()
@@ -173,7 +174,7 @@ class EmbeddedKafka:
         self.stop()
 
     def _call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call on the loop's thread: the cluster is for one thread alone."""
+        """Call the function on the loop's thread: the cluster is not thread-safe."""
         if self._portal is None:
             return function(*arguments)
         return self._portal.call(function, *arguments)
@@ -182,7 +183,7 @@ class EmbeddedKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of every node, comma-separated, whether it is alive or not."""
+        """`host:port` of every node, alive or not, comma-separated."""
         return ",".join(self.address(node_id) for node_id in self._cluster.nodes)
 
     def address(self, node_id: int) -> str:
@@ -191,35 +192,35 @@ class EmbeddedKafka:
         return f"{node.host}:{node.port}"
 
     def kill(self, node_id: int) -> None:
-        """Cut a node off at once. Others lead its partitions and coordinate its groups.
+        """Stop a node at once. Other nodes lead its partitions and coordinate its groups.
 
-        Logs and offsets survive. A rebalance that was under way is forgotten, as its coordinator
-        had not written it. On the caller's own loop the listener closes when the loop next runs.
+        Logs and committed offsets survive. A rebalance in progress is lost, as its coordinator had
+        not written it to the log. In `async with`, the listener closes when the loop next runs.
         """
         self._call(self._server.kill, node_id)
         if self._portal is not None:
             self._portal.call(self._server.wait_down, node_id)
 
     def restart(self, node_id: int) -> None:
-        """Bring a killed node back, on its port. Leaders stay where they are."""
+        """Restart a killed node on its port. Leaders do not move back."""
         self._call(self._server.restart, node_id)
         if self._portal is not None:
             self._portal.call(self._server.wait_up, node_id)
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads the partition; -1 when none is alive."""
+        """Return the partition's leader; -1 while no node is alive."""
         return self._partition(topic, partition).leader
 
     def coordinator(self, group_id: str) -> int:
-        """The node that coordinates the group; -1 when none is alive."""
+        """Return the group's coordinator; -1 while no node is alive."""
         return self._call(self._cluster.coordinator_of, group_id)
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
-        """Let another node lead the partition, in a new leader epoch."""
+        """Make another node the partition's leader, in a new leader epoch."""
         self._call(self._cluster.move_leader, topic, partition, node_id)
 
     def move_coordinator(self, group_id: str, node_id: int) -> None:
-        """Let another node coordinate the group. It knows what was written of it, as in `kill`."""
+        """Make another node the group's coordinator. It loads what was written, as after `kill`."""
 
         def move() -> None:
             self._cluster.move_coordinator(group_id, node_id, anyio.current_time())
@@ -237,7 +238,7 @@ class EmbeddedKafka:
         self._call(self._cluster.delete_topic, name)
 
     def add_partitions(self, topic: str, count: int) -> None:
-        """Let the topic have `count` partitions. Raises: ValueError when it has more."""
+        """Grow the topic to `count` partitions. Raises: ValueError if it has more."""
         self._call(self._cluster.add_partitions, topic, count)
 
     def produce(
@@ -247,9 +248,9 @@ class EmbeddedKafka:
         *,
         partition: int | None = None,
     ) -> tuple[TopicPartition, ...]:
-        """Append records, to one partition or to all in turn; answer where each one went.
+        """Append records, to one partition or round-robin; return the partition of each record.
 
-        One batch per partition. A record without a timestamp gets the time of `wall`.
+        One batch per partition. Records without a timestamp get the time of `wall`.
         """
         now_ms = int(self._wall() * 1000)
         batches: dict[int, list[NewRecord]] = {}
@@ -272,30 +273,31 @@ class EmbeddedKafka:
         return tuple(went)
 
     def append(self, topic: str, partition: int, batch: bytes) -> int:
-        """Append one encoded batch as it is, unchecked; answer the offset of its first record.
+        """Append one encoded batch unchanged; return the offset of its first record.
 
-        For what producers do not send: batches that compaction has thinned out, control batches.
+        For batches that producers do not send: compacted batches, control batches.
         """
         return self._call(self._cluster.append, self._partition(topic, partition), batch)
 
     def partitions(self, topic: str) -> int:
-        """How many partitions the topic has."""
+        """Return the topic's partition count."""
         return len(self._cluster.topics[topic].partitions)
 
     def log_start(self, topic: str, partition: int) -> int:
-        """The first offset that can be read."""
+        """Return the first offset that can be read."""
         return self._partition(topic, partition).log.start
 
     def log_end(self, topic: str, partition: int) -> int:
-        """The offset that the next record gets."""
+        """Return the offset of the next record."""
         return self._partition(topic, partition).log.end
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Delete the records below an offset. Raises: ValueError for one beyond the end."""
+        """Delete the records below an offset. Raises: ValueError for an offset beyond the end."""
         self._call(self._partition(topic, partition).log.delete_before, before)
 
     def truncate(self, topic: str, partition: int, offset: int) -> None:
-        """Lose the records from `offset` on, as an unclean election does: in a new leader epoch."""
+        """Drop the records from `offset` on and start a new leader epoch, as after an unclean
+        leader election."""
 
         def truncate() -> None:
             found = self._partition(topic, partition)
@@ -313,25 +315,25 @@ class EmbeddedKafka:
     # ------------------------------------------------------------ groups
 
     def committed(self, group_id: str, topic: str) -> dict[int, int]:
-        """Partition -> the offset that the group has committed for it."""
+        """Return partition -> the group's committed offset."""
         offsets = self.committed_offsets(group_id)
         return {tp.partition: found.offset for tp, found in offsets.items() if tp.topic == topic}
 
     def committed_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All that the group has committed, with metadata and leader epochs, sorted."""
+        """Return all committed offsets of the group, with metadata and leader epochs, sorted."""
         return self._call(lambda: dict(sorted(self._cluster.offsets.get(group_id, {}).items())))
 
     def expire_offsets(self, group_id: str) -> None:
-        """Forget what the group has committed, as retention does in time."""
+        """Delete the group's committed offsets, as offset retention does."""
         self._call(self._cluster.offsets.pop, group_id, None)
 
     def group_state(self, group_id: str) -> str:
-        """Kafka's name of the group's state, of whatever kind it is; "Dead" if it is not known."""
+        """Return the group's state by Kafka's name, for either group type; "Dead" if unknown."""
         described = self._call(self._cluster.consumer_groups.describe, group_id)
         return described.group_state or self.describe_group(group_id).group_state
 
     def describe_group(self, group_id: str) -> DescribedGroup:
-        """The group as DescribeGroups tells of it."""
+        """Return the group's description in a DescribeGroups response."""
         return self._call(self._cluster.coordinator.describe, group_id, _DESCRIBE_VERSION)
 
     # ------------------------------------------------------------ faults
@@ -345,16 +347,16 @@ class EmbeddedKafka:
         node_id: int | None = None,
         when: Callable[[Any], bool] | None = None,
     ) -> Fault:
-        """Let the next `times` requests of this kind go wrong; None: all, until `Fault.stop`.
+        """Inject a fault into the next `times` requests of this type; None: until `Fault.stop`.
 
-        An `ErrorCode` is answered instead of doing what was asked; `Close`, `Swallow` and `Delay`
-        say what happens to the answer. `when` picks among the requests. The oldest rule wins.
+        An `ErrorCode` is returned instead of executing the request; `Close`, `Swallow`, `Delay` and
+        `Throttle` affect the response. `when` selects requests. The oldest matching rule wins.
         """
         fault = Fault(api, action, times, node_id, when)
         self._call(self._faults.rules.append, fault)
         return fault
 
     def requests(self, api: type[Request[Any]] | None = None) -> list[Seen]:
-        """The last 10,000 requests, oldest first; of one kind, or all."""
+        """Return the last 10,000 requests, oldest first, of one type or of all."""
         seen = self._call(lambda: tuple(self._server.seen))
         return [one for one in seen if api in (None, one.api)]

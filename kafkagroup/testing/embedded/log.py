@@ -1,8 +1,8 @@
-"""One partition's log: record batches as bytes, appended whole and read back as they are.
+"""The log of one partition: record batches as bytes, appended and returned unchanged.
 
-Only the fixed header of a batch is looked into, and its offset and leader epoch are written there,
-as a broker does; the records inside are opened for nothing but a search by time.
-Everything appended is committed at once: the high watermark is the end.
+Only the fixed header of a batch is parsed; like a broker, the log writes the offset and the leader
+epoch into it. Records are parsed only to search by time. Everything appended is committed at once:
+the high watermark is the end.
 Source: record batch format v2, and the leader epoch cache of Apache Kafka 4.3 (KIP-101, 279).
 """
 
@@ -20,7 +20,7 @@ __all__ = ["PartitionLog", "TimedOffset"]
 
 @attrs.frozen
 class TimedOffset:
-    """An offset that was looked up; -1 where there is none."""
+    """The result of an offset lookup; -1 if there is none."""
 
     offset: int = -1
     timestamp: int = -1
@@ -34,24 +34,24 @@ class PartitionLog:
         self._batches: list[RecordBatch] = []
         self._epochs: list[tuple[int, int]] = [(0, 0)]
         self.start = 0
-        """The first offset that is left."""
+        """The first offset that remains."""
         self.end = 0
-        """The offset that the next record gets. High watermark and last stable offset too."""
+        """The offset of the next record; also the high watermark and the last stable offset."""
 
     @property
     def epoch(self) -> int:
-        """The leader epoch that appended batches get."""
+        """The leader epoch of new batches."""
         return self._epochs[-1][0]
 
     def begin_epoch(self, epoch: int) -> None:
-        """A new leader writes from here on. An epoch that wrote nothing leaves no trace."""
+        """Start a leader epoch. An earlier epoch without batches is dropped."""
         kept = [e for e in self._epochs if e[0] < epoch and e[1] < self.end]
         self._epochs = [*kept, (epoch, self.end)]
 
     def append(self, data: bytes | memoryview) -> int:
-        """Append one whole batch, whatever it holds; answer the offset that its first record gets.
+        """Append one whole batch, whatever its contents; return the offset of its first record.
 
-        Raises: ValueError unless it is exactly one; CorruptRecordError for a damaged one.
+        Raises: ValueError unless `data` is exactly one batch; CorruptRecordError if it is damaged.
         """
         placed = with_base_offset(data, self.end, self.epoch)
         batches = tuple(read_batches(placed, topic="", partition=-1))
@@ -62,10 +62,10 @@ class PartitionLog:
         return batches[0].base_offset
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> bytes:
-        """Bytes from the batch that holds `offset`, at most `max_bytes`.
+        """Return up to `max_bytes` from the batch that contains `offset` on.
 
-        The last batch may be cut short, as a broker sends a slice of its file; a first batch that
-        does not fit is sent whole, or, without `at_least_one`, not at all.
+        The last batch may be truncated, as a broker sends a slice of its file. A first batch that
+        does not fit is returned whole, or, without `at_least_one`, not at all.
         """
         chunks: list[memoryview] = []
         size = 0
@@ -83,20 +83,20 @@ class PartitionLog:
         return iter(self._batches[first:])
 
     def earliest(self) -> TimedOffset:
-        """Where the log begins."""
+        """Return the log's start."""
         return TimedOffset(self.start, -1, self._epoch_at(self.start))
 
     def latest(self) -> TimedOffset:
-        """Where the log ends."""
+        """Return the log's end."""
         return TimedOffset(self.end, -1, self.epoch)
 
     def newest(self) -> TimedOffset:
-        """The record with the largest timestamp, the first of several (KIP-734)."""
+        """Return the record with the largest timestamp, the first of several (KIP-734)."""
         top = max((b.max_timestamp for b in self._from(self.start)), default=None)
         return TimedOffset() if top is None else self.at_time(top)
 
     def at_time(self, timestamp: int) -> TimedOffset:
-        """The first record at or after `timestamp`, in milliseconds."""
+        """Return the first record at or after `timestamp`, in milliseconds."""
         for batch in self._from(self.start):
             if batch.max_timestamp >= timestamp:
                 for record in batch.records(self.start):
@@ -108,9 +108,9 @@ class PartitionLog:
         return next((epoch for epoch, start in reversed(self._epochs) if start <= offset), -1)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The last epoch up to `epoch`, and the offset at which the next one begins.
+        """Return the largest known epoch up to `epoch`, and the start offset of the next one.
 
-        (-1, -1) when `epoch` is above all that are known, or none.
+        (-1, -1) if `epoch` is above all known epochs, or negative.
         """
         if epoch == self.epoch:
             return epoch, self.end
@@ -127,9 +127,9 @@ class PartitionLog:
         self._batches = list(self._from(self.start))
 
     def truncate(self, offset: int) -> None:
-        """Lose everything from `offset` on, as an unclean leader election does.
+        """Delete everything from `offset` on, as an unclean leader election does.
 
-        A batch that holds `offset` goes as a whole.
+        A batch that contains `offset` is deleted as a whole.
         """
         self._batches = [b for b in self._batches if b.last_offset < offset]
         self.end = self._batches[-1].next_offset if self._batches else min(self.end, self.start)

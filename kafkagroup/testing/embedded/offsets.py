@@ -1,7 +1,6 @@
-"""Committed offsets: OffsetCommit, OffsetFetch and OffsetDelete in all their
-versions.
+"""Committed offsets: OffsetCommit, OffsetFetch and OffsetDelete in all their versions.
 
-Who may commit is the coordinator's decision; here is what is stored, and how it is told.
+The coordinator decides whether a member may commit; this module stores and returns the offsets.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ __all__ = ["commit", "delete", "fetch"]
 def commit(
     cluster: Cluster, node_id: int, request: OffsetCommitRequest, caller: Caller
 ) -> OffsetCommitResponse:
-    """Store what may be stored; each partition has its own error."""
+    """Store the valid offsets; each partition has its own error."""
     by_id = caller.version >= 10
     refused: list[OffsetCommitResponseTopic] = []
     named: list[tuple[str, OffsetCommitRequestTopic]] = []
@@ -90,9 +89,9 @@ def commit(
 
 
 def _check_commit(cluster: Cluster, request: OffsetCommitRequest, caller: Caller) -> ErrorCode:
-    """Whether the commit as a whole may be stored."""
+    """Return the error for the commit as a whole, or NONE."""
     if request.group_id in cluster.consumer_groups.groups:
-        # Before version 9 there is no code for an epoch that is out of date.
+        # Before version 9 there is no error code for a stale epoch.
         old = caller.version < 9 and bool(request.member_id)
         return ErrorCode.UNSUPPORTED_VERSION if old else ErrorCode.NONE
     return cluster.coordinator.check_commit(
@@ -107,7 +106,7 @@ def _check_commit(cluster: Cluster, request: OffsetCommitRequest, caller: Caller
 def _check_owned(
     cluster: Cluster, request: OffsetCommitRequest, partition: TopicPartition
 ) -> ErrorCode:
-    """Whether a member of a consumer group may commit this partition's offset."""
+    """Return the error for a consumer group member's commit of this partition, or NONE."""
     if request.group_id not in cluster.consumer_groups.groups:
         return ErrorCode.NONE
     epoch = request.generation_id_or_member_epoch
@@ -132,7 +131,7 @@ def _committed(
 def _merged(
     topics: Iterable[OffsetCommitResponseTopic],
 ) -> tuple[OffsetCommitResponseTopic, ...]:
-    """Each topic once, with the partitions of all its entries."""
+    """Merge the entries of each topic into one."""
     merged: dict[object, OffsetCommitResponseTopic] = {}
     for topic in topics:
         key = (topic.name, topic.topic_id)
@@ -145,7 +144,7 @@ def _merged(
 def delete(
     cluster: Cluster, node_id: int, request: OffsetDeleteRequest, caller: Caller
 ) -> OffsetDeleteResponse:
-    """Forget what is committed of partitions whose topics no member subscribes to."""
+    """Delete the committed offsets of topics that no member subscribes to."""
     group_id = request.group_id
     modern = group_id in cluster.consumer_groups.groups
     if cluster.coordinator_of(group_id) != node_id:
@@ -178,7 +177,7 @@ def delete(
 def fetch(
     cluster: Cluster, node_id: int, request: OffsetFetchRequest, caller: Caller
 ) -> OffsetFetchResponse:
-    """What is committed. Up to v7 for one group, from v8 for several."""
+    """Return committed offsets: up to v7 for one group, from v8 for several."""
     if caller.version >= 8:
         groups = (_fetch_group(cluster, node_id, group, caller) for group in request.groups)
         return OffsetFetchResponse(groups=tuple(groups))
@@ -282,7 +281,7 @@ def _fetched(
 
 
 def _nothing(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
-    """No committed offset: -1, without an error unless there is one."""
+    """Return the entry for no committed offset: -1."""
     return OffsetFetchResponsePartitions(
         partition_index=index, committed_offset=-1, error_code=error
     )

@@ -1,7 +1,7 @@
 """Reading: Fetch with its long poll, ListOffsets, OffsetForLeaderEpoch.
 
-A fetch that finds too little parks: it is answered when enough has been appended, when something
-is wrong with a partition, or when its time is over.
+A fetch that finds too little stays pending until enough is appended, a partition has an error, or
+its `max_wait_ms` is over.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _PLACES: dict[int, tuple[int, Callable[[PartitionLog], TimedOffset]]] = {
     -5: (9, lambda log: _NOWHERE),
     -6: (11, lambda log: _NOWHERE),
 }
-"""The timestamps that stand for a place, and the versions from which they do (KIP-405, 734, 1005,
-1023). Nothing is in tiered storage."""
+"""Special timestamps, and the versions that introduced them (KIP-405, 734, 1005, 1023). There is no
+tiered storage."""
 
 
 def check_leader(
@@ -70,9 +70,9 @@ def check_leader(
     *,
     followers: bool = False,
 ) -> tuple[Partition | None, ErrorCode]:
-    """The partition, and why this node cannot serve it to a client that knows `epoch`.
+    """Return the partition, and the error for serving it to a client that knows leader `epoch`.
 
-    Every node has a copy; with `followers` any of them may serve.
+    Every node has a replica; with `followers`, any node may serve.
     """
     partition = cluster.partition(topic, index)
     if partition is None:
@@ -96,14 +96,14 @@ class _Round:
     version: int
     read_committed: bool
     budget: int
-    """Bytes that are left of the whole answer."""
+    """Bytes that may still be added to the response."""
     size: int = 0
     served: int = 0
-    """Partitions that this node could look at."""
+    """Partitions that this node could read."""
     at_once: bool = False
-    """Something the client must hear of now."""
+    """Whether the response cannot wait, for example because of an error."""
     moved: set[int] = attrs.field(factory=set)
-    """Leaders to name with their address (KIP-951)."""
+    """New leaders, which the response names with their addresses (KIP-951)."""
 
 
 def fetch(
@@ -113,7 +113,7 @@ def fetch(
     caller: Caller,
     reply: Callable[[FetchResponse], None],
 ) -> None:
-    """Answer a fetch when there is something to say, at the latest after its `max_wait_ms`."""
+    """Answer a fetch as soon as there is enough to send, at the latest after `max_wait_ms`."""
     session = cluster.nodes[node_id].fetch_sessions.open(request, caller)
     if isinstance(session, ErrorCode):
         reply(FetchResponse(error_code=session, responses=()))
@@ -145,7 +145,7 @@ def _answer(
     results: list[tuple[Place, PartitionData]],
     attempt: _Round,
 ) -> FetchResponse:
-    # What is not there stands at the end, as in Kafka: a topic may then come twice.
+    # Absent partitions come last, as in Kafka: a topic may then occur twice.
     news = sorted(session.news(results), key=lambda item: _ABSENT.get(item[1].error_code, 0))
     topics = tuple(
         FetchableTopicResponse(
@@ -183,7 +183,7 @@ def _read(
         name,
         asked.partition,
         asked.current_leader_epoch,
-        # KIP-392: whoever asks in a version that can name its rack may read from a follower.
+        # KIP-392: versions that carry the client's rack may read from a follower.
         followers=attempt.version >= 11,
     )
     if partition is None:
@@ -193,7 +193,7 @@ def _read(
     epoch, end = log.end_of_epoch(asked.last_fetched_epoch)
     follows = asked.last_fetched_epoch >= 0 and not error
     unheard_of = follows and end < 0
-    # The log went another way after that epoch, be the offset in it or not.
+    # The log has diverged after that epoch, whether or not it still contains the offset.
     diverged = follows and (epoch != asked.last_fetched_epoch or end < asked.fetch_offset)
     outside = not log.start <= asked.fetch_offset <= log.end
     if not error and (unheard_of or (outside and not diverged)):
@@ -219,8 +219,8 @@ def _read(
         attempt.at_once = True
         return evolve(answer, diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end))
     limit = max(min(asked.partition_max_bytes, attempt.budget), 0)
-    # The first batch of the answer goes out whole, whatever its size: a consumer whose limits are
-    # below it would wait for ever.
+    # The first batch of a response is sent whole, whatever its size: otherwise a consumer with
+    # lower limits would wait forever.
     records = log.read(asked.fetch_offset, limit, at_least_one=not attempt.size)
     attempt.size += len(records)
     attempt.budget -= len(records)
@@ -244,7 +244,7 @@ def _refused(index: int, error: ErrorCode) -> PartitionData:
 def list_offsets(
     cluster: Cluster, node_id: int, request: ListOffsetsRequest, caller: Caller
 ) -> ListOffsetsResponse:
-    """Look offsets up by time, or by what a negative timestamp stands for."""
+    """Look up offsets by time, or by a special timestamp."""
 
     def look(topic: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         partition, error = check_leader(
@@ -282,7 +282,7 @@ def list_offsets(
 def ends_of_epochs(
     cluster: Cluster, node_id: int, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Where leader epochs ended: how a client notices that the log was truncated (KIP-320)."""
+    """Return the end offsets of leader epochs, which reveal log truncation (KIP-320)."""
 
     def look(topic: str, asked: OffsetForLeaderPartition) -> EpochEnd:
         partition, error = check_leader(

@@ -1,4 +1,4 @@
-"""The answer that says no: one error code, put where each API has its place for it."""
+"""Error responses: one error code, in the field where each API carries it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["refuse"]
 
 
 def refuse(request: Request[Any], error: int, version: int) -> Any:
-    """The answer to `request` in this version with `error` for all that it asks.
+    """Return the response to `request` in this version, with `error` for everything it asks for.
 
-    Raises: KeyError for an API that the broker does not speak.
+    Raises: KeyError for an API that the broker does not support.
     """
     return _REFUSALS[type(request)](request, error, version)
 
@@ -166,7 +166,7 @@ def _offset_fetch(request: offsets.OffsetFetchRequest, error: int, version: int)
         )
     if version >= 2:
         return offsets.OffsetFetchResponse(error_code=error)
-    # v1 has no error of the whole: each partition carries it.
+    # v1 has no top-level error: each partition carries it.
     return offsets.OffsetFetchResponse(
         topics=tuple(
             offsets.OffsetFetchResponseTopic(
@@ -292,7 +292,7 @@ def _authenticate(_: sasl.SaslAuthenticateRequest, error: int, __: int) -> objec
 
 
 _SESSION_ERRORS = (70, 71, 106)
-"""Those of a fetch as a whole; every other belongs to its partitions."""
+"""Top-level errors of a fetch; all others belong to its partitions."""
 
 _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
     admin.CreatePartitionsRequest: _create_partitions,
