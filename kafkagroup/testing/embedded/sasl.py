@@ -1,7 +1,7 @@
-"""Who may ask what on one connection: nothing but SASL, until the client has shown who it is.
+"""Authentication of one connection: it accepts nothing but SASL until the client is authenticated.
 
-States, answers and messages are those of Kafka's `SaslServerAuthenticator`; of its mechanisms there
-are PLAIN and SCRAM. SaslHandshake 0, after which tokens come without headers, is not spoken. No I/O
+States, responses and messages are those of Kafka's `SaslServerAuthenticator`; the mechanisms are
+PLAIN and SCRAM. SaslHandshake v0, after which tokens come without headers, is not supported. No I/O
 and no clock.
 """
 
@@ -36,21 +36,21 @@ from kafkagroup.wire.messages.sasl import (
 __all__ = ["MAX_REQUEST_BYTES", "MECHANISMS", "Accounts", "SaslAuthenticator", "Verdict"]
 
 MECHANISMS = ("PLAIN", *SCRAM_HASHES)
-"""All that there are."""
+"""All supported mechanisms."""
 
 MAX_REQUEST_BYTES = 524_288
-"""Largest request before authentication: Kafka's `sasl.server.max.receive.size`."""
+"""The largest request before authentication: Kafka's `sasl.server.max.receive.size`."""
 
 _MIN_PAUSE = 1.0
-"""Seconds between the beginnings of two re-authentications. One that comes sooner is refused."""
+"""Minimum seconds between the starts of two re-authentications; an earlier one is refused."""
 
 
 class _ReportedSaslError(SaslError):
-    """Kafka lets the client hear this message; of any other it says that credentials are wrong."""
+    """An error whose message Kafka sends to the client; others become "invalid credentials"."""
 
 
 class Accounts:
-    """The users that a broker knows, as each mechanism keeps them."""
+    """The broker's users, with the credentials of each mechanism."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Accounts:
         settings: BrokerSettings,
         seed: int,
     ) -> None:
-        """`users` maps names to passwords. Raises: ConfigurationError for a mechanism unknown."""
+        """`users` maps names to passwords. Raises: ConfigurationError for an unknown mechanism."""
         unknown = [name for name in mechanisms if name not in MECHANISMS]
         if unknown or not mechanisms:
             raise ConfigurationError(
@@ -80,7 +80,7 @@ class Accounts:
         return ScramSecret.of(password, SCRAM_HASHES[mechanism], salt, settings.scram_iterations)
 
     def begin(self, mechanism: str) -> Conversation:
-        """A conversation of one of `mechanisms`, waiting for the client's first message."""
+        """Start a conversation of one of `mechanisms`; it waits for the client's first message."""
         if mechanism == "PLAIN":
             conversation = _plain(self._passwords)
         else:
@@ -91,7 +91,7 @@ class Accounts:
 
 
 def _plain(passwords: Mapping[str, str]) -> Conversation:
-    """RFC 4616."""
+    """PLAIN as in RFC 4616."""
     message = yield b""
     parts = message.decode("utf-8", "replace").split("\0")
     if len(parts) != 3:
@@ -115,12 +115,12 @@ def _plain(passwords: Mapping[str, str]) -> Conversation:
 
 @attrs.frozen
 class Verdict:
-    """What becomes of a request that is not carried out."""
+    """The response to a request that is not executed."""
 
     response: Any = None
-    """The answer; None for none."""
+    """The response; None for no response."""
     last: bool = False
-    """Whether the connection is closed then."""
+    """Whether to close the connection afterwards."""
 
 
 _CLOSE = Verdict(last=True)
@@ -128,19 +128,19 @@ _CLOSE = Verdict(last=True)
 
 class _Stage(Enum):
     GREETING = auto()
-    """ApiVersions or SaslHandshake is awaited."""
+    """Waits for ApiVersions or SaslHandshake."""
     HANDSHAKE = auto()
-    """SaslHandshake is awaited; Kafka answers ApiVersions only once."""
+    """Waits for SaslHandshake; Kafka answers ApiVersions only once."""
     TOKENS = auto()
-    """The mechanism's messages are exchanged."""
+    """Exchanges the mechanism's messages."""
     WRONG_MECHANISM = auto()
-    """The next message fails: whoever authenticates again does it by the same mechanism."""
+    """Closes at the next message: a re-authentication must use the same mechanism."""
     OPEN = auto()
-    """The client has shown who it is."""
+    """The client is authenticated."""
 
 
 class SaslAuthenticator:
-    """What is known of the client of one connection."""
+    """The authentication state of one connection."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
@@ -153,18 +153,18 @@ class SaslAuthenticator:
 
     @property
     def open(self) -> bool:
-        """Whether the client may ask for more than to be let in."""
+        """Whether the client is authenticated."""
         return self._stage is _Stage.OPEN
 
     def admit(self, incoming: Incoming, now: float) -> Verdict | None:
-        """None: the request is to be carried out."""
+        """Check a request. None: execute it."""
         request = incoming.request
         match self._stage:
             case _Stage.OPEN:
                 if isinstance(request, SaslHandshakeRequest) and self._may_begin_again(now):
                     self._began_again = now
                     return self._handshake(request, incoming.version)
-                # KIP-368: not before there is something to refuse.
+                # KIP-368: an expired session closes the connection only at its next request.
                 return _CLOSE if now > self._expires else None
             case _Stage.TOKENS:
                 if isinstance(request, SaslAuthenticateRequest):

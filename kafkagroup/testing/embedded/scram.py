@@ -1,7 +1,7 @@
-"""SCRAM as a server speaks it (RFC 5802, RFC 7677): two messages in, two out. No I/O.
+"""The server side of SCRAM (RFC 5802, RFC 7677): two messages in, two out. No I/O.
 
-The mistakes that a client can make are told apart only here, for the reader of a failing test; the
-client hears of all of them the same, as Kafka tells it.
+Client errors have different messages only here, for the reader of a failing test; like Kafka, the
+broker sends the client the same message for all of them.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ import attrs
 __all__ = ["SCRAM_HASHES", "Conversation", "SaslError", "ScramSecret", "scram"]
 
 SCRAM_HASHES: Mapping[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""Mechanism -> the hash function under it, as `hashlib` calls it."""
+"""Mechanism -> its hash function, by `hashlib`'s name."""
 
 Conversation = Generator[bytes, bytes, tuple[str, bytes]]
-"""Takes the client's messages and yields the server's, after an empty one that starts it; returns
-the user's name and the last message. Raises: SaslError."""
+"""Takes the client's messages and yields the server's, after an empty first one; returns the user's
+name and the last message. Raises: SaslError."""
 
-# Channel binding is not spoken, nor asked for: "y" and "p" are refused, as by Kafka.
+# Channel binding is not supported: "y" and "p" are refused, as by Kafka.
 _CLIENT_FIRST = re.compile(r"n,(?:a=([^,]+))?,(n=([^,]+),r=([!-+\--~]+)(?:,[A-Za-z]=[^,]*)*)")
 _CLIENT_FINAL = re.compile(r"(c=biws|c=[^,]+),r=([^,]+)(?:,[A-Za-z]=[^,]*)*,p=([A-Za-z0-9+/=]+)")
 
 
 class SaslError(Exception):
-    """The client has not shown who it is. What it is told is the caller's business."""
+    """Authentication failed. The caller decides what the client is told."""
 
 
 @attrs.frozen
 class ScramSecret:
-    """What a server keeps of a password. Not the password, and no way back to it."""
+    """The server's data about a password, from which the password cannot be recovered."""
 
     salt: bytes
     iterations: int
@@ -43,7 +43,7 @@ class ScramSecret:
 
     @classmethod
     def of(cls, password: str, hash_name: str, salt: bytes, iterations: int) -> ScramSecret:
-        """The secret of a password. Takes milliseconds for Kafka's 4,096 iterations."""
+        """Derive the secret of a password. Takes milliseconds for Kafka's 4,096 iterations."""
         salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
         client_key = hmac.digest(salted, b"Client Key", hash_name)
         return cls(
@@ -55,7 +55,7 @@ class ScramSecret:
 
 
 def scram(secrets: Mapping[str, ScramSecret], hash_name: str, nonce: str) -> Conversation:
-    """One authentication. `nonce` is the server's part of the nonce, new each time."""
+    """Run one authentication. `nonce` is the server's part of the nonce, new each time."""
     first = _match(_CLIENT_FIRST, (yield b""))
     authorized_as, first_bare, name, client_nonce = first.groups()
     user = _unescape(name)

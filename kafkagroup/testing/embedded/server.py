@@ -1,8 +1,8 @@
-"""The I/O: listeners, connections, and the one task that waits for the next deadline.
+"""The I/O: listeners, connections, and the task that waits for the next deadline.
 
-A connection's requests are answered in order, each before the next is read: a parked JoinGroup or
-Fetch holds up what is behind it, and a client that is gone is not missed until then, as with Kafka.
-Everything runs in one task group of one event loop, asyncio's or trio's; time is that loop's.
+The requests of a connection are answered in order, each before the next is read. So a pending
+JoinGroup or Fetch delays those behind it, and a disconnect is noticed only after its response, as
+in Kafka. Everything runs in one task group on one event loop, asyncio's or trio's, on its clock.
 """
 
 from __future__ import annotations
@@ -43,43 +43,43 @@ _ENDS_CONNECTION = (
     UnsupportedVersionError,
     ssl.SSLError,
 )
-"""The client left, or sent what Kafka closes the connection for."""
+"""Errors that end a connection: a disconnect, or data for which Kafka closes the connection."""
 
 
 @attrs.frozen
 class Seen:
-    """A request that came in."""
+    """A received request."""
 
     node_id: int
     client_id: str
     api: type[Request[Any]]
     version: int
     connection: int = attrs.field(default=0, eq=False)
-    """Which one it came by: they are numbered from 1, over all nodes."""
+    """The connection's number, from 1 over all nodes."""
 
 
 @attrs.define(eq=False)
 class _Client:
-    """The other end of one connection."""
+    """The client's side of one connection."""
 
     stream: ByteStream
     node_id: int
     number: int
     host: str
     doorkeeper: SaslAuthenticator | None
-    """None where nobody has to show who it is."""
+    """None if clients need not authenticate."""
 
 
 class _Reader:
-    """Takes what there is, and hands it out by length: anyio's asks for the length and the rest of
-    a frame one after the other."""
+    """Receives all available bytes and returns them by length; anyio's buffered stream would
+    receive twice per frame, once for the length."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._buffer = bytearray()
 
     async def exactly(self, size: int) -> bytes:
-        """So many bytes. Raises: what the stream does when there are no more."""
+        """Return exactly `size` bytes. Raises: what the stream raises at its end."""
         while len(self._buffer) < size:
             self._buffer += await self._stream.receive()
         taken = bytes(self._buffer[:size])
@@ -88,7 +88,7 @@ class _Reader:
 
 
 class Server:
-    """The nodes' sockets and connections."""
+    """The sockets and connections of all nodes."""
 
     def __init__(
         self,
@@ -109,10 +109,10 @@ class Server:
         self._up: dict[int, anyio.Event] = {}
         self._down: dict[int, anyio.Event] = {}
         self.seen: deque[Seen] = deque(maxlen=10_000)
-        """The last requests, oldest first."""
+        """The last 10,000 requests, oldest first."""
 
     async def run_clock(self) -> None:
-        """Let deadlines pass; runs until cancelled."""
+        """Run deadlines as they are due, until cancelled."""
         timers = self._cluster.timers
         while True:
             earlier = anyio.Event()
@@ -125,7 +125,7 @@ class Server:
     async def run_node(
         self, node: Node, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Listen as this node whenever it is alive; runs until cancelled."""
+        """Listen as this node while it is alive, until cancelled."""
         first = True
         while True:
             listener = await anyio.create_tcp_listener(
@@ -161,17 +161,17 @@ class Server:
             self._back[node_id].set()
 
     async def wait_down(self, node_id: int) -> None:
-        """Until the listener of a killed node is closed."""
+        """Wait until the listener of a killed node is closed."""
         if node_id in self._down:
             await self._down[node_id].wait()
 
     async def wait_up(self, node_id: int) -> None:
-        """Until a restarted node listens."""
+        """Wait until a restarted node listens."""
         if node_id in self._back:
             await self._up[node_id].wait()
 
     async def handle_stream(self, stream: ByteStream, node_id: int) -> None:
-        """Be node `node_id` at the other end of `stream`, until either side has enough."""
+        """Serve a connection as node `node_id`, until either side ends it."""
         scopes = self._scopes[node_id]
         with anyio.CancelScope() as scope:
             scopes[scope] = None
@@ -204,14 +204,14 @@ class Server:
             if not 0 <= size <= (limit if known else MAX_REQUEST_BYTES):
                 return
             incoming = read_request(await reader.exactly(size))
-            # A killed node's task may have been about to run: its cancellation comes a step later.
+            # A connection task of a killed node may run once more before its cancellation arrives.
             if not self._cluster.nodes[client.node_id].alive or not await self._answer(
                 client, incoming
             ):
                 return
 
     async def _answer(self, client: _Client, incoming: Incoming) -> bool:
-        """Answer one request. False: the connection is to be closed."""
+        """Answer one request. False: close the connection."""
         request = incoming.request
         self.seen.append(
             Seen(
@@ -228,7 +228,7 @@ class Server:
         last = False
         if isinstance(action, ErrorCode):
             response = refuse(request, action, incoming.version)
-            # Kafka says why it lets nobody in, and closes the door.
+            # Kafka closes the connection after a failed authentication.
             last = isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest)
         else:
             verdict = None
@@ -245,7 +245,7 @@ class Server:
                 await anyio.sleep(action.seconds)
             case Swallow():
                 while True:
-                    await client.stream.receive()  # raises when the client has given up
+                    await client.stream.receive()  # raises when the client disconnects
             case Throttle() if hasattr(response, "throttle_time_ms"):
                 response = evolve(response, throttle_time_ms=round(action.seconds * 1000))
         if response is not None:

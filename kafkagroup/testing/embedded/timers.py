@@ -1,7 +1,7 @@
 """Deadlines by key: time goes in, due actions run, the next deadline comes out.
 
-Nothing here reads a clock or sleeps. Actions of one instant run in the order in which they were
-scheduled, so that a run under virtual time replays.
+Nothing here reads a clock or sleeps. Actions due at the same time run in the order in which they
+were scheduled, so that a run in virtual time is reproducible.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ Action = Callable[[float], None]
 
 
 class Timers:
-    """At most one deadline per key; a new one replaces the old."""
+    """At most one deadline per key; a new one replaces the old one."""
 
     def __init__(self) -> None:
         self._due: dict[Hashable, tuple[float, int, Action]] = {}
         self._count = 0
         self.on_earlier: Callable[[], None] = lambda: None
-        """Called when the next deadline has come nearer: whoever sleeps must wake and look."""
+        """Called when the next deadline moves earlier: a task that sleeps until it must wake."""
 
     def schedule(self, key: Hashable, at: float, action: Action) -> None:
-        """Run `action` at time `at`, or as soon after as `run` is called."""
+        """Run `action` at time `at`, or at the first `run` after it."""
         before = self.next()
         self._count += 1
         self._due[key] = (at, self._count, action)
@@ -32,11 +32,11 @@ class Timers:
             self.on_earlier()
 
     def cancel(self, key: Hashable) -> None:
-        """Forget the deadline of this key, if there is one."""
+        """Remove the deadline of this key, if there is one."""
         self._due.pop(key, None)
 
     def pending(self, key: Hashable) -> bool:
-        """Whether a deadline of this key is to come."""
+        """Whether this key has a deadline."""
         return key in self._due
 
     def next(self) -> float | None:
@@ -44,6 +44,6 @@ class Timers:
         return min(at for at, _, _ in self._due.values()) if self._due else None
 
     def run(self, now: float) -> None:
-        """Run what is due, also what becomes due by that."""
+        """Run all due actions, including those that these actions schedule."""
         while due := [(at, n, key) for key, (at, n, _) in self._due.items() if at <= now]:
             self._due.pop(min(due, key=lambda item: item[:2])[2])[2](now)

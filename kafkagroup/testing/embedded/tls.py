@@ -1,7 +1,7 @@
-"""The server's side of TLS: a stream that tells the client why it is turned away.
+"""The server side of TLS, in a stream that sends an alert when the handshake fails.
 
-anyio's own drops the alert of a handshake that fails, so that a client without the certificate that
-is asked for would see a connection that merely ends. Kafka sends the alert.
+anyio's own stream drops that alert: a client without a required certificate would only see the
+connection end. Kafka sends the alert.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["TlsStream"]
 T = TypeVar("T")
 
 _ALERT = bytes.fromhex("15 0303 0002 02 50")
-"""internal_error, in the clear: what Java answers to a client that does not speak TLS. OpenSSL has
-nothing to say then."""
+"""A plaintext internal_error alert: Java's response to a client that does not speak TLS. OpenSSL
+sends nothing in this case."""
 
 _LINGER = 1.0
-"""Seconds that a client has to take the alert in and close."""
+"""Seconds that a client has to read the alert and close."""
 
 
 class TlsStream(ByteStream):
-    """TLS around a stream, for one task at a time. Raises ssl.SSLError besides what streams do."""
+    """TLS over a stream, for one task at a time. Raises ssl.SSLError and what streams raise."""
 
     def __init__(self, stream: ByteStream, context: ssl.SSLContext) -> None:
         self._stream = stream
@@ -35,7 +35,7 @@ class TlsStream(ByteStream):
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
 
     async def do_handshake(self) -> None:
-        """To be called once, first of all."""
+        """Run the handshake. Must be called first, and once."""
         await self._run(self._tls.do_handshake)
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
@@ -73,7 +73,7 @@ class TlsStream(ByteStream):
                 if not self._outgoing.pending:
                     await self._stream.send(_ALERT)
                 await self._flush()
-                # Closed with something unread, a socket may throw away what it has not sent.
+                # Closing a socket with unread data may discard data that it has not sent.
                 await self._stream.send_eof()
                 while True:
                     await self._stream.receive()

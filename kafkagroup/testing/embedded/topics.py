@@ -1,4 +1,4 @@
-"""Who is where: Metadata, FindCoordinator; and topics made and deleted by request."""
+"""Metadata and FindCoordinator, and the creation and deletion of topics by request."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ __all__ = [
 ]
 
 CLUSTER_ID = "kafkagroup-embedded-01"
-"""What Metadata calls the cluster."""
+"""The cluster id in Metadata responses."""
 
 _GROUP, _TRANSACTION, _SHARE = range(3)
 
 
 def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> MetadataResponse:
-    """The live nodes, and the topics that were asked for, or all."""
+    """Return the live nodes, and the requested topics, or all."""
     asked = request.topics
     if asked is None or (caller.version == 0 and not asked):
         topics = [_described(cluster, topic) for topic in cluster.topics.values()]
     else:
         if any(topic.topic_id != NO_ID for topic in asked):
-            # As Kafka does it: with ids in the request, names are not looked at.
+            # As in Kafka: if the request has topic ids, names are ignored.
             asked = tuple(topic for topic in asked if topic.topic_id != NO_ID)
         create_unknown = request.allow_auto_topic_creation and cluster.settings.auto_create_topics
         topics = [_topic(cluster, topic, create_unknown) for topic in asked]
@@ -88,7 +88,7 @@ def _topic(
         if not error:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if create_unknown:
-                # Real brokers, too, say "unknown" while they create it: clients must ask again.
+                # Like a real broker, report the topic as unknown while it is being created.
                 cluster.create_topic(asked.name, cluster.settings.default_partitions)
     return MetadataResponseTopic(
         error_code=error, name=asked.name, topic_id=asked.topic_id, partitions=()
@@ -122,7 +122,7 @@ def _described(cluster: Cluster, topic: Topic) -> MetadataResponseTopic:
 def find_coordinator(
     cluster: Cluster, request: FindCoordinatorRequest, caller: Caller
 ) -> FindCoordinatorResponse:
-    """The node that coordinates a group. There are no transactions, so no coordinator of them."""
+    """Return the group's coordinator. There are no transaction coordinators."""
 
     def find(key: str) -> Coordinator:
         node = cluster.nodes.get(cluster.coordinator_of(key))
@@ -149,7 +149,7 @@ def find_coordinator(
 
 
 def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Create topics, or say why not. Configuration is taken without a look at it."""
+    """Create topics, each with its own error. Topic configurations are ignored."""
 
     def made(asked: CreatableTopic) -> CreatableTopicResult:
         count = len(asked.assignments) or asked.num_partitions
@@ -224,7 +224,7 @@ def delete(cluster: Cluster, request: DeleteTopicsRequest, caller: Caller) -> De
 
 
 def add_partitions(cluster: Cluster, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    """Let topics have more partitions, or say why not."""
+    """Add partitions to topics, each with its own error."""
 
     def grown(asked: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
         topic = cluster.topics.get(asked.name)

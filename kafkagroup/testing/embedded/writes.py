@@ -1,4 +1,4 @@
-"""Writing: Produce, with the checks that a broker makes before it appends a batch."""
+"""Produce, with the checks that a broker makes before it appends a batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAGIC_AT = 16
 def produce(
     cluster: Cluster, node_id: int, request: ProduceRequest, caller: Caller
 ) -> ProduceResponse | None:
-    """Append one batch per partition. No answer for acks=0. Producer ids are not looked at."""
+    """Append one batch per partition. None for acks=0. Producer ids are ignored."""
     moved: set[int] = set()
 
     def append(topic: TopicProduceData, asked: PartitionProduceData) -> PartitionProduceResponse:
