@@ -1,7 +1,7 @@
 """The command line: `kafkagroup COMMAND`, or `python -m kafkagroup COMMAND`.
 
-Nothing heavy is imported here: without the extra, `main` still says what to install. `_app.py` has
-the commands; each is a file of its own here, named after it.
+This module imports neither click nor rich: without the extra, `main` says what to install.
+`_app.py` loads the commands; each command is in its own file, named after it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shared by all commands: how a command is found, and how the program exits after a failure.
 
-A command is a file here with a click command named `command`, and its name in `COMMANDS`; it is
-imported when it is asked for. Whatever goes wrong that a user can mend is one line on stderr.
+A command is a file in this package with a click command named `command`, and its name in
+`COMMANDS`; it is imported on use. An error that the user can fix is one line on stderr.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Failed(click.ClickException):
     exit_code = 1
 
     def __init__(self, message: str) -> None:
-        # A server's words, or a name that somebody chose, may contain anything.
+        # A server's message, or a name in it, may contain any characters.
         super().__init__(printable(" ".join(message.split())))
 
     def show(self, file: IO[Any] | None = None) -> None:
@@ -72,7 +72,7 @@ def _one_line() -> Iterator[None]:
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
-        raise  # its message is the help
+        raise  # its message is the help text
     except click.UsageError as error:
         where = f"{error.ctx.info_name}: " if error.ctx and error.ctx.parent else ""
         raise _AskedWrongly(where + error.format_message()) from error

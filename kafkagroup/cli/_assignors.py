@@ -1,4 +1,4 @@
-"""Assignors by the names that users type: those of the library, and `module:function`."""
+"""Assignors by name: the library's own, and `module:function`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def find_assignor(name: str) -> Assignor:
             " or your own as module:function"
         )
     if "" not in sys.path:
-        # The installed script, unlike `python -m`, does not look where the user stands.
+        # The installed script, unlike `python -m`, does not import from the working directory.
         sys.path.insert(0, "")
     try:
         found = getattr(import_module(module), function)

@@ -1,7 +1,7 @@
 """The changes of a group between two descriptions. Pure.
 
-A coordinator describes the group's state, not its history: the reason why a member left is unknown,
-and changes that began and ended between two descriptions are not seen.
+A coordinator describes the group's current state, not its history: the reason why a member left is
+unknown, and changes that began and ended between two descriptions are missed.
 """
 
 from __future__ import annotations

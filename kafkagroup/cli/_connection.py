@@ -1,8 +1,8 @@
 """The connection options of a command: arguments, environment, a profile, or the defaults.
 
-Options have Kafka's names, with dots, dashes or underscores alike; each is taken from the first
-place that says it. What nobody knows is refused, with the nearest name that is known: a misspelt
-option would be one that silently has no effect. No message shows a value that may be secret.
+Options have Kafka's names, with dots, dashes or underscores. The first source that sets an option
+wins, in this order. An unknown option is an error that suggests the nearest known name: a misspelt
+one would otherwise be ignored silently. No message contains a value that may be secret.
 """
 
 from __future__ import annotations

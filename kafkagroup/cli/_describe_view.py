@@ -54,7 +54,7 @@ def _members(group: GroupDescription) -> Table:
     table = new_table(count(len(group.members), "member"), *columns, right=("epoch", "partitions"))
     for m in group.members:
         epoch = [] if group.group_epoch is None else [m.member_epoch]
-        # A classic group that rebalances does not tell what members have.
+        # A classic group that is rebalancing does not report its members' assignments.
         held = "?" if m.partitions is None else len(m.partitions)
         assigned = ranges(m.partitions or ())
         if m.target is not None and m.target != m.partitions:

@@ -21,7 +21,7 @@ async def first(*works: Callable[[], Awaitable[T]]) -> T:
         try:
             answers.append(await work())
         except Exception as error:
-            # Raised below: the task group would wrap it.
+            # Raised below: the task group would wrap it in an ExceptionGroup.
             errors.append(error)
         tasks.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""Group ids as arguments of commands, with completion from the cluster."""
+"""Group ids as command arguments, with completion from the cluster."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
         with redirect_stderr(StringIO()):
             return anyio.run(_ids, connection_of(ctx.params), incomplete)
     except (KafkaGroupError, OSError):
-        return []  # there is nobody to tell
+        return []  # completion cannot report an error
 
 
 async def _ids(connection: Connection, beginning: str) -> list[str]:

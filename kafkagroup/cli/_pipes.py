@@ -1,7 +1,7 @@
-"""Reads stdin and writes stdout without blocking the event loop while the other end is slow.
+"""Read stdin and write stdout without blocking the event loop on a slow peer.
 
-Each read or write runs in a daemon thread: a thread that another process blocks must not keep this
-one from exiting. They use the descriptors, not Python's buffers, whose locks would be held too.
+Each read or write runs in a daemon thread, so that a blocked one does not keep the program from
+exiting. They use file descriptors, not Python's buffers: a blocked thread would hold their locks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
         try:
             anyio.from_thread.run_sync(done.set, token=token)
         except anyio.RunFinishedError:
-            pass  # nobody waits any more
+            pass  # the event loop has ended
 
     threading.Thread(target=run, daemon=True, name="kafkagroup pipe").start()
     await done.wait()

@@ -1,4 +1,4 @@
-"""Profiles: how to reach clusters, from a file in TOML.
+"""Profiles: connection options for clusters, from a TOML file.
 
 ```toml
 [default]                      # used where no profile is named
@@ -11,7 +11,7 @@ sasl.username = "operator"
 ```
 
 Keys are Kafka's names, with dots, dashes or underscores. `~/.config/kafkagroup.toml` may be
-missing; a file that was named must be there.
+missing; a file given by name must exist.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Records as lines of JSON: what `consume --json` prints is what `produce --json` reads.
+"""Records as lines of JSON: `produce --json` reads what `consume --json` prints.
 
-Bytes that are UTF-8 are strings, others {"base64": "..."}; null is null. Pure.
+Bytes that are valid UTF-8 are strings, others {"base64": "..."}; null is null. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records as text, by a format of the user's."""
+"""Records as text, in a format that the user chooses."""
 
 from __future__ import annotations
 

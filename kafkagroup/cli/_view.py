@@ -1,6 +1,6 @@
-"""What commands print with: tables and lines on a terminal, JSON, and words on stderr.
+"""Output of commands: tables and lines on a terminal, JSON, and messages on stderr.
 
-Names come from whoever chose them: none is markup, and none steers the terminal.
+Names are untrusted: they are never parsed as markup, and control characters are escaped.
 """
 
 from __future__ import annotations

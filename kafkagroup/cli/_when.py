@@ -1,4 +1,4 @@
-"""Times and durations as arguments: callbacks of click's options."""
+"""Times and durations as arguments: callbacks of click options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafkagroup broker`: Kafka in this process, in the foreground, for scripts and for playing."""
+"""`kafkagroup broker`: an embedded Kafka cluster in the foreground, for scripts and experiments."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ def command(
 
 
 async def _serve(kafka: EmbeddedKafka, topics: dict[str, int], as_json: bool) -> None:
-    addresses = kafka.bootstrap_servers  # what it was asked for; port 0 becomes another
+    addresses = kafka.bootstrap_servers  # as requested; port 0 changes when the broker listens
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         try:
             async with kafka:
                 servers = kafka.bootstrap_servers
                 told = json.dumps({"bootstrap_servers": servers, "topics": topics})
-                # Unlike print, this writes at once: whoever waits for it reads from a pipe.
+                # Unlike print, this flushes: a script may wait for the line on a pipe.
                 click.echo(told if as_json else servers)
                 await anext(signals)
         except OSError as error:

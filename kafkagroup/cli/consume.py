@@ -161,7 +161,7 @@ class _Printer:
                 try:
                     await first(partial(self._signalled, signals), partial(self._all, consumer))
                 except BrokenPipeError:
-                    # Who reads has enough, as `head` has.
+                    # The reader closed the pipe, as `head` does: not a failure.
                     return
                 if self._commits and not self._in_hand:
                     await self._commit(consumer)
@@ -170,13 +170,13 @@ class _Printer:
         try:
             await consumer.commit()
         except CommitFailedError as error:
-            # It is printed, and the new owner prints it again: no reason to have failed.
+            # The records are printed, and the new owner prints them again: not a failure.
             click.echo(f"kafkagroup: warning: {error}", err=True)
 
     async def _signalled(self, signals: AsyncIterator[signal.Signals]) -> None:
         await anext(signals)
         if self._in_hand:
-            # It may be printed already, and nobody has heard: the next one would print it again.
+            # The records may be printed but not committed: the next owner would print them again.
             with anyio.move_on_after(_LAST_WORDS):
                 await self._written.wait()
 
@@ -209,7 +209,7 @@ class _Printer:
     async def _write(self, records: list[Record]) -> None:
         self._in_hand, self._written = True, anyio.Event()
         text = "".join(map(self._form, records))
-        # Header names and formats may have what UTF-8 has not.
+        # Header names and formats may contain surrogates, which UTF-8 cannot encode.
         await write_stdout(text.encode(errors="backslashreplace"))
         self._in_hand = False
         self._written.set()
@@ -225,5 +225,5 @@ class _Printer:
                 if await consumer.position(tp) < self._ends[tp]:
                     return False
         except NotAssignedError:
-            return False  # a rebalance meanwhile
+            return False  # a rebalance revoked a partition in the meantime
         return True

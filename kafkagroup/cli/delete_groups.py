@@ -1,4 +1,4 @@
-"""`kafkagroup delete-groups`: groups without members, and all that they have committed."""
+"""`kafkagroup delete-groups`: delete groups without members, and their committed offsets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def command(groups: tuple[str, ...], yes: bool, as_json: bool, connection: Conne
     A group that is kept is named on stderr, and the exit code is 1.
     """
     if not groups:
-        # The profile's group is not meant to be deleted by a command without words.
+        # The profile's group is not used: deleting a group requires its name.
         raise click.UsageError("give the groups to delete")
     confirmed(f"Delete {', '.join(map(repr, dict.fromkeys(groups)))} for good?", yes)
     done, errors = parted(anyio.run(_delete, groups, connection))

@@ -1,4 +1,4 @@
-"""`kafkagroup delete-offsets`: what a group has committed is forgotten, for some topics."""
+"""`kafkagroup delete-offsets`: delete a group's committed offsets of some topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafkagroup describe`: what a group does now, who is in it, and how far each partition is."""
+"""`kafkagroup describe`: the state of groups, their members, and the lag of each partition."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def _asked(
 ) -> tuple[dict[str, GroupDescription | KafkaGroupError], dict[str, Lags | KafkaGroupError]]:
     async with Admin(**connection.options(Admin)) as admin:
         described = await admin.describe_groups(groups)
-        # What a share group has acknowledged is no offset of a partition.
+        # A share group's acknowledgements are not committed offsets.
         wanted = [
             name for name, one in parted(described)[0].items() if one.type is not GroupType.SHARE
         ]

@@ -1,4 +1,4 @@
-"""`kafkagroup doctor`: what keeps this machine from its cluster, and what to do."""
+"""`kafkagroup doctor`: diagnose the connection between this machine and a cluster."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def command(
 def _show(shown: Console, finding: Finding) -> None:
     what = f"{finding.check} {finding.subject}".rstrip()
     status = Text(f"{finding.status:<{_INDENT}}", style=_STYLES[finding.status])
-    # Whole lines, however long: so that they can be searched for, and copied.
+    # Not wrapped, so that the lines can be searched and copied.
     shown.print(status.append(plain(f"{what}: {finding.text}")), soft_wrap=True)
     if finding.advice:
         shown.print(" " * _INDENT, "-> ", plain(finding.advice), sep="", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`kafkagroup elect`: a command that runs on one of several machines, the one that leads."""
+"""`kafkagroup elect`: run a command on one of several machines, the elected leader."""
 
 from __future__ import annotations
 
@@ -168,8 +168,8 @@ class _Candidate:
             stdout=None,
             stderr=None,
             env={**os.environ, **told},
-            # A session of its own: what it has started can be signalled with it, and a terminal's
-            # ^C does not reach it twice.
+            # In its own session: a signal can then reach all of its child processes, and Ctrl-C on
+            # the terminal does not reach it twice.
             start_new_session=True,
         )
 
@@ -179,7 +179,7 @@ class _Candidate:
             _signal(process, signal.SIGTERM)
             with anyio.move_on_after(self._grace):
                 await process.wait()
-            # What it has started may outlive it, and must not act for a leader of the past.
+            # Its child processes may outlive it, and must not act after the leadership has ended.
             _signal(process, signal.SIGKILL)
         return await process.wait()
 
@@ -194,7 +194,7 @@ class _Candidate:
             leadership = following
             await first(leadership.over.wait, partial(self._wait_unsure, leadership))
             if not leadership.over.is_set():
-                return  # asking for the next one would resign, and let others begin meanwhile
+                return  # anext() would resign: a new leader could start before the command ends
             following = await first(
                 partial(anext, self._election),
                 self._wait_another,
@@ -202,7 +202,7 @@ class _Candidate:
             )
 
     async def _wait_unsure(self, leadership: Leadership) -> None:
-        # Each heartbeat moves it on.
+        # Each heartbeat extends the lease.
         while (until := leadership.lease_expires_at - self._grace) > anyio.current_time():  # noqa: ASYNC110
             await anyio.sleep_until(until)
 
@@ -217,4 +217,4 @@ def _signal(process: Process, number: signal.Signals) -> None:
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
-        pass  # it has ended meanwhile
+        pass  # the process has already ended

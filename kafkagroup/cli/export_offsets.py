@@ -1,4 +1,4 @@
-"""`kafkagroup export-offsets`: what a group has committed, as JSON to keep."""
+"""`kafkagroup export-offsets`: write a group's committed offsets as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafkagroup groups`: which groups there are."""
+"""`kafkagroup groups`: list the groups of a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafkagroup lag`: how far groups are behind, once or live."""
+"""`kafkagroup lag`: the lag of groups, once or live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafkagroup pipeline`: the history of a cluster's groups as tables, and a page to look at."""
+"""`kafkagroup pipeline`: the history of a cluster's groups as tables, and as a page."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ def session() -> Any:
         raise ConfigurationError(
             f"the pipeline needs {error.name}: pip install 'kafkagroup[pipeline]'"
         ) from error
-    # Else workers are another Python, and die at once.
+    # Otherwise workers use another Python interpreter, and fail at once.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return (
         SparkSession.builder.appName("kafkagroup pipeline")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        # As many as there are cores at most; the default of 200 tasks is for clusters.
+        # At most one per core; the default of 200 tasks is meant for clusters.
         .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.log.level", "ERROR")

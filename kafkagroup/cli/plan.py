@@ -1,4 +1,4 @@
-"""`kafkagroup plan`: what assignors would do with a group, from a file or live. It only looks."""
+"""`kafkagroup plan`: what assignors would assign in a group, from a file or live. Read-only."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def command(
     else:
         was, used = anyio.run(_live, group, connection)
         assignors = assignors or [find_assignor(used)]
-    # In this order: who takes a member's place subscribes to what that member did.
+    # Newcomers first: one may copy its subscription from a member that is removed.
     then = _without(with_newcomers(was, add), remove)
     plans = [try_plan(then, assignor, was) for assignor in assignors]
     if as_json:

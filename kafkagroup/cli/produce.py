@@ -1,4 +1,4 @@
-"""`kafkagroup produce`: lines of stdin as records of a topic."""
+"""`kafkagroup produce`: write the lines of stdin as records of a topic."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class _Writer:
         sender, receiver = anyio.create_memory_object_stream[bytes](_CHUNKS_AHEAD)
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with self._producer:
-                # Said at once, not when somebody has typed a line.
+                # An unknown topic is reported at once, not after the first line of input.
                 await self._producer.partition_count(self._topic)
                 return await first(
                     partial(self._signalled, signals), partial(self._all, sender, receiver)
@@ -195,7 +195,7 @@ class _Writer:
                 async with receiver:
                     await self._write_all(receiver)
             except KafkaGroupError as error:
-                # Raised below: the task group would wrap it.
+                # Raised below: the task group would wrap it in an ExceptionGroup.
                 failures.append(error)
                 tasks.cancel_scope.cancel()
 
@@ -238,7 +238,7 @@ class _Writer:
 
     async def _send(self, records: Sequence[NewRecord], partition: int | None) -> None:
         await anyio.lowlevel.checkpoint_if_cancelled()
-        # A signal does not cut it off: what is said to be written would be less than what is.
+        # A signal does not interrupt the write: the reported count would be too low.
         with anyio.CancelScope(shield=True) as self._sending:
             try:
                 await self._producer.write(self._topic, records, partition=partition)

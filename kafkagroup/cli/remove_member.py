@@ -1,4 +1,4 @@
-"""`kafkagroup remove-member`: a member out of a group, as when its machine is gone for good."""
+"""`kafkagroup remove-member`: remove a member from a group, for example one whose host is lost."""
 
 from __future__ import annotations
 

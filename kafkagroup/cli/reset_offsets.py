@@ -1,4 +1,4 @@
-"""`kafkagroup reset-offsets`: another place for a group to go on from; shown, asked, then done."""
+"""`kafkagroup reset-offsets`: change a group's committed offsets, after a preview and a prompt."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def _apply(plan: OffsetPlan, connection: Connection) -> None:
         await admin.apply(plan)
 
 
-# ---------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------- output
 
 
 def _table(plan: OffsetPlan) -> Table:

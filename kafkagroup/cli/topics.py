@@ -1,4 +1,4 @@
-"""`kafkagroup topics`: list, describe, create and delete topics, and add partitions to them."""
+"""`kafkagroup topics`: list, describe, create, delete and grow topics."""
 
 from __future__ import annotations
 

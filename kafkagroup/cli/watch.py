@@ -1,4 +1,4 @@
-"""`kafkagroup watch`: the rebalances of a group as they happen."""
+"""`kafkagroup watch`: show the rebalances of a group as they happen."""
 
 from __future__ import annotations
 
