@@ -1,4 +1,4 @@
-"""How the library talks to brokers: timeouts, limits and security; durations are in seconds."""
+"""The options of connections to brokers: timeouts, limits and security; durations in seconds."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ T = TypeVar("T")
 
 
 async def _run_in_thread(work: Callable[[], T]) -> T:
-    # Left to itself when nobody waits any more: it only computes.
+    # A cancelled caller abandons the thread, which only computes.
     return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
 @public
 @frozen(kw_only=True)
 class ClientOptions:
-    """How one client talks to all brokers."""
+    """The options of one client's connections to all brokers."""
 
     client_id: str | None = "kafkagroup"
-    """Shown in the brokers' logs and quotas, and the prefix of member ids."""
+    """The name in the brokers' logs and quotas, and the prefix of member ids."""
     request_timeout: float = 30.0
-    """Seconds until a request without an answer fails, and its connection with it."""
+    """Seconds after which a request without a response fails, and its connection with it."""
     connect_timeout: float = 10.0
-    """Seconds for connecting, and as many for the handshake and for the authentication; each
-    address is tried in turn."""
+    """Seconds for connecting, TLS included; the same again for ApiVersions, and for SASL. Each
+    address of a host is tried in turn."""
     retry_backoff: float = 0.1
     """Seconds before the first retry; doubled, with jitter, for each further one."""
     retry_backoff_max: float = 1.0
-    """Seconds that a back-off grows to at most."""
+    """The longest back-off, in seconds."""
     max_frame_bytes: int = MAX_FRAME_BYTES
-    """Largest answer that is accepted."""
+    """The largest response that is accepted, in bytes."""
     receive_bytes: int = 1_048_576
-    """Bytes asked of a socket at a time; a fetch answer takes few system calls."""
+    """Bytes to read from a socket at a time: a fetch response takes few system calls."""
     security: Security | None = None
-    """TLS and SASL, the same towards every broker; None for neither."""
+    """TLS and SASL, the same for every broker; None for neither."""
     run_in_thread: RunInThread = field(default=_run_in_thread, repr=False)
-    """Runs what would hold the loop: the derivation of keys, and the decoding of large answers.
-    Where time is virtual, something without threads."""
+    """Runs functions that would block the event loop, such as the derivation of keys and the
+    decoding of large responses. Simulations with virtual time pass a function without threads."""
     source_host: str | None = None
     """Local address to connect from; None lets the system choose."""
     source_port: int | None = None
@@ -63,11 +63,12 @@ class ClientOptions:
     def __attrs_post_init__(self) -> None:
         if self.security is None:
             return
-        # Only here: TLS and the mechanisms of SASL take long to import, and most do without.
+        # Imported here: TLS and the SASL mechanisms take long to import, and most clients need
+        # neither.
         from kafkagroup.transport.security import Security
 
         if not isinstance(self.security, Security):
-            # Not shown: it may be a mapping with a password in it.
+            # Without the value: it may be a mapping with a password.
             raise ConfigurationError(
                 f"security is a {type(self.security).__name__}; expected"
                 " kafkagroup.Security(...) or None"
@@ -75,7 +76,7 @@ class ClientOptions:
 
 
 def client_options(options: CommonOptions, max_frame_bytes: int = MAX_FRAME_BYTES) -> ClientOptions:
-    """How a client with these options talks to brokers."""
+    """Return the connection options of a client with these options."""
     return ClientOptions(
         client_id=options.client_id,
         request_timeout=options.request_timeout,
@@ -87,9 +88,9 @@ def client_options(options: CommonOptions, max_frame_bytes: int = MAX_FRAME_BYTE
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:
-    """Bootstrap addresses from "host:port,host:port" or a sequence of "host:port".
+    """Parse bootstrap addresses: "host:port,host:port", or a sequence of "host:port".
 
-    IPv6 addresses stand in brackets. A missing port is 9092. Raises: ConfigurationError.
+    IPv6 addresses are in brackets. The default port is 9092. Raises: ConfigurationError.
     """
     entries = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = tuple(_parse_server(entry.strip()) for entry in entries if entry.strip())

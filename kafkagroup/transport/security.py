@@ -1,9 +1,9 @@
-"""`Security`: TLS and SASL, checked when it is made; every connection goes through it.
+"""`Security`: the settings for TLS and SASL, checked on creation and used by every connection.
 
-Its fields are the options that Kafka's users know, in snake case. Safe unless asked otherwise:
-given a mechanism it means SASL_SSL, else SSL; certificates and host names are checked, those of
-brokers that other brokers advertise included; passwords and tokens do not leave without TLS. What
-is secret is wrapped before anything can fail, so that no repr, log or traceback shows it.
+The fields are the options that Kafka's users know, in snake case. The defaults are safe: SASL_SSL
+with a mechanism, else SSL; certificates and host names are verified, also those of brokers that
+other brokers advertise; passwords and tokens are not sent without TLS. Secrets are wrapped before
+any code that can fail, so that no repr, log or traceback shows them.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Identification = Literal["https", "none"]
 _MECHANISMS = ("PLAIN", *HASHES, "OAUTHBEARER")
 
 _SAYS_IT_ALL = frozenset(("PLAIN", "OAUTHBEARER"))
-"""Mechanisms that send what others could use again."""
+"""Mechanisms whose messages have the credentials themselves: a listener could use them again."""
 
 
 @public
 class InsecureConnectionWarning(UserWarning):
-    """A check was switched off that keeps strangers from posing as the broker."""
+    """A verification is off without which another server can impersonate the broker."""
 
 
 @public
 @attrs.frozen(kw_only=True, eq=False, init=False)
 class Security:
-    """How a client and its brokers prove to each other who they are.
+    """How a client and its brokers authenticate each other.
 
     ```python
     Security(sasl_mechanism="SCRAM-SHA-512", sasl_username="billing", sasl_password=password)
@@ -53,39 +53,40 @@ class Security:
     """
 
     security_protocol: Protocol
-    """None means SASL_SSL beside a `sasl_mechanism`, else SSL."""
+    """If not given: SASL_SSL with a `sasl_mechanism`, else SSL."""
     ssl_context: ssl.SSLContext | None
-    """One of your own, used as it is; the other options of TLS are not for use beside it."""
+    """Your own context, used as it is; no other TLS option may be given with it."""
     ssl_ca_location: str | None
-    """File of the certificates that sign the brokers', in PEM, or a directory that `openssl rehash`
-    was run on; None for those that the system trusts."""
+    """File with the CA certificates that verify the brokers', in PEM, or a directory prepared by
+    `openssl rehash`; None: the certificates that the system trusts."""
     ssl_ca_pem: Secret | None
-    """The same as a string."""
+    """The CA certificates as a string."""
     ssl_certificate_location: str | None
-    """File of this client's certificate in PEM, and of those that lead to its CA (mutual TLS)."""
+    """File with this client's certificate and its chain to the CA, in PEM (mutual TLS)."""
     ssl_certificate_pem: Secret | None
-    """The same as a string."""
+    """The client's certificate as a string."""
     ssl_key_location: str | None
-    """File of the key to it in PEM; None if it is beside the certificate."""
+    """File with the private key of the certificate, in PEM; None if it is in the certificate's
+    file."""
     ssl_key_pem: Secret | None
-    """The same as a string."""
+    """The private key as a string."""
     ssl_key_password: Secret | None
-    """Opens the key, if that is encrypted."""
+    """The password of an encrypted private key."""
     enable_ssl_certificate_verification: bool
-    """False lets anybody pose as a broker. Warns."""
+    """If False, any server can impersonate a broker. Warns."""
     ssl_endpoint_identification_algorithm: Identification
-    """"none" lets whoever has any certificate of the CA pose as any broker. Warns."""
+    """If "none", any holder of a certificate from the CA can impersonate any broker. Warns."""
     sasl_mechanism: str | Mechanism | None = attrs.field(repr=lambda given: repr(_name(given)))
-    """"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", or one of your own."""
+    """"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", or a `Mechanism` of your own."""
     sasl_username: str | None
     sasl_password: Secret | None
     sasl_oauthbearer_token: TokenCallback | None = attrs.field(repr=False)
-    """Answers a `Token`; may be a coroutine function, else it must not block."""
+    """Returns a `Token`; may be a coroutine function, otherwise it must not block."""
     allow_plaintext_credentials: bool
-    """Whether PLAIN and OAUTHBEARER may go without TLS, for whoever listens to read."""
+    """Whether PLAIN and OAUTHBEARER may be used without TLS, readable on the network."""
     _tls: Tls | None = attrs.field(init=False, repr=False)
     mechanism: Mechanism | None = attrs.field(init=False, repr=False)
-    """What proves who this client is; None without SASL."""
+    """The mechanism that authenticates this client; None without SASL."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class Security:
         sasl_oauthbearer_token: TokenCallback | None = None,
         allow_plaintext_credentials: bool = False,
     ) -> None:
-        # First of all, and under the same names: a traceback from further below may show variables.
+        # First, and under the same names: the traceback of a later error may show variables.
         ssl_ca_pem = _wrapped(ssl_ca_pem)
         ssl_certificate_pem = _wrapped(ssl_certificate_pem)
         ssl_key_pem = _wrapped(ssl_key_pem)
@@ -140,7 +141,7 @@ class Security:
                 f"security_protocol={self.security_protocol!r}; expected one of"
                 f" {', '.join(get_args(Protocol))}"
             )
-        # The class is frozen; these two are made of the other fields.
+        # The class is frozen; these two fields are computed from the others.
         object.__setattr__(self, "_tls", self._make_tls())
         object.__setattr__(self, "mechanism", self._make_mechanism())
 
@@ -152,7 +153,7 @@ class Security:
     async def wrap(
         self, stream: ByteStream, host: str, name: str, run_in_thread: RunInThread
     ) -> ByteStream:
-        """The stream as the protocol wants it: within TLS, or as it is.
+        """Return the stream with TLS, or as it is if the security protocol has no TLS.
 
         Raises: TlsError, ConnectionLostError.
         """
@@ -162,7 +163,7 @@ class Security:
 
     @property
     def tls(self) -> Tls | None:
-        """What makes connections secure; None where the protocol is without TLS."""
+        """The TLS layer; None if the security protocol has no TLS."""
         return self._tls
 
     # ------------------------------------------------------------ TLS
@@ -254,7 +255,7 @@ class Security:
     # ------------------------------------------------------------ what was given
 
     def _given(self, *prefixes: str) -> list[str]:
-        """The options of these prefixes that are not at their default, None."""
+        """Return the options with these prefixes that are not None."""
         names = (a.name for a in attrs.fields(type(self)) if a.name.startswith(prefixes))
         return [name for name in names if getattr(self, name) is not None]
 
@@ -288,5 +289,6 @@ def _warn_if_lax(context: ssl.SSLContext) -> None:
         lax = "host names are not checked: any certificate of the CA passes for any broker"
     else:
         return
-    # Of the caller of Security(): this function, _make_tls, and the three that make an instance.
+    # Attribute the warning to the caller of Security(), beyond this function, _make_tls and the
+    # three functions that create an instance.
     warnings.warn(lax, InsecureConnectionWarning, stacklevel=6)

@@ -1,7 +1,7 @@
-"""TLS around a stream: the context, made and checked once, and every handshake.
+"""TLS: the context, created and checked once, and the handshake of every connection.
 
-TLS 1.2 at least, SNI, the broker's certificate and name checked. What OpenSSL says of a failure is
-turned into an error that says whose fault it is and what to do.
+TLS 1.2 at least, with SNI; the broker's certificate and name are verified. OpenSSL's errors are
+translated to errors that state whose fault it is and what to do.
 """
 
 from __future__ import annotations
@@ -32,30 +32,31 @@ _WITHOUT_TLS = (
     "is this the port of a TLS listener? One without TLS takes security=None, or a Security with"
     ' security_protocol="SASL_PLAINTEXT"'
 )
-"""What to do about a listener that does not speak TLS: Kafka's closes the connection."""
+"""The advice for a listener without TLS: Kafka's closes the connection."""
 
 
 class Tls:
-    """Makes streams secure with one context."""
+    """Adds TLS to streams, with one context."""
 
     def __init__(self, context: ssl.SSLContext, *, trust_system: bool) -> None:
         self.context = context
         self._trust_system = trust_system
-        """Whether the system's certificates are still to be read."""
+        """Whether the system's certificates have yet to be loaded."""
         self._reading = threading.Lock()
 
     async def wrap(
         self, stream: ByteStream, host: str, name: str, run_in_thread: RunInThread
     ) -> ByteStream:
-        """The stream within TLS, to the host of that name. Closed if that fails.
+        """Return the stream with TLS, after a handshake with this host. Closes the stream on
+        failure.
 
         Raises: TlsError; ConnectionLostError when the connection broke.
         """
         try:
             if self._trust_system:
                 await run_in_thread(self._read_system)
-            # Not `standard_compatible`: frames have lengths, so that one cut off is seen anyway,
-            # and closing must not wait for a broker that says no goodbye.
+            # Not `standard_compatible`: frames have lengths, which detect truncation anyway, and
+            # closing must not wait for a broker that sends no close_notify.
             return await TLSStream.wrap(
                 stream,
                 server_side=False,
@@ -69,13 +70,13 @@ class Tls:
             if isinstance(error, ssl.SSLError):
                 raise tls_error(name, error) from None
             if isinstance(error, anyio.EndOfStream | anyio.BrokenResourceError | ValueError):
-                # ValueError: a host that cannot be one, which another broker has made up.
+                # ValueError: an impossible host name, which another broker has advertised.
                 why = escaped(str(error)) or f"closed by the broker; {_WITHOUT_TLS}"
                 raise ConnectionLostError(f"{name}: in the TLS handshake: {why}") from None
             raise
 
     def wrap_socket(self, connected: socket.socket, host: str, name: str) -> ssl.SSLSocket:
-        """The same for a socket that blocks, of a client that lives in a thread.
+        """The same as `wrap`, for a blocking socket of a client that runs in a thread.
 
         Raises: TlsError; OSError when the connection broke.
         """
@@ -90,7 +91,8 @@ class Tls:
             raise
 
     def _read_system(self) -> None:
-        # Some 20 ms: in a thread, and one at a time, as a context is not to be read half filled.
+        # Takes about 20 ms, so a thread runs it. The lock keeps other connections from using the
+        # context before all certificates are loaded.
         with self._reading:
             if self._trust_system:
                 self.context.load_default_certs()
@@ -109,13 +111,13 @@ def client_context(
     verify: bool,
     check_hostname: bool,
 ) -> ssl.SSLContext:
-    """A context of these; the system's certificates are not in it yet.
+    """Return a context with these settings, without the system's certificates.
 
     Raises: ConfigurationError.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A broker that renegotiates makes the reader write, which only the writer does.
+    # With a renegotiation the reader would have to write, concurrently with the writer.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.check_hostname = verify and check_hostname
     context.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
@@ -147,7 +149,7 @@ def _load_certificate(
 ) -> None:
     def password() -> str:
         if key_password is None:
-            # Without this OpenSSL would ask at the terminal, and wait.
+            # Without this, OpenSSL prompts at the terminal and waits.
             raise ConfigurationError("the key is encrypted; give ssl_key_password")
         return key_password.reveal()
 
@@ -170,7 +172,8 @@ def _load_certificate(
 
 @contextmanager
 def _file_of(pem: Secret) -> Iterator[str]:
-    """`ssl` takes files only: here is one that nobody else can read, gone as soon as it was."""
+    """Write a temporary file that no other user can read: `ssl` loads certificates and keys from
+    files only."""
     descriptor, path = tempfile.mkstemp(prefix="kafkagroup-")
     try:
         with open(descriptor, "w") as file:
@@ -187,7 +190,7 @@ def _reason(error: Exception) -> str:
 
 
 def tls_error(name: str, error: ssl.SSLError, peer: str = "broker") -> TlsError:
-    """What went wrong in a handshake with `name`, whose fault it is, and what to do."""
+    """Return the error of a failed handshake with `name`: what failed, and what to do."""
     reason = escaped(_reason(error))
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _OTHER_NAME:

@@ -1,6 +1,6 @@
-"""How a client proves who it is: a mechanism is a name and one coroutine, in a file of its own.
+"""SASL mechanisms: each is a name and one coroutine that authenticates the client.
 
-Which one is used is never the broker's choice. To write another (GSSAPI, AWS_MSK_IAM):
+The client chooses the mechanism, never the broker. To write another one (GSSAPI, AWS_MSK_IAM):
 
 ```python
 class Anonymous:
@@ -10,8 +10,8 @@ class Anonymous:
         await exchange.send(b"trace-me")
 ```
 
-and give an object of it as `Security(sasl_mechanism=Anonymous())`. One object serves all
-connections, several at a time: what belongs to one conversation stays in local variables.
+and pass an instance as `Security(sasl_mechanism=Anonymous())`. One instance serves all connections
+concurrently: keep the state of an exchange in local variables.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ T = TypeVar("T")
 
 
 class RunInThread(Protocol):
-    """Runs what would hold up the loop."""
+    """Runs functions that would block the event loop."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class Exchange(Protocol):
-    """One conversation with one broker."""
+    """One authentication exchange with one broker."""
 
     @property
     def host(self) -> str:
-        """The broker's name, as it was connected to."""
+        """The host name that the client connected to."""
 
     async def send(self, message: bytes) -> bytes:
-        """Say something; answer what the broker says to it.
+        """Send a message; return the broker's response.
 
         Raises: AuthenticationError when the broker refuses, TransportError.
         """
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Do what takes more than some milliseconds of computing."""
+        """Run a computation that takes more than some milliseconds; return its result."""
 
 
 class Mechanism(Protocol):
-    """One way of proving who one is."""
+    """One way to authenticate."""
 
     @property
     def name(self) -> str:
-        """As the broker calls it in `sasl.enabled.mechanisms`."""
+        """The name in the broker's `sasl.enabled.mechanisms`."""
 
     async def authenticate(self, exchange: Exchange) -> None:
-        """Talk until the broker is satisfied. Called for each connection, and each time that a
-        session has to be renewed.
+        """Exchange messages until the broker has authenticated this client. Called for each
+        connection, and each time that a session must be renewed.
 
-        Raises: AuthenticationError when the broker has to be refused. Anything but the library's
-        own errors becomes one, with what was raised as its cause; a TransportError is tried again.
+        Raises: AuthenticationError to reject the broker. Any error that is not the library's
+        becomes the cause of an AuthenticationError; a TransportError is retried.
         """

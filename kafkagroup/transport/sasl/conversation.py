@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate, over whatever asks a broker (KIP-43, KIP-152, KIP-368)."""
+"""Authenticates a connection by SaslHandshake and SaslAuthenticate (KIP-43, KIP-152, KIP-368)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Ask(Protocol):
-    """Sends a request of the authentication and answers its answer."""
+    """Sends one request of the authentication and returns its response."""
 
     def __call__(self, request: Request[R], /) -> Awaitable[R]: ...
 
@@ -31,7 +31,7 @@ class Ask(Protocol):
 async def authenticate(
     mechanism: Mechanism, host: str, ask: Ask, run_in_thread: RunInThread
 ) -> float:
-    """Prove who we are; answer for how many seconds that holds, 0 for as long as the connection.
+    """Authenticate; return the session's lifetime in seconds, 0.0 for that of the connection.
 
     Raises: AuthenticationError, TransportError.
     """
@@ -54,7 +54,7 @@ async def authenticate(
     except KafkaGroupError:
         raise
     except Exception as error:
-        # Its text may tell secrets, so it is only to be seen as the cause.
+        # The error's text may have secrets, so it is only the cause.
         raise AuthenticationError(f"{name} failed with {type(error).__name__}") from error
     return exchange.session_lifetime
 

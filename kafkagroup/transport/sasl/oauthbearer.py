@@ -1,4 +1,5 @@
-"""OAUTHBEARER (RFC 7628, KIP-255): a token that somebody else has issued, so TLS is needed.
+"""OAUTHBEARER (RFC 7628, KIP-255): sends a bearer token that an identity provider has issued, so
+TLS is needed.
 
 Tokens come from the application's callback: nothing is fetched from URLs or files here.
 """
@@ -23,17 +24,17 @@ _TOKEN = re.compile(r"[-A-Za-z0-9._~+/]+=*")
 
 _KEY = re.compile(r"[A-Za-z]+")
 _VALUE = re.compile(r"[\x21-\x7e \t\r\n]*")
-"""RFC 7628, section 3.1: an extension with a control character in it could add another one."""
+"""RFC 7628, section 3.1: an extension with a control character could inject another extension."""
 
 
 @public
 @attrs.frozen
 class Token:
-    """What the callback answers."""
+    """A bearer token, which the callback returns."""
 
     value: Secret
     extensions: Mapping[str, str] = attrs.field(repr=False)
-    """Further facts for the broker, such as {"logicalCluster": "lkc-1"} (KIP-342)."""
+    """SASL extensions for the broker, such as {"logicalCluster": "lkc-1"} (KIP-342)."""
 
     def __init__(self, value: str | Secret, extensions: Mapping[str, str] | None = None) -> None:
         value = Secret(value)  # before anything can fail: a traceback may show variables
@@ -58,12 +59,12 @@ class Token:
 
 TokenCallback = Callable[[], "Token | Awaitable[Token]"]
 """Called for each connection, and each time that a session is renewed, at the latest when the last
-token runs out. It keeps what it can use again: the library keeps no token."""
+token expires. The callback may cache tokens; the library does not."""
 
 
 @attrs.frozen
 class OAuthBearer:
-    """Where tokens come from."""
+    """Authenticates with tokens from a callback."""
 
     token: TokenCallback = attrs.field(repr=False)
     name = "OAUTHBEARER"
@@ -72,7 +73,8 @@ class OAuthBearer:
         refusal = await exchange.send(_first_message(await self._ask()))
         if not refusal:
             return
-        # RFC 7628, 3.2.3: the broker's reason comes as JSON, and is to be answered before it fails.
+        # RFC 7628, 3.2.3: the broker sends its reason as JSON, and fails the authentication only
+        # after this response.
         reason = escaped(refusal.decode(errors="replace"))
         try:
             await exchange.send(b"\x01")
@@ -86,7 +88,7 @@ class OAuthBearer:
         if isinstance(token, Token):
             return token
         kind = type(token).__name__
-        del answer, token  # it may well be the token as a string, and tracebacks show variables
+        del answer, token  # it may be the token as a string, and tracebacks may show variables
         raise ConfigurationError(f"sasl_oauthbearer_token answered a {kind}; expected a Token")
 
 

@@ -1,4 +1,4 @@
-"""PLAIN (RFC 4616): the password itself, so TLS is needed around it."""
+"""PLAIN (RFC 4616): sends the password itself, so TLS is needed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ class Plain:
     name = "PLAIN"
 
     async def authenticate(self, exchange: Exchange) -> None:
-        # No authorization identity: Kafka has no acting on behalf of others.
+        # No authorization identity: in Kafka no client acts on behalf of another.
         if await exchange.send(f"\0{self.username}\0{self.password.reveal()}".encode()):
             raise AuthenticationError("the broker answers PLAIN with more than yes or no")

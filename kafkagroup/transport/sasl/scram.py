@@ -1,9 +1,9 @@
-"""SCRAM (RFC 5802, RFC 7677, KIP-84): both sides prove that they know the password, unsaid.
+"""SCRAM (RFC 5802, RFC 7677, KIP-84): both sides prove that they know the password, without sending
+it.
 
-Whatever the server sends is bounded before it is used, above all the number of rounds that it asks
-for: 2^31 of them are ten minutes of one core. A server that does not prove itself is refused. As in
-Kafka itself names and passwords are UTF-8 as they stand, without SASLprep, and there is no channel
-binding.
+Everything that the server sends is bounded before use, above all the number of iterations: 2^31 of
+them are ten minutes of one core. A server that does not prove its knowledge is refused. As in Kafka
+itself, names and passwords are plain UTF-8 without SASLprep, and there is no channel binding.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from kafkagroup.transport.sasl.secret import Secret
 __all__ = ["HASHES", "MAX_ITERATIONS", "MAX_SALT_BYTES", "MIN_ITERATIONS", "Conversation", "Scram"]
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""Mechanism -> its hash, as `hashlib` calls it."""
+"""Mechanism -> the name of its hash in `hashlib`."""
 
 MIN_ITERATIONS = 4_096
-"""RFC 7677, section 4: fewer make the password easy to guess for whoever listens."""
+"""RFC 7677, section 4: with fewer iterations, a listener could guess the password more easily."""
 
 MAX_ITERATIONS = 1_000_000
 """Less than a second of one core; Kafka's own tools take 4,096 by default."""
@@ -35,7 +35,7 @@ MAX_SALT_BYTES = 1_024
 """Servers use 16 to 64."""
 
 _MAX_MESSAGE = 8_192
-"""Most bytes of a server's message: a nonce, a salt and a number, with much to spare."""
+"""The limit of a server's message, in bytes: more than a nonce, a salt and a number ever need."""
 
 _GS2_HEADER = "n,,"
 """No channel binding, no authorization identity."""
@@ -59,30 +59,30 @@ class Scram:
 
 
 class Conversation:
-    """One authentication, without I/O or chance: the four messages in their order."""
+    """One authentication, without I/O or randomness: the four messages in their order."""
 
     def __init__(self, algorithm: str, username: str, password: Secret, nonce: str) -> None:
         self._hash = algorithm
         self._password = password
         self._client_nonce = self._nonce = nonce
-        # A comma would begin another attribute, and with it perhaps another user.
+        # Without this, a comma in the name would begin another attribute, such as another user.
         escaped_name = username.replace("=", "=3D").replace(",", "=2C")
         self._said = f"n={escaped_name},r={nonce}"
-        """What the proofs are about: all messages so far, without headers and proofs."""
+        """The text that the proofs sign: all messages so far, without headers and proofs."""
         self._expected: Secret | None = None
 
     def first(self) -> bytes:
-        """Who is there."""
+        """Return the client's first message: its name and nonce."""
         return (_GS2_HEADER + self._said).encode()
 
     def take_challenge(self, message: bytes) -> tuple[bytes, int]:
-        """The salt and the number of iterations that the server asks for.
+        """Return the salt and the number of iterations that the server requires.
 
         Raises: AuthenticationError for anything malformed or out of bounds.
         """
         text = _text(message)
         nonce, salt64, iterations_text = _attributes(text, "r", "s", "i")
-        # With a nonce of its own choice, someone else could replay an old conversation.
+        # Without this check, an attacker could replay an old exchange, with its nonce.
         if not nonce.startswith(self._client_nonce) or nonce == self._client_nonce:
             raise AuthenticationError("the server's nonce does not continue the client's")
         salt = _decoded(salt64)
@@ -104,7 +104,7 @@ class Conversation:
         return salt, iterations
 
     def salted_password(self, salt: bytes, iterations: int) -> Secret:
-        """The key to both proofs; takes long, depending on the iterations."""
+        """Return the key for both proofs. Slow: the time grows with the iterations."""
         return Secret(
             hashlib.pbkdf2_hmac(
                 self._hash, self._password.reveal().encode(), salt, iterations
@@ -112,7 +112,7 @@ class Conversation:
         )
 
     def final(self, salted_password: Secret) -> bytes:
-        """The client's proof."""
+        """Return the client's final message, with its proof."""
         without_proof = f"c={b64encode(_GS2_HEADER.encode()).decode()},r={self._nonce}"
         said = f"{self._said},{without_proof}".encode()
         client_key = self._mac(salted_password, b"Client Key")
@@ -122,13 +122,13 @@ class Conversation:
         return f"{without_proof},p={_xored(client_key, signature)}".encode()
 
     def check(self, message: bytes) -> None:
-        """Whether the server knows the password, too. Raises: AuthenticationError."""
+        """Check that the server knows the password, too. Raises: AuthenticationError."""
         text = _text(message)
         if text.startswith("e="):
             raise AuthenticationError(f"the server refuses: {escaped(text[2:])}")
         (signature,) = _attributes(text, "v")
         expected = b"" if self._expected is None else bytes.fromhex(self._expected.reveal())
-        # In constant time: how long it takes must not tell how much of a guess was right.
+        # In constant time: the duration must not reveal how much of a guess was right.
         if not expected or not hmac.compare_digest(_decoded(signature), expected):
             raise AuthenticationError(
                 "the server does not know the password: it is not the broker that it claims to be"
@@ -155,11 +155,11 @@ def _text(message: bytes) -> str:
 
 
 def _attributes(text: str, *names: str) -> list[str]:
-    """The values of the attributes that a message begins with, in their order; more may follow."""
+    """Return the values of the attributes that a message begins with, in order; more may follow."""
     parts = text.split(",")
     found = [part.partition("=")[::2] for part in parts[: len(names)]]
     if tuple(name for name, _ in found) != names:
-        # "m=" ahead of them is an extension that must be understood: nobody here does.
+        # RFC 5802: "m=" before them is a mandatory extension, and none is supported here.
         raise AuthenticationError(
             f"the server's message lacks {' or '.join(f'{n}=' for n in names)} in its place"
         )

@@ -1,4 +1,4 @@
-"""A text that nobody gets to see by accident: in a repr, a log, a pickle or a traceback."""
+"""A string that is not shown by accident: in a repr, a log, a pickle or a traceback."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ __all__ = ["Secret"]
 
 
 class Secret:
-    """A password, a token or a private key. Only `reveal` tells; its result belongs in no variable,
-    as tracebacks may show those."""
+    """A password, a token or a private key. Only `reveal` returns it. Do not assign its result to a
+    variable: tracebacks may show variables."""
 
     __slots__ = ("_text",)
 
@@ -17,7 +17,7 @@ class Secret:
         self._text: str = text._text if isinstance(text, Secret) else text
 
     def reveal(self) -> str:
-        """The text."""
+        """Return the secret text."""
         return self._text
 
     def __repr__(self) -> str:
