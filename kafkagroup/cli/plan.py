@@ -73,7 +73,7 @@ def command(
     else:
         was, used = anyio.run(_live, group, connection)
         assignors = assignors or [find_assignor(used)]
-    # Newcomers first: one may copy its subscription from a member that is removed.
+    # Newcomers first: they also subscribe to the topics of the members that are removed.
     then = _without(with_newcomers(was, add), remove)
     plans = [try_plan(then, assignor, was) for assignor in assignors]
     if as_json:
