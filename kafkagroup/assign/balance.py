@@ -1,16 +1,17 @@
-"""How many partitions each member gets: as even as can be, and with the fewest moves for that.
+"""How many partitions each member gets: as even as possible, with the fewest moves for that.
 
-Counts only; which partitions they are is decided elsewhere. Topics with the same subscribers are
-one pool, as their partitions are worth the same, so that the network is small: its nodes are pools
-and members, and with the same subscription everywhere there is one pool.
+This module computes counts only; `target` chooses the partitions. Topics with the same subscribers
+form one pool, because their partitions are interchangeable here. So the network is small: its nodes
+are pools and members, and if all members subscribe to the same topics, there is one pool.
 
-This is a flow of least cost: first the sum of the squares of the members' counts, then the moves.
-A unit that goes from a pool to a member costs a move given back where the member lost one of its
-own, and taking one of its own costs a move. Both parts are M-convex in the counts, so an
-assignment is best once no chain of members, each passing one partition on to the next, improves it
-(Murota, Discrete Convex Analysis, 2003); and a flow stays cheapest for its counts as long as it
-changes along shortest chains. Each phase labels the nodes with their distance to those who lack,
-and pushes along all shortest chains at once, as in Dinic's algorithm.
+It is a flow of minimum cost: the cost is the sum of the squares of the members' counts, and then
+the number of moves. A unit from a pool to a member saves a move if the member has lost one of its
+own partitions there; a unit from a member to a pool costs a move if it is the member's own. Both
+parts are M-convex in the counts, so an assignment is optimal once no chain of members, each passing
+one partition to the next, improves it (Murota, Discrete Convex Analysis, 2003); and a flow stays
+cheapest for its counts as long as it changes along shortest chains. Each phase labels the nodes
+with their distance to the members that lack partitions, and pushes along all shortest chains at
+once, as in Dinic's algorithm.
 """
 
 from __future__ import annotations
@@ -22,39 +23,41 @@ from kafkagroup._values import define, field
 __all__ = ["Pool", "even_out"]
 
 _MOVE = 1 << 40
-"""Length of a chain: its moves, and beside them its steps, as shortest chains must not circle."""
+"""The length of a move. A chain's length has its moves, and below them its steps: without the
+steps, shortest chains could have cycles."""
 
 _FAR = 1 << 60
 """Label of a node that no chain has reached."""
 
 _BARRED = -_FAR
-"""Label of a member that takes no part: nothing is shorter, so nothing reaches it."""
+"""Label of a member outside of the group: no chain is shorter, so none reaches it."""
 
 
 @define(eq=False)
 class Pool:
-    """Partitions that the same members may have. Changed in place."""
+    """The partitions of all topics with the same subscribers, as counts. Changed in place."""
 
     subscribers: list[int]
     """The members, by number, ascending."""
     free: int
-    """How many of its partitions nobody owns."""
+    """How many of its partitions have no owner."""
     kept: dict[int, int]
-    """Member -> how many that it owns it keeps, if any; at first all of them."""
+    """Member -> how many of its own partitions it keeps, if any; at first all of them."""
     lost: dict[int, int] = field(factory=dict)
-    """Member -> how many of its own it has to give away, if any."""
+    """Member -> how many of its own partitions it loses, if any."""
     gained: dict[int, int] = field(factory=dict)
-    """Member -> how many it gets that it does not own, if any. Nobody both gains and loses."""
+    """Member -> how many partitions it gets that it does not own, if any. No member both gains and
+    loses in one pool."""
 
 
 def even_out(pools: list[Pool], members: int) -> None:
-    """Settle `kept`, `lost` and `gained` of all pools, for `members` members.
+    """Compute `kept`, `lost` and `gained` of all pools, for `members` members.
 
-    Then the sum of the squares of the members' counts is least (equivalently: nowhere could a
-    chain of members bring a partition to one with two fewer), and the partitions lost are the
-    fewest with which this can be had. O(pairs of pool and subscriber) where nothing has to
-    change. Each phase costs that again; there are a handful, more only where chains get long, as
-    when every member shares one topic with the next.
+    The result has the least sum of the squares of the members' counts (equivalently: no chain of
+    members could bring a partition to a member with two fewer), and of all such results the fewest
+    lost partitions. O(pairs of pool and subscriber) if nothing has to change. Each phase costs that
+    again; there are a handful, and more only if chains get long, as when every member shares one
+    topic with the next.
     """
     _Network(pools, members).even_out()
 
@@ -78,7 +81,7 @@ class _Network:
         self._used: list[int] = []
 
     def even_out(self) -> None:
-        # Those with the least choice first: the others can make up for what they cause.
+        # Pools with the fewest subscribers first: the others can even out what these cause.
         for pool in sorted(self._pools, key=lambda pool: len(pool.subscribers)):
             self._fill(pool)
         groups = [[m for m in range(self._size) if self._arcs[m]]]
@@ -86,7 +89,7 @@ class _Network:
             groups += self._even_out(groups.pop())
 
     def _fill(self, pool: Pool) -> None:
-        """Give what is free to the members with the fewest. No move, so never too dear."""
+        """Give the free partitions to the members with the lowest counts. This costs no moves."""
         count, free = self._count, pool.free
         if not free:
             return
@@ -105,8 +108,8 @@ class _Network:
                 count[member] += units
 
     def _even_out(self, group: list[int]) -> list[list[int]]:
-        """Even out a group of members around its mean, as far as chains reach; answers with the
-        groups left over: poor ones that nobody richer can give to, and rich ones likewise."""
+        """Even out a group of members around its mean, as far as chains reach; return the groups
+        that are left: members below it that no richer one can give to, and the reverse."""
         if not group:
             return []
         count = self._count
@@ -120,8 +123,8 @@ class _Network:
         return [sorted(poor), [m for m in rest if m not in near]]
 
     def _level(self, group: list[int], level: int) -> set[int]:
-        """Bring members below `level` up to it from those above it, until no chain is left;
-        answers with those to whom nobody above can give: all, if there is nobody above."""
+        """Bring members below `level` up to it from those above it, until no chain is left; return
+        the members that none above can give to: all, if there is none above."""
         count = self._count
         while above := [m for m in group if count[m] > level]:
             self._measure(group, [m for m in group if count[m] < level])
@@ -134,7 +137,7 @@ class _Network:
         return set(group)
 
     def _win_back(self, group: list[int], level: int) -> None:
-        """Where members with `level` and one more could change roles, save moves by it."""
+        """Exchange the counts of members with `level` and `level` + 1 where that saves moves."""
         count = self._count
         while any(pool.lost for pool in self._pools):
             self._measure(group, [m for m in group if count[m] == level])
@@ -182,7 +185,7 @@ class _Network:
 
     def _push(self, source: int, level: int, most: int) -> bool:
         """Pass up to `most` partitions along one shortest chain from `source` to a target below
-        `level`; whether there was one."""
+        `level`; return whether there was a chain."""
         chain = self._chain(source, level)
         if not chain:
             return False
@@ -211,8 +214,8 @@ class _Network:
         return True
 
     def _chain(self, source: int, level: int) -> list[int]:
-        """A shortest chain of nodes from `source` to a target below `level`; empty if there is
-        none left. Arcs that lead nowhere are passed over for the rest of the phase."""
+        """Return a shortest chain of nodes from `source` to a target below `level`; empty if there
+        is none left. Arcs that reach no target are skipped for the rest of the phase."""
         arcs, following, label, size = self._arcs, self._next, self._label, self._size
         chain = [source]
         while chain:
@@ -233,7 +236,7 @@ class _Network:
         return chain
 
     def _length(self, node: int, after: int) -> int:
-        """Of the arc from a member to a pool, or from a pool to a member."""
+        """Return the length of the arc from a member to a pool, or from a pool to a member."""
         if node < self._size:
             pool = self._pools[after - self._size]
             if node in pool.gained:
@@ -243,7 +246,7 @@ class _Network:
 
 
 def _add(units: dict[int, int], member: int, more: int) -> None:
-    """Count, without entries of 0."""
+    """Add to a member's units; remove an entry that becomes 0."""
     units[member] = units.get(member, 0) + more
     if not units[member]:
         del units[member]

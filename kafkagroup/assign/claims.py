@@ -1,9 +1,9 @@
 """Which member owns each partition, by what the members report.
 
 A claim counts if the topic exists, some member subscribes to it, and it has that partition. Of
-several claims to one partition that of the highest generation stands; equal ones invalidate each
-other. A claim whose member no longer subscribes to the topic stands like any other: the member
-cannot keep the partition, and may still be working on it until it has revoked it.
+several claims to one partition that of the highest generation is valid; equal ones invalidate each
+other. The claim of a member that no longer subscribes to the topic is valid like any other: the
+member cannot keep the partition, but may be processing its records until it has revoked it.
 
 Members and partitions are numbers here: members in `GroupSpec.order`, partitions in the order of
 `TopicPartition`, both from 0.
@@ -25,29 +25,29 @@ UNCLAIMED = -1
 """Owner of a partition that no member claims."""
 
 WITHHELD = -2
-"""Owner of a partition that no member can keep and some member may still be working on: its newest
-claims are equal, or the newest one is of a member that no longer subscribes to the topic."""
+"""Owner of a partition that no member can keep, but that some member may still be processing: its
+newest claims are equal, or the newest one is of a member that no longer subscribes to the topic."""
 
 
 @frozen
 class Claims:
-    """The partitions of a group, and who owns them."""
+    """The partitions of a group, and their owners."""
 
     alike: dict[frozenset[str], list[int]]
     """Subscription -> the members that have it, ascending."""
     numbers: dict[str, range]
     """Topic -> the numbers of its partitions; for those that exist and have subscribers, sorted."""
     partitions: list[TopicPartition]
-    """By number, so sorted."""
+    """The partitions by their numbers, so they are sorted."""
     owner: list[int]
-    """Partition -> the member whose claim stands, or UNCLAIMED, or WITHHELD."""
+    """Partition -> the member with the valid claim, or UNCLAIMED, or WITHHELD."""
     standing: list[Sequence[TopicPartition]]
     """Member -> the partitions that it owns, sorted."""
     unclaimed: set[str]
-    """The topics that no member claims any partition of: most of the work there can be spared."""
+    """The topics of which no member claims a partition: most of the work is skipped for them."""
     former: dict[TopicPartition, int]
-    """Partition -> the member with the newest of the claims that do not stand, where there is one.
-    It owned the partition before its present owner did."""
+    """Partition -> the member with the newest of the claims that are not valid, if there is one. It
+    owned the partition before its present owner."""
 
 
 def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
@@ -85,8 +85,8 @@ def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
         if not agreed:
             own = [p for p in dict.fromkeys(own) if owner[p] == number]
         ascending = sorted(own)
-        # Most often that is exactly what the member reported: naming it again would cost more
-        # than all the rest.
+        # Mostly that equals what the member reported: building it again would cost more than all
+        # the rest.
         reported = members[number].owned
         as_reported = ascending == own and len(own) == len(reported)
         standing[number] = reported if as_reported else [partitions[p] for p in ascending]
@@ -101,11 +101,11 @@ def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
 
 @lru_cache(maxsize=1024)
 def _partitions_of(topic: str, count: int) -> tuple[TopicPartition, ...]:
-    """All partitions of a topic, in order: kept, as making them would be half of the work.
+    """Return all partitions of a topic, in order; cached, as creating them is half of the work.
 
-    A leader assigns the same topics again and again. At most the last 1,024 topics are kept.
+    A leader assigns the same topics again and again. The last 1,024 topics are cached.
     """
-    # As `TopicPartition(topic, n)`, which costs a call into Python for each.
+    # Equal to `TopicPartition(topic, n)`, which costs a call into Python for each.
     values = zip(repeat(topic), range(count), strict=False)
     return tuple(map(tuple.__new__, repeat(TopicPartition), values))
 
@@ -115,10 +115,10 @@ def _known(
     subscribed: Mapping[str, range],
     topics: Mapping[str, range],
 ) -> tuple[list[int], list[int]]:
-    """The numbers of those of the partitions that exist; and of these, those of topics that the
+    """Return the numbers of the partitions that exist; and of these, those of topics that the
     member does not subscribe to."""
     try:
-        # There is nothing wrong with most claims, and looking first takes twice as long.
+        # Most claims are well-formed, and checking them first takes twice as long.
         return [subscribed[topic][partition] for topic, partition in owned if partition >= 0], []
     except (KeyError, IndexError):
         known = [tp for tp in owned if 0 <= tp[1] < len(topics.get(tp[0], ()))]
@@ -131,8 +131,8 @@ def _known(
 def _sort_out(
     claimed: Sequence[Sequence[int]], generations: list[int], partitions: int
 ) -> tuple[list[int], dict[int, int], bool]:
-    """Each partition's owner; the former owner of those that several members claim in different
-    generations; and whether no partition was claimed twice."""
+    """Return each partition's owner; the former owner of those that several members claim in
+    different generations; and whether no partition is claimed twice."""
     owner = [UNCLAIMED] * partitions
     equal: dict[int, int] = {}  # partition -> the generation of its equal claims
     former: dict[int, int] = {}

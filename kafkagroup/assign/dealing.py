@@ -1,4 +1,4 @@
-"""Partitions dealt out to members that are due a number of them each."""
+"""Deal partitions to members, each of which is due a given number of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ __all__ = ["deal", "deal_near"]
 def deal(
     partitions: Sequence[TopicPartition], due: Mapping[int, int]
 ) -> dict[int, list[TopicPartition]]:
-    """Deal in rounds, one each, so that neighbours spread over the members; ascending for each.
+    """Deal in rounds, one partition to each member, so that adjacent partitions go to different
+    members. The partitions of each member are in ascending order.
 
-    `due` says how many each member gets, above 0; in all as many as there are partitions.
+    `due` has how many partitions each member gets, above 0; their sum is the number of partitions.
     O(partitions), in slices.
     """
     dealt: dict[int, list[TopicPartition]] = {member: [] for member in due}
@@ -38,11 +39,12 @@ def deal_near(
     rack: Mapping[int, str],
     replicas: Mapping[TopicPartition, frozenset[str]],
 ) -> dict[int, list[TopicPartition]]:
-    """As `deal`, but first what has a replica in a member's rack to a member there.
+    """Deal as `deal`, but first partitions with a replica in a member's rack to a member there.
 
-    Partitions with the fewest such racks come first, and each goes to the rack that is due most;
-    greedy, so not always as many as could be. `rack` is by member, where known, `replicas`
-    by partition, empty where unknown. O(partitions log partitions). Source: KIP-881.
+    Partitions with the fewest such racks come first, and each goes to the rack that is due the
+    most. This is greedy, so not always optimal. `rack` has the racks of members, if known;
+    `replicas` the racks of each partition's replicas, empty if unknown.
+    O(partitions log partitions). Source: KIP-881.
     """
     left = dict(due)
     rows: dict[str, deque[int]] = {}  # rack -> members there that are due more, in turn

@@ -1,12 +1,12 @@
-"""Measured loads as a document: what a weighted assignor's leader reads, and others write.
+"""Measured loads as a JSON document: other programs write it, the leader of a group reads it.
 
 ```json
 {"version": 1, "made_at": 1763715600.0, "loads": {"orders": {"0": 120.5, "1": 3}}}
 ```
 
 `made_at` is when they were measured: seconds since the epoch, or ISO 8601 with an offset from UTC.
-A load is a rate, a lag, any number of 0 or more that adds up. Documents come from elsewhere:
-everything in them is checked. The time comes in as an argument; reading files is for others.
+A load is a rate, a lag, or any other number of 0 or more that can be added. Documents come from
+other programs: everything in them is checked. The caller reads the file, and passes the time.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from kafkagroup.types import TopicPartition
 __all__ = ["MAX_BYTES", "MeasuredLoads", "decode_loads", "encode_loads", "fresh"]
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Longest document: a million partitions, ten times the largest groups planned for, take half."""
+"""Longest document, in bytes: twice that of a million partitions, which are ten times the largest
+groups planned for."""
 
 _VERSION = 1
 
 _MOST = 1e300
-"""Largest load: a million of them can still be added."""
+"""Largest load: the sum of a million of them is still finite."""
 
 _LATEST = 253_402_300_799
-"""The last second of the year 9999, where calendars end."""
+"""The last second of the year 9999, in seconds since the epoch: `datetime` has no later year."""
 
 
 @attrs.frozen(kw_only=True)
 class MeasuredLoads:
-    """Loads, and when they were so."""
+    """Loads, and when they were measured."""
 
     made_at: float
     """Seconds since the epoch."""
@@ -45,13 +46,13 @@ class MeasuredLoads:
 
 
 def decode_loads(document: str | bytes) -> MeasuredLoads:
-    """What a document says. Raises: ConfigurationError with the path of what is wrong, what was
-    found and what was expected: whoever wrote the document has to mend it.
+    """Read a document.
 
-    A later version is refused: what it says might mean something else.
+    Raises: ConfigurationError with the path of a wrong value, what was found and what was expected;
+    also for a later version, whose fields might have another meaning.
     """
     root = js.parse(document, "the loads", MAX_BYTES)
-    # First, as all else may be different in another version.
+    # The version is checked first, because another version may have other fields.
     if (version := js.mapping(root, "$").get("version")) != _VERSION or isinstance(version, bool):
         js.refuse("$.version", js.shown(version), f"{_VERSION}, the one that is known")
     of = js.fields(root, "$", required=("version", "made_at", "loads"), optional=())
@@ -66,9 +67,9 @@ def decode_loads(document: str | bytes) -> MeasuredLoads:
 
 
 def encode_loads(measured: MeasuredLoads) -> str:
-    """The document, a line per topic; `decode_loads` reads it back.
+    """Return the document, with a line for each topic.
 
-    Raises: ConfigurationError for what it would refuse.
+    Raises: ConfigurationError for values that `decode_loads` would refuse.
     """
     topics: dict[str, dict[str, float]] = {}
     for (topic, number), load in sorted(measured.loads.items()):
@@ -82,10 +83,11 @@ def encode_loads(measured: MeasuredLoads) -> str:
 
 
 def fresh(measured: MeasuredLoads, *, now: float, max_age: float) -> Mapping[TopicPartition, float]:
-    """The loads to count with: none, so 1.0 each, if they are older than `max_age` seconds.
+    """Return the loads to use; none, so that each counts as 1.0, if they are older than `max_age`
+    seconds.
 
-    `now` is in seconds since the epoch. Clocks differ: what was measured up to `max_age` in the
-    future is fresh, and beyond that nobody knows how old it is.
+    `now` is in seconds since the epoch. Clocks differ, so loads that were measured up to `max_age`
+    seconds in the future are fresh; beyond that their age is unknown, and they are not used.
     """
     return measured.loads if abs(now - measured.made_at) <= max_age else {}
 
@@ -103,5 +105,5 @@ def _time(value: object, path: str) -> float:
         if moment.tzinfo is None:
             js.refuse(path, js.shown(value), "a time with an offset from UTC")
         return moment.timestamp()
-    # 1e12 would be milliseconds.
+    # The limit refuses milliseconds, which are above 1e12.
     return js.number(value, path, most=_LATEST)

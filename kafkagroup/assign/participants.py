@@ -1,7 +1,8 @@
-"""Who of some participants gets which of some partitions: pykafka's view of range and round robin.
+"""Range and round robin with pykafka's signature: the partitions of one participant.
 
-Each participant decides for itself, and they agree as long as all see the same participants and
-partitions. The assignors decide: the partitions, sorted, are one topic to which all subscribe.
+Each participant decides for itself; they agree as long as all see the same participants and
+partitions. The assignors compute the result: they get the sorted partitions as those of one topic,
+to which all participants subscribe.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ P = TypeVar("P")
 def decide_partitions_range(
     participants: Iterable[Id], partitions: Iterable[P] | Mapping[Any, P], consumer_id: Id
 ) -> set[P]:
-    """A run of the sorted partitions, the first participants' one longer where they do not divide
-    evenly.
+    """Return a run of the sorted partitions; if they do not divide evenly, the runs of the first
+    participants are longer by one.
 
-    `participants` are the ids of all consumers, in any order; of a mapping of `partitions`, the
-    values count. Partitions sort as `TopicPartition` does; those of pykafka, with a `topic.name`, a
-    `leader.id` and an `id`, by these three joined with "-", as there: 10 comes before 2.
+    `participants` are the ids of all consumers, in any order. If `partitions` is a mapping, its
+    values are used. Partitions sort as `TopicPartition` does; those of pykafka, with a
+    `topic.name`, a `leader.id` and an `id`, by these three joined with "-", as in pykafka: 10 comes
+    before 2.
     O(participants log participants + partitions log partitions).
-    Raises: ConfigurationError when `consumer_id` is not among the participants.
+    Raises: ConfigurationError if `consumer_id` is not among the participants.
     """
     return _decide(range_assignor, participants, partitions, consumer_id)
 
@@ -38,8 +40,8 @@ def decide_partitions_range(
 def decide_partitions_roundrobin(
     participants: Iterable[Id], partitions: Iterable[P] | Mapping[Any, P], consumer_id: Id
 ) -> set[P]:
-    """Every n-th of the sorted partitions, with n participants. Arguments, order, cost and errors
-    are those of `decide_partitions_range`."""
+    """Return every n-th of the sorted partitions, with n participants. Arguments, order, cost and
+    errors are those of `decide_partitions_range`."""
     return _decide(roundrobin_assignor, participants, partitions, consumer_id)
 
 
@@ -63,7 +65,7 @@ def _decide(
 
 
 def _member_id(id_: str | bytes) -> str:
-    """Sorts as the id does; any bytes will do."""
+    """Return a member id that sorts as the id does; any bytes can be decoded."""
     return id_ if isinstance(id_, str) else id_.decode("latin-1")
 
 

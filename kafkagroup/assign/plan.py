@@ -191,12 +191,12 @@ class Plan:
 
     @property
     def spread_before(self) -> Spread:
-        """Of the members before."""
+        """The spread of the partition counts before the rebalance."""
         return _spread(len(m.before) for m in self.members if m.change is not Change.JOINS)
 
     @property
     def spread_after(self) -> Spread:
-        """Of the members after."""
+        """The spread of the partition counts after the rebalance."""
         return _spread(len(m.after) for m in self.members if m.change is not Change.LEAVES)
 
 
@@ -604,5 +604,5 @@ def _gone(spec: GroupSpec, tp: TopicPartition) -> str:
 
 
 def _label(spec: GroupSpec, member: str) -> str:
-    """The name that a reader knows a member by."""
+    """Return the name to show for a member: its instance id, if it has one."""
     return spec.members[member].instance_id or member

@@ -1,9 +1,9 @@
-"""Range: each topic's partitions in runs of neighbours, so that topics with the same number of
-partitions line up.
+"""Range: each member gets a run of adjacent partitions of each topic, so that topics with the same
+number of partitions line up (co-partitioning).
 
-Members that know their rack are first given what has a replica there, as far as the lengths of the
-runs allow; the runs then have gaps, and topics still line up. Sources: KIP-881, and what Java's
-assignor of the same name does: in a group of both, either may lead.
+Members that know their rack first get partitions with a replica there, as far as the lengths of the
+runs allow; the runs then have gaps, and topics still line up. Sources: KIP-881, and the behaviour
+of Java's assignor of the same name: in a group with members of both, either may be the leader.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["range_assignor"]
 
 @named("range")
 def range_assignor(spec: GroupSpec) -> Assignment:
-    """Give each subscriber of a topic a run of its partitions, the first ones one more each where
-    they do not divide evenly.
+    """Give each subscriber of a topic a run of its partitions; if they do not divide evenly, the
+    first subscribers get one more each.
 
     The counts of one topic differ by at most one; over many topics the first members get more.
     Topics with the same subscribers and number of partitions line up: a member gets the same
@@ -33,8 +33,8 @@ def range_assignor(spec: GroupSpec) -> Assignment:
     for topic, members in spec.subscribers().items():
         lined_up.setdefault((spec.partitions[topic], tuple(members)), []).append(topic)
     rows = [_Row(spec, topics, members) for (_, members), topics in lined_up.items()]
-    # One topic of the group is enough: then racks guide all that line up, and lone topics to
-    # which they matter themselves.
+    # If racks matter for one topic, they guide all topics that line up; a topic that lines up with
+    # no other only if they matter for itself.
     racks_matter = any(row.racks_matter for row in rows)
     row_of = {}
     for row in rows:
@@ -52,7 +52,7 @@ def range_assignor(spec: GroupSpec) -> Assignment:
 
 
 class _Row:
-    """Topics that line up, and who shall hold which partition numbers of them, in the making."""
+    """Topics that line up, and each member's partition numbers while they are being assigned."""
 
     def __init__(self, spec: GroupSpec, topics: Sequence[str], members: Sequence[str]) -> None:
         count = spec.partitions[topics[0]]
@@ -68,7 +68,8 @@ class _Row:
         self.racks_matter = any(_tell_apart(racks, known) for racks in self._replica_racks)
 
     def match_member_by_member(self) -> None:
-        """Give each member the first partitions in its rack, to one without rack any."""
+        """Give each member the first partitions with a replica in its rack; a member without a rack
+        may get any."""
         (replica_racks,) = self._replica_racks
         numbers: dict[str | None, list[int]] = defaultdict(list)
         for number, racks in enumerate(replica_racks):
@@ -79,7 +80,8 @@ class _Row:
             self._give(index, list(islice(free.get(rack, ()), self._room(index))))
 
     def match_partition_by_partition(self) -> None:
-        """Give each partition to the first member that has its rack in all topics, or no rack."""
+        """Give each partition number to the first member with room that has no rack, or whose rack
+        has a replica of that partition in every topic."""
         waiting: dict[str | None, deque[int]] = defaultdict(deque)
         for index, rack in enumerate(self._member_racks):
             waiting[rack].append(index)
@@ -87,7 +89,7 @@ class _Row:
             first = []
             for rack in (None, *frozenset.intersection(*racks)):
                 queue = waiting[rack]
-                # Whoever is full stays full.
+                # A full member stays full.
                 while queue and not self._room(queue[0]):
                     queue.popleft()
                 if queue:
@@ -96,14 +98,14 @@ class _Row:
                 self._give(min(first), [number])
 
     def fill(self) -> None:
-        """Give out what is left in runs."""
+        """Give the other partitions to the members in runs."""
         rest = iter(list(self._left))
         for index in range(len(self.members)):
             self._give(index, list(islice(rest, self._room(index))))
             self.held[index].sort()
 
     def _room(self, index: int) -> int:
-        """How many more a member may get."""
+        """Return how many more partitions a member may get."""
         return max(0, self._length + (self._longer > 0) - len(self.held[index]))
 
     def _give(self, index: int, numbers: Sequence[int]) -> None:
@@ -116,13 +118,13 @@ class _Row:
 
 
 def _racks(spec: GroupSpec, topic: str, count: int) -> list[frozenset[str]]:
-    """The racks of each partition's replicas; none where they are unknown."""
+    """Return the racks of each partition's replicas; an empty set where they are unknown."""
     known = list(spec.racks.get(topic, ()))[:count]
     return known + list(repeat(frozenset[str](), count - len(known)))
 
 
 def _tell_apart(replica_racks: Sequence[frozenset[str]], member_racks: set[str]) -> bool:
-    """Whether members' racks are among those of replicas, and partitions differ in theirs."""
+    """Return whether members and replicas share a rack, and partitions differ in their racks."""
     everywhere = frozenset[str]().union(*replica_racks)
     return not everywhere.isdisjoint(member_racks) and any(
         racks != everywhere for racks in replica_racks

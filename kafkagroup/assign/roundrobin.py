@@ -22,7 +22,7 @@ def roundrobin_assignor(spec: GroupSpec) -> Assignment:
 
 
 def deal(spec: GroupSpec, numbers: Mapping[str, Sequence[int]]) -> Assignment:
-    """Deal partitions, given as topic -> numbers, in the order in which they are given.
+    """Deal partitions, given as topic -> numbers, to their subscribers in the given order.
 
     Each topic must be one of `GroupSpec.topics`.
     """
@@ -32,7 +32,7 @@ def deal(spec: GroupSpec, numbers: Mapping[str, Sequence[int]]) -> Assignment:
     turn = 0
     for topic, all_ in numbers.items():
         among = takers[topic]
-        # Whose turn it is; past the last subscriber, the first one's: all is modulo their number.
+        # The subscriber whose turn it is; after the last one the first, as indices are modulo.
         first = bisect_left(among, turn, key=seat.__getitem__)
         for index, member in enumerate(among):
             dealt = all_[(index - first) % len(among) :: len(among)]

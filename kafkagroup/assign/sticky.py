@@ -1,8 +1,8 @@
-"""Sticky: balanced, moving little; everybody lets go of everything before it joins (eager).
+"""Sticky: balanced, with few moves; members revoke all partitions before they join (eager).
 
-As nothing is owned when members join, each says in its user data what it was assigned last and in
-which generation. Compatible on the wire with the assignors of the same name in Java, librdkafka
-and kafka-python. Sources: KIP-54, KIP-341.
+Members own nothing when they join, so each sends its last assignment and the generation of that in
+its user data. Compatible on the wire with the assignors of the same name in Java, librdkafka and
+kafka-python. Sources: KIP-54, KIP-341.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ def _told(data: bytes | None) -> Told:
 
 @named("sticky", user_data=encode_user_data, told=_told)
 def sticky_assignor(spec: GroupSpec) -> Assignment:
-    """Give out everything as evenly as the subscriptions allow, and keep what members had.
+    """Assign all partitions as evenly as the subscriptions allow, with the fewest moves.
 
-    Balance is exact, with different subscriptions too: no chain of members, each passing one
-    partition on, could bring one to a member with two fewer. So counts differ by at most one with
-    the same subscription. Of all assignments that even, it is one that takes the fewest partitions
-    from the members whose claims stand: the one of the highest generation does, equal ones fell
-    each other. Racks count after both, for partitions that have to find a member (KIP-881); Java
-    moves partitions for the sake of racks, this does not.
+    Balance is exact, even if subscriptions differ: no chain of members, each passing one partition
+    to the next, could bring one to a member with two fewer. So counts differ by at most one if all
+    members subscribe to the same topics. Of all assignments that even, the result is one that takes
+    the fewest partitions from members with valid claims: the claim of the highest generation is
+    valid, and equal claims invalidate each other. Racks come last, and only for partitions that
+    need a new member (KIP-881); Java also moves partitions because of racks.
 
-    O(partitions + claims + pairs of topic and subscriber) when little changes. More grows with the
-    number of pools of topics with the same subscribers, not with the partitions (`balance`).
+    O(partitions + claims + pairs of topic and subscriber) when little changes. Beyond that, the
+    cost grows with the number of pools of topics with the same subscribers, not with the
+    partitions (`balance`).
     """
     return {member: held.all() for member, held in find_target(spec).items()}

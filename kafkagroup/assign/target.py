@@ -1,8 +1,8 @@
-"""What a sticky assignment aims at, whether or not it can be handed over in this round.
+"""The target assignment of the sticky assignors, whether or not this round can assign all of it.
 
-Balance comes first, then that partitions stay. A partition that has to leave its owner goes back to
-the member that owned it before, if that member is due any. Racks come last: of the partitions that
-remain, those with a replica in a member's rack go to it where that costs nothing else.
+Balance comes first, then few moves. A partition that must leave its owner goes back to the member
+that owned it before, if that member is due any. Racks come last: of the other partitions, those
+with a replica in a member's rack go to that member if this costs neither balance nor moves.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from kafkagroup.types import TopicPartition
 __all__ = ["Held", "find_target"]
 
 Run = Sequence[TopicPartition]
-"""Partitions in their order."""
+"""Sorted partitions."""
 
 
 @define(eq=False)
 class Held:
-    """What one member shall hold."""
+    """The target of one member."""
 
     kept: Run
-    """What it owns and keeps."""
+    """The partitions that it owns and keeps."""
     given: tuple[Run, ...] = ()
-    """What it gets that nobody claims."""
+    """The partitions that it gets, and that no other member claims."""
     moving: tuple[Run, ...] = ()
-    """What it is to get that others claim."""
+    """The partitions that it gets once the other members that claim them have revoked them."""
 
     def now(self) -> tuple[TopicPartition, ...]:
-        """What it can have without anybody letting go of anything, sorted."""
+        """Return the partitions that it may have before others revoke any, sorted."""
         return _merged((self.kept, *self.given))
 
     def all(self) -> tuple[TopicPartition, ...]:
-        """Everything, sorted."""
+        """Return all partitions of its target, sorted."""
         return _merged((self.kept, *self.given, *self.moving))
 
 
 def _merged(runs: Iterable[Run]) -> tuple[TopicPartition, ...]:
     runs = [run for run in runs if run]
-    # One run is most often all: sorting what is sorted takes as long as all that came before.
+    # Mostly there is one run: sorting it again would take as long as all the work before.
     return tuple(runs[0] if len(runs) == 1 else sorted(chain.from_iterable(runs)))
 
 
 def find_target(spec: GroupSpec) -> dict[str, Held]:
-    """Find the most even assignment, and of those one that moves the fewest partitions; by member.
+    """Return, by member id, the most even assignment, and of those one with the fewest moves.
 
-    Of a member's partitions in one pool the highest numbers go first, so that each topic gives its
-    share. O(partitions + claims + pairs of topic and subscriber) beside `even_out`.
+    A member loses the highest partition numbers in a pool first, so that each topic gives its
+    share. O(partitions + claims + pairs of topic and subscriber), and the cost of `even_out`.
     """
     order = spec.order()
     claims = read_claims(spec, order)
@@ -83,7 +83,7 @@ def _dealt(
     former: Mapping[TopicPartition, int],
     near: _Near,
 ) -> dict[int, list[TopicPartition]]:
-    """Give each member as many partitions as it is due: first those that it owned before."""
+    """Give each member as many partitions as it is due: those that it owned before come first."""
     if not former:
         return near.deal(partitions, due)
     dealt: dict[int, list[TopicPartition]] = {member: [] for member in due}
@@ -101,7 +101,7 @@ def _dealt(
 
 
 def _pools(claims: Claims) -> tuple[list[Pool], list[list[str]]]:
-    """The pools as they are now, and the topics of each."""
+    """Return the pools, by the present owners, and the topics of each."""
     groups = list(claims.alike.values())
     subscribing: dict[str, list[int]] = {topic: [] for topic in claims.numbers}
     for group, subscription in enumerate(claims.alike):
@@ -128,7 +128,7 @@ def _pools(claims: Claims) -> tuple[list[Pool], list[list[str]]]:
 
 
 def _free(claims: Claims, topics: list[str]) -> tuple[list[TopicPartition], list[TopicPartition]]:
-    """The partitions that no member owns, in order; and those of them that are withheld."""
+    """Return the partitions without an owner, in order; and those of them that are withheld."""
     free: list[TopicPartition] = []
     withheld: list[TopicPartition] = []
     for topic in topics:
@@ -152,8 +152,8 @@ def _released(
     former: Mapping[TopicPartition, int],
     near: _Near,
 ) -> list[list[TopicPartition]]:
-    """Take from what is kept what has to go; by pool. What can go back to the member that owned it
-    before goes first."""
+    """Remove the partitions that members lose from what they keep; return them by pool. Partitions
+    that can go back to the member that owned them before are removed first."""
     released: list[list[TopicPartition]] = [[] for _ in pools]
     home = {topic: number for number, names in enumerate(topics) for topic in names}
     losing: dict[int, list[int]] = {}  # member -> the pools in which it loses
@@ -161,7 +161,7 @@ def _released(
         for member in pool.lost:
             losing.setdefault(member, []).append(number)
     for member, numbers in losing.items():
-        # Split once for all pools: once for each would square the work of a member in many.
+        # One pass for all pools: a pass for each would be quadratic for a member in many pools.
         own: dict[int, list[TopicPartition]] = {number: [] for number in numbers}
         for tp in held[member].kept:
             number = home[tp.topic]
@@ -181,7 +181,8 @@ def _released(
 
 
 class _Near:
-    """What racks have a say in: which partitions leave a member, and who gets those that left."""
+    """The choices that racks influence: which partitions leave a member, and which member gets
+    them."""
 
     def __init__(self, spec: GroupSpec, order: list[str]) -> None:
         self._replicas = spec.racks
@@ -191,7 +192,8 @@ class _Near:
             self._rack = {number: rack for number, rack in enumerate(racks) if rack}
 
     def worth(self, own: list[TopicPartition], member: int) -> list[TopicPartition]:
-        """A member's own partitions, those first that it should keep: near ones, low numbers."""
+        """Return a member's own partitions, first those that it should keep: with a replica in its
+        rack, then with low numbers."""
         own = sorted(own, key=lambda tp: tp.partition)
         rack = self._rack.get(member)
         if rack is not None:

@@ -1,8 +1,8 @@
-"""Weighted sticky: partitions have loads, members have capacities, and load is what is balanced.
+"""Weighted sticky: balance the loads of partitions over the capacities of members.
 
-A level is a member's load divided by its capacity; the fullest member is that of the highest.
-Moves are rare on purpose: each costs its partition a pause, and loads are measured, so they are
-never quite the same twice. Cooperative: what changes hands is left out for one round (KIP-429).
+A member's level is its load divided by its capacity; the fullest member has the highest level.
+Moves are rare on purpose: each one pauses its partition, and measured loads never repeat exactly.
+Cooperative: a partition that moves is withheld for one round (KIP-429).
 """
 
 from __future__ import annotations
@@ -23,56 +23,57 @@ from kafkagroup.types import Assignment, TopicPartition
 __all__ = ["capacity_in", "weighted_sticky"]
 
 _CAPACITY = struct.Struct(">Bd")
-"""What a member adds to its subscription: a version, and its capacity."""
+"""The user data of a subscription: a version, and the member's capacity."""
 
 _VERSION = 1
 
 _NOBODY = -1
 
 _MOST = 1e9
-"""Largest capacity, and one divided by the smallest. Levels are compared as floats."""
+"""The largest capacity; 1 / _MOST is the smallest. Levels are compared as floats."""
 
 _TOTAL = 2**50
-"""What all loads of a group are scaled to add up to. As integers their sums do not depend on the
-order of adding, so that the next round finds the levels that this one foresaw; and they are small
-enough for a float to hold exactly. Loads below a 10^15th of the total count as 0."""
+"""The sum that all loads of a group are scaled to. Sums of integers do not depend on the order of
+adding, so the next round computes the levels that this one foresaw; and a float holds integers of
+this size exactly. Loads below a 10^15th of the total count as 0."""
 
 
 def weighted_sticky(
     *, capacity: float = 1.0, max_moves: int | None = None, hysteresis: float = 0.1
 ) -> Assignor:
-    """An assignor that balances `GroupSpec.loads` over `MemberSpec.capacity`.
+    """Return an assignor that balances `GroupSpec.loads` over `MemberSpec.capacity`.
 
-    `capacity` is that of the member that offers it, and travels in its subscription. The leader's
-    `max_moves` and `hysteresis` are in force: give all members the same.
+    `capacity` is that of the member itself, which sends it in its subscription. `max_moves` and
+    `hysteresis` are those of the leader: give all members the same values.
 
-    What nobody owns is given out heaviest first, each to the member whose level is lowest with it
-    (the LPT rule); partitions without load go by count. Hence, of a fresh assignment with the same
-    subscription everywhere: the level of the fullest member is at most 4/3 - 1/(3m) times the best
-    possible, if all m capacities are the same (Graham 1969), and 1 + 1/sqrt(3) < 1.578 times, if
-    they are not (Kovacs 2010). If loads are the same too, counts differ by at most one.
+    Partitions without an owner are assigned heaviest first, each to the member whose level is then
+    lowest (the LPT rule); partitions without load by count. Hence, in a fresh assignment of a group
+    whose members all subscribe to the same topics, the level of the fullest member is at most
+    4/3 - 1/(3m) times the best possible if all m capacities are equal (Graham 1969), and
+    1 + 1/sqrt(3) < 1.578 times if they are not (Kovacs 2010). If the loads are equal, too, counts
+    differ by at most one.
 
-    What is owned stays, but for moves that bring levels closer:
-    - At most `max_moves` partitions per round are taken from their owners; by default a quarter of
-      all, and at least 10. The rounds after take more, if need be.
+    Partitions stay with their owners, except for moves that bring levels closer:
+    - Each round takes at most `max_moves` partitions from their owners; by default a quarter of
+      all, and at least 10. Later rounds take more, if needed.
     - Nothing moves while every level is above (1 - hysteresis) times the highest one.
-    - A member gives only to one whose level was not above that share of its own, and only while
-      that level stays below its own by half the hysteresis of it. So with the same subscription
-      everywhere, what the group settles on has at most this highest level (unless `max_moves` is
-      0): the mean (all load by
-      all capacity), plus the smallest load above 0 of the fullest member by the capacity of the
-      emptiest, divided by (1 - hysteresis).
-    - Each round that takes something makes the levels, sorted from the highest, smaller: so rounds
-      come to an end.
+    - A member gives only to a member whose level was at most (1 - hysteresis) times its own, and
+      only while that level stays at most (1 - hysteresis / 2) times its own. So if all members
+      subscribe to the same topics, and `max_moves` is not 0, the highest level of a stable group
+      is at most (mean + smallest / capacity) / (1 - hysteresis): the mean is all load by all
+      capacity, the smallest is the fullest member's smallest load above 0, and the capacity is that
+      of the emptiest member.
+    - Each round that takes a partition makes the list of levels, sorted from the highest, smaller
+      in lexicographic order: so the rounds come to an end.
 
-    With different subscriptions the rules of moving and the end of rounds hold; of the levels only
-    that no single move by those rules is left. A partition missing from `loads` counts as 1.0, and
-    so does a load that is no number of 0 or more; if all are 0, each counts as 1.0. A load below a
-    10^15th of the total counts as 0.
+    If subscriptions differ, the rules of moving and the end of the rounds still hold; of the levels
+    it holds only that no single move by those rules is left. A partition missing from `loads`
+    counts as 1.0, and so does a load that is not a number of 0 or more; if all loads are 0, each
+    counts as 1.0. A load below a 10^15th of the total counts as 0.
 
     O(partitions log partitions + partitions x different capacities + pairs of topic and
     subscriber); each partition taken adds about the cost of one.
-    Raises: ConfigurationError for a capacity, a bound or a hysteresis that cannot work.
+    Raises: ConfigurationError for a `capacity`, `max_moves` or `hysteresis` out of range.
     """
     if not 1 / _MOST <= capacity <= _MOST:
         raise ConfigurationError(f"capacity={capacity}; expected {1 / _MOST:g} to {_MOST:g}")
@@ -92,10 +93,10 @@ def weighted_sticky(
 
 
 def capacity_in(user_data: bytes | None) -> float:
-    """The capacity that a member put into its user data; 1.0 if there is none that can be read:
-    one member's bad data costs its share, not the group's assignment.
+    """Return the capacity in a member's user data; 1.0 if there is none, or the data is malformed:
+    malformed data of one member costs its share, not the group's assignment.
 
-    Later versions may add something behind it.
+    Later versions may append more fields, which are ignored.
     """
     if user_data is None or len(user_data) < _CAPACITY.size:
         return 1.0
@@ -134,12 +135,12 @@ def _assign(spec: GroupSpec, max_moves: int | None, hysteresis: float) -> Assign
 def _taken(
     state: _State, owned: Sequence[int], waiting: Sequence[int], bound: int, hysteresis: float
 ) -> list[int]:
-    """What to take from its owners now, so that it can be given away next time.
+    """Return the partitions to take from their owners now, so that the next round can assign them.
 
-    The next round does not know of this one's plans: it finds some partitions free, and places
-    them as it would any. So that is tried out, and the levels that it leads to must be lower than
-    they are; if they are not, less is taken. The first move alone always passes: where it is
-    placed, the level is no higher than where it was meant to go.
+    The next round does not know this round's plan: it finds these partitions free, and places them
+    like any others. So this function tries that placement, and takes fewer partitions unless the
+    levels become lower. The first move alone always passes: the member that the placement chooses
+    has no higher level than the planned one.
     """
     taken = [p for p, _ in _moves(state, owned, bound, hysteresis)]
     before = state.levels()
@@ -151,7 +152,7 @@ def _taken(
         leaving = [p for p in taken if after.owner[p] != state.owner[p]]
         if len(leaving) == len(taken) and after.levels() < before:
             break
-        # What would come back to where it was need not go.
+        # A partition that the next round would return to its owner need not be taken.
         taken = leaving if len(leaving) < len(taken) else taken[: len(taken) // 2]
     return taken
 
@@ -159,11 +160,11 @@ def _taken(
 def _moves(
     state: _State, movable: Iterable[int], bound: int, hysteresis: float
 ) -> list[tuple[int, int]]:
-    """Partitions and new owners that bring levels closer; `state` stays as it is.
+    """Return moves (partition and new owner) that bring levels closer; `state` does not change.
 
-    The fullest member gives first: what leaves the higher of the two levels lowest. Each partition
-    moves once. A member that can give nothing is passed over, so that one great load in one place
-    does not keep all others where they are.
+    The fullest member gives first, by the move after which the higher of the two levels is lowest.
+    Each partition moves once. A member that can give nothing is skipped, so that one heavy
+    partition that cannot move does not block all others.
     """
     group, started, state = state.group, state.by_member(), state.copy()
     givable: dict[int, dict[int, list[tuple[int, int]]]] = {}  # giver -> pool -> loads, ascending
@@ -209,7 +210,8 @@ def _moves(
 def _fitting(
     state: _State, row: Sequence[tuple[int, int]], giver: int, taker: int, limit: float
 ) -> Iterator[tuple[int, int]]:
-    """Of the giver's loads those around what would level the two, if the taker stays in `limit`."""
+    """Yield the giver's loads just below and just above the one that would make both levels equal,
+    as far as the taker's level stays within `limit`."""
     capacity = state.group.capacity
     even = (state.load[giver] * capacity[taker] - state.load[taker] * capacity[giver]) / (
         capacity[giver] + capacity[taker]
@@ -225,8 +227,8 @@ def _fitting(
 
 @frozen
 class _Group:
-    """What does not change while partitions do. Members and partitions are numbers, as in
-    `Claims`; a pool is the partitions of all topics with the same subscribers."""
+    """The inputs that no move changes. Members and partitions are numbers, as in `Claims`; a pool
+    has the partitions of all topics with the same subscribers."""
 
     load: list[int]
     """Partition -> its load, in parts of `_TOTAL`."""
@@ -257,8 +259,8 @@ def _read_group(spec: GroupSpec, order: Sequence[str], claims: Claims) -> _Group
 
 
 def _scaled(spec: GroupSpec, partitions: Sequence[TopicPartition]) -> list[int]:
-    """The load of each partition, in parts of `_TOTAL`."""
-    # Below 1e300: a million of them can be added.
+    """Return the load of each partition, in parts of `_TOTAL`."""
+    # Below 1e300, so that the sum of a million of them is finite.
     given = spec.loads.get
     loads = [load if 0 <= (load := given(tp, 1.0)) < 1e300 else 1.0 for tp in partitions]
     if not (total := math.fsum(loads)):
@@ -268,27 +270,27 @@ def _scaled(spec: GroupSpec, partitions: Sequence[TopicPartition]) -> list[int]:
 
 @define(eq=False)
 class _State:
-    """Who has what, in the making."""
+    """An assignment that is being computed."""
 
     group: _Group
     owner: list[int]
-    """By partition; _NOBODY where it is nobody's."""
+    """Partition -> its owner; _NOBODY if it is free."""
     load: list[int]
-    """By member."""
+    """Member -> the sum of its loads."""
     count: list[int]
-    """By member."""
+    """Member -> how many partitions it has."""
 
     def copy(self) -> _State:
         return _State(self.group, self.owner.copy(), self.load.copy(), self.count.copy())
 
     def give(self, p: int, member: int) -> None:
-        """To a member what nobody has."""
+        """Assign a free partition to a member."""
         self.owner[p] = member
         self.load[member] += self.group.load[p]
         self.count[member] += 1
 
     def take(self, p: int) -> None:
-        """From whoever has it."""
+        """Take a partition from its owner."""
         member = self.owner[p]
         self.owner[p] = _NOBODY
         self.load[member] -= self.group.load[p]
@@ -298,12 +300,13 @@ class _State:
         return [load / c for load, c in zip(self.load, self.group.capacity, strict=True)]
 
     def levels(self) -> list[float]:
-        """From the highest."""
+        """Return the levels of all members, from the highest."""
         return sorted(self.by_member(), reverse=True)
 
     def place(self, free: Iterable[int]) -> None:
-        """Give out what nobody has: heaviest first, among equals what the fewest can take first,
-        and so on until no move of them brings levels closer. One pool leaves no such move."""
+        """Assign free partitions: the heaviest first, among equals those with the fewest
+        subscribers; then move them until no move brings levels closer. With one pool there is no
+        such move."""
         load, pool, takers = self.group.load, self.group.pool, self.group.takers
         row = sorted(free, key=lambda p: (-load[p], len(takers[pool[p]]), p))
         heavy = bisect_right(row, -1, key=lambda p: -load[p])
@@ -315,7 +318,9 @@ class _State:
         self._place(row[heavy:], by_count=True)
 
     def _place(self, row: Iterable[int], *, by_count: bool) -> None:
-        """Each to the member that has the lowest level with it, and of equals the fewest."""
+        """Assign each partition to the member whose level is then lowest; among equals, to the one
+        with the fewest partitions. `by_count`: to the member with the fewest partitions for its
+        capacity; among equals, to the one with the lowest level."""
         group = self.group
         first, second = (self.count, self.load) if by_count else (self.load, self.count)
         lightest = _Lightest(group, first, second)
@@ -334,10 +339,11 @@ class _State:
 
 
 class _Lightest:
-    """Pool -> of its members of each capacity the one that has the least, as of now.
+    """Finds, in a pool, the least loaded member of each capacity.
 
-    Between those of one capacity the least stays the least whatever is added. Lists that grow may
-    be watched; where one shrinks its member is noticed late, so it may be passed over.
+    Of members with the same capacity, the least loaded one also has the lowest level after any
+    addition. The watched values should only grow: a value that shrinks is noticed late, so its
+    member may be passed over.
     """
 
     def __init__(self, group: _Group, first: Sequence[int], second: Sequence[int]) -> None:
