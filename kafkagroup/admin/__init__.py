@@ -1,4 +1,4 @@
-"""Administration of groups and topics: `Admin`, and the values it answers with."""
+"""Administration of groups and topics: `Admin`, and the values that it returns."""
 
 from kafkagroup.admin.client import Admin
 from kafkagroup.admin.lag import PartitionLag

@@ -1,7 +1,7 @@
-"""What a group has committed: read, changed and forgotten, at its coordinator.
+"""Reads, alters and deletes a group's committed offsets, at its coordinator.
 
-Only a group without members may be given other offsets: a member goes on from where it is, and its
-next commit would undo the change.
+Only the offsets of a group without members can be altered: a member continues from its own
+position, and its next commit would undo the change.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ async def alter(
 
 
 async def require_partitions(calls: RetriedCalls, partitions: Iterable[TopicPartition]) -> None:
-    """Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION, which names the missing partitions."""
+    """Check that the partitions exist. Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION, which names
+    the missing ones."""
     wanted = sorted(partitions)
     topics = sorted({tp.topic for tp in wanted})
     metadata = await calls.once(lambda cluster: topics_metadata(cluster, topics))
@@ -100,7 +101,8 @@ async def partitions(calls: RetriedCalls, topics: Sequence[str]) -> tuple[TopicP
 async def delete(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, BrokerError | None]:
-    """Return None, or the error, by partition. Raises: BrokerError for the group."""
+    """Delete committed offsets; return None, or the error, by partition. Raises: BrokerError for
+    the group."""
     wanted = sorted(set(partitions))
     broker = cluster.broker(await cluster.find_coordinator(group_id))
     request = OffsetDeleteRequest(

@@ -1,4 +1,4 @@
-"""Taking members out of a group, and groups out of the cluster."""
+"""Removes members from a group, and deletes groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ __all__ = ["delete_group", "remove_member"]
 
 
 async def remove_member(cluster: Cluster, group_id: str, member: MemberIdentity) -> None:
-    """Raises: BrokerError; UnsupportedVersionError for a static member of an old broker."""
+    """Remove a member from a group. Raises: BrokerError; UnsupportedVersionError for an instance id
+    where the broker is too old."""
     broker = cluster.broker(await cluster.find_coordinator(group_id))
     request = LeaveGroupRequest(group_id=group_id, members=(member,))
     try:
@@ -35,7 +36,7 @@ async def remove_member(cluster: Cluster, group_id: str, member: MemberIdentity)
 
 
 async def delete_group(cluster: Cluster, group_id: str) -> None:
-    """Raises: BrokerError."""
+    """Delete a group without members. Raises: BrokerError."""
     broker = cluster.broker(await cluster.find_coordinator(group_id))
     answer = await broker.request(DeleteGroupsRequest(groups_names=(group_id,)))
     for result in answer.results:

@@ -1,4 +1,4 @@
-"""Topics: listed, described, created, deleted and given more partitions.
+"""Lists, describes, creates and deletes topics, and adds partitions to them.
 
 Changes go to the controller, as brokers in ZooKeeper mode (before Kafka 4.0) forward none.
 """
@@ -63,7 +63,7 @@ async def describe(cluster: Cluster, name: str) -> TopicDescription:
 
 
 async def create(cluster: Cluster, topic: NewTopic, *, validate_only: bool) -> None:
-    """Raises: BrokerError."""
+    """Create a topic. Raises: BrokerError."""
     request = CreateTopicsRequest(
         topics=(
             CreatableTopic(
@@ -87,16 +87,16 @@ async def create(cluster: Cluster, topic: NewTopic, *, validate_only: bool) -> N
 
 
 async def delete(cluster: Cluster, name: str) -> None:
-    """Raises: BrokerError."""
+    """Delete a topic. Raises: BrokerError."""
     request = DeleteTopicsRequest(topic_names=(name,), timeout_ms=_timeout_ms(cluster))
-    # Version 6 differs only in that it also takes ids, in a shape that brokers before 2.8 do not
-    # know; all releases up to 4.3 know version 5 or one before it.
+    # Version 6 only adds topic ids, in a layout that brokers before 2.8 do not know; all releases
+    # up to 4.3 support version 5 or an earlier one.
     response = await (await _controller(cluster)).request(request, highest=5)
     _check(response.responses, name, "deleting topic", "DELETE")
 
 
 async def add_partitions(cluster: Cluster, name: str, count: int, *, validate_only: bool) -> None:
-    """Raises: BrokerError."""
+    """Increase a topic's partitions to a total of `count`. Raises: BrokerError."""
     request = CreatePartitionsRequest(
         topics=(CreatePartitionsTopic(name=name, count=count, assignments=None),),
         timeout_ms=_timeout_ms(cluster),

@@ -1,7 +1,8 @@
-"""What is exported, whatever the system: names, units, and where in `GroupMetrics` the value is.
+"""The exported metrics, the same for every system: names, units, and how to read `GroupMetrics`.
 
-The names are those of Kafka's own consumers, with seconds for milliseconds. A value that is not
-known yet (an average of nothing, the age of a heartbeat that never was) is left out.
+The names are those of Kafka's own consumers, with seconds instead of milliseconds. Values that are
+not known yet are left out, such as an average without samples, or the age of the last heartbeat
+before the first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Labels = Mapping[str, str]
 
 
 class Observed(Protocol):
-    """A `Consumer`, a `GroupMember`."""
+    """A client with metrics: a `Consumer` or a `GroupMember`."""
 
     def metrics(self) -> GroupMetrics: ...
 

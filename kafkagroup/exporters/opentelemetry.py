@@ -12,14 +12,15 @@ __all__ = ["observe"]
 
 
 def observe(members: Mapping[str, Observed], meter: Meter) -> None:
-    """Have a meter ask for the metrics of consumers and group members whenever it is read.
+    """Create observable instruments for the metrics of consumers and group members.
 
     ```python
     observe({"billing": consumer}, opentelemetry.metrics.get_meter("kafkagroup"))
     ```
 
-    Once for all members of a process: each is told by its name, in the attribute `client`. The
-    mapping is read anew each time, so members may come and go. A meter may ask from any thread.
+    Call this once for all members of a process: the attribute `client` has each member's name. The
+    mapping is read at each collection, so members may be added and removed. A meter may collect in
+    any thread.
     """
     for instrument in INSTRUMENTS:
         create = (

@@ -23,8 +23,9 @@ class GroupCollector(Collector):
     prometheus_client.REGISTRY.register(GroupCollector({"billing": consumer}))
     ```
 
-    One for all members of a process: each is told by its name, in the label `client`. The mapping
-    is read anew each time, so members may come and go. A scrape may run in any thread.
+    Use one collector for all members of a process: the label `client` has each member's name. The
+    mapping is read at each scrape, so members may be added and removed. A scrape may run in any
+    thread.
     """
 
     def __init__(self, members: Mapping[str, Observed]) -> None:

@@ -1,12 +1,12 @@
-"""What keeps a client from its cluster, and what to do: checks in the order in which they matter.
+"""Finds what keeps a client from using its cluster, and what to do. Each check needs those before.
 
 ```python
 async for finding in examine("kafka.example.org:9093", security=security, groups=["billing"]):
     print(finding)
 ```
 
-Nobody joins, and nothing is written. A cluster that has had no group yet makes its offsets topic
-when somebody asks for the coordinator of one.
+The checks join no group and write nothing. On a cluster that has had no group yet, the look-up of a
+coordinator makes the brokers create the offsets topic.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ async def examine(
     topics: Iterable[str] = (),
     timeout: float = 10.0,
 ) -> AsyncIterator[Finding]:
-    """Findings as they are made: each bootstrap server, the cluster behind them and the addresses
-    that it advertises, then groups and topics. What cannot be checked as something before it has
-    failed is told as such.
+    """Yield each finding as its check ends: for the bootstrap servers, the cluster behind them and
+    its advertised addresses, then groups and topics. A check that depends on a failed one is
+    reported as not checked.
 
-    `timeout`: seconds for each connection and for each answer. Raises: ConfigurationError.
+    `timeout`: seconds for each connection and for each response. Raises: ConfigurationError.
     """
     if not 0 < timeout < 3600:
         raise ConfigurationError(f"timeout={timeout}; expected seconds, up to an hour")

@@ -1,4 +1,4 @@
-"""One address: its name, a connection, TLS, what the broker speaks, and who we are to it."""
+"""Checks one address: name resolution, connection, TLS, API versions and authentication."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ __all__ = ["Address", "examine_address", "name_of"]
 _WHAT_DO_YOU_SPEAK = ApiVersionsRequest(
     client_software_name="kafkagroup-doctor", client_software_version="1"
 )
-"""Without a name brokers refuse it."""
+"""Brokers refuse the request without a software name."""
 
 _SOON = 30 * 86400.0
-"""Seconds before a certificate expires from when on it is worth a warning."""
+"""Seconds before a certificate expires within which to warn."""
 
 
 def name_of(address: Address) -> str:
-    """`host:port`, fit to be shown."""
+    """Return `host:port`, escaped for display."""
     host, port = address
     return f"{f'[{host}]' if ':' in host else escaped(host)}:{port}"
 
 
 async def examine_address(address: Address, options: ClientOptions) -> list[Finding]:
-    """In order; the first that has failed is the last."""
+    """Check an address step by step; the first failure is the last finding."""
     subject = name_of(address)
     name = await _name(subject, address)
     if name.status is Status.FAILED:
@@ -158,14 +158,14 @@ def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLC
 
 
 async def _session(subject: str, address: Address, options: ClientOptions) -> list[Finding]:
-    """What the broker speaks, and whether it knows us; the broker tells the first before it asks
-    for the second."""
+    """Check API versions and authentication: the broker reports its versions before it requires
+    authentication."""
     mechanism = None if options.security is None else options.security.mechanism
     try:
         async with Broker.open(*address, options=options) as broker:
             versions = await broker.request(_WHAT_DO_YOU_SPEAK)
     except TlsError as error:
-        # TLS 1.3: a client's certificate is judged after the handshake.
+        # TLS 1.3: the broker verifies a client's certificate after the handshake.
         return [failed("TLS", subject, error)]
     except AuthenticationError as error:
         return [

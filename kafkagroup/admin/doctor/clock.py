@@ -1,5 +1,5 @@
-"""Whether the cluster has the time that this machine has: the leader of the metadata log tells its
-own beside the state of its voters (KIP-595)."""
+"""Compares the cluster's clock with this machine's: the leader of the metadata log reports its time
+with the state of its voters (KIP-595)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _ASKED = DescribeQuorumRequest(
 )
 
 _MUCH = 1.0
-"""Seconds apart from which on it is worth a warning, beside what the answer took."""
+"""The difference, in seconds, from which to warn, in addition to the error of the measurement."""
 
 
 async def examine_clock(servers: Sequence[Address], options: ClientOptions) -> list[Finding]:
-    """The difference, within half the time that the answer took."""
+    """Measure the difference of the clocks, to within half the time until the response."""
 
     async def question(cluster: Cluster) -> tuple[float, float, DescribeQuorumResponse]:
-        # By this machine's own clock, which is what is compared.
+        # Wall-clock time, as this is the clock to compare.
         asked = time.time()
         answer = await cluster.request_any(_ASKED)
         return asked, time.time(), answer
@@ -63,7 +63,7 @@ async def examine_clock(servers: Sequence[Address], options: ClientOptions) -> l
 
 
 def _time_in(answer: DescribeQuorumResponse) -> float | int:
-    """Seconds since 1970; an error code where it is not told."""
+    """Return the cluster's time in seconds since 1970; an error code if the response has none."""
     if answer.error_code:
         return answer.error_code
     for topic in answer.topics:

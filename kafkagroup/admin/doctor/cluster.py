@@ -1,4 +1,4 @@
-"""The cluster behind the bootstrap servers: brokers where they say they are, and offsets."""
+"""Checks the cluster behind the bootstrap servers: advertised addresses and the offsets topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["examine_cluster", "examine_offsets_topic", "metadata_of"]
 _OFFSETS = "__consumer_offsets"
 
 _MOST_BROKERS = 200
-"""Brokers whose addresses are tried: an answer may name a million."""
+"""The limit of brokers whose addresses are checked: a response may name a million."""
 
 _AT_ONCE = 16
 
@@ -31,7 +31,7 @@ _AT_ONCE = 16
 async def metadata_of(
     servers: Sequence[Address], options: ClientOptions, *topics: str
 ) -> MetadataResponse:
-    """Of the brokers and these topics. Raises: NoBrokersAvailableError."""
+    """Request the metadata of the brokers and these topics. Raises: NoBrokersAvailableError."""
     request = MetadataRequest(
         topics=tuple(MetadataRequestTopic(name=topic) for topic in topics),
         allow_auto_topic_creation=False,
@@ -40,7 +40,7 @@ async def metadata_of(
 
 
 async def examine_cluster(servers: Sequence[Address], options: ClientOptions) -> list[Finding]:
-    """Who is there, and whether the addresses that they advertise can be used from here."""
+    """Check which brokers the cluster has, and whether this machine can use their addresses."""
     try:
         metadata = await metadata_of(servers, options)
     except KafkaGroupError as error:
@@ -72,7 +72,7 @@ async def examine_cluster(servers: Sequence[Address], options: ClientOptions) ->
 
 
 async def _advertised(broker: MetadataResponseBroker, options: ClientOptions) -> Finding:
-    """The classic mistake: an address that only the broker itself can use."""
+    """Check an advertised address. A common mistake is one that only the broker itself can use."""
     address = (broker.host, broker.port)
     subject, name = f"broker {broker.node_id}", name_of(address)
     wrong = [one for one in await examine_address(address, options) if one.status is Status.FAILED]
@@ -90,7 +90,7 @@ async def _advertised(broker: MetadataResponseBroker, options: ClientOptions) ->
 async def examine_offsets_topic(
     servers: Sequence[Address], options: ClientOptions
 ) -> list[Finding]:
-    """Without it no group has a coordinator."""
+    """Check the offsets topic, without which no group has a coordinator."""
     check, subject = "offsets topic", _OFFSETS
     try:
         metadata = await metadata_of(servers, options, _OFFSETS)

@@ -1,4 +1,4 @@
-"""What a check has found: values, and how errors become them."""
+"""The results of checks, and functions that create them from errors."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ __all__ = ["Finding", "Status", "denied", "failed", "not_checked", "ok", "warnin
 
 
 class Status(StrEnum):
-    """How a check has ended."""
+    """The outcome of a check."""
 
     OK = "ok"
     WARNING = "warning"
-    """It works; it may not for long, or not for everybody."""
+    """It works now, but may fail later, or for other clients."""
     FAILED = "failed"
     NOT_CHECKED = "not checked"
 
 
 @attrs.frozen(kw_only=True)
 class Finding:
-    """What one check has found."""
+    """The result of one check."""
 
     check: str
-    """What was looked at, such as "TLS"; always the same word for the same check."""
+    """The name of the check, such as "TLS"; it never varies."""
     subject: str
-    """Of what: a host and port, a broker, a group, a topic; "" for the cluster."""
+    """What was checked: a host and port, a broker, a group, a topic; "" for the cluster."""
     status: Status
     text: str
     """What was found."""
     advice: str = ""
-    """What to do about it; "" where there is nothing to do."""
+    """What to do about it; "" if there is nothing to do."""
 
     def __str__(self) -> str:
         words = f"{self.status}: {self.check} {self.subject}".rstrip() + f": {self.text}"
@@ -54,7 +54,7 @@ def warning(check: str, subject: str, text: str, advice: str) -> Finding:
 
 
 def failed(check: str, subject: str, error: KafkaGroupError | str, advice: str = "") -> Finding:
-    """An error of the library's own brings what to do behind its last semicolon."""
+    """Return a failed finding. An error of the library has its advice after the last semicolon."""
     text = str(error).removeprefix(f"{subject}: ")
     if not advice:
         text, _, advice = text.rpartition("; ") if "; " in text else (text, "", "")
@@ -64,7 +64,8 @@ def failed(check: str, subject: str, error: KafkaGroupError | str, advice: str =
 def denied(
     check: str, subject: str, error: AuthorizationError, resource: str, options: ClientOptions
 ) -> Finding:
-    """`resource`: as kafka-acls takes it, such as "--group billing"."""
+    """Return a failed finding with a kafka-acls command. `resource`: its option for the resource,
+    such as "--group billing"."""
     name = options.security and options.security.sasl_username
     principal = f"User:{name}" if name else "the principal of this client"
     operation = error.operation.capitalize()

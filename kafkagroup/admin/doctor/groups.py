@@ -1,4 +1,4 @@
-"""One group: its coordinator, its state, its offsets, and whether this client may join."""
+"""Checks one group: its coordinator, its state, its offsets, and whether this client may join."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from kafkagroup.wire.messages.group import HeartbeatRequest
 __all__ = ["examine_group"]
 
 _NOBODY = "kafkagroup-doctor"
-"""A member id that no coordinator has given to anybody."""
+"""A member id that no coordinator has given to any member."""
 
 
 async def examine_group(
     servers: Sequence[Address], options: ClientOptions, group_id: str
 ) -> list[Finding]:
-    """In order; without a coordinator the first is the last."""
+    """Check a group step by step; without a coordinator the first finding is the last."""
     subject = group_id
 
     def wrong(check: str, error: KafkaGroupError, advice: str = "") -> Finding:
@@ -79,8 +79,8 @@ async def examine_group(
 
 
 async def _may_join(cluster: Cluster, node: Node, group_id: str) -> None:
-    """Whether this client may join and commit, without joining: a heartbeat of nobody is refused as
-    such by a coordinator that would let somebody in. Raises: AuthorizationError."""
+    """Check whether this client may join and commit, without joining: a coordinator that authorizes
+    the client responds to this heartbeat that the member is unknown. Raises: AuthorizationError."""
     request = HeartbeatRequest(group_id=group_id, generation_id=-1, member_id=_NOBODY)
     answer = await cluster.broker(node).request(request)
     if answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED:

@@ -1,6 +1,6 @@
-"""What a broker's list of APIs tells of its release. Pure.
+"""Estimates a broker's release from its ApiVersions response. Pure.
 
-Brokers do not tell their release; they tell which versions of which requests they take.
+Brokers do not report their release, only the versions of the requests that they support.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NEEDED = (
     ListGroupsRequest,
     ProduceRequest,
 )
-"""What a consumer in a group cannot do without, and these tools."""
+"""The requests that a consumer in a group needs, and these tools."""
 
 _RELEASES = (
     (18, "Kafka 4.1 or later"),
@@ -56,11 +56,11 @@ _RELEASES = (
     (11, "Kafka 2.3 to 2.6"),
     (0, "Kafka 2.2 or older"),
 )
-"""Highest version of Fetch, which nearly every release has raised -> whose broker that is."""
+"""The highest version of Fetch, which nearly every release has raised -> the releases with it."""
 
 
 def lacking(answer: ApiVersionsResponse) -> list[str]:
-    """The requests of which the broker and this library have no version in common."""
+    """Return the requests for which the broker and this library have no version in common."""
     ranges = {one.api_key: one for one in answer.api_keys}
     return [
         request.__name__.removesuffix("Request")
@@ -72,7 +72,7 @@ def lacking(answer: ApiVersionsResponse) -> list[str]:
 
 
 def release(answer: ApiVersionsResponse) -> str:
-    """Which release speaks like that, about, and whether it has groups of KIP-848."""
+    """Describe the approximate release with these versions, and whether it has KIP-848 groups."""
     highest = {one.api_key: one.max_version for one in answer.api_keys}
     fetch = highest.get(FetchRequest.api_key, -1)
     name = next((name for least, name in _RELEASES if fetch >= least), "no Kafka that is known")

@@ -1,4 +1,4 @@
-"""One topic: whether it is there, led, replicated, and may be read."""
+"""Checks one topic: whether it exists, has leaders and in-sync replicas, and may be read."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from kafkagroup.wire.messages.metadata import MetadataResponseTopic
 __all__ = ["examine_topic"]
 
 _SHOWN = 5
-"""Partitions that are named at most."""
+"""The limit of partitions that a finding names."""
 
 
 async def examine_topic(
     servers: Sequence[Address], options: ClientOptions, name: str
 ) -> list[Finding]:
-    """In order; of a topic that cannot be seen only that."""
+    """Check a topic step by step; if it cannot be described, that is the only finding."""
     subject = name
 
     def wrong(check: str, error: KafkaGroupError) -> Finding:
@@ -91,7 +91,7 @@ def _numbers(some: Sequence[int], count: int) -> str:
 
 
 async def _read(cluster: Cluster, tp: TopicPartition) -> None:
-    """Whether records may be read; what is read is not looked at. Raises: BrokerError."""
+    """Check whether records may be read; they are not decoded. Raises: BrokerError."""
     cluster.topics.add(tp.topic)
     await cluster.refresh()
     answer = await cluster.leader(tp).fetch_messages({tp: 0}, max_wait=0, partition_max_bytes=1)
