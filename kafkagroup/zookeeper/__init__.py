@@ -1,1 +1,1 @@
-"""Groups whose members are kept in ZooKeeper. Needs `kafkagroup[zookeeper]`."""
+"""Group membership in ZooKeeper. Needs `kafkagroup[zookeeper]`."""

@@ -1,6 +1,6 @@
-"""How a member comes to ZooKeeper: by TLS or not, as whom, and who may touch its nodes.
+"""How a member connects to ZooKeeper: TLS, authentication, and the ACL of its nodes.
 
-What is secret leaves its wrapping only in the arguments that kazoo is made with.
+Secrets are unwrapped only for the arguments of kazoo's constructor.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from kafkagroup.transport.tls import Tls
 __all__ = ["Access"]
 
 _PASSWORDS = (None, "DIGEST-MD5")
-"""Mechanisms with a name and a password. None is ZooKeeper's own, "digest", which sends both."""
+"""Mechanisms with a user name and a password. None is ZooKeeper's own "digest", which sends both as
+they are."""
 
 
 @attrs.frozen(kw_only=True)
 class Access:
-    """The same for every session of a member."""
+    """The connection settings, the same for every session of a member."""
 
     security: Security | None = None
     username: str | None = None
@@ -48,7 +49,7 @@ class Access:
                 f"sasl_mechanism={mechanism!r}; expected 'DIGEST-MD5', 'GSSAPI', or None"
             )
         if mechanism is not None and find_spec("puresasl") is None:
-            # kazoo would raise this in its own thread, unnoticed.
+            # Without this check, kazoo raises the ImportError in its own thread, unseen.
             raise ConfigurationError(f"{mechanism} needs pure-sasl: pip install pure-sasl")
         if (self.username is None) != (self.password is None):
             raise ConfigurationError("username and password: give both, or none")
@@ -66,7 +67,7 @@ class Access:
                 )
 
     def options(self, failed: Callable[[TlsError], object]) -> dict[str, Any]:
-        """What kazoo is told. `failed` is called, in a thread of its, when TLS is refused."""
+        """Return arguments for kazoo. `failed` is called in a kazoo thread when TLS fails."""
         options: dict[str, Any] = {}
         if self.security is not None and self.security.tls is not None:
             options |= {"use_ssl": True, "handler": _TlsHandler(self.security.tls, failed)}
@@ -87,8 +88,8 @@ class Access:
 
 
 class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is not typed
-    """kazoo's threads, with connections as `Security` says: kazoo by itself would trust the
-    system's certificates beside those that are given, and look at no names."""
+    """kazoo's thread handler, with the TLS of `Security`: kazoo's own also trusts the system's
+    certificates where others are given, and verifies no host names."""
 
     def __init__(self, tls: Tls, failed: Callable[[TlsError], object]) -> None:
         super().__init__()

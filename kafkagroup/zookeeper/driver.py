@@ -1,8 +1,8 @@
-"""Runs a membership kept in ZooKeeper: event -> step -> effects, over sessions with it.
+"""Runs a membership in ZooKeeper: passes events to `step`, and executes its effects.
 
-As `runtime.driver` does for Kafka's: one task steps, each question has a task of its own, and the
-one task calls the application, in the order of the effects. The session is kept alive by
-kazoo's threads, so an event loop that is blocked costs no membership; it is only sure of less.
+As in `runtime.driver`, one task steps, each request has a task of its own, and one task calls the
+application, in the order of the effects. kazoo's threads keep the session alive: a blocked event
+loop does not end the membership, but the ownership lease may expire.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ZooKeeperDriver:
         self._polls = PollTimer(application, anyio.current_time)
         self._wake_at = float("inf")
         self._over = False
-        # Unbounded on purpose: each event answers an effect, or is one of few from ZooKeeper.
+        # Unbounded: each event is the response to an effect, or one of the few from ZooKeeper.
         self._events, self._mailbox = anyio.create_memory_object_stream[ZooKeeperEvent](
             float("inf")
         )
@@ -101,22 +101,22 @@ class ZooKeeperDriver:
 
     @property
     def ownership(self) -> Ownership:
-        """What it owns, and until when."""
+        """What the member owns, and until when."""
         return self.member.ownership
 
     @property
     def member_id(self) -> str:
-        """This member, as its node is named; "" before it has registered."""
+        """The name of the member's node; "" before it has registered."""
         return self.member.member_id
 
     @property
     def generation_id(self) -> int:
-        """The version of the list of members that it goes by."""
+        """The version of the list of members that the assignment is computed from."""
         return self.member.generation_id
 
     @property
     def protocols(self) -> SupportedProtocols:
-        """What it offers."""
+        """The protocols that the member supports."""
         return self.member.protocols
 
     @property
@@ -126,39 +126,40 @@ class ZooKeeperDriver:
 
     @property
     def last_heartbeat(self) -> float:
-        """When the session was last asked to be confirmed; -inf before the first time."""
+        """When a confirmation of the session was last requested; -inf before the first."""
         return self.member.confirm_sent_at or float("-inf")
 
     def invalidate_coordinator(self, reason: str) -> None:
-        """There is none."""
+        """Do nothing: there is no coordinator."""
 
     def is_current(self, generation_id: int) -> bool:
-        """Whether it goes by that list of members, and the application has all that follows."""
+        """Whether this is the list of members in use, and its assignment is fully applied."""
         member = self.member
         return self.generation_id == generation_id and member.assigned_units == member.target
 
     @property
     def leads(self) -> bool:
-        """Every member computes; so each asks for a new generation when it knows better."""
+        """Whether the member has computed an assignment: every member does, so each requests a new
+        generation when its input has changed."""
         return self.member.phase is Phase.MEMBER and self.member.target is not None
 
     @property
     def may_commit(self) -> bool:
-        """Whether the claims are valid, as far as is known."""
+        """Whether the claims are valid, as far as this member knows."""
         return self.member.phase in _COMMITTING
 
     @property
     def is_expelled(self) -> bool:
-        """Whether it left because the application did not come back in time."""
+        """Whether the member left because the application did not poll in time."""
         leaving = self.member.leaving
         return leaving is not None and leaving.lost
 
     async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
-        """Until when commits of these may be sent, having looked at their claims.
+        """Check the claims of these partitions; return until when their offsets may be committed.
 
-        While the connection is away the answer is waited for: who lets go of partitions as it comes
-        back must not do so without a last commit. Raises: CommitFailedError where a claim is not
-        this member's, or nobody can tell.
+        While the connection is lost, wait for the response: a member that must release partitions
+        after a reconnection still has to send their last commit. Raises: CommitFailedError if a
+        claim is not this member's, or cannot be checked.
         """
         session = self._session
         units = {unit_of(tp): tp for tp in partitions}
@@ -176,14 +177,14 @@ class ZooKeeperDriver:
                     raise CommitFailedError(
                         f"not claimed by this member any more: {', '.join(foreign)}"
                     )
-                # An answer is as good as a confirmation: the servers' leader knows the session.
+                # The response also confirms the session: ZooKeeper's leader knows it.
                 sure_until = asked + SURE * self.member.timeout
                 if anyio.current_time() < sure_until:
                     return sure_until
         raise CommitFailedError("the session with ZooKeeper is over, or may be")
 
     def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
-        """Have all members compute again, perhaps with other metadata of this one."""
+        """Have all members compute the assignment again, perhaps with new metadata of this one."""
         now = anyio.current_time()
         self._hear(RejoinRequested(now=now, reason=reason, protocols=protocols))
 
@@ -263,7 +264,7 @@ class ZooKeeperDriver:
                 case Fail(error=error):
                     self._application.failed(error)
                 case Leave():
-                    pass  # the phase says so
+                    pass  # `run` sees the phase
                 case _:
                     if self._session is not None:
                         tasks.start_soon(self._session.ask, effect)

@@ -1,4 +1,4 @@
-"""`ZooKeeperMembership`: that a group is kept in ZooKeeper, as a value."""
+"""`ZooKeeperMembership`: the settings of a group whose members are in ZooKeeper, as a value."""
 
 from __future__ import annotations
 
@@ -32,56 +32,57 @@ _LONGEST_MS = 2**31 - 1
 @public
 @attrs.frozen(init=False)
 class ZooKeeperMembership:
-    """Keep the members of a group in ZooKeeper, and its offsets in Kafka as ever.
+    """Keep the members of a group in ZooKeeper, and its offsets in Kafka as usual.
 
     ```python
     zookeeper = ZooKeeperMembership("zk1:2181,zk2:2181,zk3:2181")
     async with Consumer("orders", group_id="billing", membership=zookeeper) as consumer: ...
     ```
 
-    Each member has an ephemeral node; all of them read the list, compute the same assignment with
-    the first assignor that all offer, and claim their partitions by ephemeral nodes. A partition is
-    claimed before it is consumed, and released when it is finished, committed, and the callback has
-    returned; what does not move is not interrupted. A session that ends is `lost`.
+    Each member has an ephemeral node. All members read the list of nodes, compute the same
+    assignment with the first assignor that all of them support, and claim their partitions by
+    ephemeral nodes. A partition is claimed before it is consumed, and released after its records
+    are processed and committed and the callback has returned. Partitions that do not move are not
+    interrupted. When the session ends, the partitions are `lost`.
 
-    **How late a commit may come.** Kafka knows nothing of these members, so it does not refuse the
-    commit of one that has lost its partitions. Records are handed out only while the session is
-    sure: within half of its timeout after ZooKeeper's leader confirmed it. Before each commit the
-    claims themselves are looked at, and it is sent within half of the timeout after that. What
-    remains is a request that is late itself: of a process that freezes after that look, or one that
-    the network or the broker holds up. When it comes it is carried out, and may put the group's
-    offset back to where this member was. The new owner does not read it, and overwrites it with its
-    next commit; only if it fails before that are records processed again. None are lost, as an old
-    owner has processed what it commits. The request can be late by as much as it likes; the
-    position that it names was the member's own at most half a session before.
+    **How late a commit may come.** Kafka does not know these members, so it does not refuse the
+    commit of a member that has lost its partitions. Records are delivered only within half of the
+    session timeout after ZooKeeper's leader confirmed the session. Before each commit the member
+    checks its claims, and sends the commit within half of the timeout after that. A request may
+    still be late: if the process freezes after the check, or if the network or the broker delays
+    it. The broker executes it on arrival, and it may set the group's offset back to the position of
+    this member. The new owner does not read that offset, and overwrites it with its next commit;
+    only if the new owner fails before that are records processed again. No records are lost, as a
+    former owner has processed what it commits. The delay of the request has no limit; the position
+    in it was the member's own at most half a session before.
 
     All members of the group must use the same ZooKeeper, `root` and group id. Do not mix them with
-    members that Kafka knows: those would be given the same partitions. Kafka guards its own: while
-    it has members in the group it refuses the commits of these here.
+    members that Kafka coordinates: both would be assigned the same partitions. While Kafka has
+    members in the group, it refuses the commits of members in ZooKeeper.
     """
 
     hosts: str
-    """Addresses, comma-separated, and perhaps a path below which all is kept:
+    """Addresses, comma-separated, optionally with a path below which all nodes are:
     "zk1:2181,zk2:2181/chroot"."""
     session_timeout_ms: int = attrs.field(kw_only=True)
-    """How long a failed member keeps its claims. ZooKeeper grants what lies between 2 and 20
-    of its ticks, 4 to 40 s as it is shipped."""
+    """How long a failed member keeps its claims. ZooKeeper grants between 2 and 20 of its ticks, by
+    default 4 to 40 s."""
     root: str = attrs.field(kw_only=True)
-    """Path of the node below which each group has its own."""
+    """Path of the node below which each group has its own node."""
     security: Security | None = attrs.field(kw_only=True)
-    """TLS, as for brokers: `Security(ssl_ca_location="zk-ca.pem")`. None: without."""
+    """TLS, as for brokers: `Security(ssl_ca_location="zk-ca.pem")`. None: no TLS."""
     username: str | None = attrs.field(kw_only=True)
-    """As whom; with the `password`. The nodes are then this user's alone, unless `acl` says
-    otherwise: of all members the same, as a rule."""
+    """The user to authenticate as, with `password`; usually the same for all members, as without an
+    `acl` only this user may access the nodes."""
     password: Secret | None = attrs.field(kw_only=True)
     sasl_mechanism: str | None = attrs.field(kw_only=True)
     """"DIGEST-MD5" or "GSSAPI", which need `pip install pure-sasl`; None: ZooKeeper's own "digest",
     which sends the password as it is."""
     acl: Sequence[ACL] | None = attrs.field(kw_only=True)
-    """Who may do what with the nodes, `root` included if it is not there yet: kazoo's values. None:
-    the `username` everything and nobody else anything; without one, everybody."""
+    """kazoo's ACLs for the nodes, and for `root` if it is created. None: all permissions for the
+    authenticated user alone; without authentication, for everyone."""
     allow_plaintext_credentials: bool = attrs.field(kw_only=True)
-    """Whether "digest" may go without TLS, for whoever listens to read."""
+    """Whether "digest" may be used without TLS, readable on the network."""
     _access: Access = attrs.field(init=False, repr=False, eq=False)
 
     def __init__(
@@ -97,7 +98,7 @@ class ZooKeeperMembership:
         acl: Sequence[ACL] | None = None,
         allow_plaintext_credentials: bool = False,
     ) -> None:
-        # First of all, and under the same name: a traceback from further below may show variables.
+        # First, and under the same name: the traceback of a later error may show variables.
         password = None if password is None else Secret(password)
         self.__attrs_init__(
             hosts,
@@ -129,7 +130,7 @@ class ZooKeeperMembership:
             acl=self.acl,
             allow_plaintext_credentials=self.allow_plaintext_credentials,
         )
-        object.__setattr__(self, "_access", access)  # frozen, and made of the other fields
+        object.__setattr__(self, "_access", access)  # the class is frozen
 
     def begin(
         self,
@@ -147,7 +148,7 @@ class ZooKeeperMembership:
         lag: LoopLag,
         troubles: Troubles,
     ) -> ZooKeeperDriver:
-        """A member that is yet to run; for `Consumer` and `GroupMember`."""
+        """Return a member that is not running yet, for `Consumer` and `GroupMember`."""
         config = Config(
             group_id=group_id,
             protocol_type=protocol_type,
@@ -160,7 +161,7 @@ class ZooKeeperMembership:
             max_retries=max_retries,
         )
         member = Member(config=config, protocols=protocols)
-        # kazoo would not make the chroot, where it is not there yet.
+        # The chroot is part of the paths: kazoo does not create a missing one.
         hosts, _, chroot = self.hosts.partition("/")
         root = f"/{chroot}".rstrip("/") + self.root
         paths = Paths(root, group_id)

@@ -1,4 +1,4 @@
-"""What to say where kazoo cannot be imported: it is missing, or too old."""
+"""The error message where kazoo cannot be imported: it is missing, or too old."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["kazoo_needed"]
 
 
 def kazoo_needed() -> str:
-    """The message of the ImportError."""
+    """Return the message of the ImportError."""
     try:
         found = version("kazoo")
     except PackageNotFoundError:

@@ -1,8 +1,9 @@
-"""One session with ZooKeeper: what a membership asks for, by way of kazoo.
+"""One session with ZooKeeper: executes the requests of a membership by kazoo.
 
-Only here is kazoo called. It lives in threads of its own; all that it says is posted to the loop.
-Every write is a transaction that holds only beside the member's own node: kazoo begins a new
-session by itself where one has expired, and nothing of the old one may be carried out in it.
+Only this module calls kazoo. kazoo runs in threads of its own, and its results are posted to the
+event loop. A claim or release is a transaction that fails if the member's own node is missing:
+kazoo begins a new session by itself after one expires, and no request of the old session may be
+executed in the new one.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ logger = logging.getLogger(__name__)
 Ask = Register | ReadMembers | Confirm | Claim | Release
 
 _RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
-"""Of kazoo, for connecting: without end, as the membership gives a session up by its own clock."""
+"""kazoo's retries of connecting: unlimited, as the membership ends a session by its own clock."""
 
 _kazoo_logger = logger.getChild("kazoo")
-# It logs each request, and those that prove who a member is hold the password.
+# kazoo logs each request, and requests for authentication have the password.
 _kazoo_logger.addFilter(
     lambda record: not any(isinstance(arg, Auth | SASL) for arg in record.args or ())
 )
@@ -102,7 +103,7 @@ class Session:
         hear: Callable[[ZooKeeperEvent], None],
     ) -> None:
         self.connect_error = ""
-        """Why the last attempt to connect failed; "" where none has. Set in kazoo's thread."""
+        """Why the last attempt to connect failed; "" if none has. Set in kazoo's thread."""
         self._number = number
         self._paths = paths
         self._name = name
@@ -111,11 +112,11 @@ class Session:
         self._hear = hear
         self._clock = loop_clock()
         self._id: int | None = None
-        """As ZooKeeper numbers it; None before it has begun."""
+        """ZooKeeper's id of the session; None before it has begun."""
         self._member: str | None = None
         """Path of the member's node."""
         self._known: dict[str, MemberNode] = {}
-        """Members' nodes that were read already: they never change."""
+        """The members' nodes that were read already, by name; they never change."""
         self._closing = False
         self._asks: set[anyio.CancelScope] = set()
         self._client = KazooClient(
@@ -129,8 +130,8 @@ class Session:
         self._measure()
 
     def _measure(self) -> None:
-        """Learn what timeout was granted, or why no connection is made. kazoo keeps it to itself,
-        but for two thirds of the timeout, after which silence counts as a broken connection."""
+        """Wrap kazoo's connect to learn the granted timeout, or the error. kazoo reports only two
+        thirds of the timeout, after which it considers a silent connection broken."""
         connection = self._client._connection
         connect = connection._connect
 
@@ -149,12 +150,12 @@ class Session:
     # ------------------------------------------------------------ beginning and end
 
     def open(self) -> None:
-        """Begin. Does not wait; what becomes of it is heard."""
+        """Begin the session. Returns at once; events report the outcome."""
         self._client.add_listener(self._changed)
         self._client.start_async()
 
     def _changed(self, _state: object) -> None:
-        """Called in kazoo's thread, before it does anything else."""
+        """Post kazoo's new state as an event. Runs in kazoo's thread, before kazoo continues."""
         match self._client._state:
             case KeeperState.CONNECTED:
                 identity = self._client.client_id
@@ -167,13 +168,14 @@ class Session:
                 self._to_loop(partial(self._say, SessionFailed, error=error))
 
     def _refused(self, error: TlsError) -> None:
-        """Called in kazoo's thread. Once it is in, a member may still have other servers."""
+        """Fail the session on a TLS error, unless it has begun: kazoo may then use other servers.
+        Runs in kazoo's thread."""
         if self._id is None:
             self._to_loop(partial(self._say, SessionFailed, error=error))
 
     def _established(self, session_id: int, timeout: float) -> None:
         if self._id not in (None, session_id):
-            self._say(SessionExpired)  # kazoo has begun another one by itself
+            self._say(SessionExpired)  # kazoo has begun a new session by itself
             return
         self._id = session_id
         self._say(SessionEstablished, timeout=timeout)
@@ -183,17 +185,17 @@ class Session:
             self._hear(event(now=self._clock(), session=self._number, **fields))
 
     def _to_loop(self, call: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # the loop is over, and so is the membership
+        with suppress(RuntimeError):  # the loop is closed, and the membership has ended
             self._post(call)
 
     def close(self) -> None:
-        """End it, and all its nodes with it if ZooKeeper can be reached. Does not wait."""
+        """End the session, and delete its nodes if ZooKeeper can be reached. Returns at once."""
         if self._closing:
             return
         self._closing = True
         for scope in self._asks:
             scope.cancel()
-        # Left behind if need be: kazoo waits for as long as an attempt to connect takes.
+        # In a daemon thread: kazoo waits until an attempt to connect has ended.
         threading.Thread(target=self._stop, name="kafkagroup zookeeper close", daemon=True).start()
 
     def _stop(self) -> None:
@@ -210,13 +212,14 @@ class Session:
     # ------------------------------------------------------------ what is asked
 
     async def ask(self, ask: Ask) -> None:
-        """Do what an effect asks for, and have its answer heard, unless the session ends first."""
+        """Execute the request of an effect, and pass on the event of its result, unless the session
+        ends first."""
         event: ZooKeeperEvent
         with anyio.CancelScope() as scope:
             self._asks.add(scope)
             try:
-                # Should kazoo lose a question in a reconnection, the member must not wait for ever:
-                # its other questions keep the session alive.
+                # kazoo may lose a request in a reconnection. Without a timeout the member would
+                # wait forever, as its other requests keep the session alive.
                 with anyio.fail_after(self._granted):
                     event = await self._answer(ask)
             except TimeoutError:
@@ -253,14 +256,14 @@ class Session:
             await self._wait(self._client.ensure_path_async(path))
         path = self._paths.member(ask.member_id)
         if ask.replaces is not None:
-            # At one stroke, or the list would be seen without this member.
+            # In one transaction: otherwise other members may read the list without this member.
             old = self._paths.member(ask.replaces)
             transaction = self._client.transaction()
             transaction.delete(old)
             transaction.create(path, ask.data, ephemeral=True)
             done = await self._commit(transaction)
             if done is not None and not await self._is_ours(path):
-                # Whatever has become of the old one, it is in nobody's way.
+                # The old node, if it still exists, does not conflict with the new one.
                 await self._create(path, ask.data)
         else:
             await self._create(path, ask.data)
@@ -286,7 +289,7 @@ class Session:
             self._known |= {name: node for name, node in found.items() if node is not None}
             if len(self._known) == len(names):
                 return stat.cversion, tuple(self._known[name] for name in sorted(names))
-            # One has gone since: this was never the list of one moment.
+            # A node was deleted since the list was read: read again, for a consistent list.
 
     async def _read_node(self, name: str) -> MemberNode | None:
         try:
@@ -299,8 +302,8 @@ class Session:
         self._to_loop(partial(self._say, MembersChanged))
 
     async def _confirm(self) -> int:
-        # The leader answers a sync only for a session that it has not ended. A read alone would be
-        # answered by a follower that has lost the leader.
+        # The leader responds to a sync only for a session that it has not ended. To a read alone a
+        # follower would respond that has lost the leader.
         sync = self._client.sync_async(self._paths.members)
         stat = self._client.exists_async(self._paths.members)
         await self._wait(sync)
@@ -319,7 +322,8 @@ class Session:
         raise ConnectionLostError(f"claiming {unit}: {error!r}")
 
     async def _claim_whole(self, generation: str) -> bool:
-        """Whoever writes first and looks then, sees the other, or is seen by it."""
+        """Claim a generation; return whether no member claims another one. Each member writes its
+        claim before it reads those of others: of two members, at least one sees the other."""
         path = self._own(generation)
         error = await self._commit(self._creation(path))
         if error is not None and not isinstance(error, NodeExistsError):
@@ -355,8 +359,8 @@ class Session:
         return transaction
 
     async def holds(self, units: Iterable[str]) -> Mapping[str, bool]:
-        """Whether the claims of these units are there, and this session's; nothing if the session
-        is closed before that is known. Raises: KafkaGroupError while nobody knows."""
+        """Return whether this session has the claim of each unit; empty if the session is closed
+        meanwhile. Raises: KafkaGroupError if the claims cannot be read."""
         held: dict[str, bool] = {}
         with anyio.CancelScope() as scope:
             self._asks.add(scope)
@@ -369,8 +373,8 @@ class Session:
         return held
 
     async def _is_ours(self, path: str) -> bool:
-        # Else a server that lags, reached after the answer to a claim was lost, would say no, and
-        # the claim would stand for as long as the session without anybody knowing.
+        # Without the sync, a server that lags behind may not have a claim whose response was lost:
+        # the claim would last as long as the session, unknown to this member.
         await self._wait(self._client.sync_async(path))
         return await self._shows_ours(path)
 
@@ -381,10 +385,10 @@ class Session:
     # ------------------------------------------------------------ kazoo's answers
 
     async def _commit(self, transaction: Any) -> Exception | None:
-        """The error that a transaction failed by; None if it was carried out."""
+        """Commit a transaction; return its error, None if it was executed."""
         results = await self._wait(transaction.commit_async())
         errors = [result for result in results if isinstance(result, Exception)]
-        # The one that counts stands between those that say "rolled back" and "not reached".
+        # Operations before the failed one report "rolled back", and those after it "not reached".
         telling = [e for e in errors if isinstance(e, (NodeExistsError, NoNodeError, *_REFUSED))]
         for error in telling:
             if isinstance(error, _REFUSED):
@@ -402,11 +406,11 @@ class Session:
 
 
 class _Exists(ConnectionLostError):
-    """The node is there already."""
+    """The node exists already."""
 
 
 class _Missing(ConnectionLostError):
-    """The node is not there."""
+    """The node does not exist."""
 
 
 def _translated(error: Exception) -> Exception:
@@ -429,7 +433,7 @@ def _translated(error: Exception) -> Exception:
 
 
 async def _each(items: Collection[str], function: Callable[[str], Awaitable[Any]]) -> list[Any]:
-    """(item, what the function answers), all at the same time."""
+    """Call the function for all items concurrently; return (item, result) pairs."""
     answers: dict[str, Any] = {}
     errors: list[KafkaGroupError] = []
 

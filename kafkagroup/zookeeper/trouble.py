@@ -1,4 +1,4 @@
-"""Reports what makes no progress with ZooKeeper: sessions that do not begin, requests that fail."""
+"""Reports problems with ZooKeeper: sessions that do not begin, and requests that fail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ADVICE = (
 
 
 class TroubleReporter:
-    """Reports the troubles of one member."""
+    """Reports the problems of one member."""
 
     def __init__(self, hosts: str, group_id: str, troubles: Troubles) -> None:
         self._hosts = hosts
@@ -61,7 +61,7 @@ class TroubleReporter:
                     self._failed(what, event.now, str(error), event.now)
 
     def ended(self, member: Member) -> None:
-        """Forget all that is reported of a member that has left or failed."""
+        """Forget the reported problems of a member that has left or failed."""
         if member.phase in (Phase.LEFT, Phase.FAILED):
             for what in (_CONNECTING, _REGISTERING, _READING, _CONFIRMING, _CLAIMING):
                 self._troubles.forget(self._key(what))
@@ -83,7 +83,7 @@ class TroubleReporter:
 
 
 def _asked(member: Member, token: int) -> str | None:
-    """Return the request with this token; None if its answer is no longer awaited."""
+    """Return the request with this token; None if its response is no longer awaited."""
     tokens = {
         member.registering: _REGISTERING,
         member.reading: _READING,
