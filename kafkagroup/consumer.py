@@ -322,7 +322,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
             raise ConsumerClosedError("the consumer is closed")
         self._session.errors.raise_failure()
 
-    # ------------------------------------------------------------ what is consumed
+    # ------------------------------------------------------------ subscription and assignment
 
     async def subscribe(
         self, *topics: Topics, pattern: str | re.Pattern[str] | None = None

@@ -458,8 +458,8 @@ class Election(_CoordinatedMember):
 
 @public
 class Leaders:
-    """An async iterator over a group's leaders. A leader that continues with another token comes
-    again."""
+    """An async iterator over a group's leaders. A leader that continues with another token is
+    returned again."""
 
     def __init__(self, member: GroupMember) -> None:
         self._member = member
@@ -504,7 +504,7 @@ class ShardAssignment:
     joined: Mapping[str, bytes]
     """The members that were not in the previous assignment; in the first one, all."""
     left: Mapping[str, bytes]
-    """The members of the previous assignment that are gone."""
+    """The members of the previous assignment that are not in this one."""
     _generation: Generation
 
     @property

@@ -57,9 +57,9 @@ class GroupProtocol:
     type: str
     """The kind of group: "consumer", "connect", or your own. Members of one group share it."""
     name: str
-    """The strategy. The coordinator picks one that every member supports."""
+    """The strategy's name. The coordinator picks a strategy that every member supports."""
     metadata: bytes
-    """What this member tells the leader about itself."""
+    """This member's metadata for the leader."""
     assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
     """Member id -> metadata in, member id -> assignment out. Called on the leader; a pure function.
     A member that is left out is assigned b""."""
@@ -67,7 +67,7 @@ class GroupProtocol:
 
 @public
 class Generation:
-    """One generation of the group: who is in it, and what is assigned to this member."""
+    """One generation of the group: its members, and this member's assignment."""
 
     def __init__(self, info: GenerationInfo, lease_expires_at: float, *, timed: bool) -> None:
         self._info = info

@@ -65,7 +65,7 @@ async def list_groups(
     try:
         answer = await broker.request(request)
     except LocalProtocolError as error:
-        # States came with Kafka 2.6 (KIP-518), types with 3.8 (KIP-848).
+        # Filters by state need Kafka 2.6 (KIP-518), filters by type 3.8 (KIP-848).
         raise UnsupportedVersionError(f"{broker!r} is too old for this filter: {error}") from None
     if answer.error_code:
         raise broker_error(answer.error_code, "listing groups", operation="DESCRIBE")

@@ -26,7 +26,7 @@ async def remove_member(cluster: Cluster, group_id: str, member: MemberIdentity)
     try:
         answer = await broker.request(request)
     except LocalProtocolError as error:
-        # KIP-345: instance ids came with version 3, of Kafka 2.4.
+        # KIP-345: instance ids need version 3, of Kafka 2.4.
         raise UnsupportedVersionError(str(error)) from None
     for code in (answer.error_code, *(one.error_code for one in answer.members)):
         if code:

@@ -52,7 +52,7 @@ class ResponseHandler:
         look_up: Callable[[], None],
         failed: Callable[[OwnedPartition, Exception], None],
     ) -> None:
-        """`on_source_changed`: called when a partition is to be fetched from another broker."""
+        """`on_source_changed` is called when a partition must be fetched from another broker."""
         self._delivery = delivery
         self._options = options
         self._troubles = troubles

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Positions:
-    """Looks up the position of each partition that has none, or whose position is to be reset."""
+    """Looks up the position of each partition that has none, or that needs a reset."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Positions:
 
     async def _look_up(self, lost: list[OwnedPartition]) -> None:
         fresh = [o for o in lost if not o.reset]
-        # Read now: metadata may have another topic of this name when the response comes.
+        # Read before the request: the topic may be recreated before the response arrives.
         topic_ids = self._topic_ids(lost)
         if fresh and self._offsets is not None:
             for some in slices(fresh):

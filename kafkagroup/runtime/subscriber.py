@@ -1,6 +1,6 @@
 """The group application of a consumer: applies assignments and revokes partitions.
 
-At a revocation the order matters: hand out no more records, wait for those in flight, commit, call
+The order of a revocation matters: stop delivering records, wait for those in flight, commit, call
 the rebalance listener, and only then let the rebalance continue.
 """
 
@@ -493,7 +493,7 @@ class Subscriber:
         # From the same metadata as the racks: other tasks may have run meanwhile.
         self._counts = self._cluster.metadata.partition_counts(self._watched)
 
-    # ------------------------------------------------------------ the application's part
+    # ------------------------------------------------------------ revocation and the listener
 
     async def _let_go(
         self, going: Sequence[TopicPartition], deadline: float, *, tell: bool

@@ -77,7 +77,7 @@ class _Question:
     @property
     def stands(self) -> bool:
         """Whether the response still counts: not if the position has changed since, by a fetch or a
-        seek, or if the partition was revoked, has failed or is to be reset."""
+        seek, nor if the partition was revoked, has failed or will be reset."""
         owned = self.owned
         same = (owned.fetch_offset, owned.fetch_epoch) == (self.offset, self.epoch)
         return same and not (owned.revoked or owned.failed or owned.reset)

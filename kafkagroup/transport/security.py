@@ -252,7 +252,7 @@ class Security:
             return Plain(self.sasl_username, self.sasl_password)
         return Scram(mechanism, self.sasl_username, self.sasl_password)
 
-    # ------------------------------------------------------------ what was given
+    # ------------------------------------------------------------ the given options
 
     def _given(self, *prefixes: str) -> list[str]:
         """Return the options with these prefixes that are not None."""

@@ -59,7 +59,7 @@ _COMMITTING = frozenset((Phase.MEMBER, Phase.REVOKING))
 """Phases with valid claims."""
 
 _CONNECTING_INTERVAL = 2.0
-"""Seconds between two looks at whether a session has begun."""
+"""Seconds between two checks whether a session has begun."""
 
 Work = Take | Revoke | Lose | Compute
 
@@ -97,7 +97,7 @@ class ZooKeeperDriver:
         )
         self._work, self._desk = anyio.create_memory_object_stream[Work](float("inf"))
 
-    # ------------------------------------------------------------ what others ask
+    # ------------------------------------------------------------ the state, and requests
 
     @property
     def ownership(self) -> Ownership:
@@ -300,7 +300,7 @@ class ZooKeeperDriver:
         await self._polls.run_out(self.member.config.group_id)
         self.leave("the application stopped polling", lost=True)
 
-    # ------------------------------------------------------------ the application's part
+    # ------------------------------------------------------------ the application
 
     async def _serve_application(self, done: OneShotEvent) -> None:
         application = self._application

@@ -147,7 +147,7 @@ class Session:
 
         connection._connect = measured
 
-    # ------------------------------------------------------------ beginning and end
+    # ------------------------------------------------------------ opening and closing
 
     def open(self) -> None:
         """Begin the session. Returns at once; events report the outcome."""
@@ -209,7 +209,7 @@ class Session:
     def _closed(self) -> None:
         self._hear(SessionClosed(now=self._clock(), session=self._number))
 
-    # ------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------ requests
 
     async def ask(self, ask: Ask) -> None:
         """Execute the request of an effect, and pass on the event of its result, unless the session
@@ -382,7 +382,7 @@ class Session:
         stat = await self._wait(self._client.exists_async(path))
         return stat is not None and stat.ephemeralOwner == self._id
 
-    # ------------------------------------------------------------ kazoo's answers
+    # ------------------------------------------------------------ kazoo's results
 
     async def _commit(self, transaction: Any) -> Exception | None:
         """Commit a transaction; return its error, None if it was executed."""
