@@ -171,7 +171,7 @@ async def test_a_topic_that_does_not_exist_has_no_offsets(bootstrap, name):
     [
         ({"pattern": "("}, "is no regular expression"),
         ({"pattern": "t", "topics": ("t",)}, "topics or a pattern"),
-        ({"group_instance_id": "me"}, "a group_id beside it"),
+        ({"group_instance_id": "me"}, "needs a group_id"),
     ],
 )
 def test_what_cannot_work_is_refused(arguments, message):

@@ -138,7 +138,7 @@ async def test_a_session_that_ended_is_lost_and_the_member_comes_back(
     async with worker.consumer, anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run)
         await until(lambda: len(worker.seen) > 50)
-        session = worker.consumer._session.driver._session._client.client_id
+        session = worker.consumer._session.membership.driver._session._client.client_id
 
         def end_session():
             # Whoever knows its number and password may go on with a session, and close it.
