@@ -1,4 +1,4 @@
-"""What every test may use: each async test runs on asyncio and on trio, both in virtual time.
+"""Fixtures for all tests: each async test runs on asyncio and on trio, both in virtual time.
 
 A test with real sockets or threads overrides `anyio_backend` in its own module.
 """
@@ -16,11 +16,12 @@ import trio.testing
 from kafkagroup.testing import EmbeddedKafka
 
 _TIMEOUT = 5.0
-"""Real seconds that a loop without timers waits for a thread, before that counts as a deadlock."""
+"""Real seconds that a loop without timers waits for a thread before the test counts as
+deadlocked."""
 
 
 class _VirtualSelector(selectors.DefaultSelector):
-    """Where the loop would sleep, the clock jumps."""
+    """Advances the clock where the loop would sleep."""
 
     now = 0.0
 
@@ -36,7 +37,7 @@ class _VirtualSelector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop whose time passes only when there is nothing else to do."""
+    """An asyncio loop whose time advances only when nothing is ready to run."""
 
     def __init__(self) -> None:
         self._virtual = _VirtualSelector()
@@ -48,10 +49,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """Decide which worker of `pytest -n` runs a test; another `--dist` remains what it is."""
+    """Choose the xdist worker of each test; any `--dist` other than `load` is left alone."""
     if config.getvalue("dist") != "load":
         return None
-    # Runs on one worker, and on Pythons where pytest-xdist is not installed, must not import this.
+    # Imported here: runs without workers, and Pythons without pytest-xdist, must not import it.
     from workers import Schedule
 
     return Schedule(config, log)

@@ -1,7 +1,7 @@
-"""The other end of a connection: a network in memory, and brokers that say what they are told.
+"""The other end of a connection: a network in memory, and scripted brokers.
 
-`network` takes the place of TCP at the byte boundary, so that whole conversations run in virtual
-time; `Peer` speaks the broker's side over it, or over a real socket.
+`network` replaces TCP at the byte boundary, so that whole conversations run in virtual time; `Peer`
+is the broker's side of a connection, over this network or over a real socket.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ SPOKEN: tuple[type[Request[Any]], ...] = (
 )
 
 LEFT = (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError)
-"""What reading or writing raises when the client has left."""
+"""Errors of a read or write after the client has disconnected."""
 
 TOPIC_ID = UUID(int=7)
-"""Of the topic that a `Leader` leads."""
+"""Id of the topic that a `Leader` leads."""
 
 Answerer = Callable[[Any], Any]
-"""Request -> answer. None: do not answer. bytes: the body of the answer, as it is."""
+"""Request -> response. None: no response. bytes: the body of the response, unchanged."""
 
 
 def api_versions(
     changed: Mapping[type[Request[Any]], Versions] | None = None, **fields: Any
 ) -> metadata.ApiVersionsResponse:
-    """What a broker speaks: all that the client does, unless changed."""
+    """Return an ApiVersions response with all versions that the client supports, or `changed`."""
     spoken = {cls: cls.versions for cls in SPOKEN} | dict(changed or {})
     keys = tuple(
         metadata.ApiVersion(api_key=cls.api_key, min_version=v.low, max_version=v.high)
@@ -65,7 +65,7 @@ class Peer:
         self._reader = BufferedByteReceiveStream(stream)
 
     async def read(self) -> Incoming:
-        """The next request."""
+        """Return the next request."""
         size = int.from_bytes(await self._reader.receive_exactly(4), "big")
         return read_request(await self._reader.receive_exactly(size))
 
@@ -73,18 +73,18 @@ class Peer:
         await self.stream.send(write_response(incoming, message))
 
     async def answer_bytes(self, incoming: Incoming, body: bytes) -> None:
-        """A frame with the right header and whatever body."""
+        """Send a frame with a valid header and this body."""
         flexible = incoming.version in type(incoming.request).response.flexible
         tags = b"\0" if flexible and incoming.request.api_key != 18 else b""
         frame = incoming.correlation_id.to_bytes(4, "big") + tags + body
         await self.stream.send(len(frame).to_bytes(4, "big") + frame)
 
     async def handshake(self, *args: Any, **fields: Any) -> None:
-        """Answer ApiVersions, which comes first on every connection."""
+        """Answer ApiVersions, the first request on every connection."""
         await self.answer(await self.read(), api_versions(*args, **fields))
 
     async def serve(self, answers: Mapping[type[Request[Any]], Answerer]) -> None:
-        """Answer requests until the client leaves."""
+        """Answer requests until the client disconnects."""
         answers = {metadata.ApiVersionsRequest: lambda _: api_versions(), **answers}
         while True:
             incoming = await self.read()
@@ -102,7 +102,7 @@ _MANY = 5_000
 
 
 class _Pipe:
-    """Bytes on their way in one direction."""
+    """Bytes in transit in one direction."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -120,7 +120,7 @@ class _Pipe:
 
 
 class MemoryStream(ByteStream):
-    """One end of a connection in memory; a sender waits when `room` bytes are on their way."""
+    """One end of a connection in memory; a sender waits while `room` bytes are in transit."""
 
     def __init__(self, incoming: _Pipe, outgoing: _Pipe) -> None:
         self._incoming = incoming
@@ -151,7 +151,7 @@ class MemoryStream(ByteStream):
         await anyio.lowlevel.checkpoint()
         self._sends += 1
         if self._sends > _MANY:
-            # Virtual time stands still in a hot loop: without this the test would never end.
+            # Virtual time does not advance in a hot loop: without this the test would never end.
             raise RuntimeError("hot loop")
         pipe = self._outgoing
         rest = memoryview(item)
@@ -180,20 +180,20 @@ Handler = Callable[[Peer], Awaitable[object]]
 
 
 class Network:
-    """Addresses and who answers there. Nobody: refused. None: a black hole."""
+    """Address -> handler. A missing address refuses connections; None never answers them."""
 
     def __init__(self) -> None:
         self.handlers: dict[tuple[str, int], Handler | None] = {}
         self.dialled: list[tuple[str, int]] = []
         self.local: list[tuple[str | None, int | None]] = []
         self.streams: list[MemoryStream] = []
-        """The client's ends."""
+        """The client's ends of all connections."""
         self.room = 2**20
         self.tasks: anyio.abc.TaskGroup
 
     @property
     def open(self) -> int:
-        """How many connections the client has not closed."""
+        """Number of connections that the client has not closed."""
         return sum(not stream.closed for stream in self.streams)
 
     async def connect_tcp(
@@ -223,7 +223,7 @@ class Network:
                 await stream.aclose()
 
     def serve_embedded(self, kafka: Any, nodes: int = 1) -> None:
-        """Reach the nodes of an `EmbeddedKafka(listen=False)` at kafka-<id>:9092."""
+        """Serve the nodes of an `EmbeddedKafka(listen=False)` at kafka-<id>:9092."""
         for node_id in range(1, nodes + 1):
 
             async def handler(peer: Peer, node_id: int = node_id) -> None:
@@ -241,7 +241,7 @@ class Network:
 
 
 class Leader:
-    """A broker that leads t/0 and answers fetches as it is told."""
+    """A scripted broker that leads t/0 and answers fetches."""
 
     def __init__(self, fetched: Callable[[int], bytes | int], offset: int = 0) -> None:
         self.fetched = fetched
@@ -250,9 +250,9 @@ class Leader:
         self.asked: list[tuple[str, float]] = []
         self.address = ("b", 9092)
         self.assignment = b""
-        """What SyncGroup answers."""
+        """The assignment in SyncGroup responses."""
         self.members: tuple[group.JoinGroupResponseMember, ...] = ()
-        """The other members, if this one is to be the leader."""
+        """The other members, if this member becomes the leader."""
 
     async def __call__(self, peer: Any) -> None:
         await peer.serve(
@@ -342,7 +342,7 @@ class Leader:
 
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Network:
-    """Use as `async with network:`; while it lasts, the client has no other network."""
+    """Use as `async with network:`; the client then has no other network."""
     made = Network()
     monkeypatch.setattr(anyio, "connect_tcp", made.connect_tcp)
     return made

@@ -1,1 +1,1 @@
-"""Whole groups in virtual time, with faults, checked from their runs."""
+"""Simulate whole groups in virtual time, with faults, and check the events of each run."""

@@ -54,7 +54,7 @@ def main() -> int:
     parser.add_argument("--digest", action="store_true", help="print only the digest of the run")
     parser.add_argument("--bugs", nargs="*", metavar="NAME", help="plant these bugs, or all")
     options = parser.parse_args()
-    # Faults are planned here: the warnings of the client would only fill the screen.
+    # The simulation injects faults: the client's warnings about them would flood the screen.
     logging.disable(logging.CRITICAL)
     if options.bugs is not None:
         return hunt(options.bugs, options.jobs)
@@ -106,7 +106,7 @@ def _one(options: Namespace) -> int:
 
 
 def _wrong(simulated: SimulatedRun) -> list[str]:
-    """Names of the violated invariants, in order of time."""
+    """Return the names of the violated invariants, in order of time."""
     result = examine(simulated.events)
     lost = ["S6"] if result.figures.lost else []
     return [violation.invariant for violation in result.violations] + lost

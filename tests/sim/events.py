@@ -1,13 +1,13 @@
 """The events of a run: of members, of brokers and of the simulation.
 
-A run is a list of events in the order in which they happened. It comes from a simulation or,
-as lines of JSON, from processes and a proxy on a real broker; the checker cannot tell which. Times
-are seconds on one clock that all members share: the virtual one, or the machine's monotonic one.
+A run is a list of events in the order in which they happened. A simulation records it, or, as lines
+of JSON, the processes and a proxy on a real broker; the checker treats both alike. Times are
+seconds on a clock that all members share: the virtual one, or the machine's monotonic one.
 
-Who writes what:
+The recorders are:
 - a member (its observer, outside the product): from `Opening` to `Ended`;
-- the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`.
-  All or nothing: once a member has a request in a run, all of its requests are there;
+- the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`. If
+  one request of a member is recorded in a run, all of its requests are;
 - the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Stored`, `Formed`;
 - the simulation: `Faulted`, `Misassigning`, `Killed`, `Frozen`, `Thawed`, `Healed`, `Finished`.
 """
@@ -26,33 +26,33 @@ Offsets = Mapping[TopicPartition, int]
 
 @attrs.frozen(kw_only=True)
 class Event:
-    """Something that happened."""
+    """An event of a run."""
 
     time: float
 
 
 @attrs.frozen(kw_only=True)
 class OfMember(Event):
-    """Something that happened to, or was done by, one member."""
+    """An event of one member."""
 
     member: str
-    """One run of one process: "m1", killed and started again "m1.2". Not Kafka's member id."""
+    """One run of one process: "m1", or "m1.2" after a restart. Not Kafka's member id."""
 
 
-# ------------------------------------------------------------------ what a member tells
+# ------------------------------------------------------------------ recorded by a member
 
 
 @attrs.frozen(kw_only=True)
 class Opening(OfMember):
-    """`start` or `async with` began. What the member was told, in seconds; the defaults are those
-    of the product."""
+    """`start` or `async with` began. The fields are the member's options, in seconds, with the
+    product's defaults."""
 
     shards: bool = False
-    """It is a group member that owns shards, and is not told whether it lets go or has lost."""
+    """It is a group member that owns shards; it has no revocation and loss callbacks."""
     cooperative: bool = False
     auto_commit: bool = True
     resets: bool = True
-    """Where it has no position in the log it finds one by itself; else its application does."""
+    """Whether the client resets a missing position by itself; else its application seeks."""
     instance: str | None = None
     """The `group_instance_id` of a static member."""
     session_timeout: float = 45.0
@@ -64,7 +64,7 @@ class Opening(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Joined(OfMember):
-    """It took up a generation (classic) or an epoch (KIP-848)."""
+    """The member joined a generation (classic) or reached a member epoch (KIP-848)."""
 
     member_id: str
     generation: int
@@ -72,7 +72,7 @@ class Joined(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Assigned(OfMember):
-    """`on_partitions_assigned` was called; of a group member: a generation was handed out."""
+    """`on_partitions_assigned` was called; for a group member: a generation was returned."""
 
     partitions: Partitions
     generation: int
@@ -80,15 +80,15 @@ class Assigned(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Revoking(OfMember):
-    """`on_partitions_revoked` was called: from here on nothing of these is delivered. Of a group
-    member: the work in its generation has ended."""
+    """`on_partitions_revoked` was called: no record of these partitions is delivered from now on.
+    For a group member: the work in its generation has ended."""
 
     partitions: Partitions
 
 
 @attrs.frozen(kw_only=True)
 class Revoked(OfMember):
-    """`on_partitions_revoked` returned; a group member is ready for the next generation."""
+    """`on_partitions_revoked` returned; a group member can join the next generation."""
 
     partitions: Partitions
 
@@ -102,7 +102,7 @@ class Lost(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Delivered(OfMember):
-    """A record was handed out."""
+    """A record was delivered to the application."""
 
     partition: TopicPartition
     offset: int
@@ -112,7 +112,7 @@ class Delivered(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Worked(OfMember):
-    """The application did a piece of work on what it was assigned: a shard, where members consume
+    """The application of a group member worked on its assignment: a shard, where members consume
     nothing."""
 
     partition: TopicPartition
@@ -120,7 +120,7 @@ class Worked(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Processed(OfMember):
-    """The application was done with a record: it comes back for the next, or commits."""
+    """The application finished a record: it asked for the next one, or committed."""
 
     partition: TopicPartition
     offset: int
@@ -128,7 +128,7 @@ class Processed(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Committing(OfMember):
-    """The application asked for a commit. `offsets` is None for all that it has processed."""
+    """The application called commit. `offsets` is None for all processed records."""
 
     token: int
     offsets: Offsets | None
@@ -136,16 +136,16 @@ class Committing(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Committed(OfMember):
-    """That commit ended."""
+    """That call of commit returned or raised."""
 
     token: int
     outcome: str
-    """"ok", "cancelled" (it may have happened), or the name of the error."""
+    """"ok", "cancelled" (the commit may have been stored), or the name of the error."""
 
 
 @attrs.frozen(kw_only=True)
 class Sought(OfMember):
-    """The application moved its position."""
+    """The application sought to an offset."""
 
     partition: TopicPartition
     offset: int
@@ -153,13 +153,12 @@ class Sought(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Away(OfMember):
-    """The application does something else; whether it waits for records again is not known before
-    one is delivered."""
+    """The application does other work; whether it polls again is unknown until its next record."""
 
 
 @attrs.frozen(kw_only=True)
 class Absent(OfMember):
-    """The application stopped polling: it does something else, with no record in flight."""
+    """The application stopped polling: it does other work, with no record in flight."""
 
 
 @attrs.frozen(kw_only=True)
@@ -170,25 +169,25 @@ class Polling(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Paused(OfMember):
-    """The application has paused or resumed: from here on these are paused, of what it has.
-    Recorded from what the application asked for, not from what the client reports."""
+    """The application has paused or resumed: these partitions of its assignment are paused now.
+    Recorded from the application's calls, not from what the client reports."""
 
     partitions: Partitions
 
 
 @attrs.frozen(kw_only=True)
 class Cancelling(OfMember):
-    """The application's call of the client, or all of it, is cancelled; it must end soon."""
+    """The application's call of the client, or the whole member, is cancelled; it must end soon."""
 
 
 @attrs.frozen(kw_only=True)
 class Cancelled(OfMember):
-    """The call that was cancelled has ended, however."""
+    """The cancelled call has ended, with or without an error."""
 
 
 @attrs.frozen(kw_only=True)
 class Raised(OfMember):
-    """A call of the client raised; the member goes on unless it ends."""
+    """A call of the client raised; the member continues unless `Ended` follows."""
 
     error: str
 
@@ -200,20 +199,20 @@ class Closing(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Ended(OfMember):
-    """It is closed. Not written for a member that was killed."""
+    """The member is closed. Not recorded for a member that was killed."""
 
     leaked: tuple[str, ...] = ()
-    """Names of tasks and sockets that outlived it."""
+    """Names of tasks and sockets that it left open."""
 
 
-# ------------------------------------------------------------------ what crosses the wire
+# ------------------------------------------------------------------ recorded on the wire
 
 
 @attrs.frozen(kw_only=True)
 class Sent(OfMember):
-    """A request left the member, of whatever family: checked is also how many there are.
+    """A request left the member. All types are recorded, as the request rate is checked too.
 
-    The fields that are not in the request are empty.
+    Fields that the request does not have are empty.
     """
 
     api: str
@@ -223,37 +222,37 @@ class Sent(OfMember):
     member_id: str = ""
     generation: int = -1
     offsets: Offsets = attrs.field(factory=dict)
-    """Of a commit: what is to be committed; of a fetch: from where."""
+    """Of a commit: the offsets to commit; of a fetch: the positions."""
     owned: Partitions | None = ()
-    """Of a join: what the member says that it owns (all protocols alike). Of a KIP-848 heartbeat
-    too; None where it says nothing, which is the same as before."""
+    """Of a join: the partitions that the member reports as owned, the same for all its protocols.
+    Of a KIP-848 heartbeat: the same; None if it reports no change."""
     node: int = 0
-    """The broker that it goes to; 0 where that is not known."""
+    """The broker it is sent to; 0 if unknown."""
 
 
 @attrs.frozen(kw_only=True)
 class Answered(OfMember):
-    """Its answer reached the member, whole."""
+    """The response arrived at the member completely."""
 
     api: str
     connection: int
     correlation: int
     error: str
-    """Kafka's name of the error, the first that is not NONE; "NONE"."""
+    """Kafka's name of the first error; "NONE" without one."""
     member_id: str = ""
     generation: int = -1
     offsets: Offsets = attrs.field(factory=dict)
-    """Of a commit: what was stored. Of an offset fetch: what is committed, -1 where nothing is.
-    Of a fetch: how far the records reach that came. Partitions with errors are left out."""
+    """Of a commit: the stored offsets. Of an offset fetch: the committed offsets, -1 for none. Of a
+    fetch: the offsets after the last records received. Partitions with errors are left out."""
     assigned: Partitions | None = None
-    """Of a sync or a KIP-848 heartbeat: the assignment; None where it holds none."""
+    """Of a sync or a KIP-848 heartbeat: the assignment; None if it contains none."""
     node: int = 0
-    """The broker that it is from; 0 where that is not known."""
+    """The broker it comes from; 0 if unknown."""
     throttle: float = 0.0
-    """For how many seconds the broker asks for silence (KIP-219)."""
+    """The throttle time in seconds (KIP-219)."""
 
 
-# ------------------------------------------------------------------ what the broker knows
+# ------------------------------------------------------------------ recorded by the broker
 
 
 @attrs.frozen(kw_only=True)
@@ -263,36 +262,36 @@ class Appended(Event):
     partition: TopicPartition
     offset: int
     sequence: int
-    """-1 for what no reader may see: control records, aborted ones."""
+    """-1 for records that no reader may see: control records and aborted ones."""
 
 
 @attrs.frozen(kw_only=True)
 class Truncated(Event):
-    """The log has lost its end, as in an unclean leader election; others take the place of what was
-    written there."""
+    """The log was truncated, as in an unclean leader election; other records may follow at these
+    offsets."""
 
     partition: TopicPartition
     offset: int
-    """Where it ends now."""
+    """The log's end after the truncation."""
 
 
 @attrs.frozen(kw_only=True)
 class Deleted(Event):
-    """The topic was deleted. Its partitions' logs and committed offsets are gone."""
+    """The topic was deleted, with its logs and committed offsets."""
 
     topic: str
 
 
 @attrs.frozen(kw_only=True)
 class Recreated(Event):
-    """A topic was created under the name of a deleted one: an empty log for each partition."""
+    """A topic was created under the name of a deleted one, with empty logs."""
 
     topic: str
 
 
 @attrs.frozen(kw_only=True)
 class Stored(Event):
-    """The broker took a commit of this partition."""
+    """The broker stored a commit of this partition."""
 
     partition: TopicPartition
     offset: int
@@ -302,59 +301,61 @@ class Stored(Event):
 
 @attrs.frozen(kw_only=True)
 class Formed(Event):
-    """The broker has a generation's assignment: the leader's SyncGroup, or a target (KIP-848)."""
+    """The broker has a generation's assignment: from the leader's SyncGroup, or a target
+    (KIP-848)."""
 
     generation: int
     protocol: str
     assignment: Mapping[str, Partitions]
-    """Member id -> what it gets."""
+    """Member id -> its assigned partitions."""
     subscriptions: Mapping[str, tuple[str, ...]]
-    """Member id -> topics."""
+    """Member id -> its subscribed topics."""
     claims: Mapping[str, Partitions] = attrs.field(factory=dict)
-    """Member id -> what it said, at its join, that it owns: where the protocol goes by that."""
+    """Member id -> the partitions it reported as owned when it joined, if the protocol uses
+    them."""
     claimed_at: Mapping[str, int] = attrs.field(factory=dict)
-    """Member id -> the generation that it said it had that from."""
+    """Member id -> the generation that it reported these partitions for."""
     partitions: Mapping[str, int] = attrs.field(factory=dict)
-    """Topic -> how many partitions it has; none of a topic: not known."""
+    """Topic -> partition count; a topic whose count is unknown is missing."""
     leader: str = ""
-    """Member id of the member that computed it; "" where the coordinator did."""
+    """Member id of the leader that computed it; "" if the coordinator did."""
 
 
-# ------------------------------------------------------------------ what the simulation does
+# ------------------------------------------------------------------ recorded by the simulation
 
 
 @attrs.frozen(kw_only=True)
 class Faulted(Event):
-    """A fault began. For the reader of the transcript; the checker takes nothing from its text."""
+    """A fault began. For the transcript; the checker ignores its text."""
 
     text: str
 
 
 @attrs.frozen(kw_only=True)
 class Misassigning(OfMember):
-    """From here on this member, as leader, computes bad assignments; or no more."""
+    """This member, as leader, starts or stops computing bad assignments."""
 
     active: bool
 
 
 @attrs.frozen(kw_only=True)
 class Killed(OfMember):
-    """The process is gone, without a word."""
+    """The process was killed, without leaving the group."""
 
 
 @attrs.frozen(kw_only=True)
 class Frozen(OfMember):
-    """The process stands still (SIGSTOP, or its loop is blocked)."""
+    """The process stopped running (SIGSTOP, or a blocked event loop)."""
 
 
 @attrs.frozen(kw_only=True)
 class Thawed(OfMember):
-    """It runs again."""
+    """The process runs again."""
 
 
 @attrs.frozen(kw_only=True)
 class Healed(Event):
-    """From here on nothing goes wrong any more; the deadlines of liveness start."""
+    """All faults have ended; the deadlines of liveness start."""
 
 
 @attrs.frozen(kw_only=True)
@@ -362,7 +363,7 @@ class Finished(Event):
     """All members are closed or dead: the last event."""
 
     committed: Offsets
-    """What the group has committed."""
+    """The group's committed offsets."""
     ends: Offsets
-    """Of each log: the offset that its next record would get."""
+    """Each log's end: the offset of its next record."""
     starts: Offsets

@@ -1,4 +1,4 @@
-"""Find runs that show the planted bugs, and keep the first of them for the tests."""
+"""Find runs in which a planted bug violates an invariant, and store their seeds for the tests."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ __all__ = ["BUGS", "KEPT", "hunt", "shown"]
 BUGS = {**bugs.BUGS, **consumer_bugs.BUGS}
 
 KEPT = Path(__file__).with_name("bugs.json")
-"""Name of a bug -> seeds that show it, each with the invariants that it breaks there."""
+"""Name of a bug -> seeds of such runs, each with the violated invariants."""
 
 MOST = 300
-"""How many seeds are tried for a bug."""
+"""Maximum number of seeds tried per bug."""
 
 _EVENTS = 20_000
-"""A run of more events than that is a hot loop, and is stopped there."""
+"""A run with more events is in a hot loop, and is stopped."""
 
 _CPU = 15
-"""Seconds after which a run that makes no progress is stopped."""
+"""CPU seconds after which a run is stopped."""
 
 
 class _Enough(BaseException):
-    """Not an error: those the client takes for its own."""
+    """Ends a run. A BaseException, because the client would handle an Exception."""
 
 
 class _Bounded(Log):
-    """A log that ends the run when it is long enough."""
+    """A log that ends the run at `_EVENTS` events."""
 
     last: _Bounded
 
@@ -63,7 +63,7 @@ def shown(
     *,
     protocol: str = "classic",
 ) -> list[str]:
-    """The invariants that are broken in the run of a seed, sorted, as far as it gets."""
+    """Return the invariants violated in a seed's run, sorted; the run may end early."""
     plan = make_plan(seed, protocol=protocol)
     return sorted({violation.invariant for violation in find_violations(_events(plan, planted))})
 
@@ -80,7 +80,7 @@ def _events(plan: Plan, planted: AbstractContextManager[object] | None) -> Seque
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            # A bug may break the simulation itself: the run is checked as far as it got.
+            # A bug may break the simulation itself: the events recorded so far are checked.
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             signal.signal(signal.SIGVTALRM, before)
@@ -90,15 +90,15 @@ def _events(plan: Plan, planted: AbstractContextManager[object] | None) -> Seque
 def hunt(
     names: Iterable[str], jobs: int, *, seeds: Sequence[int] = range(MOST), enough: int = 2
 ) -> int:
-    """Find seeds that show each bug, those that are kept or else the first; print them, and keep
-    them. 1 if one is not found."""
+    """Find seeds that show each bug, trying the stored ones first; print and store them. Return 1
+    if a bug is not found."""
     began = time.monotonic()
     wanted = sorted(names) or sorted(BUGS)
     found = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     survivors = []
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs, initializer=_quiet, maxtasksperchild=1) as pool:
-        # What has shown a bug before is likely to show it again: little is looked for anew.
+        # Seeds that showed a bug before are likely to show it again.
         before = {name: [each["seed"] for each in found.get(name, ())] for name in wanted}
         work = ((name, [*dict.fromkeys((*before[name], *seeds))], enough) for name in wanted)
         for name, caught_by in pool.imap_unordered(_hunt_one, work):
@@ -129,7 +129,7 @@ def _hunt_one(work: tuple[str, Sequence[int], int]) -> tuple[str, list[dict[str,
     found: list[dict[str, Any]] = []
     for seed in seeds:
         broken = bug.breaks & set(shown(seed, bug.plant(), protocol=bug.protocol))
-        # What the run shows without the bug does not count.
+        # Violations that the run also has without the bug do not count.
         by = sorted(broken - set(shown(seed, protocol=bug.protocol))) if broken else []
         if by:
             found.append({"seed": seed, "by": by})
@@ -140,4 +140,4 @@ def _hunt_one(work: tuple[str, Sequence[int], int]) -> tuple[str, list[dict[str,
 
 def _quiet() -> None:
     logging.disable(logging.CRITICAL)
-    sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - what a bug leaves behind complains there
+    sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - tracebacks of what a bug breaks go there

@@ -1,10 +1,10 @@
-"""Recorded events written down: one event a line, as JSON, read and written as a stream.
+"""Recorded events as a file: one event per line, as JSON, read and written as a stream.
 
     {"event": "Delivered", "time": 3.25, "member": "m1", "partition": "t/0", "offset": 7, ...}
 
-A partition is "topic/number", offsets are an object of those. Fields that are left out have their
-defaults. Logs of several processes that share a clock are merged by time; of one time, the earlier
-log comes first.
+A partition is "topic/number"; offsets are an object with partitions as keys. Omitted fields have
+their defaults. Logs of several processes with a common clock are merged by time; at equal times,
+the earlier log comes first.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _Convert = Callable[[Any], Any]
 
 
 def write(events: Iterable[Event], to: TextIO) -> None:
-    """Write events, each on a line."""
+    """Write each event as a line."""
     for event in events:
         to.write(to_line(event) + "\n")
 
 
 def read(path: Path) -> Iterator[Event]:
-    """The events of a file, read as they are asked for.
+    """Yield the events of a file, lazily.
 
-    The end of a line that was never finished, as a SIGKILL leaves it, is left out. Raises:
-    ValueError for a line that is no event.
+    An incomplete last line, as SIGKILL leaves it, is ignored. Raises: ValueError for a line that is
+    not an event.
     """
     with path.open() as lines:
         for line in lines:
@@ -46,12 +46,12 @@ def read(path: Path) -> Iterator[Event]:
 
 
 def merged(logs: Iterable[Iterable[Event]]) -> Iterator[Event]:
-    """The events of several logs in the order of time; each log is in order already."""
+    """Merge logs, each in order of time, into one in order of time."""
     return heapq.merge(*logs, key=lambda event: event.time)
 
 
 def to_line(event: Event) -> str:
-    """One event, without the end of the line."""
+    """Return one event as a line, without the newline."""
     raw: dict[str, Any] = {"event": type(event).__name__}
     for name, default, plain, _ in _FIELDS[type(event)]:
         value = getattr(event, name)
@@ -61,7 +61,7 @@ def to_line(event: Event) -> str:
 
 
 def from_line(line: str) -> Event:
-    """The event of a line. Raises: ValueError."""
+    """Parse an event from a line. Raises: ValueError."""
     raw = json.loads(line)
     cls = _KINDS.get(raw.pop("event", None)) if isinstance(raw, dict) else None
     if cls is None:
@@ -79,7 +79,7 @@ def from_line(line: str) -> Event:
         raise ValueError(f"{error}: {line[:100]!r}") from None
 
 
-# ------------------------------------------------------------------ how each type is written
+# ------------------------------------------------------------------ conversion by type
 
 
 def _partition(text: str) -> TopicPartition:
@@ -88,7 +88,7 @@ def _partition(text: str) -> TopicPartition:
 
 
 def _converters(hint: Any) -> tuple[_Convert | None, _Convert | None]:
-    """What makes JSON of a value of this type, and a value of JSON; None where they are one."""
+    """Return the converters to JSON and from JSON for this type; None if JSON holds it directly."""
     if hint is TopicPartition:
         return str, _partition
     if type(None) in get_args(hint):
@@ -141,4 +141,4 @@ _FIELDS = {
     ]
     for cls in _KINDS.values()
 }
-"""Kind of event -> name, default, to JSON, from JSON, of each of its fields."""
+"""Kind of event -> name, default, converter to JSON and converter from JSON of each field."""

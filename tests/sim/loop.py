@@ -1,11 +1,11 @@
-"""Time and the order of steps: virtual, seeded, and per process.
+"""Event loops in virtual time, with a seeded order of steps and processes that can be frozen.
 
-A simulated run happens in one thread on one loop. A context variable that each task inherits tells
-its processes apart. The loop holds back the steps and timers of a frozen process, and runs them
-once it resumes, as those of a process do after SIGCONT.
+A simulated run uses one thread and one loop. A context variable that tasks inherit identifies their
+process. The loop holds back the steps and timers of a frozen process, and runs them when the
+process resumes, as after SIGCONT.
 
-Steps of tasks that are ready together run in an order that the seed decides. Plain callbacks keep
-theirs: `call_soon` documents it, and programs count on it.
+Tasks that are ready together run in an order that the seed determines. Plain callbacks keep theirs:
+`call_soon` guarantees it, and programs rely on it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["PROCESS", "Standstill", "run_virtual"]
 T = TypeVar("T")
 
 PROCESS: ContextVar[str | None] = ContextVar("process", default=None)
-"""The process that a task or a callback belongs to; None for the simulation's own."""
+"""The process of a task or callback; None for the simulation itself."""
 
 
 class Standstill(deque[Any]):
-    """What is ready to run, without what belongs to processes that stand still.
+    """The ready queue, without the items of frozen processes.
 
-    It takes the place of the loop's own queue, of asyncio handles or of trio tasks.
+    It replaces the loop's own queue, of asyncio handles or of trio tasks.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Standstill(deque[Any]):
     ) -> None:
         super().__init__()
         self.now = now
-        """The loop's clock, which anyio asks for its time in four steps."""
+        """The loop's clock; reading it through anyio takes four calls."""
         self._context_of = context_of
         self._filler = filler
         self._held: dict[str, list[Any]] = {}
 
     def _hold_or_append(self, item: Any) -> None:
-        """In the place of `append` while any process stands still."""
+        """Replaces `append` while a process is frozen."""
         process = self._process_of(item)
         if process in self._held:
             self._held[process].append(item)
@@ -66,22 +66,22 @@ class Standstill(deque[Any]):
         return None if context is None else context.get(PROCESS)
 
     def stop(self, process: str) -> None:
-        """Let nothing of this process run any more."""
+        """Freeze this process."""
         held = self._hold(process)
         for index, item in enumerate(self):
             if self._process_of(item) == process:
                 held.append(item)
-                # The loop has counted them already: none may go missing.
+                # The loop has counted the items already, so a filler takes this one's place.
                 self[index] = self._filler()
 
     def go(self, process: str) -> None:
-        """Let it run again, from where it stood."""
+        """Resume this process."""
         self.extend(self._held.pop(process, ()))
         if not self._held and "append" in vars(self):
             del self.append
 
     def _hold(self, process: str) -> list[Any]:
-        # As a field: there are hundreds of thousands of calls, and few while any stands still.
+        # Replaced only while a process is frozen: `append` runs hundreds of thousands of times.
         self.append = self._hold_or_append  # type: ignore[method-assign]
         return self._held.setdefault(process, [])
 
@@ -90,13 +90,14 @@ class Standstill(deque[Any]):
 
 
 class _Task(asyncio.Task[Any]):
-    """Numbered: anyio cancels tasks from a set, in an order that differs from run to run."""
+    """A task with a number: anyio cancels tasks from a set, whose order would differ between
+    runs."""
 
     number: int
 
 
 class _Handle(asyncio.Handle):
-    """Made for each step: without the questions of debugging."""
+    """A handle without asyncio's debugging support: one is created for each step."""
 
     def __init__(
         self, callback: Callable[..., object], args: tuple[Any, ...], context: Any
@@ -114,8 +115,8 @@ class _Handle(asyncio.Handle):
 class _Loop(asyncio.BaseEventLoop):
     """An asyncio loop in virtual time, with shuffled steps, without files and threads.
 
-    Where another would sleep, its clock jumps. Of two timers of one instant the one that was set
-    first is the first.
+    Its clock jumps where a real loop would sleep. Timers due at the same time run in the order in
+    which they were set.
     """
 
     def __init__(self, seed: int) -> None:
@@ -220,7 +221,7 @@ def _seeded_trio(seed: int) -> Iterator[None]:
 
 
 class _TrioQueue(Standstill):
-    """Trio empties its queue as a whole before a batch runs, so that gaps need no filling."""
+    """Trio empties its queue before a batch runs, so no fillers are needed."""
 
     def __init__(self) -> None:
         super().__init__(lambda task: task.context, lambda: None, trio.current_time)
@@ -237,10 +238,10 @@ class _TrioQueue(Standstill):
 
 
 def run_virtual(main: Callable[[Standstill], Awaitable[T]], *, backend: str, seed: int) -> T:
-    """Run `main` in virtual time that starts at 0, all randomness from `seed`.
+    """Run `main` in virtual time from 0, with all randomness from `seed`.
 
-    The collector rests meanwhile: when it runs depends on what ran before, and what it finalizes
-    would run at another point of each replay.
+    The garbage collector is off: its timing depends on earlier allocations, so finalizers would run
+    at a different point of each replay.
     """
     state = random.getstate()
     collecting = gc.isenabled()

@@ -1,6 +1,6 @@
-"""What can become of one answer on its way: other bytes, or an end in the middle of it.
+"""Corruptions of a response in transit: other bytes, or an end in the middle of the frame.
 
-None of these can pass for another whole answer: what is broken here no client can take for sound.
+None of these yields a different valid response, so a correct client detects each one.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from random import Random
 __all__ = ["MANGLERS", "Mangler"]
 
 Mangler = Callable[[bytes], list[bytes] | None]
-"""Frame, with its length -> what arrives, piece by piece; None for its first half and the end."""
+"""Frame with its length -> the chunks that arrive; None for its first half and then the end."""
 
 _HEAD = 8
-"""Length and correlation id."""
+"""Bytes of the length and the correlation id."""
 
 
 def _garbage(random: Random) -> Mangler:
-    """A frame of noise in its place, its id that of no request."""
+    """Replace the frame with noise, under a correlation id that no request has."""
 
     def mangle(frame: bytes) -> list[bytes]:
         noise = b"\x7f" + random.randbytes(max(7, len(frame) - 5))
@@ -28,7 +28,7 @@ def _garbage(random: Random) -> Mangler:
 
 
 def _truncate(random: Random) -> Mangler:
-    """A shorter frame, whole by its length, whose message ends too early."""
+    """Shorten the frame and its length, so that the message ends too early."""
 
     def mangle(frame: bytes) -> list[bytes]:
         keep = max(_HEAD, len(frame) - random.randint(1, 8))
@@ -51,4 +51,4 @@ MANGLERS: dict[str, Callable[[Random], Mangler]] = {
     "duplicate": _duplicate,
     "cut": _cut,
 }
-"""Name of the fault -> what makes one."""
+"""Name of the fault -> a function that creates it."""

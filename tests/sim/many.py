@@ -1,4 +1,4 @@
-"""Simulate many seeds in several processes; keep the outcome of each in a file."""
+"""Simulate many seeds in several processes, and store the outcome of each in a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .run import run
 __all__ = ["Outcome", "run_many", "run_one"]
 
 _SHOWN = 20
-"""Failures that are printed one by one."""
+"""Maximum number of failures that are printed individually."""
 
 
 @attrs.frozen(kw_only=True)
@@ -37,7 +37,7 @@ class Outcome:
     seconds: float = 0.0
     """CPU time, including the checker."""
     wrong: tuple[str, ...] = ()
-    """Violations as text, the invariant first; "crash" where the simulation itself failed."""
+    """Violations as text, the invariant first; "crash" if the simulation itself failed."""
 
 
 def run_one(seed: int, protocol: str = "classic") -> Outcome:
@@ -65,8 +65,8 @@ def run_one(seed: int, protocol: str = "classic") -> Outcome:
 def run_many(
     seeds: Iterable[int], jobs: int, kept: Path | None, *, protocol: str = "classic"
 ) -> int:
-    """Run them all but those that the file has, which is of one protocol; 1 if anything is wrong
-    with any."""
+    """Run all seeds whose outcome is not in the file, which holds one protocol. Return 1 if any run
+    failed."""
     wanted = list(seeds)
     outcomes = [o for o in _known(kept) if o.seed in set(wanted)]
     known = {o.seed for o in outcomes}
@@ -101,7 +101,7 @@ def run_many(
 def _known(kept: Path | None) -> list[Outcome]:
     if kept is None or not kept.exists():
         return []
-    # The last line may have been cut short.
+    # The last line may be incomplete.
     lines = [line for line in kept.read_text().splitlines() if line.endswith("}")]
     raws = [json.loads(line) for line in lines]
     return [Outcome(**{**raw, "wrong": tuple(raw["wrong"])}) for raw in raws]

@@ -1,4 +1,4 @@
-"""Bad assignments that a leader may compute, made of good ones."""
+"""Bad assignments that a leader may compute, derived from good ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["MISASSIGNMENTS"]
 
 
 def _foreign(spec: GroupSpec, assignment: Assignment) -> Assignment:
-    """Give every member a partition of a topic that nobody subscribes to."""
+    """Assign every member a partition of a topic that no member subscribes to."""
     foreign = {m: TopicPartition("foreign", number) for number, m in enumerate(spec.order())}
     return {m: (*share, foreign[m]) for m, share in assignment.items()}
 
 
 def _handed_over(spec: GroupSpec, _: Assignment) -> Assignment:
-    """Give what members own to others in the same round."""
+    """Assign partitions that members own to other members in the same round."""
     members = {m: attrs.evolve(of, owned=(), generation=-1) for m, of in spec.members.items()}
     return sticky_assignor(attrs.evolve(spec, members=members))
 
@@ -28,4 +28,4 @@ MISASSIGNMENTS: dict[str, Callable[[GroupSpec, Assignment], Assignment]] = {
     "foreign": _foreign,
     "handover": _handed_over,
 }
-"""Name -> what is wrong with it."""
+"""Name -> a function that spoils an assignment."""
