@@ -1,8 +1,8 @@
-"""The network between processes and brokers: streams in memory, whose bytes travel by the clock.
+"""The network between processes and brokers: streams in memory, in virtual time.
 
-It takes the place of TCP at the byte boundary. Bytes of one direction of one connection arrive in
-order; how late, in what pieces, and whether at all, is up to the `Weather` between a process and a
-node. A broker writes each answer at once, so that what it writes is one frame.
+It replaces TCP at the byte boundary. The bytes of one direction of a connection arrive in order;
+the `Weather` between a process and a node decides when they arrive, in what chunks, and whether
+they do. A broker writes each response at once, so one write is one frame.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from .mangle import Mangler
 __all__ = ["Agenda", "Listener", "Network", "Socket", "Weather"]
 
 _BASE = 0.0005
-"""Seconds that bytes travel at least."""
+"""Minimum latency in seconds."""
 
 _APART = 1e-6
-"""Seconds between two arrivals: of two timers of one instant either may be the first."""
+"""Seconds between two arrivals: timers due at the same time may run in either order."""
 
 _SHREDDED = 48
-"""How many bytes of a message are delivered one at a time; the rest comes as a whole."""
+"""Bytes of a message that are delivered one at a time; the rest comes in one chunk."""
 
 
 class Agenda:
-    """What the simulation does, and when."""
+    """The simulation's schedule of actions."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -48,9 +48,9 @@ class Agenda:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
-        """Call at this time, or soon."""
+        """Call the action at this time, or as soon after as possible."""
         if self._loop is not None:
-            # In the simulation's context: bytes go on travelling while their sender stands still.
+            # In the simulation's context: bytes must still travel while their sender is frozen.
             self._loop.call_at(time, action, *arguments, context=self._context)
             return
         entry = (time, next(self._count), action, arguments)
@@ -59,9 +59,9 @@ class Agenda:
             self._earlier.set()
 
     async def run(self) -> None:
-        """Do it; runs until cancelled."""
+        """Run the scheduled actions, until cancelled."""
         with contextlib.suppress(RuntimeError):
-            self._loop = asyncio.get_running_loop()  # its own timers are cheaper than a task
+            self._loop = asyncio.get_running_loop()  # its timers are cheaper than this task
         while True:
             now = anyio.current_time()
             while self._due and self._due[0][0] <= now:
@@ -73,7 +73,7 @@ class Agenda:
 
 
 class Listener(Protocol):
-    """Who hears what crosses the wire, on the process's side of it."""
+    """Receives what crosses the wire, on the process's side of it."""
 
     def connected(self, process: str, connection: int, node: int) -> None: ...
 
@@ -84,20 +84,20 @@ class Listener(Protocol):
 
 @attrs.define(eq=False)
 class Weather:
-    """What bytes between one process and one node meet. All of it can change at any time."""
+    """The conditions between one process and one node. They can change at any time."""
 
     delay: float = 0.0
-    """Seconds more that bytes travel, both ways."""
+    """Additional latency in seconds, in both directions."""
     bytes_per_second: float = float("inf")
     shredded: int = 0
-    """How many messages to the process still come byte by byte."""
+    """How many more messages to the process arrive byte by byte."""
     mangle: deque[Mangler] = attrs.field(factory=deque)
-    """What happens to the next answers: other bytes, or None for an end in the middle of it."""
+    """Corruptions of the next responses."""
     dark: bool = False
-    """Nothing arrives, nobody connects."""
+    """Nothing arrives, and no connection succeeds."""
 
     def clear(self) -> None:
-        """Fair weather again."""
+        """Remove all faults."""
         self.delay, self.bytes_per_second, self.shredded = 0.0, float("inf"), 0
         self.mangle.clear()
         self.dark = False
@@ -114,19 +114,19 @@ class Socket(ByteStream):
         self.peer: Socket
         self.closed = False
         self.lost = False
-        """The connection is half-open: what is sent from here vanishes."""
+        """The connection is half-open: bytes sent from here are lost."""
         self._network = network
         self._chunks: deque[bytes] = deque()
         self._ended = False
         self._broken = False
         self._changed: anyio.Event | None = None
-        """While somebody waits."""
+        """Set while a task waits in `receive`."""
         self.arrival = 0.0
         """When the last bytes that were sent from here arrive."""
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         if self._chunks or self._ended or self._broken:
-            await checkpoint()  # else it waits, which is one
+            await checkpoint()  # waiting below would be a checkpoint, too
         while True:
             if self.closed:
                 raise anyio.ClosedResourceError
@@ -166,7 +166,7 @@ class Socket(ByteStream):
         await checkpoint()
 
     def close(self) -> None:
-        """What is on its way still arrives, and then the end."""
+        """Close this end. Bytes in transit still arrive, and then the end of the stream."""
         if not self.closed:
             self.closed = True
             self._network.end(self)
@@ -186,7 +186,7 @@ class Socket(ByteStream):
             self._notify()
 
     def reset(self) -> None:
-        """As by a RST: what has arrived and was not read is gone too."""
+        """Reset the connection, as a RST does: received bytes that were not read are lost too."""
         self._broken = True
         self._notify()
 
@@ -209,11 +209,11 @@ class Network:
     ) -> None:
         self.listener = listener
         self.weather: dict[tuple[str, int], Weather] = {}
-        """(Place of a process, node) -> weather."""
+        """(Slot of a process, node) -> weather."""
         self.sockets: dict[int, Socket] = {}
-        """The processes' ends that are open, by number."""
+        """The processes' open ends, by number."""
         self.settled = anyio.Event()
-        """No weather comes any more: who still knocks in the dark is heard."""
+        """Set when no more faults come: pending connection attempts then succeed."""
         self._agenda = agenda
         self._random = random
         self._serve = serve
@@ -222,18 +222,18 @@ class Network:
         self._tasks: anyio.abc.TaskGroup
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Serve the brokers' ends; runs until cancelled."""
+        """Serve the brokers' ends, until cancelled."""
         async with anyio.create_task_group() as self._tasks:
             task_status.started()
             await anyio.sleep_forever()
 
     def over(self, process: str, node: int) -> Weather:
-        """The weather between the two, for reading and for changing."""
-        place = process.partition(".")[0]  # one that is started again is where the last one was
+        """Return the weather between the two; callers may change it."""
+        place = process.partition(".")[0]  # a restarted process has the weather of its predecessor
         return self.weather.setdefault((place, node), Weather())
 
     async def connect_tcp(self, host: str, port: int, **_: Any) -> Socket:
-        """What `anyio.connect_tcp` is meanwhile."""
+        """Replaces `anyio.connect_tcp` during the run."""
         process = PROCESS.get() or ""
         node = int(host.removeprefix("kafka-"))
         await anyio.sleep(2 * self._latency(process, node))
@@ -247,7 +247,7 @@ class Network:
         theirs.at_broker = True
         self.sockets[ours.number] = ours
         self.listener.connected(process, ours.number, node)
-        # The broker's side is no part of the process: it goes on while that stands still.
+        # The broker's side is not part of the process: it runs while the process is frozen.
         token = PROCESS.set(None)
         self._tasks.start_soon(self._serve, theirs, node)
         PROCESS.reset(token)
@@ -257,14 +257,14 @@ class Network:
         if not socket.at_broker:
             self.sockets.pop(socket.number, None)
 
-    # ------------------------------------------------------------ what travels
+    # ------------------------------------------------------------ bytes in transit
 
     def _latency(self, process: str, node: int) -> float:
         weather = self.over(process, node)
         return _BASE * (1 + self._random.random()) + weather.delay
 
     def carry(self, sender: Socket, data: bytes) -> None:
-        """Let bytes arrive at the other end."""
+        """Send bytes to the other end."""
         weather = self.over(sender.process, sender.node)
         chunks = [data]
         cut = False
@@ -278,7 +278,7 @@ class Network:
             chunks = [data[i : i + 1] for i in range(min(_SHREDDED, len(data)))]
             chunks += [data[_SHREDDED:]] if len(data) > _SHREDDED else []
         if sender.lost or weather.dark:
-            # A retransmission after the dark would come late; this one never comes.
+            # No retransmission is modelled: lost bytes never arrive, so neither do later ones.
             sender.lost = sender.peer.lost = True
             return
         size = sum(map(len, chunks))
@@ -291,15 +291,15 @@ class Network:
             sender.close()
 
     def end(self, sender: Socket) -> None:
-        """No more comes from this end."""
+        """Send the end of the stream."""
         if not sender.lost:
             at = max(sender.arrival + _APART, anyio.current_time() + _BASE)
             self._agenda.at(at, sender.peer.finish)
 
-    # ------------------------------------------------------------ what breaks
+    # ------------------------------------------------------------ faults
 
     def between(self, process: str, node: int) -> list[Socket]:
-        """The open connections of a process ("" for all) with a node (0 for all)."""
+        """Return the open connections of a process ("" for all) with a node (0 for all)."""
         return [
             socket
             for socket in self.sockets.values()
@@ -307,22 +307,22 @@ class Network:
         ]
 
     def reset(self, process: str, node: int) -> None:
-        """Break connections, at both ends at once."""
+        """Reset connections at both ends."""
         for socket in self.between(process, node):
             socket.reset()
             socket.peer.reset()
 
     def half_open(self, process: str, node: int) -> None:
-        """From now on nothing arrives on these connections, and neither end is told."""
+        """Make connections half-open: nothing arrives any more, and neither end notices."""
         for socket in self.between(process, node):
             socket.lost = socket.peer.lost = True
 
     def close(self, process: str, node: int) -> None:
-        """The broker closes them, in good order."""
+        """Close connections from the broker's side, gracefully."""
         for socket in self.between(process, node):
             socket.peer.close()
 
     def abandon(self, process: str) -> None:
-        """The process is gone: its kernel closes what it had."""
+        """Close the connections of a process that is gone, as its kernel does."""
         for socket in self.between(process, 0):
             socket.close()

@@ -1,4 +1,4 @@
-"""Who watches from outside: what crosses the wire, what brokers store, and the list of it all."""
+"""Observers of a run: of the wire, of the brokers' state, and the log of all events."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from .events import Answered, Event, Formed, Partitions, Sent, Stored
 from .worker import TOPIC, decode_share
 
 _STICKY = {protocol_name(a): a for a in (cooperative_sticky_assignor, sticky_assignor)}
-"""What goes by what members say that they have."""
+"""The assignors that use the partitions that members report as owned."""
 
 _REFUSED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
@@ -58,16 +58,16 @@ __all__ = ["BrokerWatch", "Log", "WireTap"]
 
 
 class Log:
-    """The events as they happen, and the digest of all bytes that crossed the wire."""
+    """The events as they happen, and the digest of all bytes on the wire."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.muted: set[str] = set()
-        """Processes that were killed: what their tasks still do is not recorded."""
+        """Killed processes: what their remaining tasks do is not recorded."""
         self.hash = hashlib.blake2b(digest_size=16)
 
     def tell(self, kind: Callable[..., Event], **fields: Any) -> None:
-        """Add an event that happens now."""
+        """Add an event with the current time."""
         if fields.get("member") not in self.muted:
             self.events.append(kind(time=anyio.current_time(), **fields))
 
@@ -84,7 +84,7 @@ class _Tapped:
 
 
 class WireTap:
-    """Reads along on the process's side of every connection, by codecs of the broker's side."""
+    """Decodes both directions of every connection, with the codecs of the broker's side."""
 
     def __init__(self, log: Log, topic_name: Callable[[UUID], str], *, shards: int = 0) -> None:
         self._log = log
@@ -123,15 +123,15 @@ class WireTap:
             if incoming is None:
                 continue
             cls, version = type(incoming.request).response, incoming.version
-            # KIP-511: the answer to ApiVersions has the old header whatever its version.
+            # KIP-511: an ApiVersions response has the old header in every version.
             flexible = version in cls.flexible and cls is not ApiVersionsResponse
             if cls is ApiVersionsResponse and frame[4:6] == _REFUSED:
-                version = 0  # and that one refuses a version in version 0
+                version = 0  # an UNSUPPORTED_VERSION response is encoded in version 0
             try:
                 answer = decode(cls, version, frame, 5 if flexible else 4)
                 told = self._answered(answer, incoming.request)
             except RemoteProtocolError:
-                tapped.unreadable = True  # whatever came over it, the client must not use it
+                tapped.unreadable = True  # corrupted: the client must not use the connection
                 return
             self._log.tell(
                 Answered,
@@ -144,7 +144,7 @@ class WireTap:
                 **told,
             )
 
-    # ------------------------------------------------------------ what is told of a request
+    # ------------------------------------------------------------ fields of a request
 
     def _asked(self, request: Any) -> dict[str, Any]:
         match request:
@@ -266,7 +266,7 @@ class WireTap:
 
 
 def _split(data: bytes) -> tuple[bytes, list[bytes]]:
-    """What is left, and the frames that are whole."""
+    """Return the incomplete rest, and the complete frames."""
     frames = []
     at = 0
     while len(data) - at >= 4:
@@ -288,7 +288,7 @@ def _first(*codes: int) -> str:
 
 
 def _reach(records: bytes) -> int:
-    """The offset behind the last batch that is whole."""
+    """Return the offset after the last complete batch."""
     at, reach = 0, -1
     while at + 27 <= len(records):
         end = at + 12 + int.from_bytes(records[at + 8 : at + 12], "big")
@@ -307,7 +307,7 @@ def _owned(request: JoinGroupRequest) -> Partitions:
 
 
 class BrokerWatch:
-    """Tells what the brokers know, by looking at each request that they carry out."""
+    """Records the brokers' state, after each request that they execute."""
 
     def __init__(self, log: Log, cluster: Cluster, group_id: str, *, shards: int = 0) -> None:
         self._log = log
@@ -315,12 +315,12 @@ class BrokerWatch:
         self._group_id = group_id
         self._formed = 0
         self._counts: dict[str, int] = {}
-        """Topic -> how many partitions it has, or had when it was deleted."""
+        """Topic -> partition count, the last one if the topic was deleted."""
         self._target: dict[str, Partitions] = {}
         self._shards = shards
 
     def watching(self, handle: Callable[..., None]) -> Callable[..., None]:
-        """`handle` of the embedded broker, watched."""
+        """Wrap `handle` of the embedded broker."""
 
         def watched(
             cluster: Cluster,
@@ -340,7 +340,7 @@ class BrokerWatch:
 
             handle(cluster, node_id, incoming, now, host, reply)
             if isinstance(request, MetadataRequest):
-                self._partition_counts()  # a leader may assign what it was told, if that is gone
+                self._partition_counts()  # a leader may still assign partitions of a deleted topic
             elif isinstance(request, SyncGroupRequest) and request.assignments:
                 self._look(request)
             elif isinstance(request, ConsumerGroupHeartbeatRequest):
@@ -373,7 +373,7 @@ class BrokerWatch:
         return dict(self._counts)
 
     def _look_at_target(self) -> None:
-        """KIP-848: each target that the coordinator computes, held against the one before."""
+        """KIP-848: record each target that the coordinator computes, with the previous one."""
         group = self._cluster.consumer_groups.groups.get(self._group_id)
         if group is None or group.target_epoch == self._formed:
             return

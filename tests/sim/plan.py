@@ -1,7 +1,7 @@
-"""The schedule of one simulated run: a value made from a seed, that can be stored and shortened.
+"""The plan of one simulated run: a value derived from a seed, which can be stored and shortened.
 
-Nothing is random after this but what the plan's seed decides while it runs: the order of steps,
-how long bytes travel, the jitter of back-offs.
+During the run, the plan's seed is the only source of randomness: it determines the order of steps,
+the latency of bytes and the jitter of back-offs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 PROTOCOLS = ("classic", "consumer")
-"""The kinds of runs: by the membership that members and brokers speak."""
+"""The kinds of runs, by membership protocol."""
 
 GROUP = "g"
 NODES = 3
@@ -33,7 +33,7 @@ NODES = 3
 
 @attrs.frozen(kw_only=True)
 class MemberPlan:
-    """One process that consumes, and how its application behaves."""
+    """One consuming process, and how its application behaves."""
 
     name: str
     start: float
@@ -44,41 +44,42 @@ class MemberPlan:
     assignors: tuple[str, ...]
     instance: str | None = None
     style: str = "each"
-    """How it takes records: each, batches, many."""
+    """How it takes records: "each", "batches" or "many"."""
     auto_commit: bool = True
     resets: bool = True
-    """Its client finds a position where there is none; else it does, at the log's start."""
+    """Whether its client resets a missing position; else its application seeks to the log's
+    start."""
     commit_every: int = 10
-    """Records between its own commits, where it does not leave them to the client."""
+    """Records between the application's own commits, without auto-commit."""
     work: float = 0.002
-    """Seconds for one record."""
+    """Processing time of one record, in seconds."""
     callback: str = "quick"
-    """What its callbacks do: quick, slow, commit, seek."""
+    """What its callbacks do: "quick", "slow", "commit" or "seek"."""
     session: float = 6.0
     heartbeat: float = 1.0
     rebalance: float = 8.0
     max_poll: float = 15.0
     request_timeout: float = 4.0
     shards: int = 0
-    """How many the members of its group share, each a group member; 0 where they are consumers."""
+    """Number of shards that the members share as group members; 0 if they are consumers."""
     protocol: str = "classic"
     """Its `group_protocol`."""
     remote_assignor: str | None = None
-    """The coordinator's assignor that it asks for, if it asks (KIP-848)."""
+    """The server-side assignor that it requests, if any (KIP-848)."""
     pattern: bool = False
-    """It subscribes to its topics by a pattern, which the coordinator matches."""
+    """It subscribes to its topics by a pattern, which the coordinator evaluates."""
 
 
 @attrs.frozen(kw_only=True)
 class Deed:
-    """One thing that is done to the members, the network or the brokers; some last."""
+    """One action on members, network or brokers; some have a duration."""
 
     at: float
     what: str
     member: str = ""
-    """Empty: all."""
+    """Empty: all members."""
     node: int = 0
-    """0: all."""
+    """0: all nodes."""
     api: str = ""
     code: str = ""
     seconds: float = 0.0
@@ -97,37 +98,37 @@ class Deed:
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """The schedule of one simulated run."""
+    """The plan of one simulated run."""
 
     seed: int
     backend: str
     topics: dict[str, int]
-    """Name -> partitions."""
+    """Topic -> partition count."""
     members: tuple[MemberPlan, ...]
     deeds: tuple[Deed, ...]
     """Sorted by time."""
     rate: float
-    """Records a second, until `heal`."""
+    """Records per second, until `heal`."""
     heal: float
     """When the last fault ends."""
     dies_late: str = ""
-    """The member that is killed when all has been well for long, if any."""
+    """The member that is killed long after `heal`, if any."""
     assigns_every: float | None = None
-    """How long the coordinator waits from one assignment of its own to the next, in seconds; None
-    where it has no groups that it assigns to, and members assign."""
+    """Minimum time between two assignments of the coordinator, in seconds; None if members assign
+    (classic protocol)."""
 
     @property
     def shards(self) -> int:
-        """How many shards there are; 0 where the members are consumers."""
+        """The number of shards; 0 if the members are consumers."""
         return self.members[0].shards
 
     @property
     def faults(self) -> int:
-        """How many of the deeds are faults."""
+        """The number of deeds that are faults."""
         return sum(deed.what in FAULTS for deed in self.deeds)
 
 
-# ------------------------------------------------------------------ what can go wrong
+# ------------------------------------------------------------------ possible faults
 
 _MOVED = ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS")
 
@@ -192,10 +193,10 @@ CODES: dict[str, tuple[str, ...]] = {
         "UNKNOWN_SERVER_ERROR",
     ),
 }
-"""What a healthy client may hear from a broker in trouble, or one that is about to reject it.
+"""Errors that a broker with problems, or one that is about to reject the client, may return.
 
-OFFSET_OUT_OF_RANGE is not among them: said of an offset that is in range it is a lie that costs
-records, whatever a client does.
+OFFSET_OUT_OF_RANGE is not among them: returned for an offset that is in range, it is false, and
+loses records whatever a client does.
 """
 
 _BEATS = "ConsumerGroupHeartbeat"
@@ -224,7 +225,7 @@ CONSUMER_CODES: dict[str, tuple[str, ...]] = {
         "UNKNOWN_SERVER_ERROR",
     ),
 }
-"""What else, or in its place, a member of a group of KIP-848 may hear."""
+"""Errors that a KIP-848 member may get, in addition to or instead of those in `CODES`."""
 
 _GROUP_APIS = ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "OffsetFetch")
 _PRECIOUS = (*_GROUP_APIS, "LeaveGroup", "Fetch", "FindCoordinator", "Metadata")
@@ -342,8 +343,8 @@ FAULTS: dict[str, tuple[int, Any]] = {
     "recreate_topic": (0, lambda random, _: {"seconds": random.choice((0.0, 0.5, 2.0, 6.0))}),
     "misassign": (0, _misassign),
 }
-"""Name -> how often, relative to the others, 0 for those that have runs of their own; and
-what makes one."""
+"""Name -> relative frequency (0 for faults that only certain runs have), and a function that
+creates the fault."""
 
 DEEDS: dict[str, tuple[int, Any]] = {
     "seek": (3, _process((0, 0))),
@@ -358,16 +359,16 @@ DEEDS: dict[str, tuple[int, Any]] = {
     "request_rejoin": (0, _process((0, 0))),
     "add_partitions": (1, lambda random, _: {"count": random.randint(1, 2)}),
 }
-"""What applications and administrators do besides."""
+"""Actions of applications and administrators."""
 
 _KINDS: dict[str, tuple[float, int]] = {
     "throttled": (0.3, 3),
     "skip": (0.3, 4),
 }
-"""What only some runs have: how many of them, and how often at most."""
+"""Actions that only some runs have: the share of runs, and the maximum count."""
 
 _ADDED = 0.4
-"""How many runs have actions of `_ADDITIONS`."""
+"""Share of the runs that have actions of `_ADDITIONS`."""
 
 _ADDITIONS: dict[str, tuple[float, tuple[float, float], tuple[int, int]]] = {
     "pause": (0.6, (2.0, 12.0), (4, 10)),
@@ -378,23 +379,23 @@ _ADDITIONS: dict[str, tuple[float, tuple[float, float], tuple[int, int]]] = {
     "recreate_topic": (0.35, (0.0, 0.0), (1, 3)),
     "misassign": (0.35, (0.0, 0.0), (1, 1)),
 }
-"""Name -> the share of those runs that have it, its duration in seconds where that differs
-from the other runs', and how many times at least and at most."""
+"""Name -> the share of those runs that have it, its duration in seconds if it differs from that in
+other runs, and its minimum and maximum count."""
 
 _SHORT_POLL = 6.0
-"""The poll interval of members whose applications wait for long."""
+"""Poll interval of members whose applications wait for long."""
 
 _DYING_LATE = 0.1
-"""How many runs have a death when all is well."""
+"""Share of the runs in which a member dies after `heal`."""
 
 _CUTTING = 0.15
-"""How many runs have logs that lose their end."""
+"""Share of the runs with truncated logs."""
 
 _STRICT = 0.35
-"""In how many of those the clients must not find a position by themselves."""
+"""Share of those in which the clients must not reset a missing position."""
 
 _SEEKERS = 0.2
-"""How many runs have members that seek whenever they are assigned something."""
+"""Share of the runs with members that seek after each assignment."""
 
 _MODES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("cooperative_sticky",),),
@@ -404,22 +405,22 @@ _MODES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("range", "cooperative_sticky", "roundrobin"),),
     (("cooperative_sticky", "range"), ("range",)),
 )
-"""What the members of a group offer: each one of these."""
+"""Assignors of a group's members: each member supports one of these tuples."""
 
 
 _SHARDS_EVERY = 8
-"""Of so many runs one is of group members."""
+"""One run in this many has group members."""
 
 _NAMING = frozenset(("seek", "skip", "commit_position"))
-"""Deeds that name an offset without its leader epoch: nobody can tell afterwards whether a log that
-was cut has that position still, or again."""
+"""Deeds that commit or seek to an offset without its leader epoch: after a truncation it is unknown
+whether the offset still identifies the same record."""
 
 _IDLE = frozenset(("seek", "pause", "skip", "commit_position", "add_partitions"))
-"""Deeds that have no meaning for those who consume nothing."""
+"""Deeds that do not apply to group members."""
 
 
 _PATTERNS = 0.25
-"""How many runs of KIP-848 have members that subscribe by a pattern."""
+"""Share of the KIP-848 runs with members that subscribe by pattern."""
 
 _REMOTE_ASSIGNORS: tuple[tuple[str | None, ...], ...] = (
     (None,),
@@ -427,12 +428,12 @@ _REMOTE_ASSIGNORS: tuple[tuple[str | None, ...], ...] = (
     ("range",),
     (None, "uniform", "range"),
 )
-"""What the members of such a group ask for: each one of these."""
+"""Assignors that the members of such a group request: each one of these."""
 
 
 def make_plan(seed: int, *, backend: str | None = None, protocol: str = "classic") -> Plan:
-    """The plan of a seed, of one of `PROTOCOLS`. Every tenth runs on trio, unless it is told where.
-    In every eighth of the classic ones the members share shards, and consume nothing."""
+    """Return the plan of a seed, for one of `PROTOCOLS`. Without `backend`, every tenth runs on
+    trio. In every eighth classic run the members share shards instead of consuming."""
     plan = _consuming(seed, backend)
     late = Random(f"late {seed}")
     if late.random() < _DYING_LATE:
@@ -449,8 +450,8 @@ def make_plan(seed: int, *, backend: str | None = None, protocol: str = "classic
 
 
 def _adding(plan: Plan, random: Random) -> Plan:
-    """Add actions. They have a random stream of their own, so that plans without them are the same
-    as before there were any."""
+    """Add actions. They have their own random stream, so that the rest of a seed's plan does not
+    depend on them."""
     names = tuple(member.name for member in plan.members)
     excluded = set()
     if plan.assigns_every is not None:
@@ -468,7 +469,7 @@ def _adding(plan: Plan, random: Random) -> Plan:
             added.append(Deed(at=round(random.uniform(3, plan.heal), 3), what=what, **fields))
     deeds, members = [*plan.deeds, *added], plan.members
     if any(deed.what == "wait_idle" for deed in added):
-        # Few wait undisturbed for longer than the poll interval of the other runs.
+        # Few applications wait undisturbed for longer than the other runs' poll interval.
         members = tuple(attrs.evolve(member, max_poll=_SHORT_POLL) for member in members)
     if any(deed.what == "recreate_topic" for deed in added):
         deeds, members = _unnamed(deeds, members)
@@ -479,7 +480,7 @@ def _adding(plan: Plan, random: Random) -> Plan:
 def _unnamed(
     deeds: Iterable[Deed], members: Iterable[MemberPlan]
 ) -> tuple[list[Deed], tuple[MemberPlan, ...]]:
-    """Without applications that name offsets: an offset does not tell of which log it is."""
+    """Remove what commits or seeks to bare offsets: an offset does not identify its log."""
     quiet = {"commit": "quick", "seek": "quick"}
     return (
         [deed for deed in deeds if deed.what not in _NAMING],
@@ -488,7 +489,7 @@ def _unnamed(
 
 
 def _assigned_to(plan: Plan) -> Plan:
-    """The same plan with members that the coordinator assigns to (KIP-848)."""
+    """Return the plan for members of a KIP-848 group."""
     random = Random(f"consumer {plan.seed}")
     deeds = tuple(_translated(random, deed) for deed in plan.deeds)
     asked = random.choice(_REMOTE_ASSIGNORS)
@@ -508,7 +509,7 @@ def _assigned_to(plan: Plan) -> Plan:
 
 
 def _translated(random: Random, deed: Deed) -> Deed:
-    """What befalls the requests of classic members befalls heartbeats: there are no others."""
+    """Apply faults of classic group requests to heartbeats, the only group request of KIP-848."""
     api = _BEATS if deed.api in _CLASSIC_APIS else deed.api
     code = random.choice(CONSUMER_CODES[api]) if deed.code and api in CONSUMER_CODES else deed.code
     return attrs.evolve(deed, api=api, code=code)
@@ -572,7 +573,7 @@ def _consuming(seed: int, backend: str | None) -> Plan:
         )
     twins = Random(f"twins {seed}")
     if (static := [m for m in members if m.instance]) and twins.random() < 0.25:
-        # Somebody starts a static member a second time: the first is fenced.
+        # A second process with the same instance id: the first one is fenced.
         start = round(twins.uniform(4, heal - 4), 2)
         first = twins.choice(static)
         members.append(attrs.evolve(first, name=f"m{size + 1}", start=start, leave=None))
@@ -613,16 +614,16 @@ def _draw(
     return Deed(at=at, what=what, **table[what][1](random, members))
 
 
-# ------------------------------------------------------------------ written down
+# ------------------------------------------------------------------ serialization
 
 
 def to_json(plan: Plan) -> str:
-    """One line."""
+    """Return the plan as one line of JSON."""
     return json.dumps(attrs.asdict(plan))
 
 
 def from_json(text: str) -> Plan:
-    """A plan that was written down."""
+    """Parse a plan from JSON."""
     raw = json.loads(text)
     members = [
         MemberPlan(**{**m, "topics": tuple(m["topics"]), "assignors": tuple(m["assignors"])})

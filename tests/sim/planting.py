@@ -1,5 +1,5 @@
-"""How a bug is planted: a patch of the product, in force while its context is entered, in the
-process of the tests alone."""
+"""Plant a bug: a patch of the product, active while its context is entered, in the test process
+only."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Planter = Callable[[ExitStack], None]
 
 @attrs.frozen
 class Bug:
-    """One bug."""
+    """A bug that can be planted."""
 
     name: str
     breaks: frozenset[str]
-    """The invariants of which one at least must show it."""
+    """The invariants, at least one of which must reveal it."""
     text: str
-    """What is wrong, in a line."""
+    """What is wrong, in one line."""
     plant: Callable[[], AbstractContextManager[object]]
     protocol: str = "classic"
     """The kind of runs that show it."""
@@ -35,7 +35,7 @@ class Bug:
 def bug(
     bugs: MutableMapping[str, Bug], protocol: str, *breaks: str
 ) -> Callable[[Planter], Planter]:
-    """Register a planter, whose docstring says what is wrong."""
+    """Register a planter. Its docstring describes the bug."""
 
     def register(planter: Planter) -> Planter:
         @contextmanager
@@ -52,17 +52,17 @@ def bug(
 
 
 def replace(stack: ExitStack, owner: Any, name: str, new: Any) -> None:
-    """Put something else in the place of a part of the product."""
+    """Replace an attribute of the product."""
     stack.enter_context(mock.patch.object(owner, name, new))
 
 
 def around(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a method by what `make` makes of it."""
+    """Replace a method by the result of `make(method)`."""
     replace(stack, owner, name, wraps(getattr(owner, name))(make(getattr(owner, name))))
 
 
 def beats_while_waiting(stack: ExitStack, step_type: type) -> None:
-    """Heartbeats leave only while the application waits in the client, whichever protocol's."""
+    """Send heartbeats only while the application waits in the client, in either protocol."""
     waits = True
 
     def stepping(step: Any) -> Any:

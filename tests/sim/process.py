@@ -1,7 +1,7 @@
-"""One run of one process: an application that consumes, and records what it sees.
+"""One run of one process: an application that consumes, and records what it observes.
 
-The consumer is the product's own, as it is. Everything here runs in the tasks of the process, so
-that it stands still, and dies, together with it.
+The consumer is the product's, unmodified. Everything here runs in the tasks of the process, so it
+is frozen and killed together with it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _IDLE = 1.0
 
 
 class Process:
-    """Runs until it is told to stop, fails, or is cancelled."""
+    """A process that runs until it is stopped, fails, or is cancelled."""
 
     def __init__(
         self,
@@ -94,25 +94,25 @@ class Process:
         self._call: anyio.CancelScope | None = None
         self._cancelling = False
         self.fenced = False
-        """Another has its instance id: nobody may start it again."""
+        """Another process has its instance id: it must not be restarted."""
         self._generation: tuple[str, int] | None = None
         self._last: dict[TopicPartition, int] = {}
         self._done: dict[TopicPartition, int] = {}
-        """Partition -> the offset after the last one that was processed."""
+        """Partition -> the offset after the last processed record."""
         self._reached: dict[TopicPartition, int] = {}
-        """The same of all partitions that it ever had."""
+        """The same, for all partitions that it ever owned."""
         self._sought: dict[TopicPartition, int] = {}
-        """Partition that it has sought in -> the offset from which it goes on."""
+        """Partition in which it has sought -> the offset from which it continues."""
         self._commits = 0
         self._uncommitted = 0
         self._dawdle = 0.0
         self._paused: set[TopicPartition] = set()
-        """What the application has paused, whatever the client makes of it."""
+        """The partitions that the application has paused, whatever the client reports."""
         self._absent = False
         self._idle = 0.0
-        """How long the next call for records waits, where it is to wait for long."""
+        """How long the next call for records waits, if it is to be a long wait."""
         self._misassigns = ""
-        """What is wrong with what this member assigns as leader; "" for nothing."""
+        """The fault of this member's assignments as leader; "" for none."""
         self._client = self._make_client(servers)
 
     def _make_client(self, servers: str) -> AbstractAsyncContextManager[object]:
@@ -151,7 +151,7 @@ class Process:
         return self.consumer
 
     def _spoilt(self, assignor: Any) -> Any:
-        """The assignor, but for the time in which this member misassigns."""
+        """Wrap an assignor, which is spoiled while this member misassigns."""
 
         def assign(spec: GroupSpec) -> Assignment:
             assignment = assignor(spec)
@@ -162,28 +162,28 @@ class Process:
         return assign
 
     def misassign(self, how: str) -> None:
-        """Spoil what this member computes as leader; no more, if `how` is empty."""
+        """Spoil this member's assignments as leader; stop if `how` is empty."""
         if how != self._misassigns:
             self._misassigns = how
             self._tell(Misassigning, active=bool(how))
 
-    # ------------------------------------------------------------ what the simulation asks of it
+    # ------------------------------------------------------------ called by the simulation
 
     def within(self, action: Callable[..., object], *arguments: Any) -> None:
-        """Call from the simulation, as a part of the process.
+        """Call from the simulation in the context of the process.
 
-        Else what the event loop makes of the call, such as a cancellation that it delivers again
-        and again, would run while the process stands still.
+        Otherwise callbacks that the call schedules, such as repeated delivery of a cancellation,
+        would run while the process is frozen.
         """
         self._context.run(action, *arguments)
 
     def order(self, deed: Deed) -> None:
-        """Let the application do this when it next comes round."""
+        """Have the application do this between two calls of the client."""
         self._orders.append(deed)
         self.cancel_call()
 
     def cancel_call(self) -> None:
-        """Cancel the call of the client that the application waits in, if it is in one."""
+        """Cancel the call of the client in which the application waits, if any."""
         if self._call is not None:
             if not self._call.cancel_called:
                 self._tell(Cancelling)
@@ -191,22 +191,22 @@ class Process:
             self.within(self._call.cancel)
 
     def cancel(self) -> None:
-        """Cancel all of it, wherever it is."""
+        """Cancel the whole process, wherever it is."""
         self.within(self._scope.cancel)
 
     def stop(self) -> None:
-        """Close when it next comes round."""
+        """Close at the next opportunity."""
         self._stopping = True
         self.cancel_call()
 
     def is_behind(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether it goes again, as it has sought, through what the group may be done with."""
+        """Whether it has sought back and has not yet reached the ends of the logs again."""
         return any(at < ends.get(tp, 0) for tp, at in self._sought.items())
 
     # ------------------------------------------------------------ from start to close
 
     async def run(self) -> None:
-        """From start to close. Its errors are told, not raised."""
+        """Run from start to close. Errors are recorded, not raised."""
         with self._scope:
             self._open()
             try:
@@ -248,7 +248,7 @@ class Process:
                 if self._idle or self._absent:
                     self._absent = False
                     if self._idle and (more := self.consumer.assignment() - self._paused):
-                        self._pause(*sorted(more))  # given by a rebalance since
+                        self._pause(*sorted(more))  # assigned by a rebalance in the meantime
                     self._tell(Polling)
                 records = await self._within(take[self.plan.style], self._idle or _IDLE)
             except NoOffsetError as error:
@@ -267,7 +267,7 @@ class Process:
                 self._dawdle = 0.0
                 tp = TopicPartition(record.topic, record.partition)
                 self._tell(Processed, partition=tp, offset=record.offset)
-                if tp in self._last:  # else it was let go of while it had this in hand
+                if tp in self._last:  # else it was revoked while this record was in flight
                     self._done[tp] = self._reached[tp] = record.offset + 1
                     if tp in self._sought:
                         self._sought[tp] = record.offset + 1
@@ -279,7 +279,7 @@ class Process:
             await self._commit()
 
     async def _within(self, call: Callable[[], Awaitable[Any]], seconds: float) -> Any:
-        """What a call of the client answers; None when it was cancelled or took too long."""
+        """Return the result of a client call; None if it was cancelled or timed out."""
         with anyio.move_on_after(seconds) as self._call:
             try:
                 return await call()
@@ -326,7 +326,7 @@ class Process:
                 self._uncommitted += uncommitted
             self._tell(Committed, token=token, outcome=outcome)
 
-    # ------------------------------------------------------------ orders
+    # ------------------------------------------------------------ deeds
 
     async def _obey(self, deed: Deed) -> None:
         doing = getattr(self, f"_do_{deed.what}")
@@ -346,14 +346,14 @@ class Process:
             await self.consumer.subscribe(*topics)
 
     async def _do_seek(self, deed: Deed) -> None:
-        """Back by a few records: whatever lies ahead is still to be delivered."""
+        """Seek back by a few records."""
         known = sorted(self._last.keys() & self.consumer.assignment())
         if known:
             tp = self._random.choice(known)
             self._seek(tp, max(0, self._last[tp] - self._random.randint(0, 10)))
 
     async def _do_skip(self, deed: Deed) -> None:
-        """Forward by a few records, as far as there are any."""
+        """Seek forward by a few records, as far as there are any."""
         known = sorted(self._last.keys() & self.consumer.assignment())
         if known:
             tp = self._random.choice(known)
@@ -362,10 +362,10 @@ class Process:
             offset = min(last + 2 + self._random.randint(0, 5), ends[tp])
             if offset > last + 1 and tp in self._last:
                 self._seek(tp, offset)
-                self._uncommitted += 1  # what it has passed over, if nothing comes after it
+                self._uncommitted += 1  # commits the new position even without further records
 
     def _start_over(self, error: Exception, partitions: Iterable[TopicPartition]) -> None:
-        """From the log's start, which no log loses here: what was processed comes again."""
+        """Seek to the log's start, which no log loses here: processed records come again."""
         self._tell(Raised, error=_name(error))
         for tp in sorted(self.consumer.assignment().intersection(partitions)):
             self._seek(tp, 0)
@@ -394,18 +394,18 @@ class Process:
         self._tell(Paused, partitions=())
 
     async def _do_hold(self, deed: Deed) -> None:
-        """Take so long for the next record."""
+        """Delay the processing of the next record."""
         self._dawdle = deed.seconds
 
     async def _do_be_absent(self, deed: Deed) -> None:
-        """Do something else than consume."""
+        """Do other work instead of polling."""
         if not self._absent:
             self._absent = True
             self._tell(Absent)
         await anyio.sleep(deed.seconds)
 
     async def _do_wait_idle(self, deed: Deed) -> None:
-        """Wait in the client, for records of which none comes: all is paused."""
+        """Wait in the client with all partitions paused, so that no record comes."""
         self._pause(*sorted(self.consumer.assignment()))
         self._idle = deed.seconds
 
@@ -413,11 +413,11 @@ class Process:
         self.consumer.rejoin()
 
     async def _do_dawdle(self, deed: Deed) -> None:
-        """Take so long for the next record."""
+        """Delay the processing of the next record."""
         self._dawdle = deed.seconds
 
     async def _do_commit_position(self, deed: Deed) -> None:
-        """Commit one partition by naming its offset."""
+        """Commit one partition by its offset."""
         known = sorted(self._last.keys() & self.consumer.assignment())
         if known and not self.plan.auto_commit:
             tp = self._random.choice(known)
@@ -426,7 +426,7 @@ class Process:
     # ------------------------------------------------------------ callbacks
 
     def _look(self) -> int:
-        """Notice a new generation; answer its number."""
+        """Record a new generation, and return its number."""
         found = self.consumer.group_metadata()
         if (found.member_id, found.generation_id) != self._generation:
             self._generation = (found.member_id, found.generation_id)
@@ -436,13 +436,13 @@ class Process:
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         generation = self._look()
         self._tell(Assigned, partitions=tuple(partitions), generation=generation)
-        # Whoever is about to close would leave the group where it goes back to.
+        # A process about to close would leave the group's commit at the offset it goes back to.
         if self.plan.callback == "seek" and not self._stopping:
             for tp in partitions:
-                # It knows better than the group how far it was: from a place of its own.
+                # Models an application that stores its offsets elsewhere.
                 if (reached := self._reached.get(tp)) is not None:
                     self._seek(tp, max(0, reached - self._random.randint(0, 3)))
-                    self._uncommitted += 1  # where it is now, if nothing comes after it
+                    self._uncommitted += 1  # commits the position even without further records
         await self._dwell()
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
@@ -450,7 +450,7 @@ class Process:
         self._tell(Revoking, partitions=tuple(partitions))
         try:
             if self.plan.callback == "commit" and not self.plan.auto_commit:
-                # By name: the client counts what is in hand as processed, which may not be so here.
+                # By offset: without one, the client counts the record in flight as processed.
                 done = {tp: self._done[tp] for tp in partitions if tp in self._done}
                 if done:
                     await self._commit(done)

@@ -1,4 +1,4 @@
-"""The command that repeats a simulated run, and the commit for which it does."""
+"""The command that repeats a simulated run, and the commit to run it on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def command(
     *,
     protocol: str = "classic",
 ) -> str:
-    """What to run."""
+    """Return the command."""
     parts = ["python -m tests.sim", f"--seed {seed}"]
     parts += [f"--protocol {protocol}"] if protocol != "classic" else []
     parts += [f"--backend {backend}"] if backend else []
@@ -25,7 +25,7 @@ def command(
 
 
 def commit() -> str:
-    """The commit that this is, marked if files differ from it."""
+    """Return the current commit, marked if files differ from it."""
     asked = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         found = subprocess.run(
