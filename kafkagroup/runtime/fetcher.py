@@ -141,7 +141,7 @@ class Fetcher:
         self._wake = OneShotEvent()
         self._spawn = spawn
         self._running: set[tuple[int, int]] = set()
-        """The lanes that have a task: a broker, and the number of the lane to it."""
+        """The lanes that have a task: the node id of a broker, and the number of the lane."""
         self._long_polls: dict[tuple[int, int], FetchInFlight] = {}
         """The long polls in flight, by lane."""
         self._immediate: dict[int, _Immediate] = {}
@@ -321,8 +321,8 @@ class Fetcher:
                     await self._cluster.refresh()
                 pauses.reset()
                 if outcome.is_empty and self._clock() - now < base / 2:
-                    # The broker responded early without records: without this pause, requests to
-                    # it would follow one another without any.
+                    # The broker responded early without records. Without this pause, the lane would
+                    # request in a tight loop.
                     await early.wait()
                 else:
                     early.reset()

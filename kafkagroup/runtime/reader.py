@@ -84,8 +84,8 @@ class Reader:
         while True:
             if session.closing.has_begun:
                 raise ConsumerClosedError("the consumer is closed")
-            # An error in data after a batch must not be raised before that batch is delivered: not
-            # after the batch was decompressed, or one of its records converted.
+            # Errors in data after a batch are raised after the batch: so not between decompressing
+            # it, or converting one of its records, and delivering the record.
             if not aside and self._errors.is_pending:
                 # This call is a poll: an application that gets an error each time is not away.
                 self._polls.note_poll(now)
@@ -136,7 +136,7 @@ class Reader:
         return await self._step_aside(anyio.lowlevel.checkpoint)
 
     async def _inflate(self) -> float:
-        """Prepare a batch in a thread, which would block the event loop for milliseconds."""
+        """Prepare a batch in a thread: in the event loop it would block for milliseconds."""
         heavy = self._delivery.heavy
         assert heavy is not None
         # Shielded: a caller with a short timeout would otherwise never get the batch's records.

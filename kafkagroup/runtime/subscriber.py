@@ -327,8 +327,8 @@ class Subscriber:
         else:
             self._misassigned_in = generation.generation_id
         # Either the subscription changed while the group rebalanced, and the leader had the old
-        # one. Or this static member has restarted: the coordinator stored its new subscription and
-        # returned its old assignment (KIP-345), and would do so again for equal metadata.
+        # one. Or this is a static member that was away: the coordinator stored its new subscription
+        # and returned its old assignment (KIP-345), and would do so again for equal metadata.
         names = escaped(", ".join(unsubscribed))
         reason = f"assigned topics that are not subscribed: {names}"
         session.history.asked(RebalanceCause.SUBSCRIPTION, reason)
@@ -354,7 +354,7 @@ class Subscriber:
         """As a leader that did not compute this assignment: follow its topics."""
         if not generation.is_leader or generation.generation_id == self._computed_generation:
             return
-        # KIP-814: a static leader that has restarted must see what changed while it was away.
+        # KIP-814: a static leader that was away must notice what changed in the meantime.
         size = sum(map(len, generation.members.values()))
         await self._watch(*await self._run(partial(_subscriptions, generation.members), size))
         self._counts = basis_in(generation.assignment) or self._counts
@@ -456,7 +456,7 @@ class Subscriber:
 
     def _left_to(self, instance_id: str | None) -> bytes | None:
         """As leader: return the user data of a member's assignment. A static leader's own has the
-        partition counts, to compare with after a restart (KIP-814)."""
+        partition counts, to compare with when it returns (KIP-814)."""
         if instance_id is None or instance_id != self._session.options.group_instance_id:
             return None
         return encode_basis(self._counts)

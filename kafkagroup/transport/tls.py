@@ -172,8 +172,8 @@ def _load_certificate(
 
 @contextmanager
 def _file_of(pem: Secret) -> Iterator[str]:
-    """Write a temporary file that no other user can read: `ssl` loads certificates and keys from
-    files only."""
+    """Write a temporary file that no other user can read, and delete it on exit: `ssl` loads
+    certificates and keys from files only."""
     descriptor, path = tempfile.mkstemp(prefix="kafkagroup-")
     try:
         with open(descriptor, "w") as file:

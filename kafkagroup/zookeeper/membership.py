@@ -62,7 +62,7 @@ class ZooKeeperMembership:
     """
 
     hosts: str
-    """Addresses, comma-separated, optionally with a path below which all nodes are:
+    """Addresses, comma-separated, optionally followed by a path that contains all nodes:
     "zk1:2181,zk2:2181/chroot"."""
     session_timeout_ms: int = attrs.field(kw_only=True)
     """How long a failed member keeps its claims. ZooKeeper grants between 2 and 20 of its ticks, by

@@ -1,4 +1,4 @@
-"""One session with ZooKeeper: executes the requests of a membership by kazoo.
+"""One session with ZooKeeper: executes the requests of a membership through kazoo.
 
 Only this module calls kazoo. kazoo runs in threads of its own, and its results are posted to the
 event loop. A claim or release is a transaction that fails if the member's own node is missing:
@@ -302,8 +302,8 @@ class Session:
         self._to_loop(partial(self._say, MembersChanged))
 
     async def _confirm(self) -> int:
-        # The leader responds to a sync only for a session that it has not ended. To a read alone a
-        # follower would respond that has lost the leader.
+        # The leader responds to a sync only for a session that it has not ended. A follower that
+        # has lost the leader would still respond to a read alone.
         sync = self._client.sync_async(self._paths.members)
         stat = self._client.exists_async(self._paths.members)
         await self._wait(sync)
@@ -322,8 +322,8 @@ class Session:
         raise ConnectionLostError(f"claiming {unit}: {error!r}")
 
     async def _claim_whole(self, generation: str) -> bool:
-        """Claim a generation; return whether no member claims another one. Each member writes its
-        claim before it reads those of others: of two members, at least one sees the other."""
+        """Claim a generation; return False if a member still claims another generation. Each member
+        writes its claim before it reads all claims: of two members, at least one sees the other."""
         path = self._own(generation)
         error = await self._commit(self._creation(path))
         if error is not None and not isinstance(error, NodeExistsError):

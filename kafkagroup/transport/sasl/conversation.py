@@ -31,7 +31,7 @@ class Ask(Protocol):
 async def authenticate(
     mechanism: Mechanism, host: str, ask: Ask, run_in_thread: RunInThread
 ) -> float:
-    """Authenticate; return the session's lifetime in seconds, 0.0 for that of the connection.
+    """Authenticate; return the session's lifetime in seconds, 0.0 if it has no limit.
 
     Raises: AuthenticationError, TransportError.
     """

@@ -1,5 +1,4 @@
-"""OAUTHBEARER (RFC 7628, KIP-255): sends a bearer token that an identity provider has issued, so
-TLS is needed.
+"""OAUTHBEARER (RFC 7628, KIP-255): sends a bearer token of an identity provider, so TLS is needed.
 
 Tokens come from the application's callback: nothing is fetched from URLs or files here.
 """

@@ -1,5 +1,5 @@
-"""SCRAM (RFC 5802, RFC 7677, KIP-84): both sides prove that they know the password, without sending
-it.
+"""SCRAM (RFC 5802, RFC 7677, KIP-84): both sides prove that they know the password, and neither
+sends it.
 
 Everything that the server sends is bounded before use, above all the number of iterations: 2^31 of
 them are ten minutes of one core. A server that does not prove its knowledge is refused. As in Kafka
