@@ -1,8 +1,8 @@
-"""Run a plan: the simulation of brokers, network and members.
+"""Run a plan: simulate brokers, network and members.
 
-Members, brokers and the network share one loop, one thread and one clock. Whatever goes wrong is
-undone when its time is over, all of it by `heal`; then the group gets a quiet time in which it must
-process all that there is, and everybody closes.
+Members, brokers and the network share one loop, one thread and one clock. Each fault is undone when
+its time is over, all of them by `heal`; then the group gets a quiet time in which it must process
+all records, and all members close.
 """
 
 from __future__ import annotations
@@ -60,45 +60,46 @@ _APIS = {
 }
 
 _AGAIN = 1.0
-"""Seconds until a process that has ended too early is started again."""
+"""Seconds until a process that has ended early is restarted."""
 
 _TICK = 0.25
-"""Seconds between looks: the producer's, and those for the end of the quiet time."""
+"""Seconds between two steps of the producer, and between two checks for the end of the quiet
+time."""
 
 _QUIET = 60.0
-"""Seconds that the group gets, healed, to process what is left."""
+"""Seconds after `heal` in which the group must process the remaining records."""
 
 _CALM = 30.0
-"""Seconds after which nothing is left of the faults, not even a request that nobody answers."""
+"""Seconds after which no effect of a fault is left, not even a request without a response."""
 
 _TAKEN_OVER = 4.0
-"""Seconds beyond its session after which what a dead member had is somebody's."""
+"""Seconds after its session timeout in which a dead member's partitions are reassigned."""
 
 _PASSED = 12.0
-"""Seconds of it in which whoever commits by itself gets past what no reader sees."""
+"""Seconds of the quiet time in which members with auto-commit commit past the control records."""
 
 _MARKED = 0.1
-"""How often a marker of a transaction follows, which no reader sees and all must pass."""
+"""Probability of a control record after records; all readers must skip it."""
 
 _MARKER = encode_batch([NewRecord(b"\0\0\0\1", b"")], transactional=True, control=True)
 
 _WALL = 1_750_000_000.0
-"""What the wall clock shows at the beginning."""
+"""The wall clock at the start."""
 
 
 @attrs.frozen
 class SimulatedRun:
-    """The events of one simulated run."""
+    """The events of one simulated run, and their digest."""
 
     plan: Plan
     events: Sequence[Event]
     crossed: str
-    """The digest of all bytes that crossed the wire."""
+    """The digest of all bytes on the wire."""
     seconds: float
     """CPU time."""
 
     def digest(self) -> str:
-        """Of everything: equal for two runs only if they are the same in every byte."""
+        """Return a digest of everything, equal only for runs that are identical to the byte."""
         whole = hashlib.blake2b(self.crossed.encode(), digest_size=16)
         for event in self.events:
             whole.update(repr(event).encode())
@@ -130,20 +131,20 @@ def _settings(plan: Plan) -> BrokerSettings:
 
 
 class _MemberSlot:
-    """A place in the group, and the process that fills it now."""
+    """A position in the group, and the process that fills it now."""
 
     def __init__(self, plan: MemberPlan) -> None:
         self.plan = plan
         self.count = 0
         self.process: Process | None = None
         self.over = anyio.Event()
-        """The process has ended or was killed."""
+        """Set when the process has ended or was killed."""
         self.frozen = 0
         self.left = False
 
 
 class _Simulation:
-    """Everything that one plan needs, while it runs."""
+    """The state of one run."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -165,25 +166,25 @@ class _Simulation:
         self.sequence = 0
         self.produced = 0.0
         self.records: dict[TopicPartition, list[int]] = {}
-        """Partition -> the offsets of what a reader sees in it."""
+        """Partition -> the offsets of its visible records."""
         self.topic_names: dict[UUID, str] = {}
-        """Topic id -> name, of topics that were deleted too."""
+        """Topic id -> name, including deleted topics."""
         self.closing = False
         self._kind = Worker if plan.shards else Process
 
     def time(self) -> float:
-        """What the wall clock shows; it goes by itself, and jumps."""
+        """Return the wall clock's time; it jumps independently of the loop's clock."""
         return self.wall + anyio.current_time()
 
     def uuid(self) -> UUID:
-        """The id that a member makes for itself (KIP-1082)."""
+        """Return an id that a member generates for itself (KIP-1082)."""
         return UUID(int=self.ids.getrandbits(128), version=4)
 
     def _topic_name(self, topic_id: UUID) -> str:
         self.topic_names |= {topic.topic_id: name for name, topic in self.cluster.topics.items()}
         return self.topic_names.get(topic_id, "")
 
-    # ------------------------------------------------------------ the whole of it
+    # ------------------------------------------------------------ the run
 
     async def run(self, standstill: Standstill) -> None:
         self.standstill = standstill
@@ -240,7 +241,8 @@ class _Simulation:
                 await anyio.sleep(_TICK)
 
     async def _die_late(self, slot: _MemberSlot) -> None:
-        """A member dies for good when nothing else is in the way of what it has."""
+        """Kill a member permanently, long after `heal`, to check that its partitions are
+        reassigned."""
         await anyio.sleep_until(self.plan.heal + _CALM)
         slot.left = True
         self._do(Deed(at=anyio.current_time(), what="kill", member=slot.plan.name))
@@ -256,13 +258,13 @@ class _Simulation:
 
     def _all_done(self) -> bool:
         if len(self.cluster.topics) < len(self.plan.topics):
-            return False  # one that was deleted is about to be created again
+            return False  # a deleted topic is about to be recreated
         processes = (slot.process for slot in self.slots.values())
         visible = {tp: at[-1] + 1 for tp, at in self.records.items() if at}
         if any(process is not None and process.is_behind(visible) for process in processes):
-            return False  # closed now, it would take the group back to where it is
+            return False  # a commit on close would reset the group to an earlier offset
         committed = self.kafka.committed_offsets(GROUP)
-        # Past the markers come those that commit by themselves, if there is time; nobody else.
+        # Given time, members with auto-commit also commit past the control records at the end.
         unhurried = anyio.current_time() > self.plan.heal + _PASSED
         for tp in self._partitions():
             end = visible.get(tp, 0) if unhurried else self.kafka.log_end(*tp)
@@ -271,7 +273,8 @@ class _Simulation:
         return True
 
     def _reached(self, tp: TopicPartition, committed: OffsetAndMetadata) -> int:
-        """How far that is in the log as it is: one that was cut since may have grown again."""
+        """Return how far the commit reaches in the current log, which may have been truncated and
+        grown again since."""
         partition = self.cluster.partition(*tp)
         assert partition is not None
         _, end = partition.log.end_of_epoch(committed.leader_epoch)
@@ -280,7 +283,7 @@ class _Simulation:
     # ------------------------------------------------------------ members
 
     async def _keep_running(self, slot: _MemberSlot) -> None:
-        """Keep a process running where the plan has one, until it is to leave."""
+        """Run a process in this slot from the planned start until it is to leave."""
         plan = slot.plan
         await anyio.sleep_until(plan.start)
         if plan.leave is not None:
@@ -321,14 +324,14 @@ class _Simulation:
         return tuple(f"connection {s.number}" for s in self.network.between(name, 0))
 
     def _bury(self) -> None:
-        """Let what is left of the dead end, where nobody hears of it."""
+        """Let the tasks of killed processes end; their events are not recorded."""
         for name in self.log.muted:
             self.standstill.go(name)
 
     # ------------------------------------------------------------ records
 
     async def _produce(self) -> None:
-        """A few records now and then, everywhere; one at least in each partition."""
+        """Produce a few records at intervals, and at least one per partition."""
         random = Random(f"records {self.plan.seed}")
         for tp in self._partitions():
             self._append(tp, 1)
@@ -352,7 +355,7 @@ class _Simulation:
             self.kafka.append(*tp, _MARKER)
             self.log.tell(Appended, partition=tp, offset=first + count, sequence=-1)
 
-    # ------------------------------------------------------------ what is done to them
+    # ------------------------------------------------------------ faults and actions
 
     def _do(self, deed: Deed) -> None:
         if deed.what in FAULTS:
@@ -360,7 +363,7 @@ class _Simulation:
         getattr(self, f"_{deed.what}")(deed)
 
     def _later(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
-        """Undo something, at the latest when all heals."""
+        """Undo something later, at the latest at `heal`."""
         at = min(anyio.current_time() + seconds, self.plan.heal)
         self.agenda.at(at, action, *arguments)
 
@@ -385,7 +388,7 @@ class _Simulation:
         self.network.settled.set()
         self.log.tell(Healed)
 
-    # brokers' answers
+    # brokers' responses
 
     def _rule(self, deed: Deed, action: Action) -> None:
         times = deed.count or None
@@ -411,7 +414,7 @@ class _Simulation:
     # the network
 
     def _weathers(self, deed: Deed) -> list[Weather]:
-        """For the processes to come in this place, too: they are addressed by the place."""
+        """Return the weather of a slot, which also applies to the slot's later processes."""
         nodes = [deed.node] if deed.node else list(self.cluster.nodes)
         return [self.network.over(deed.member, node) for node in nodes]
 
@@ -480,7 +483,7 @@ class _Simulation:
                     self.kafka.move_leader(*tp, deed.node)
 
     def _cut_log(self, deed: Deed) -> None:
-        """A log loses its end, and another leads from there on, perhaps."""
+        """Truncate a log, and possibly move its leadership."""
         tp = self.random.choice(self._partitions())  # no topic is deleted where logs are cut
         self.kafka.truncate(*tp, max(0, self.kafka.log_end(*tp) - deed.count))
         if deed.node in self.cluster.live:
@@ -490,7 +493,7 @@ class _Simulation:
         self.log.tell(Truncated, partition=tp, offset=end)
 
     def _recreate_topic(self, deed: Deed) -> None:
-        """Delete a topic, and create another under its name after a while."""
+        """Delete a topic, and later create another one with its name."""
         if len(self.cluster.topics) < len(self.plan.topics):
             return  # one at a time
         topic = self.random.choice(sorted(self.cluster.topics))
@@ -508,7 +511,7 @@ class _Simulation:
             self._append(TopicPartition(topic, partition), 1)
 
     def _misassign(self, deed: Deed) -> None:
-        """Have whoever leads the group compute bad assignments, from now on."""
+        """Let every member compute bad assignments while it leads."""
         for slot in self.slots.values():
             if slot.process is not None:
                 slot.process.misassign(deed.code)
@@ -564,7 +567,7 @@ class _Simulation:
     def _wall_jump(self, deed: Deed) -> None:
         self.wall += deed.seconds
 
-    # what applications and administrators do
+    # actions of applications and administrators
 
     def _order(self, deed: Deed) -> None:
         process = self._process_of(deed)
@@ -592,6 +595,6 @@ class _Simulation:
     def _add_partitions(self, deed: Deed) -> None:
         topic = self.random.choice(list(self.plan.topics))
         if topic not in self.cluster.topics:
-            return  # deleted, and not created again yet
+            return  # deleted, and not yet recreated
         before = self.kafka.partitions(topic)
         self.kafka.add_partitions(topic, before + deed.count)

@@ -1,7 +1,7 @@
-"""A plan that fails -> the least of it that fails in the same way.
+"""Reduce a failing plan to a minimal one that fails in the same way.
 
-By delta debugging: leave out ever smaller parts, and keep what is left whenever the same invariant
-is still broken. Each thing that can be left out has a name, so that a command can say which.
+By delta debugging: leave out ever smaller parts, as long as the same invariant is still violated.
+Every part that can be left out has a name, so that a command can list them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ __all__ = ["names", "shrink", "without"]
 
 
 def names(plan: Plan) -> tuple[str, ...]:
-    """What can be left out: each deed ("d3", by its place), and all members but one."""
+    """Return the names of the parts: each deed ("d3", by index), and all members but one."""
     deeds = [f"d{index}" for index in range(len(plan.deeds))]
     return (*deeds, *(member.name for member in plan.members[1:]))
 
 
 def without(plan: Plan, left_out: Collection[str]) -> Plan:
-    """The plan without these, and without what is done to members that are left out.
+    """Return the plan without these parts, and without deeds on the members left out.
 
-    Raises: ValueError for a name that is none of `names`.
+    Raises: ValueError for a name that is not among `names`.
     """
     if unknown := sorted(set(left_out) - set(names(plan))):
         raise ValueError(f"the plan of seed {plan.seed} has no {', '.join(unknown)}")
@@ -39,9 +39,9 @@ def without(plan: Plan, left_out: Collection[str]) -> Plan:
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> tuple[str, ...]:
-    """What to leave out of a plan that fails, so that no single thing more can go.
+    """Return the parts to leave out so that the plan still fails and no other part can be left out.
 
-    O(n log n) runs when little matters, O(n^2) at worst.
+    O(n log n) runs if few parts matter, O(n^2) at worst.
     """
     kept: Sequence[str] = names(plan)
     everything = kept

@@ -1,4 +1,4 @@
-"""A run as prose: one line for each event; deliveries in a row share one line."""
+"""A run as text: one line per event; consecutive deliveries share a line."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from .events import (
 __all__ = ["transcript"]
 
 _BEATS = "ConsumerGroupHeartbeat"
-"""Of these only what says something is worth a line."""
+"""Heartbeats are shown only if they report or change something."""
 
 _QUIET = ("Heartbeat", "Fetch", "Metadata", "ApiVersions", "FindCoordinator")
-"""Requests of which only a failure is worth a line."""
+"""Requests that are shown only if they fail."""
 
 
 def transcript(
     events: Sequence[Event], *, wire: bool = True, marks: Iterable[Event] = ()
 ) -> Iterator[str]:
-    """The lines, those of `marks` with an arrow before them."""
+    """Yield the lines, with an arrow before those of `marks`."""
     marked = {id(event) for event in marks}
     run: list[Delivered] = []
     for event in events:

@@ -1,7 +1,7 @@
 """One run of one process that consumes nothing: a group member that works on its shards.
 
-The member is the product's own, as it is; the protocol is as simple as one can be. A shard is told
-as a partition of a topic that does not exist.
+The member is the product's, unmodified, with a minimal protocol. Shards are recorded as partitions
+of a topic that does not exist.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _TIMEOUT = 30.0
 """Seconds after which an application asks again."""
 
 _LONGEST = 2.0
-"""Seconds that it takes at most to end its work."""
+"""Maximum seconds that it takes to end its work."""
 
 
 def deal(shards: int, members: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Each member's share: one shard after the other, in the order of member ids."""
+    """Return each member's shards: dealt one by one, in the order of member ids."""
     order = sorted(members)
     return {
         member: ",".join(map(str, range(place, shards, len(order)))).encode()
@@ -43,12 +43,12 @@ def deal(shards: int, members: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def decode_share(share: bytes) -> Partitions:
-    """The shards of an assignment."""
+    """Return the shards of an assignment."""
     return tuple(TopicPartition(TOPIC, int(number)) for number in share.split(b",") if number)
 
 
 class Worker(Process):
-    """Owns shards until it is told to stop, fails, or is cancelled."""
+    """A process that owns shards until it is stopped, fails, or is cancelled."""
 
     def _make_client(self, servers: str) -> AbstractAsyncContextManager[object]:
         plan = self.plan
@@ -69,7 +69,7 @@ class Worker(Process):
         return self._member
 
     def is_behind(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether it waits for a share."""
+        """Whether it waits for an assignment."""
         return not self._working
 
     def _open(self) -> None:
@@ -141,5 +141,5 @@ class Worker(Process):
         pass
 
     async def _do_dawdle(self, deed: Deed) -> None:
-        """Take so long to end what it works on."""
+        """Delay the end of its work."""
         self._lingers = min(deed.seconds, _LONGEST)
