@@ -1,6 +1,6 @@
-"""Bugs that clients of groups have had, planted to test the checker.
+"""Known bugs of Kafka group clients, planted into this one to test the checker.
 
-A simulated run must show each, by one of the invariants that it breaks.
+For each bug there must be a simulated run that violates one of the bug's invariants.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def _nothing(*_: Any, **__: Any) -> None:
 
 
 class _Anyio:
-    """anyio as one module sees it, but for a few names."""
+    """The anyio module as one product module sees it, with a few names replaced."""
 
     def __init__(self, **others: Any) -> None:
         vars(self).update(others)
@@ -72,18 +72,18 @@ class _Anyio:
         return getattr(anyio, name)
 
 
-# ------------------------------------------------------------------ letting go
+# ------------------------------------------------------------------ revocation
 
 
 @_bug("S3")
 def skips_the_last_commit(stack: ExitStack) -> None:
-    """Partitions are let go of without a commit of what was processed."""
+    """Revoked partitions are released without a commit of the processed records."""
     _replace(stack, subscribers.Subscriber, "_last_commit", _nothing)
 
 
 @_bug("S3")
 def does_not_wait_for_the_last_commit(stack: ExitStack) -> None:
-    """The last commit is on its way when the member rejoins."""
+    """The member rejoins while its last commit is in flight."""
 
     async def hasty(self: Any, deadline: float) -> None:
         with anyio.move_on_after(0.001):
@@ -94,7 +94,7 @@ def does_not_wait_for_the_last_commit(stack: ExitStack) -> None:
 
 @_bug("S2")
 def rejoins_while_revoking(stack: ExitStack) -> None:
-    """The rejoin is sent when the callback begins, not when it ends."""
+    """The member rejoins when the callback starts, not when it returns."""
 
     def make(call: Any) -> Any:
         async def called(self: Any, callback: Any, partitions: Any) -> None:
@@ -111,7 +111,7 @@ def rejoins_while_revoking(stack: ExitStack) -> None:
 
 @_bug("S2")
 def keeps_its_partitions_in_an_eager_rebalance(stack: ExitStack) -> None:
-    """A member of an eager group joins again without having let go."""
+    """A member of an eager group rejoins without a revocation."""
 
     def make(going: Any) -> Any:
         def eager(self: Any, *, lost: bool) -> Any:
@@ -124,13 +124,13 @@ def keeps_its_partitions_in_an_eager_rebalance(stack: ExitStack) -> None:
 
 @_bug("S9")
 def delivers_after_revoke(stack: ExitStack) -> None:
-    """What was fetched before is handed out while its partition is revoked."""
+    """Buffered records are delivered while their partition is being revoked."""
     _replace(stack, Delivery, "revoke", lambda self, partitions: None)
 
 
 @_bug("S9")
 def delivers_after_lost(stack: ExitStack) -> None:
-    """What was fetched before is handed out when its partition is gone."""
+    """Buffered records are delivered after their partition was released."""
 
     def release(self: Any, partitions: Any) -> None:
         for tp in tuple(partitions):
@@ -143,7 +143,7 @@ def delivers_after_lost(stack: ExitStack) -> None:
 
 @_bug("S13")
 def commits_when_lost(stack: ExitStack) -> None:
-    """A member whose place in the group is gone commits all the same."""
+    """A member that has lost its membership still commits."""
 
     def make(lose: Any) -> Any:
         async def losing(self: Any, reason: str) -> Any:
@@ -178,7 +178,7 @@ def does_not_tell_what_is_lost(stack: ExitStack) -> None:
 
 @_bug("S3", "S13", "S5")
 def commits_what_it_let_go_of(stack: ExitStack) -> None:
-    """An auto-commit reads what to commit, dawdles, and does not look again whose it is."""
+    """An auto-commit computes its offsets, waits, and does not check ownership again."""
 
     draining: set[int] = set()
 
@@ -212,7 +212,7 @@ def commits_what_it_let_go_of(stack: ExitStack) -> None:
 
 @_bug("S11")
 def forgets_its_id_on_a_disconnect(stack: ExitStack) -> None:
-    """A lost connection makes a new member of it."""
+    """A lost connection makes the member join with a new member id."""
 
     def make(take_failure: Any) -> Any:
         def forgetful(self: Any, token: int, error: Exception) -> None:
@@ -227,7 +227,7 @@ def forgets_its_id_on_a_disconnect(stack: ExitStack) -> None:
 
 @_bug("S11")
 def forgets_its_id_with_the_generation(stack: ExitStack) -> None:
-    """ILLEGAL_GENERATION costs the member id too."""
+    """ILLEGAL_GENERATION also discards the member id."""
 
     def make(reset: Any) -> Any:
         def forgetful(self: Any, reason: str) -> None:
@@ -241,7 +241,7 @@ def forgets_its_id_with_the_generation(stack: ExitStack) -> None:
 
 @_bug("L6", "L2")
 def does_not_keep_the_id_it_is_given(stack: ExitStack) -> None:
-    """MEMBER_ID_REQUIRED is answered by the same join again."""
+    """MEMBER_ID_REQUIRED is answered by an identical join."""
 
     def make(joined: Any) -> Any:
         def stubborn(self: Any, answer: Any) -> None:
@@ -256,7 +256,7 @@ def does_not_keep_the_id_it_is_given(stack: ExitStack) -> None:
 
 @_bug("S11", "L2", "L6")
 def insists_on_an_unknown_id(stack: ExitStack) -> None:
-    """UNKNOWN_MEMBER_ID leaves the id as it is."""
+    """UNKNOWN_MEMBER_ID does not reset the member id."""
 
     def make(refused: Any) -> Any:
         def stubborn(self: Any, code: int, what: str) -> None:
@@ -272,7 +272,7 @@ def insists_on_an_unknown_id(stack: ExitStack) -> None:
 
 @_bug("S1")
 def goes_on_when_fenced(stack: ExitStack) -> None:
-    """FENCED_INSTANCE_ID is taken for something that passes."""
+    """FENCED_INSTANCE_ID is treated as a transient error."""
 
     def make(refused: Any) -> Any:
         def stubborn(self: Any, code: int, what: str) -> None:
@@ -289,7 +289,7 @@ def goes_on_when_fenced(stack: ExitStack) -> None:
 
 @_bug("L2")
 def ignores_a_rebalance(stack: ExitStack) -> None:
-    """REBALANCE_IN_PROGRESS on a heartbeat is taken for NONE."""
+    """REBALANCE_IN_PROGRESS on a heartbeat is ignored."""
 
     def make(beaten: Any) -> Any:
         def deaf(self: Any, code: int) -> None:
@@ -302,7 +302,7 @@ def ignores_a_rebalance(stack: ExitStack) -> None:
 
 @_bug("S10", "S1", "L2")
 def goes_on_in_a_generation_that_is_over(stack: ExitStack) -> None:
-    """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID on a heartbeat are tried again."""
+    """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID on a heartbeat are retried."""
 
     def make(beaten: Any) -> Any:
         def deaf(self: Any, code: int) -> None:
@@ -316,7 +316,7 @@ def goes_on_in_a_generation_that_is_over(stack: ExitStack) -> None:
 
 @_bug("S10", "S11", "S2")
 def acts_on_a_stale_heartbeat(stack: ExitStack) -> None:
-    """The answer to a heartbeat of before counts as one of now."""
+    """The response to a heartbeat of an earlier generation is applied to the current one."""
 
     def make(take_reply: Any) -> Any:
         def credulous(self: Any, token: int, message: object) -> None:
@@ -336,7 +336,7 @@ def acts_on_a_stale_heartbeat(stack: ExitStack) -> None:
 
 @_bug("S10")
 def takes_up_a_stale_generation(stack: ExitStack) -> None:
-    """The assignment is taken up under the generation before."""
+    """The assignment is applied under the previous generation."""
 
     def make(synced: Any) -> Any:
         def stale(self: Any, answer: Any) -> None:
@@ -360,7 +360,7 @@ def takes_up_a_stale_generation(stack: ExitStack) -> None:
 
 @_bug("S10")
 def beats_for_the_generation_before(stack: ExitStack) -> None:
-    """Heartbeats name the generation before."""
+    """Heartbeats carry the previous generation."""
 
     def make(request: Any) -> Any:
         return lambda member: request(attrs.evolve(member, generation_id=member.generation_id - 1))
@@ -370,7 +370,7 @@ def beats_for_the_generation_before(stack: ExitStack) -> None:
 
 @_bug("L2", "S3", "S5", "S4", "S10")
 def commits_as_who_it_was(stack: ExitStack) -> None:
-    """Commits name the first generation for ever."""
+    """Commits always carry the first generation."""
 
     class Stuck:
         def __get__(self, session: Any, _: Any) -> Any:
@@ -386,7 +386,7 @@ def commits_as_who_it_was(stack: ExitStack) -> None:
 
 @_bug("S1")
 def does_not_check_ownership_after_a_freeze(stack: ExitStack) -> None:
-    """Whoever stood still delivers on without having asked whether it still owns anything."""
+    """A process that was frozen delivers without checking that it still owns anything."""
 
     def sure(self: Any) -> Ownership:
         return Ownership(is_assigned=True, acknowledged_at=float("inf"))
@@ -396,7 +396,7 @@ def does_not_check_ownership_after_a_freeze(stack: ExitStack) -> None:
 
 @_bug("L3")
 def forgets_heartbeats_while_draining(stack: ExitStack) -> None:
-    """No heartbeat until the application has let go."""
+    """No heartbeat is sent during a revocation."""
 
     def make(beat: Any) -> Any:
         def quiet(self: Any) -> None:
@@ -412,19 +412,19 @@ def forgets_heartbeats_while_draining(stack: ExitStack) -> None:
 
 @_bug("L3")
 def beats_when_polled(stack: ExitStack) -> None:
-    """Heartbeats leave only while the application waits in the client."""
+    """Heartbeats are sent only while the application waits in the client."""
     beats_while_waiting(stack, _Step)
 
 
 @_bug("L2")
 def ignores_max_poll_interval(stack: ExitStack) -> None:
-    """A member whose application never comes back keeps its partitions."""
+    """A member whose application stops polling keeps its partitions."""
     _replace(stack, subscribers.Subscriber, "poll_due", lambda self, ran: float("inf"))
 
 
 @_bug("L2")
 def never_comes_back_after_max_poll(stack: ExitStack) -> None:
-    """The poll after the poll interval does not rejoin."""
+    """The first poll after the poll interval does not rejoin."""
 
     def make(join: Any) -> Any:
         def once(self: Any) -> None:
@@ -438,7 +438,7 @@ def never_comes_back_after_max_poll(stack: ExitStack) -> None:
 
 @_bug("L2", "L6")
 def sticks_to_its_coordinator(stack: ExitStack) -> None:
-    """A coordinator that has moved is not looked for."""
+    """A coordinator that has moved is not looked up again."""
     _replace(stack, _Step, "_lose_coordinator", lambda self: self._set(heartbeat_in_flight=None))
 
 
@@ -447,14 +447,14 @@ def sticks_to_its_coordinator(stack: ExitStack) -> None:
 
 @_bug("L6")
 def retries_without_back_off(stack: ExitStack) -> None:
-    """What failed is tried again at once."""
+    """Failed requests are retried at once."""
     for module in (coordinated, retry, fetch_responses):
         _replace(stack, module, "backoff", lambda *_: 0.0)
 
 
 @_bug("L6")
 def has_no_jitter(stack: ExitStack) -> None:
-    """All members come back at the same time."""
+    """The back-off has no jitter, so all members retry at the same time."""
     for module in (coordinated, retry, fetch_responses):
         _around(
             stack,
@@ -466,7 +466,7 @@ def has_no_jitter(stack: ExitStack) -> None:
 
 @_bug("L6")
 def rejoins_for_ever(stack: ExitStack) -> None:
-    """Each assignment is answered by a join."""
+    """The member rejoins after each assignment."""
 
     def make(assign: Any) -> Any:
         async def again(self: Any, generation: Any) -> None:
@@ -481,7 +481,7 @@ def rejoins_for_ever(stack: ExitStack) -> None:
 
 @_bug("L6")
 def asks_for_metadata_without_end(stack: ExitStack) -> None:
-    """Metadata is asked for in a loop."""
+    """Metadata is requested in a hot loop."""
 
     async def hot(self: Any) -> None:
         while True:
@@ -498,7 +498,7 @@ def asks_for_metadata_without_end(stack: ExitStack) -> None:
 
 @_bug("S2", "S1", "S14")
 def joins_without_claims(stack: ExitStack) -> None:
-    """A cooperative member does not say what it has."""
+    """A cooperative member does not report the partitions that it owns."""
 
     def make(protocols: Any) -> Any:
         def silent(self: Any) -> Any:
@@ -515,7 +515,7 @@ def joins_without_claims(stack: ExitStack) -> None:
 
 @_bug("S2")
 def claims_what_it_lost(stack: ExitStack) -> None:
-    """A cooperative member claims what it had, whether it has it or not."""
+    """A cooperative member reports its previous partitions as owned, even after losing them."""
 
     def make(protocols: Any) -> Any:
         def boastful(self: Any) -> Any:
@@ -535,7 +535,7 @@ def claims_what_it_lost(stack: ExitStack) -> None:
 
 @_bug("S10", "S1")
 def keeps_what_a_rebalance_takes(stack: ExitStack) -> None:
-    """What a cooperative rebalance takes away is not let go of."""
+    """Partitions that a cooperative rebalance takes away are not revoked."""
 
     keeps: set[int] = set()
 
@@ -570,7 +570,8 @@ def keeps_what_a_rebalance_takes(stack: ExitStack) -> None:
 
 @_bug("L2")
 def does_not_rejoin_after_revoking(stack: ExitStack) -> None:
-    """What a cooperative member let go of is never given away."""
+    """A cooperative member does not rejoin after a revocation, so its partitions stay
+    unassigned."""
 
     def make(rejoin: Any) -> Any:
         def lazy(self: Any, reason: str, protocols: Any = None) -> None:
@@ -597,7 +598,7 @@ def stands_still_while_it_rejoins(stack: ExitStack) -> None:
 
 
 def _assignor(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any]) -> None:
-    """Spoil what every assignor answers; nobody checks what it hands over."""
+    """Spoil the result of every assignor, and skip the check of what it hands over."""
     _replace(stack, subscribers, "_check_handover", lambda *_: None)
     spoilt: dict[str, Any] = {}
     for name, whole in process._ASSIGNORS.items():
@@ -612,7 +613,7 @@ def _assignor(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any]) -> 
 
 @_bug("S14")
 def hands_over_at_once(stack: ExitStack) -> None:
-    """The cooperative assignor gives away what another still has."""
+    """The cooperative assignor assigns partitions that another member still owns."""
 
     def spoil(spec: Any, _: Any) -> Any:
         return assignors.sticky_assignor(spec)
@@ -622,7 +623,7 @@ def hands_over_at_once(stack: ExitStack) -> None:
 
 @_bug("S14")
 def leaves_one_out(stack: ExitStack) -> None:
-    """An assignor gives one partition to nobody."""
+    """An assignor leaves one partition unassigned."""
 
     def spoil(spec: Any, assignment: dict[str, Any]) -> Any:
         for member in sorted(assignment):
@@ -635,7 +636,7 @@ def leaves_one_out(stack: ExitStack) -> None:
 
 @_bug("S14")
 def gives_one_twice(stack: ExitStack) -> None:
-    """An assignor gives one partition to two members."""
+    """An assignor assigns one partition to two members."""
 
     def spoil(spec: Any, assignment: dict[str, Any]) -> Any:
         rich = next((m for m in sorted(assignment) if assignment[m]), None)
@@ -650,7 +651,7 @@ def gives_one_twice(stack: ExitStack) -> None:
 
 @_bug("S14")
 def gives_all_to_one(stack: ExitStack) -> None:
-    """A sticky assignor gives all that it can to the first member."""
+    """A sticky assignor assigns as many partitions as possible to the first member."""
 
     def spoil(spec: Any, assignment: dict[str, Any]) -> Any:
         if any(member.owned for member in spec.members.values()):
@@ -669,7 +670,7 @@ def gives_all_to_one(stack: ExitStack) -> None:
 
 @_bug("S12", "S8")
 def resumes_where_it_was(stack: ExitStack) -> None:
-    """A partition that comes back goes on at the position at which it was last owned."""
+    """A partition that is assigned again continues at the member's old position."""
     memory: dict[Any, Any] = {}
 
     def make(take_up: Any) -> Any:
@@ -689,13 +690,13 @@ def resumes_where_it_was(stack: ExitStack) -> None:
 
 @_bug("S8", "S7")
 def resets_on_any_fetch_error(stack: ExitStack) -> None:
-    """Any error of a fetch is answered by the reset policy."""
+    """Any fetch error triggers the reset policy."""
     _replace(stack, fetch_responses, "action_for", lambda code: remedies.ErrorAction.RESET)
 
 
 @_bug("S8")
 def skips_on_a_fetch_error(stack: ExitStack) -> None:
-    """A record that cannot be fetched just now is passed over."""
+    """A record that cannot be fetched at the moment is skipped."""
 
     def make(act_on: Any) -> Any:
         def skipping(self: Any, owned: Any, code: int) -> bool:
@@ -711,7 +712,7 @@ def skips_on_a_fetch_error(stack: ExitStack) -> None:
 
 @_bug("S8", "S6")
 def reads_on_in_a_log_that_was_cut(stack: ExitStack) -> None:
-    """A position is never checked with a new leader: what took the place of what it has read is
+    """A position is not validated with a new leader: records that replaced those already read are
     skipped."""
     for module in (fetchers, validations):
         _replace(stack, module, "is_doubtful", lambda *_: False)
@@ -719,8 +720,8 @@ def reads_on_in_a_log_that_was_cut(stack: ExitStack) -> None:
 
 @_bug("S8")
 def starts_over_in_a_log_that_was_cut(stack: ExitStack) -> None:
-    """A position that is gone is answered by the reset policy, though the leader has said where the
-    logs diverge."""
+    """A truncated position triggers the reset policy, though the leader has returned where the logs
+    diverge."""
     _replace(
         stack,
         validations.Validation,
@@ -731,7 +732,8 @@ def starts_over_in_a_log_that_was_cut(stack: ExitStack) -> None:
 
 @_bug("S8")
 def hides_that_a_log_was_cut(stack: ExitStack) -> None:
-    """Where the application wants to be told that a position is gone, it goes on at the cut."""
+    """A truncation is not reported to an application that asked for it: reading continues at the
+    cut."""
 
     def make(go_back: Any) -> Any:
         def silent(self: Any, *arguments: Any) -> None:
@@ -748,7 +750,7 @@ def hides_that_a_log_was_cut(stack: ExitStack) -> None:
 
 @_bug("S8")
 def repeats_the_batch_from_its_start(stack: ExitStack) -> None:
-    """Records of a batch below the position are handed out again."""
+    """Records of a batch below the position are delivered again."""
 
     def make(open_batch: Any) -> Any:
         def whole(self: Any) -> Any:
@@ -764,7 +766,7 @@ def repeats_the_batch_from_its_start(stack: ExitStack) -> None:
 
 @_bug("S8")
 def hands_out_markers(stack: ExitStack) -> None:
-    """A control record comes to the application."""
+    """A control record is delivered to the application."""
 
     def make(open_batch: Any) -> Any:
         def blind(self: Any) -> Any:
@@ -776,7 +778,7 @@ def hands_out_markers(stack: ExitStack) -> None:
         return blind
 
     class Unmarked:
-        """Markers with a value that the applications here can read."""
+        """Control records with a value that the simulated applications can parse."""
 
         def __init__(self, markers: Any) -> None:
             self._markers = markers
@@ -793,7 +795,7 @@ def hands_out_markers(stack: ExitStack) -> None:
 
 @_bug("S8", "L2")
 def does_not_pass_markers(stack: ExitStack) -> None:
-    """The position stays below the control records at the end of a log."""
+    """The position stays before the control records at the end of a log."""
 
     def close(self: Any, owned: Any) -> None:
         self._current = self._batch = None
@@ -804,7 +806,7 @@ def does_not_pass_markers(stack: ExitStack) -> None:
 
 @_bug("S8", "S6")
 def loses_a_record_to_a_cancellation(stack: ExitStack) -> None:
-    """A call can be cancelled after it has taken its record."""
+    """A call can be cancelled after it has removed its record from the buffer."""
 
     def make(following: Any) -> Any:
         async def late(self: Any, *arguments: Any) -> Any:
@@ -819,7 +821,7 @@ def loses_a_record_to_a_cancellation(stack: ExitStack) -> None:
 
 @_bug("S6", "S8", "S4")
 def starts_behind_the_commit(stack: ExitStack) -> None:
-    """The committed offset is taken for that of the last record."""
+    """The committed offset is treated as that of the last record."""
 
     def make(committed: Any) -> Any:
         def off_by_one(data: Any) -> Any:
@@ -833,7 +835,7 @@ def starts_behind_the_commit(stack: ExitStack) -> None:
 
 @_bug("S7")
 def starts_before_the_commit(stack: ExitStack) -> None:
-    """The record before the committed offset comes again."""
+    """The record before the committed offset is delivered again."""
 
     def make(committed: Any) -> Any:
         def off_by_one(data: Any) -> Any:
@@ -847,13 +849,13 @@ def starts_before_the_commit(stack: ExitStack) -> None:
 
 @_bug("S8", "S6", "S4")
 def starts_at_the_end(stack: ExitStack) -> None:
-    """Without a committed offset it starts at the end, whatever the policy."""
+    """Without a committed offset, reading starts at the log's end, whatever the policy."""
     _replace(stack, position_lookups, "_timestamp", lambda policy: -1)
 
 
 @_bug("S12")
 def takes_a_failed_offset_fetch_for_none(stack: ExitStack) -> None:
-    """A committed offset that could not be read counts as none."""
+    """A failed offset fetch is treated as no committed offset."""
 
     def make(once: Any) -> Any:
         async def careless(self: Any, partitions: Any, *rest: Any) -> Any:
@@ -869,7 +871,7 @@ def takes_a_failed_offset_fetch_for_none(stack: ExitStack) -> None:
 
 @_bug("L2", "S12", "S8", "L6")
 def takes_a_negative_offset_for_one(stack: ExitStack) -> None:
-    """The -1 of "nothing committed" is used as a position."""
+    """The -1 of "no committed offset" is used as a position."""
     _replace(
         stack,
         group_offsets,
@@ -883,7 +885,7 @@ def takes_a_negative_offset_for_one(stack: ExitStack) -> None:
 
 @_bug("S4")
 def commits_what_is_in_hand(stack: ExitStack) -> None:
-    """A record counts as processed when it is handed out."""
+    """A record counts as processed when it is delivered."""
 
     def make(read: Any) -> Any:
         def eager(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -900,7 +902,7 @@ def commits_what_is_in_hand(stack: ExitStack) -> None:
 
 @_bug("S4")
 def commits_what_is_fetched(stack: ExitStack) -> None:
-    """The end of the buffer is committed."""
+    """The fetch position is committed, not that of the application."""
 
     def ahead(self: Any) -> OffsetAndMetadata | None:
         if self.fetch_offset in (UNKNOWN, self.committed):
@@ -912,7 +914,7 @@ def commits_what_is_fetched(stack: ExitStack) -> None:
 
 @_bug("S5")
 def commits_the_last_record(stack: ExitStack) -> None:
-    """The offset of the last record is committed, at times, and not the next one."""
+    """Some commits store the offset of the last record, not the next one."""
 
     def make(to_commit: Any) -> Any:
         def wavering(self: Any) -> OffsetAndMetadata | None:
@@ -930,7 +932,7 @@ def commits_the_last_record(stack: ExitStack) -> None:
 
 @_bug("S5", "S10", "S13")
 def lets_commits_overtake(stack: ExitStack) -> None:
-    """Two commits are under way at a time, and the older may be tried again after the newer."""
+    """Two commits can be in flight, and a retry of the older can follow the newer."""
 
     @asynccontextmanager
     async def turn(self: Any, timeout: float) -> Any:
@@ -941,7 +943,7 @@ def lets_commits_overtake(stack: ExitStack) -> None:
 
 @_bug("S6")
 def says_that_a_failed_commit_is_done(stack: ExitStack) -> None:
-    """The error of a commit is logged, and `commit` returns."""
+    """`commit` logs its error and returns."""
 
     def make(commit: Any) -> Any:
         async def careless(self: Any, *arguments: Any, **options: Any) -> None:
@@ -960,7 +962,7 @@ def says_that_a_failed_commit_is_done(stack: ExitStack) -> None:
 
 @_bug("L5")
 def swallows_a_cancellation(stack: ExitStack) -> None:
-    """A call that is cancelled waits on, shielded."""
+    """A cancelled call keeps waiting, in a shielded scope."""
 
     def make(wait: Any) -> Any:
         async def deaf(self: Any, *arguments: Any, **options: Any) -> float:
@@ -975,7 +977,7 @@ def swallows_a_cancellation(stack: ExitStack) -> None:
 
 @_bug("L4")
 def leaves_connections_open(stack: ExitStack) -> None:
-    """Closing forgets the connections."""
+    """Closing leaves the connections open."""
     _replace(stack, connections, "anyio", _Anyio(aclose_forcefully=_nothing))
 
 
@@ -994,7 +996,7 @@ def closes_as_long_as_it_takes(stack: ExitStack) -> None:
 
 @_bug("L2")
 def goes_by_the_wall_clock(stack: ExitStack) -> None:
-    """The clock on the wall says whether a membership is sure."""
+    """The ownership lease uses the wall clock."""
     wall = _Anyio()
 
     def clock() -> Callable[[], float]:
@@ -1008,13 +1010,13 @@ def goes_by_the_wall_clock(stack: ExitStack) -> None:
 
 @_bug("L2")
 def comes_again_when_it_likes(stack: ExitStack) -> None:
-    """The pause before the coordinator is asked again grows without a limit."""
+    """The back-off of coordinator requests grows without a limit."""
     _replace(stack, coordinated, "backoff", lambda attempts, *_: 4.0 * (1 + attempts))
 
 
 @_bug("S8")
 def forgets_what_is_sought_in_a_rebalance(stack: ExitStack) -> None:
-    """What the application seeks when it is assigned something gives way to the last commit."""
+    """A seek in the assignment callback is overwritten by the committed offset."""
 
     def make(call: Any) -> Any:
         async def called(self: Any, callback: Any, partitions: Any) -> None:
@@ -1029,12 +1031,12 @@ def forgets_what_is_sought_in_a_rebalance(stack: ExitStack) -> None:
     _around(stack, subscribers.Subscriber, "_call", make)
 
 
-# ------------------------------------------------------------------ what brokers ask for
+# ------------------------------------------------------------------ throttling
 
 
 @_bug("L6")
 def goes_on_while_the_broker_wants_silence(stack: ExitStack) -> None:
-    """What a broker says of throttling is not heard."""
+    """Throttle times are ignored."""
     _replace(stack, throttle.BrokerThrottle, "on_response", lambda self, message: None)
 
 
@@ -1043,7 +1045,7 @@ def goes_on_while_the_broker_wants_silence(stack: ExitStack) -> None:
 
 @_bug("S1", "S2")
 def does_not_wait_for_the_work_of_a_generation(stack: ExitStack) -> None:
-    """A group member rejoins while its application still works in the generation before."""
+    """A group member rejoins while its application still works in the previous generation."""
 
     async def hasty(self: Any, deadline: float) -> None:
         self.ending(lost=False)
@@ -1054,7 +1056,7 @@ def does_not_wait_for_the_work_of_a_generation(stack: ExitStack) -> None:
 
 @_bug("S1", "S2")
 def works_on_when_its_place_is_lost(stack: ExitStack) -> None:
-    """The work of a generation goes on until the group rebalances in good order."""
+    """Work in a generation is cancelled only by a regular rebalance, not by a loss."""
 
     def make(ending: Any) -> Any:
         def partial(self: Any, *, lost: bool) -> None:
@@ -1073,7 +1075,7 @@ def works_on_when_its_place_is_lost(stack: ExitStack) -> None:
 
 @_bug("L2")
 def hands_out_nothing_after_a_loss(stack: ExitStack) -> None:
-    """Who has lost its place once is a member again, and its application never hears of it."""
+    """A member that has lost its membership rejoins without notifying its application."""
 
     async def lose(self: Any, reason: str) -> None:
         self.ending(lost=True)
@@ -1096,7 +1098,7 @@ def hands_out_nothing_after_a_loss(stack: ExitStack) -> None:
 
 @_bug("S15")
 def delivers_what_was_buffered_when_paused(stack: ExitStack) -> None:
-    """A pause keeps the batch that is open, and those that wait for their turn."""
+    """A pause delivers the rest of the open batch and of the buffered ones."""
 
     def pause(self: Any, tp: Any) -> None:
         self.owned[tp].paused = True
@@ -1107,7 +1109,7 @@ def delivers_what_was_buffered_when_paused(stack: ExitStack) -> None:
 
 @_bug("S15", "S16")
 def delivers_what_arrives_after_a_pause(stack: ExitStack) -> None:
-    """The answer to a fetch that was in flight when its partition was paused is delivered."""
+    """The response to a fetch in flight is delivered though its partition was paused."""
 
     def queue(self: Any, owned: Any) -> None:
         if owned.buffered and owned is not self._current and owned not in self._turn:
@@ -1118,7 +1120,7 @@ def delivers_what_arrives_after_a_pause(stack: ExitStack) -> None:
 
 @_bug("S15")
 def resumes_what_is_sought(stack: ExitStack) -> None:
-    """A seek ends the pause of its partition."""
+    """A seek resumes its partition."""
 
     def make(seek: Any) -> Any:
         def seeking(self: Any, tp: Any, offset: int) -> None:
@@ -1132,7 +1134,7 @@ def resumes_what_is_sought(stack: ExitStack) -> None:
 
 @_bug("S15", "S16")
 def resumes_when_the_leader_moves(stack: ExitStack) -> None:
-    """A pause ends when the partition's leader moves."""
+    """A change of leader resumes the partition."""
 
     def make(source: Any) -> Any:
         leaders: dict[Any, int] = {}
@@ -1151,7 +1153,7 @@ def resumes_when_the_leader_moves(stack: ExitStack) -> None:
 
 
 def _on_assign(stack: ExitStack, spoil: Callable[[Any, Any], None]) -> None:
-    """Do something to the owned partitions whenever the member is assigned some."""
+    """Apply a function to the owned partitions after each assignment."""
 
     def make(assign: Any) -> Any:
         async def assigned(self: Any, generation: Any) -> None:
@@ -1171,13 +1173,13 @@ def _unpause(delivery: Any, owned: Any) -> None:
 
 @_bug("S16")
 def forgets_pauses_in_a_rebalance(stack: ExitStack) -> None:
-    """A partition that stays comes out of a rebalance unpaused."""
+    """A rebalance resumes the partitions that the member keeps."""
     _on_assign(stack, _unpause)
 
 
 @_bug("S16")
 def resumes_when_it_rejoins(stack: ExitStack) -> None:
-    """Sending a JoinGroup ends the pauses of what stays."""
+    """Sending a JoinGroup resumes the partitions that the member keeps."""
 
     def make(protocols: Any) -> Any:
         def resuming(self: Any) -> Any:
@@ -1192,7 +1194,7 @@ def resumes_when_it_rejoins(stack: ExitStack) -> None:
 
 @_bug("S16")
 def resumes_when_others_are_revoked(stack: ExitStack) -> None:
-    """Releasing some partitions ends the pauses of the rest."""
+    """Releasing some partitions resumes the others."""
 
     def make(release: Any) -> Any:
         def releasing(self: Any, partitions: Any) -> None:
@@ -1216,7 +1218,7 @@ def does_not_wait_for_the_record_in_flight(stack: ExitStack) -> None:
 
 @_bug("S17")
 def waits_too_little_for_the_record_in_flight(stack: ExitStack) -> None:
-    """The deadline of a revocation counts for a tenth of what it is."""
+    """A revocation uses a tenth of its deadline."""
 
     def make(drain: Any) -> Any:
         async def hasty(self: Any, partitions: Any, deadline: float) -> None:
@@ -1230,7 +1232,7 @@ def waits_too_little_for_the_record_in_flight(stack: ExitStack) -> None:
 
 @_bug("S17")
 def waits_for_the_first_record_in_flight_only(stack: ExitStack) -> None:
-    """Of several partitions with a record in flight a revocation waits for the first."""
+    """A revocation with several records in flight waits for the first one only."""
 
     def make(drain: Any) -> Any:
         async def partial(self: Any, partitions: Any, deadline: float) -> None:
@@ -1256,7 +1258,7 @@ def waits_for_ever_for_the_record_in_flight(stack: ExitStack) -> None:
 
 @_bug("S18")
 def begins_the_deadline_again_with_each_record(stack: ExitStack) -> None:
-    """What is revoked is waited for three times as long as the group waits."""
+    """A revocation waits three times as long as the group does."""
 
     def make(drain: Any) -> Any:
         async def patient(self: Any, partitions: Any, deadline: float) -> None:
@@ -1270,7 +1272,7 @@ def begins_the_deadline_again_with_each_record(stack: ExitStack) -> None:
 
 @_bug("S18")
 def waits_for_the_application_to_poll(stack: ExitStack) -> None:
-    """A revocation is not carried out before the application comes back to the client."""
+    """A revocation waits until the application polls."""
 
     def make(let_go: Any) -> Any:
         async def polled(self: Any, going: Any, deadline: float, *, tell: bool) -> None:
@@ -1287,7 +1289,7 @@ def waits_for_the_application_to_poll(stack: ExitStack) -> None:
 
 @_bug("S21", "S13", "S3")
 def reports_revoked_for_lost(stack: ExitStack) -> None:
-    """A membership that is over is reported by the callback of those that last."""
+    """A lost membership is reported with `on_partitions_revoked`, not `on_partitions_lost`."""
 
     def make(call: Any) -> Any:
         async def called(self: Any, callback: Any, partitions: Any) -> None:
@@ -1319,7 +1321,8 @@ def takes_the_end_of_a_generation_for_a_rebalance(stack: ExitStack) -> None:
 
 @_bug("S21", "S10")
 def revokes_what_it_lost_midway(stack: ExitStack) -> None:
-    """A membership that ends while the record in flight is waited for ends in `revoked`."""
+    """A membership that is lost while the revocation waits for the record in flight is reported
+    with `on_partitions_revoked`."""
 
     def make(ending: Any) -> Any:
         def unaware(self: Any, *, lost: bool) -> None:
@@ -1343,13 +1346,13 @@ def revokes_what_it_lost_midway(stack: ExitStack) -> None:
 
 @_bug("S19", "S6")
 def commits_by_name_to_a_recreated_topic(stack: ExitStack) -> None:
-    """A commit names topics, not the ids of those that were read."""
+    """A commit carries topic names, not the ids of the topics that were read."""
     _replace(stack, group_offsets.GroupOffsets, "_topic_ids", lambda *_: {})
 
 
 @_bug("S19", "S6")
 def commits_to_the_topic_that_metadata_has(stack: ExitStack) -> None:
-    """The id of a commit is looked up in each try, not when it was asked for."""
+    """A commit looks up its topic ids in each attempt, not when it is requested."""
     _replace(stack, committer, "_topic_ids", lambda owned: {})
 
     def make(once: Any) -> Any:
@@ -1364,15 +1367,15 @@ def commits_to_the_topic_that_metadata_has(stack: ExitStack) -> None:
 
 @_bug("S19", "S8", "L2", "S6")
 def reads_on_in_a_recreated_topic(stack: ExitStack) -> None:
-    """A position is kept though the topic is another: its first records are skipped."""
+    """A position survives the recreation of its topic, so the first records are skipped."""
     _replace(stack, OwnedPartition, "is_recreated", lambda self, topic_id: False)
 
 
-# ------------------------------------------------------------------ what a leader does
+# ------------------------------------------------------------------ leaders
 
 
 def _pausing(stack: ExitStack, seconds: float) -> None:
-    """Have a member that is assigned what it does not subscribe to pause for so long."""
+    """Set the pause of a member after an assignment of topics it does not subscribe to."""
 
     class Pauses(retry.Pauses):
         def next(self) -> float:
@@ -1383,13 +1386,13 @@ def _pausing(stack: ExitStack, seconds: float) -> None:
 
 @_bug("L7")
 def rejoins_at_once_after_each_misassignment(stack: ExitStack) -> None:
-    """A member that is assigned topics it does not subscribe to rejoins without a pause."""
+    """A member rejoins without a pause after an assignment of topics it does not subscribe to."""
     _pausing(stack, 0.0)
 
 
 @_bug("L7")
 def forgets_that_it_was_misassigned(stack: ExitStack) -> None:
-    """Each bad assignment counts as the first one."""
+    """The back-off after a bad assignment does not grow."""
 
     class Forgetful:
         def __get__(self, subscriber: Any, _: Any) -> int:
@@ -1405,12 +1408,12 @@ def forgets_that_it_was_misassigned(stack: ExitStack) -> None:
 
 @_bug("L7")
 def pauses_as_shortly_after_each_misassignment(stack: ExitStack) -> None:
-    """The pause before that rejoin does not grow."""
+    """The pause after a bad assignment is short and constant."""
     _pausing(stack, 0.02)
 
 
 def _handing_over(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any]) -> None:
-    """Spoil what the cooperative assignor answers."""
+    """Spoil the result of the cooperative assignor."""
     whole = process._ASSIGNORS["cooperative_sticky"]
 
     def assignor(spec: Any) -> Any:
@@ -1424,7 +1427,7 @@ def _handing_over(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any])
 
 @_bug("S20")
 def hands_over_what_another_reports(stack: ExitStack) -> None:
-    """The cooperative assignor looks at nobody's claims."""
+    """The cooperative assignor ignores what members report as owned."""
 
     def spoil(spec: Any, _: Any) -> Any:
         members = {m: attrs.evolve(of, owned=()) for m, of in spec.members.items()}
@@ -1435,13 +1438,13 @@ def hands_over_what_another_reports(stack: ExitStack) -> None:
 
 @_bug("S20")
 def hands_over_in_the_same_round(stack: ExitStack) -> None:
-    """The cooperative assignor does not leave out what moves."""
+    """The cooperative assignor does not withhold the partitions that move."""
     _handing_over(stack, lambda spec, _: assignors.sticky_assignor(spec))
 
 
 @_bug("S20")
 def overlooks_the_claims_of_one_member(stack: ExitStack) -> None:
-    """What one of the members reports as owned counts as free."""
+    """The cooperative assignor ignores what one member reports as owned."""
 
     def spoil(spec: Any, _: Any) -> Any:
         first = min(spec.members)
@@ -1456,7 +1459,7 @@ def overlooks_the_claims_of_one_member(stack: ExitStack) -> None:
 
 @_bug("L9")
 def leaves_though_it_owns_nothing(stack: ExitStack) -> None:
-    """A member that owns no partition is to be polled all the same."""
+    """The poll timer also runs for a member that owns no partition."""
 
     def due(self: Any, ran: float) -> float:
         since = ran if self._session.polls.is_waiting else self._session.polls.last_poll_at
@@ -1481,7 +1484,7 @@ def leaves_before_its_time(stack: ExitStack) -> None:
 
 @_bug("L9", "S10")
 def takes_only_deliveries_for_polls(stack: ExitStack) -> None:
-    """Waiting for records in the client does not restart the poll timer, receiving them does."""
+    """Waiting in the client does not restart the poll timer, receiving a record does."""
 
     def waiting(wait: Any) -> Any:
         async def forgotten(self: Any, *arguments: Any, **options: Any) -> float:
@@ -1503,7 +1506,7 @@ def takes_only_deliveries_for_polls(stack: ExitStack) -> None:
 
 @_bug("L6")
 def rejoins_at_once_when_it_is_refused(stack: ExitStack) -> None:
-    """A join that was refused is followed by the next without a pause."""
+    """A rejected join is retried without a pause."""
 
     def make(refused: Any) -> Any:
         def hasty(self: Any, code: int, what: str) -> None:
@@ -1518,7 +1521,7 @@ def rejoins_at_once_when_it_is_refused(stack: ExitStack) -> None:
 
 @_bug("L6")
 def pauses_in_lockstep_before_it_rejoins(stack: ExitStack) -> None:
-    """The pause before a join that is repeated has no jitter."""
+    """The pause before a retried join has no jitter."""
     _around(
         stack,
         coordinated,
@@ -1529,7 +1532,7 @@ def pauses_in_lockstep_before_it_rejoins(stack: ExitStack) -> None:
 
 @_bug("L6")
 def pauses_for_milliseconds_before_it_rejoins(stack: ExitStack) -> None:
-    """The pause before a join that is repeated is too short, and does not grow."""
+    """The pause before a retried join is too short, and does not grow."""
 
     def make(back_off: Any) -> Any:
         def hasty(self: Any, *error: Any) -> None:

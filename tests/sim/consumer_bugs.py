@@ -1,4 +1,4 @@
-"""Bugs of members that the coordinator assigns to (KIP-848), planted: as `bugs`."""
+"""Planted bugs of KIP-848 members, to whom the coordinator assigns; see `bugs`."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ for _name in (
     )
 
 
-# ------------------------------------------------------------------ who it is
+# ------------------------------------------------------------------ identity
 
 
 @_bug("S11")
 def takes_a_new_id_at_each_join(stack: ExitStack) -> None:
-    """Who is fenced comes again as somebody else."""
+    """A fenced member rejoins with a new member id."""
 
     def make(restart: Any) -> Any:
         def renamed(self: Any, reason: str) -> None:
@@ -61,7 +61,7 @@ def takes_a_new_id_at_each_join(stack: ExitStack) -> None:
 
 @_bug("S10")
 def joins_with_the_epoch_that_it_had(stack: ExitStack) -> None:
-    """The join after a loss names the epoch of before, not 0."""
+    """A member that has lost its membership rejoins with its old epoch, not 0."""
     had: dict[str, int] = {}
 
     def heartbeat_in_flight(beat: Any) -> Any:
@@ -83,7 +83,7 @@ def joins_with_the_epoch_that_it_had(stack: ExitStack) -> None:
 
 @_bug("S10", "S1", "L2", "L6")
 def insists_on_an_epoch_that_is_fenced(stack: ExitStack) -> None:
-    """FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID are tried again."""
+    """FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID are retried."""
 
     def make(gone: Any) -> Any:
         def stubborn(self: Any, error: BrokerError) -> None:
@@ -99,7 +99,7 @@ def insists_on_an_epoch_that_is_fenced(stack: ExitStack) -> None:
 
 @_bug("S2", "S1")
 def keeps_its_partitions_when_it_is_fenced(stack: ExitStack) -> None:
-    """FENCED_MEMBER_EPOCH makes it join again, with all that it has."""
+    """A member that gets FENCED_MEMBER_EPOCH rejoins without losing its partitions."""
 
     def gone(self: Any, error: BrokerError) -> None:
         self._set(loss_count=self.member.loss_count + 1, may_be_known=False)
@@ -111,7 +111,7 @@ def keeps_its_partitions_when_it_is_fenced(stack: ExitStack) -> None:
 
 @_bug("S2")
 def joins_with_what_it_had(stack: ExitStack) -> None:
-    """The join after a loss says what was owned before it."""
+    """A member that has lost its membership rejoins with its old partitions as owned."""
     had: dict[str, Any] = {}
 
     def heartbeat_in_flight(beat: Any) -> Any:
@@ -132,12 +132,12 @@ def joins_with_what_it_had(stack: ExitStack) -> None:
     around(stack, consumer_protocol, "join_request", joining)
 
 
-# ------------------------------------------------------------------ what it says
+# ------------------------------------------------------------------ reported ownership
 
 
 @_bug("S2")
 def says_that_it_let_go_before_it_has(stack: ExitStack) -> None:
-    """What is to be let go of is missing from what it says it owns at once."""
+    """Partitions to revoke are omitted from the owned ones before they are revoked."""
 
     def claimed(self: Any) -> Any:
         return self.owned if self.reconciling is None else self.next_owned
@@ -160,7 +160,7 @@ def does_not_say_what_it_let_go_of(stack: ExitStack) -> None:
 
 @_bug("L2")
 def says_nothing_where_it_ends_up_with_what_it_had(stack: ExitStack) -> None:
-    """What is given and taken back between two heartbeats is not said to be let go of."""
+    """A partition assigned and taken back between two heartbeats is not reported as revoked."""
 
     def statement(self: Any) -> Any:
         return consumer_state.ReportedState(self.topics, self.pattern, self._reported_partitions)
@@ -175,7 +175,7 @@ def says_nothing_where_it_ends_up_with_what_it_had(stack: ExitStack) -> None:
 
 @_bug("S10")
 def never_says_all_again(stack: ExitStack) -> None:
-    """What a heartbeat said counts as said, whatever has become of that."""
+    """A heartbeat counts as received even if its connection fails."""
 
     def make(take_failure: Any) -> Any:
         def careless(self: Any, token: int, error: Exception) -> None:
@@ -191,16 +191,16 @@ def never_says_all_again(stack: ExitStack) -> None:
 
 @_bug("L4")
 def leaves_without_a_word(stack: ExitStack) -> None:
-    """The heartbeat of epoch -1, or -2, is not sent."""
+    """No heartbeat with epoch -1 or -2 is sent on close."""
     replace(stack, _Step, "_leave", lambda self: self._left())
 
 
-# ------------------------------------------------------------------ what it hears
+# ------------------------------------------------------------------ responses
 
 
 @_bug("L2", "S10", "S6")
 def hears_what_it_is_assigned_only_when_it_joins(stack: ExitStack) -> None:
-    """Assignments that come with the answers to later heartbeats are not taken up."""
+    """Assignments in the responses to later heartbeats are ignored."""
 
     def make(beaten: Any) -> Any:
         def deaf(self: Any, answer: Any) -> None:
@@ -213,7 +213,7 @@ def hears_what_it_is_assigned_only_when_it_joins(stack: ExitStack) -> None:
 
 @_bug("S10", "L2")
 def stays_in_the_epoch_that_it_joined_in(stack: ExitStack) -> None:
-    """The epochs of later answers are not taken up."""
+    """Epochs in later responses are ignored."""
 
     def make(beaten: Any) -> Any:
         def stuck(self: Any, answer: Any) -> None:
@@ -224,18 +224,18 @@ def stays_in_the_epoch_that_it_joined_in(stack: ExitStack) -> None:
     around(stack, _Step, "_on_heartbeat_response", make)
 
 
-# ------------------------------------------------------------------ when it beats
+# ------------------------------------------------------------------ heartbeats
 
 
 @_bug("L3")
 def beats_when_it_is_polled(stack: ExitStack) -> None:
-    """Heartbeats leave only while the application waits in the client."""
+    """Heartbeats are sent only while the application waits in the client."""
     beats_while_waiting(stack, _Step)
 
 
 @_bug("L6")
 def hammers_around_a_change(stack: ExitStack) -> None:
-    """Around a change it asks as often as it can."""
+    """During a reconciliation, heartbeats are sent as fast as possible."""
 
     def make(pace: Any) -> Any:
         def hot(self: Any) -> float:
@@ -248,7 +248,7 @@ def hammers_around_a_change(stack: ExitStack) -> None:
 
 @_bug("L1")
 def stands_still_while_it_reconciles(stack: ExitStack) -> None:
-    """Nothing is delivered until what is assigned has been taken up."""
+    """Nothing is delivered until the new assignment is applied."""
 
     def still(self: Any) -> Ownership:
         ownership: Ownership = self.member.ownership
@@ -262,7 +262,7 @@ def stands_still_while_it_reconciles(stack: ExitStack) -> None:
 
 @_bug("L2", "S3", "S5", "S7")
 def commits_in_the_epoch_that_it_joined_in(stack: ExitStack) -> None:
-    """Commits name the epoch of the join for ever."""
+    """Commits always carry the epoch of the join."""
     epoch = property(lambda self: self.identity.generation_id)
     replace(stack, CurrentMembership, "generation_id", epoch)
 
