@@ -1,9 +1,9 @@
 """Records as columns: batches of bytes in, Arrow arrays out, without an object for each record.
 
-The buffers are filled here, in Arrow's layout; pyarrow (the extra `arrow`) is imported where arrays
-are made of them. Who has no event loop, as Spark's executors, gives `arrow_batches` the records
-field of a fetch answer. This file is compiled where a compiler is at hand, by the types in
-`arrow.pxd`. Source: the Arrow columnar format.
+This module fills the buffers in Arrow's layout, and imports pyarrow (the extra `arrow`) only to
+make arrays of them. A caller without an event loop, such as a Spark executor, passes the records
+field of a fetch response to `arrow_batches`. This file is compiled, with the types in `arrow.pxd`,
+where a compiler is available. Source: the Arrow columnar format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kafkagroup.wire.records import RecordReader, read_batches
 
 try:
     import cython
-except ImportError:  # as for users: it is there to compile, not to run
+except ImportError:  # Cython is needed to compile, not to run: users do not have it
     from kafkagroup import _uncompiled as cython
 
 if TYPE_CHECKING:
@@ -33,21 +33,22 @@ __all__ = ["arrow_batches", "columns", "columns_of", "schema"]
 Buffer = bytes | memoryview
 
 Column = tuple[bytearray | None, bytearray, bytearray]
-"""Which are not null (None: all), where each ends, and the bytes themselves."""
+"""The bitmap of values that are not null (None: all), the ends of the values, and their bytes."""
 
 _NULL = -1
-"""Where a null begins; also the timestamp of a record without one."""
+"""The place of a null value; also the timestamp of a record that has none."""
 
 _MOST = 0x7FFFFFFF
-"""Bytes in a column."""
+"""Most bytes in a column."""
 
 
 @lru_cache(maxsize=1_000)
 def schema(topic: str, partition: int) -> pyarrow.Schema:
-    """Of every record batch made here: offset, timestamp (null when a record has none), key, value,
-    and headers as a list of names and values. Its metadata names the topic and the partition.
+    """Return the schema of all record batches made here: offset, timestamp (null if a record has
+    none), key, value, and headers as a list of names and values. Its metadata has the topic and the
+    partition.
 
-    Raises: ConfigurationError where pyarrow is not installed.
+    Raises: ConfigurationError if pyarrow is not installed.
     """
     pa = _pyarrow()
     header = pa.struct([pa.field("name", pa.string(), nullable=False), ("value", pa.binary())])
@@ -72,10 +73,11 @@ def arrow_batches(
     check_crcs: bool = True,
     max_batch_bytes: int = MAX_BATCH_BYTES,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The records of a fetch answer or produce request: one record batch for each batch with any.
+    """Yield the records of a fetch response or produce request, as one Arrow record batch for each
+    Kafka batch that has any.
 
-    Control batches are passed over, and records below `start_offset`. Raises as `read_batches` and
-    `RecordBatch.records` do: what is damaged behind whole records comes after them.
+    Control batches are skipped, and records below `start_offset`. Raises: as `read_batches` and
+    `RecordBatch.records`; damage is raised after the records before it.
     """
     for batch in read_batches(
         data,
@@ -97,7 +99,8 @@ def arrow_batches(
 def columns(
     runs: Iterable[tuple[RecordReader, int]], topic: str, partition: int
 ) -> pyarrow.RecordBatch:
-    """The next records of some readers, as many as each says; another went past them before.
+    """Return the next records of each reader, as many as its count; another reader has skipped, and
+    so checked, them before.
 
     Raises: LimitExceededError for more than the 2 GiB that a column can hold.
     """
@@ -111,7 +114,7 @@ def columns(
 def columns_of(
     records: Sequence[Record[Any, Any]], topic: str, partition: int
 ) -> pyarrow.RecordBatch:
-    """The same of records that were made.
+    """Return records that are already decoded as columns.
 
     Raises: ConfigurationError unless their keys and values are bytes.
     """
@@ -152,7 +155,7 @@ def _types() -> tuple[Any, ...]:
 
 
 class _Filling:
-    """The buffers of the columns of `count` records, being filled."""
+    """The buffers of the columns of `count` records while they are filled."""
 
     __slots__ = (
         "_at",
@@ -171,14 +174,14 @@ class _Filling:
         self._offsets = bytearray(8 * count)
         self._timestamps = bytearray(8 * count)
         self._keys = bytearray(16 * count)
-        """Where each begins and ends in what its reader reads."""
+        """The start and the end of each key in its reader's buffer."""
         self._values = bytearray(16 * count)
         self._runs: list[tuple[RecordReader, int]] = []
         self._headers: list[tuple[int, Headers]] = []
-        """Index and headers, of the records that have any."""
+        """Index and headers of each record that has headers."""
 
     def fill(self, reader: RecordReader, count: int) -> None:
-        """Find the parts of the next `count` records, which are copied once all are found."""
+        """Find the parts of the next `count` records; `to_arrow` copies them."""
         start = self._at
         offsets = memoryview(self._offsets).cast("q")
         timestamps = memoryview(self._timestamps).cast("q")
@@ -198,7 +201,7 @@ class _Filling:
         self._runs.append((reader, count))
 
     def to_arrow(self, topic: str, partition: int) -> pyarrow.RecordBatch:
-        """The columns, which own the buffers from here on."""
+        """Return the columns, which own the buffers from now on."""
         pa = _pyarrow()
         made = schema(topic, partition)
         offset, timestamp, binary, _, headers = _types()
@@ -234,7 +237,7 @@ class _Filling:
 
 
 def _pairs(flat: Sequence[tuple[str, bytes | None]]) -> Any:
-    """Names and values of headers, one after the other."""
+    """Return the names and values of all headers as one array of structs."""
     pa = _pyarrow()
     name, value = _types()[4].value_type
     names = pa.array([pair[0] for pair in flat], name.type)
@@ -248,7 +251,7 @@ def _no_pairs() -> Any:
 
 
 def _gather(runs: list[tuple[RecordReader, int]], places: memoryview, count: int) -> Column:
-    """What lies between each pair of places, as a column. A null begins at -1."""
+    """Return the bytes between each pair of places as a column. A null value's place is -1."""
     total = 0
     for n in range(count):
         if places[2 * n] >= 0:
@@ -271,7 +274,7 @@ def _gather(runs: list[tuple[RecordReader, int]], places: memoryview, count: int
 
 
 def _not_null(values: memoryview, step: int, count: int) -> bytearray | None:
-    """Arrow's bitmap: whether each value is not -1; None when none is."""
+    """Return Arrow's bitmap: whether each value is not -1; None if no value is -1."""
     bitmap = bytearray((count + 7) // 8)
     bits = memoryview(bitmap)
     nulls = 0
@@ -284,7 +287,7 @@ def _not_null(values: memoryview, step: int, count: int) -> bytearray | None:
 
 
 def _copy(target: memoryview, at: int, buf: Buffer, start: int, end: int) -> None:
-    """Copy some bytes, which do lie inside, to where there is room."""
+    """Copy `buf[start:end]` to `target` at `at`; the caller has checked the bounds."""
     if cython.compiled:
         if start < end:
             to = cython.cast(cython.p_char, cython.address(target[at]))

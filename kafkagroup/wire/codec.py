@@ -1,7 +1,7 @@
-"""Messages to bytes and back.
+"""Encode messages to bytes, and decode them.
 
-`schema` declares what a message looks like in each version; `codec_compiler` compiles the encoder
-and the decoder of one (message, version) on first use, and this module keeps them.
+`schema` declares the fields of a message in each version; `codec_compiler` compiles the encoder and
+the decoder of one message in one version on first use, and this module caches them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 def encode(message: object, version: int) -> bytes:
-    """Return the bytes of a message in one version.
+    """Encode a message in one version.
 
-    Raises: LocalProtocolError when a value does not fit its type, or is set in a version that
-    does not have it.
+    Raises: LocalProtocolError if a value does not fit its type, or a field is set that the version
+    does not have.
     """
     return _encoder(cast(Any, type(message)), version)(message)
 
@@ -37,11 +37,11 @@ def decode(
     *,
     max_elements: int | None = None,
 ) -> T:
-    """Return the message that `data` holds from `offset` to its end.
+    """Decode the message in `data` from `offset` to its end.
 
-    Unknown tagged fields are skipped. Raises: DecodeError, also for bytes left over;
-    LimitExceededError, before any is decoded, for more elements than `max_elements` in all arrays
-    together (None: `codec_compiler.MAX_ELEMENTS`). Plain numbers count less.
+    Unknown tagged fields are skipped. Raises: DecodeError, also for bytes after the message;
+    LimitExceededError, before the elements are decoded, if all arrays together have more elements
+    than `max_elements` (None: `codec_compiler.MAX_ELEMENTS`). Plain numbers count less.
     """
     value, end = decode_prefix(cls, version, data, offset, max_elements=max_elements)
     if end != len(data):
@@ -57,17 +57,17 @@ def decode_prefix(
     *,
     max_elements: int | None = None,
 ) -> tuple[T, int]:
-    """Return the message that begins at `offset`, and the offset where it ends.
+    """Decode the message that begins at `offset`; return it, and the offset of its end.
 
-    The bytes after it are not read.
+    The bytes after it are not read. Raises: as `decode`.
     """
     decoder, default_limit = _decoder(cast(Any, cls), version)
     limit = default_limit if max_elements is None else max_elements
     return cast("tuple[T, int]", decoder(data, offset, limit))
 
 
-# The compiler takes longer to import than all message declarations: a process that has not sent a
-# request yet does without it.
+# The compiler takes longer to import than all message declarations, so it is imported with the
+# first request.
 
 
 @cache

@@ -1,9 +1,8 @@
-"""Writes and compiles codecs: straight-line Python for one message in one version.
+"""Generate and compile codecs: straight-line Python for one message in one version.
 
-Every length is checked against the bytes that are really there before it is used, and a decoder
-returns a message or raises `DecodeError`, nothing else. What a message looks like is declared with
-`schema`, which keeps what is compiled here. Source: KIP-482, and KIP-893 for structs that may be
-null.
+Every length is checked against the available bytes before it is used. A decoder returns a message
+or raises `DecodeError`, nothing else. `schema` declares the messages, and `codec` caches the
+compiled codecs. Source: KIP-482, and KIP-893 for structs that may be null.
 """
 
 from __future__ import annotations
@@ -36,21 +35,22 @@ from kafkagroup.wire.schema import (
 __all__ = ["MAX_ELEMENTS", "MAX_NUMBERS", "MAX_STRING", "compile_decoder", "compile_encoder"]
 
 MAX_ELEMENTS = 250_000
-"""Most elements of all arrays of one message: the metadata of the 200,000 partitions that Kafka is
-run with, and some. Objects of more would fill the memory, as an element of three bytes takes a
-hundred, and the collector would stop every thread for longer than 50 ms to look through them."""
+"""Most elements in all arrays of one message: the metadata of the 200,000 partitions that Kafka is
+run with needs somewhat fewer. More objects would fill the memory, because an element of three bytes
+takes a hundred, and the garbage collector would stop all threads for more than 50 ms to traverse
+them."""
 
 MAX_NUMBERS = 1_000_000
-"""Most numbers of one array: they are unpacked by a single call, which holds up all threads."""
+"""Most numbers in one array: a single call unpacks them, which blocks all threads."""
 
 _NUMBERS_PER_ELEMENT = 16
-"""Plain numbers that take as long to decode as one element of another kind."""
+"""How many plain numbers take as long to decode as one element of another type."""
 
 MAX_STRING = 32767
 """Most bytes of UTF-8 in a string: Kafka closes the connection on a longer one in any version."""
 
 
-# ---------------------------------------------------------------- what generated code calls
+# ---------------------------------------------------------------- called by generated code
 
 
 def _short(what: str, claim: int, left: int) -> DecodeError:
@@ -118,7 +118,7 @@ _RUNTIME = {
     "too_long": _too_long,
     "ends_early": _ends_early,
     "bad_marker": _bad_marker,
-    # Whatever is read is bounded first, so that these two mean one thing: no bytes are left.
+    # Every length is checked before use, so these two only mean that the input ends early.
     "ENDS_EARLY": (_struct.error, IndexError),
     "DECODE_FAILURES": (UnicodeDecodeError,),
     "ENCODE_FAILURES": (_struct.error, UnicodeEncodeError, TypeError, AttributeError),
@@ -129,7 +129,7 @@ _RUNTIME = {
 
 
 class _Module:
-    """Source text in the making, and the names that it uses."""
+    """The source of a generated module while it is written, and the names that it uses."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -138,13 +138,13 @@ class _Module:
         self.lines: list[str] = []
         self.indent = 0
         self.has_records = False
-        """Whether a part of the message is a view of the bytes that it is read from."""
+        """Whether a field is a view of the bytes that the message is read from."""
 
     def __call__(self, line: str) -> None:
         self.lines.append("    " * self.indent + line)
 
     def name(self, stem: str, value: Any) -> str:
-        """Bind a value to a name of the generated module."""
+        """Bind a value to a name of the generated module; return the name."""
         for known, bound in self.names.items():
             if bound is value and known.startswith(stem):
                 return known
@@ -164,7 +164,7 @@ def _layout(codes: str) -> _struct.Struct:
 
 
 def _present(cls: type, version: int) -> list[tuple[str, Field]]:
-    """Fields that lie in line in this version."""
+    """Return the fields that are not tagged in this version, in the order of the wire."""
     return [
         (name, spec)
         for name, spec in fields_of(cls).items()
@@ -182,7 +182,7 @@ def _tagged(cls: type, version: int) -> list[tuple[str, Field]]:
 
 
 def _defaults(cls: type) -> dict[str, Any]:
-    """The value of each field that an answer lacks; required fields get their type's zero."""
+    """Return the value of each field that a message lacks: its default, or its type's zero."""
     kinds = fields_of(cls)
     return {
         name: _zero(kinds[name].kind) if value is REQUIRED else value
@@ -203,7 +203,7 @@ def _zero(kind: Kind) -> Any:
 
 
 def _smallest(kind: Kind, version: int, flexible: bool) -> int:
-    """Fewest bytes that a value of this type takes: what bounds the count of an array."""
+    """Return the fewest bytes that a value of this type takes, which limits an array's count."""
     if isinstance(kind, Scalar):
         if kind.code:
             return _struct.calcsize(">" + kind.code)
@@ -218,12 +218,12 @@ def _smallest(kind: Kind, version: int, flexible: bool) -> int:
 
 
 def _is_null_marked(spec: Field, version: int) -> bool:
-    """Whether one byte before the value says that it is null: KIP-893, structs only."""
+    """Return whether a byte before the value marks it as null: KIP-893, structs only."""
     return isinstance(spec.kind, type) and version in spec.nullable
 
 
 def _fixed_runs(fields: list[tuple[str, Field]]) -> Iterator[list[tuple[str, Field]]]:
-    """Group neighbours of fixed width, so that one `struct` call handles them all."""
+    """Group adjacent fields of fixed width, so that one `struct` call handles them all."""
     run: list[tuple[str, Field]] = []
     for item in fields:
         kind = item[1].kind
@@ -242,14 +242,14 @@ def _fixed_runs(fields: list[tuple[str, Field]]) -> Iterator[list[tuple[str, Fie
 
 
 Decoder = Callable[[bytes | bytearray, int, int], tuple[object, int]]
-"""(bytes, where the message begins, most elements of its arrays) -> (message, where it ends)."""
+"""(bytes, offset of the message, most elements in its arrays) -> (message, offset of its end)."""
 
 
 def compile_decoder(cls: type, version: int) -> Decoder:
-    """Return what reads a `cls` of one version.
+    """Return the decoder of a message class in one version.
 
-    Raises: LocalProtocolError when there is no such version; the decoder raises DecodeError, and
-    LimitExceededError for more elements than it was given.
+    Raises: LocalProtocolError if there is no such version. The decoder raises DecodeError, and
+    LimitExceededError if the arrays have more elements than its limit.
     """
     _check_version(cls, version)
     out = _Module(version, version in cast(Any, cls).flexible)
@@ -257,8 +257,8 @@ def compile_decoder(cls: type, version: int) -> Decoder:
     title = f"{cls.__name__} v{version}"
     out("def decode(buf, pos, most):")
     out("    try:")
-    # One list for the whole message, as the arrays in its parts count too: the elements that are
-    # left of the limit, the limit, short arrays of numbers, and what records are views of.
+    # One list for the whole message, because nested arrays count, too: how many elements are left,
+    # the limit, a cache of short arrays of numbers, and the view that records are slices of.
     view = "memoryview(buf).toreadonly()" if out.has_records else "None"
     out(f"        return {entry}(buf, pos, len(buf), [most, most, {{}}, {view}])")
     out("    except ENDS_EARLY:")
@@ -276,7 +276,7 @@ def _check_version(cls: type, version: int) -> None:
 
 
 def _structures_in(cls: type, version: int) -> Iterator[type]:
-    """The structures that a `cls` has fields of in a version, alone or in arrays."""
+    """Yield the struct classes of the fields in a version, alone or in arrays."""
     for spec in fields_of(cls).values():
         nested = spec.kind.element if isinstance(spec.kind, Array) else spec.kind
         if isinstance(nested, type) and version in spec.versions:
@@ -284,8 +284,8 @@ def _structures_in(cls: type, version: int) -> Iterator[type]:
 
 
 def _write_decoder(out: _Module, cls: type, *, as_row: bool = False) -> str:
-    """Write the function that reads one `cls`; answer its name. `as_row`: it reads the values of
-    its fields, and `make_` of the same class makes one of them."""
+    """Write the function that reads one `cls`; return its name. `as_row`: it returns the values of
+    the fields as a tuple, from which a function `make_<class>` creates the object."""
     entry = f"row_{cls.__name__}" if as_row else f"read_{cls.__name__}"
     if entry in out.names:
         return entry
@@ -315,7 +315,7 @@ def _write_decoder(out: _Module, cls: type, *, as_row: bool = False) -> str:
         out(f"{', '.join(values.values())}, = row")
     out(f"self = new({out.name('C', cls)})")
     for name in values:
-        # Filling the slots directly: the __init__ of a frozen class costs twice as much.
+        # Fill the slots directly: the __init__ of a frozen class costs twice as much.
         setter = out.name("S", getattr(cls, name).__set__)
         out(f"{setter}(self, {values[name]})")
     out("return self" if as_row else "return self, pos")
@@ -338,7 +338,7 @@ def _read_run(out: _Module, run: list[tuple[str, Field]]) -> None:
 
 
 def _read_length(out: _Module, wide: bool) -> None:
-    """Leave in `n` a length or count; -1 for null."""
+    """Write code that sets `n` to a length or count; -1 for null."""
     if out.flexible:
         out("n = buf[pos]")
         out("if n < 128: pos += 1")
@@ -353,8 +353,8 @@ def _read_length(out: _Module, wide: bool) -> None:
 def _read_value(
     out: _Module, name: str, kind: Kind, *, nullable: bool, target: str = "", null: int = 255
 ) -> None:
-    """Read one value into `target`, else `f_<name>`; `name` is what errors call it, and `null` the
-    marker of a struct that is null."""
+    """Write code that reads one value into `target`, or else `f_<name>`. Errors show `name`; `null`
+    is the marker of a struct that is null."""
     target = target or f"f_{name}"
     if isinstance(kind, type):
         read = f"{target}, pos = read_{kind.__name__}(buf, pos"
@@ -393,8 +393,8 @@ def _read_value(
             out(f"{target} = buf[pos:stop].decode()")
         elif kind is RECORDS:
             out.has_records = True
-            # Most partitions of a large answer have none: a view of nothing is one more object for
-            # the collector to look through.
+            # Most partitions in a large response have no records: an empty view would be one more
+            # object for the garbage collector to traverse.
             out(f"{target} = left[3][pos:stop] if n else b''")
         else:
             out(f"{target} = buf[pos:stop]")
@@ -414,13 +414,13 @@ def _read_elements(out: _Module, name: str, kind: Array) -> None:
         out(f"{target} = unpack(f'>{{n}}{element.code}', buf, pos)")
         out.indent -= 1
         out("else:")
-        # The replicas of most partitions are those of many others: one tuple serves them all.
+        # Many partitions have the same replicas: they share one tuple.
         out(f"    {target} = unpack(f'>{{n}}{element.code}', buf, pos)")
         out(f"    {target} = left[2].setdefault({target}, {target})")
         out(f"pos += n * {smallest}")
         return
     items = f"items_{name}"
-    # By what is claimed: before the first element is made.
+    # Counted by the claim, before the first element is created.
     _count_elements(out, name, "n")
     out(f"{items} = []")
     out("for _ in range(n):")
@@ -437,7 +437,7 @@ def _read_elements(out: _Module, name: str, kind: Array) -> None:
 
 
 def _count_elements(out: _Module, name: str, count: str) -> None:
-    """Write the check that so many more elements are within what the decoder was given."""
+    """Write the check that `count` more elements are within the decoder's limit."""
     out(f"left[0] -= {count}")
     out(f"if left[0] < 0: raise too_many({name!r}, n, left[1])")
 
@@ -464,7 +464,7 @@ def _read_tags(out: _Module, tagged: list[tuple[str, Field]]) -> None:
         out(f"if tag == {spec.tag}:")
         out.indent += 1
         _read_value(out, name, spec.kind, nullable=out.version in spec.nullable, null=0)
-        # Without this a tagged field that lies about its size would shift all that follows.
+        # Without this check, a tagged field with a wrong size would shift all that follows.
         out(f"if pos != after: raise DecodeError('tagged field {name} is not of its stated size')")
         out.indent -= 1
     out("pos = after")
@@ -475,7 +475,10 @@ def _read_tags(out: _Module, tagged: list[tuple[str, Field]]) -> None:
 
 
 def compile_encoder(cls: type, version: int) -> Callable[[object], bytes]:
-    """What writes a `cls` of one version. It, and this, raise LocalProtocolError."""
+    """Return the encoder of a message class in one version.
+
+    Raises: LocalProtocolError if there is no such version. The encoder raises it for a wrong value.
+    """
     _check_version(cls, version)
     out = _Module(version, version in cast(Any, cls).flexible)
     entry = _write_encoder(out, cls)
@@ -493,7 +496,7 @@ def compile_encoder(cls: type, version: int) -> Callable[[object], bytes]:
 
 
 def _write_encoder(out: _Module, cls: type) -> str:
-    """Write the function that appends one `cls` to `out`; answer its name."""
+    """Write the function that appends one `cls` to `out`; return its name."""
     entry = f"write_{cls.__name__}"
     if entry in out.names:
         return entry
@@ -543,7 +546,7 @@ def _write_null(out: _Module, wide: bool) -> None:
 def _write_value(
     out: _Module, name: str, kind: Kind, *, nullable: bool, null: bytes = b"\xff"
 ) -> None:
-    """Append the value in `v`; `null` stands for a struct that is null."""
+    """Write code that appends the value in `v`; `null` is the marker of a struct that is null."""
     if isinstance(kind, type):
         if not nullable:
             out(f"write_{kind.__name__}(out, v)")
@@ -589,7 +592,8 @@ def _write_value(
 
 
 def _write_tags(out: _Module, tagged: list[tuple[str, Field]], defaults: dict[str, Any]) -> None:
-    """Tagged fields that differ from their default, in the order of their tags (KIP-482)."""
+    """Write code that appends the tagged fields that differ from their default, by ascending tag
+    (KIP-482)."""
     if not tagged:
         out("out += b'\\0'")
         return

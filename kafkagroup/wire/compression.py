@@ -1,7 +1,8 @@
-"""The codecs of record batches: bytes in, bytes out, every result bounded while it inflates.
+"""The compression codecs of record batches; decompression stops at a limit.
 
-Output grows by what was really inflated, never by what a header claims, and stops at `limit`: an
-8 KB batch can claim, and even hold, gigabytes. Only `DecodeError` and its kin leave this file.
+Output grows by the bytes that are really decompressed, never by the size that a header claims, and
+stops at `limit`: an 8 KB batch can claim, and even hold, gigabytes. Decompression raises only
+`DecodeError` and its subclasses.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ __all__ = ["MAX_BATCH_BYTES", "Codec", "compress", "decompress"]
 Buffer = bytes | bytearray | memoryview
 
 MAX_BATCH_BYTES = 128 * 1024 * 1024
-"""Bytes that a batch may inflate to. Above the 100 MiB of a frame, so plain batches all fit."""
+"""Most bytes that a batch may decompress to: more than the 100 MiB of a frame, so that all
+uncompressed batches fit."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01" * 2
@@ -31,16 +33,16 @@ _XERIAL_BLOCK = 32 * 1024
 _SNAPPY_MAX_RATIO = 22
 
 _LEAST_BLOCK = 256
-"""Bytes per block that xerial's blocks have on average, beyond the first few: 200,000 empty ones
-would take long and inflate to nothing. Producers write blocks of 1 KiB or more."""
+"""Beyond `_FEW_BLOCKS`, the limit allows one xerial block for so many bytes: 200,000 empty blocks
+would take long, and decompress to nothing. Producers write blocks of 1 KiB or more."""
 
 _FEW_BLOCKS = 256
 
 _SCRATCH = 1024 * 1024
-"""Bytes that nearly every batch inflates to less than: these are inflated once, whatever their
-ratio, into memory that is touched already."""
+"""Size of the scratch buffer, in bytes: nearly every batch is smaller, so it is decompressed once,
+into memory that is mapped already."""
 
-# Beyond that each retry inflates from the start: growing by 4 wastes at most a third of the work.
+# A larger batch is decompressed from the start on each retry: a growth by 4 wastes at most a third.
 _GROWTH = 4
 
 _GZIP = 31  # zlib's `wbits` for a gzip member
@@ -60,7 +62,7 @@ class Codec(IntEnum):
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """Compress as Java's client does by default, so that every client can read it."""
+    """Compress `data` as Java's client does by default, so that every client can read it."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -78,13 +80,14 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, limit: int = MAX_BATCH_BYTES) -> bytes:
-    """Inflate `data` to at most `limit` bytes.
+    """Decompress `data` to at most `limit` bytes.
 
-    Concatenated gzip members and zstd frames come out joined; snappy may be raw or framed as
-    xerial's. Memory stays near `limit` (gzip: an eighth above) and a window, whatever is claimed.
+    The output of concatenated gzip members and zstd frames is joined; snappy may be raw or in
+    xerial's framing. Memory stays near `limit` (gzip: an eighth above) and a window, even if the
+    data claims more.
 
-    Raises: LimitExceededError when more than `limit` bytes come out; DecodeError for bytes that
-    are not of this codec, or end too early.
+    Raises: LimitExceededError if the output is larger than `limit` bytes; DecodeError for bytes
+    that are not of this codec, or end too early.
     """
     try:
         match codec:
@@ -105,7 +108,7 @@ def decompress(codec: Codec, data: Buffer, limit: int = MAX_BATCH_BYTES) -> byte
         reason = str(error).removeprefix(f"{name}: ")
         raise DecodeError(f"{name}: {reason}") from None
     except MemoryError:
-        # The limit is more than this machine has: to the caller that is a limit like another.
+        # The machine has less memory than the limit: callers handle both as a limit.
         raise LimitExceededError(
             f"no memory to inflate a batch below the limit of {limit} bytes (max_batch_bytes)"
         ) from None
@@ -116,8 +119,8 @@ def _over(limit: int) -> LimitExceededError:
 
 
 def _gunzip(data: memoryview, limit: int) -> bytes:
-    # Not by cramjam: before 2.14 it inflates gzip whole, and only then looks at the room there is.
-    # Fed in slices, as each member's end copies what was fed behind it.
+    # Not with cramjam: before 2.14 it decompresses all of the data, and only then checks the size.
+    # The input is fed in slices, because zlib copies the input that follows each member's end.
     out = BytesIO()
     member = zlib.decompressobj(_GZIP)
     fed = data[:0]
@@ -136,14 +139,14 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
                 return out.getvalue()
             member = zlib.decompressobj(_GZIP)
             continue
-        # Nothing in, nothing out: a full piece may leave more inside the decoder.
+        # No input is left, and no output came: after a full piece the decoder may hold more.
         if not fed and not piece:
             raise DecodeError("gzip: input ends inside a member")
         fed = memoryview(member.unconsumed_tail)
 
 
 _spare = [bytearray(_SCRATCH)]
-"""The scratch, while nobody inflates: a second thread makes one of its own."""
+"""The scratch buffer while no thread uses it; a second thread creates its own."""
 
 
 def _inflate(into: Callable[[Buffer, memoryview], int], data: Buffer, limit: int) -> bytes:
@@ -162,8 +165,8 @@ def _inflate(into: Callable[[Buffer, memoryview], int], data: Buffer, limit: int
 def _inflate_small(
     into: Callable[[Buffer, memoryview], int], data: Buffer, size: int
 ) -> bytes | None:
-    # By way of the scratch: what comes out is copied, but no memory is cleared for it first, nor
-    # is anything inflated twice for a wrong guess.
+    # The output is copied out of the scratch buffer, but no memory has to be cleared first, and
+    # nothing is decompressed twice because of a wrong guess.
     scratch = _spare.pop() if _spare else bytearray(_SCRATCH)
     try:
         with memoryview(scratch) as view, view[:size] as room:
@@ -176,8 +179,8 @@ def _inflate_small(
 def _inflate_into(
     into: Callable[[Buffer, memoryview], int], data: Buffer, size: int
 ) -> bytes | None:
-    # None when `size` is too small. A function of its own, as the buffer of one attempt must be
-    # gone before the next. A BytesIO lends its buffer and gives it away as bytes: no copy is made.
+    # Returns None if `size` is too small. A separate function, so that the buffer of one attempt is
+    # freed before the next. A BytesIO can turn its buffer into bytes without a copy.
     out = BytesIO(bytes(size))
     with out.getbuffer() as view:
         written = _write(into, data, view)
@@ -188,7 +191,7 @@ def _inflate_into(
 
 
 def _write(into: Callable[[Buffer, memoryview], int], data: Buffer, room: memoryview) -> int | None:
-    """How many bytes came out; None when there is too little room."""
+    """Decompress into `room`; return how many bytes were written, None if it is too small."""
     try:
         return into(data, room)
     except cramjam.DecompressionError as error:
@@ -198,7 +201,8 @@ def _write(into: Callable[[Buffer, memoryview], int], data: Buffer, room: memory
 
 
 def _buffer_full() -> str:
-    # cramjam has no type for "output full": its text is asked for, so that it may change.
+    # cramjam has no exception type for a full output, and its message may change: so a failure is
+    # provoked to get the message.
     try:
         cramjam.zstd.decompress_into(cramjam.zstd.compress(b"12"), bytearray(1))
     except cramjam.DecompressionError as error:
@@ -219,8 +223,8 @@ def _compress_xerial(data: memoryview) -> bytes:
 
 
 def _decompress_snappy(data: memoryview, limit: int) -> bytes:
-    # The claims are added up first, then met in one buffer. The blocks are walked twice rather than
-    # kept: 100 MiB of five-byte blocks would be gigabytes of views.
+    # The first pass adds up the claimed sizes, the second decompresses into one buffer. The blocks
+    # are not kept between them: 100 MiB of five-byte blocks would be gigabytes of views.
     total = 0
     most_blocks = _FEW_BLOCKS + limit // _LEAST_BLOCK
     for number, block in enumerate(_snappy_blocks(data)):
@@ -228,7 +232,7 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes:
         total += claim
         if total > limit or number >= most_blocks:
             raise _over(limit)
-        # Without this a few bytes make us allocate up to the limit.
+        # Without this check, a few bytes could cause an allocation up to the limit.
         if claim > _SNAPPY_MAX_RATIO * len(block):
             raise DecodeError(f"snappy: {len(block)} bytes cannot inflate to {claim}")
     out = BytesIO(bytes(total))
@@ -244,7 +248,7 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         yield data
         return
-    # The two version numbers are skipped unread: some producers wrote them little-endian.
+    # The two version numbers are skipped unchecked: some producers wrote them little-endian.
     pos = len(_XERIAL_HEADER)
     if len(data) < pos:
         raise DecodeError("snappy: input ends inside the xerial header")

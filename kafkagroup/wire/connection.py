@@ -1,9 +1,9 @@
-"""One connection's protocol, without the connection: bytes in, answers out.
+"""The protocol of one connection, without I/O: bytes in, responses out.
 
-Framing, correlation ids and version choice happen only here. Like h11: the caller owns the socket,
-feeds what arrives to `receive_data`, or lets the socket write it to the `room`, and writes what
-`send` returns. After a `RemoteProtocolError` the connection is unusable, and every later call
-raises.
+Framing, correlation ids and the choice of versions happen only here. As in h11, the caller owns the
+socket, passes received bytes to `receive_data`, or lets the socket write them to the `room`, and
+sends the bytes that `send` returns. After a `RemoteProtocolError` the connection is unusable, and
+every later call raises.
 """
 
 from __future__ import annotations
@@ -37,42 +37,42 @@ __all__ = [
 ]
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024
-"""Largest answer: twice the largest fetch that is asked for by default, as Java's brokers allow."""
+"""Largest response, in bytes: twice the largest fetch by default, as Java's brokers allow."""
 
 MAX_PLAIN_FRAME_BYTES = 16 * 1024 * 1024
-"""Largest answer without records: the metadata of some 400,000 partitions."""
+"""Largest response without records, in bytes: the metadata of some 400,000 partitions."""
 
 MAX_HANDSHAKE_BYTES = 1024 * 1024
-"""Largest answer to ApiVersions. Before it nothing is known of the peer, which may not be Kafka."""
+"""Largest response to ApiVersions, in bytes. Until it arrives, the peer may not be Kafka at all."""
 
 MAX_AUTHENTICATION_BYTES = 64 * 1024
-"""Largest answer to an authentication: a Kerberos ticket with room to spare."""
+"""Largest response to an authentication, in bytes: a Kerberos ticket is much smaller."""
 
 _ROOM = 512
-"""Bytes that are read before it is known what they belong to: more than an answer takes that a
-member hears all its life, and kept for each connection, of which an idle consumer has four."""
+"""Size of the first buffer, in bytes: larger than the responses that a member gets regularly. Each
+connection keeps it, and an idle consumer has four connections."""
 
 _GROWTH = 16
-"""How many times as much memory an answer gets as bytes of it have come: a claim alone must not
-make memory grow, and each growth copies what is there."""
+"""The factor by which a response's buffer grows once it is full. Its claimed size alone must not
+make memory grow, and each growth copies the buffer."""
 
 _ELEMENTS_AT_ONCE = 1_000
-"""Most elements of an answer that is decoded as it comes: what takes a few milliseconds where
-nothing is compiled. The bytes say little: a fetch answer of 50 MiB may have one partition."""
+"""Most elements in a response that is decoded at once: a few milliseconds, if nothing is compiled.
+Its size would be no measure: a fetch response of 50 MiB may have one partition."""
 
 _HEADER = struct.Struct(">hhih")
 
 
 @message(-1, "0", flexible="0")
 class _FlexibleHeader:
-    """What stands before an answer of a flexible version (header v1)."""
+    """The header of a response of a flexible version (response header v1)."""
 
     correlation_id: int = field(INT32)
 
 
 @frozen
 class Response:
-    """The answer to the request of the same correlation id."""
+    """The response to the request with the same correlation id."""
 
     correlation_id: int
     message: Any
@@ -80,11 +80,11 @@ class Response:
 
 @frozen
 class LargeResponse:
-    """An answer that takes too long to decode for a loop that others run in."""
+    """A response whose decoding would block the event loop for too long."""
 
     decode: Callable[[], Response]
-    """Decode it, in any thread. Raises: DecodeError, of which LimitExceededError is a kind; the
-    connection is of no use then."""
+    """Decode it, in any thread. Raises: DecodeError, also its subclass LimitExceededError; the
+    connection is unusable then."""
 
 
 @frozen
@@ -94,7 +94,7 @@ class _Sent:
 
 
 class Connection:
-    """Framing and correlation of one connection. Mutable, as it is called for each chunk."""
+    """Framing and correlation ids of one connection. Mutable: each chunk of bytes changes it."""
 
     def __init__(self, client_id: str | None, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         encoded = b"" if client_id is None else client_id.encode()
@@ -108,29 +108,30 @@ class Connection:
         self._in_flight: dict[int, _Sent] = {}
         self._next_id = 0
         self._buffer = bytearray(_ROOM)
-        """Answers, from the first byte of one on. What is longer than `_ROOM` is alone in it."""
+        """The received bytes, from the first one of a response on. A response that is longer than
+        `_ROOM` is alone in it."""
         self._filled = 0
-        """How many bytes of the buffer have come."""
+        """How many bytes of the buffer are received."""
         self._closed = False
         self.authenticating = False
-        """Whether only answers to an authentication are expected, which are short."""
+        """Whether only responses to an authentication are expected, which are short."""
 
     @property
     def in_flight(self) -> int:
-        """How many requests have no answer yet."""
+        """How many requests have no response yet."""
         return len(self._in_flight)
 
     @property
     def broker_versions(self) -> Mapping[int, Versions]:
-        """Api key -> the versions that the broker speaks; empty before the handshake."""
+        """API key -> the versions that the broker supports; empty before the handshake."""
         return self._versions or {}
 
     def set_broker_versions(self, answer: ApiVersionsResponse) -> None:
-        """Take what the broker speaks from its answer to ApiVersions."""
+        """Set the versions that the broker supports, by its response to ApiVersions."""
         self._versions = _spoken(answer.api_keys)
 
     def choose_version(self, request: type[Request[Any]], highest: int | None = None) -> int:
-        """The highest version that both sides speak, at most `highest`.
+        """Return the highest version that both sides support, at most `highest`.
 
         Raises: UnsupportedVersionError.
         """
@@ -148,7 +149,7 @@ class Connection:
         return high
 
     def send(self, request: Request[Any], version: int) -> tuple[int, bytes]:
-        """Register a request; answer its correlation id and the bytes to write."""
+        """Register a request; return its correlation id and the bytes to send."""
         if self._closed:
             raise LocalProtocolError("the connection is closed after a protocol error")
         correlation_id = self._next_id
@@ -161,13 +162,13 @@ class Connection:
         return correlation_id, struct.pack(">i", len(head) + len(body)) + head + body
 
     def expect_no_answer(self, correlation_id: int) -> None:
-        """Forget a request that the broker never answers (Produce with acks=0)."""
+        """Forget a request that gets no response (Produce with acks=0)."""
         del self._in_flight[correlation_id]
 
     def receive_data(self, data: bytes) -> list[Response]:
-        """Take bytes from the peer; answer the messages that they complete.
+        """Process bytes from the peer; return the responses that they complete.
 
-        Raises: RemoteProtocolError, of which DecodeError and LimitExceededError are kinds.
+        Raises: RemoteProtocolError, also its subclasses DecodeError and LimitExceededError.
         """
         answers: list[Response] = []
         left = memoryview(data)
@@ -183,13 +184,13 @@ class Connection:
         return answers
 
     def room(self) -> memoryview:
-        """Where the peer's next bytes may be written to, so that nobody copies them; at least one.
-        Released before anything else is called but `send`."""
+        """Return the part of the buffer, at least one byte, that the peer's next bytes may be
+        written to: this saves a copy. Release it before calling anything but `send`."""
         return memoryview(self._buffer)[self._filled :]
 
     def received(self, count: int) -> list[Response | LargeResponse]:
-        """Take `count` bytes that were written to the room. As `receive_data`, but large answers
-        are left to the caller to decode."""
+        """Process `count` bytes that were written to the room. As `receive_data`, but the caller
+        decodes large responses."""
         if self._closed:
             raise RemoteProtocolError("the connection is closed after a protocol error")
         self._filled += count
@@ -208,7 +209,7 @@ class Connection:
         if filled < 4:
             return None
         size = int.from_bytes(buffer[:4], "big", signed=True)
-        # Checked before a byte of the body is kept: a claim alone must not make memory grow.
+        # Checked before the body is buffered: a claimed size alone must not make memory grow.
         if size < 4:
             raise DecodeError(f"answer of {size} bytes: too short for a correlation id")
         self._check_size(size, self._in_flight.values())
@@ -226,7 +227,8 @@ class Connection:
                 self._buffer[:filled] = buffer
             return None
         if end > _ROOM and sent.request is FetchRequest:
-            # Given away rather than copied: a fetch answer is large, and read as views of it.
+            # The buffer is handed over, not copied: a fetch response is large, and its records are
+            # views of it.
             self._buffer, self._filled = bytearray(_ROOM), 0
             del buffer[:4]
             return buffer
@@ -240,9 +242,11 @@ class Connection:
         return frame
 
     def _check_size(self, size: int, answers: Collection[_Sent]) -> None:
-        """Refuse what cannot be the answer to any of these. Raises: LimitExceededError."""
+        """Check the size of a response to one of these. Raises: LimitExceededError."""
+        # Nearly all responses are this small, and finding the limit would take a fifth of the time
+        # that a response takes.
         if size <= self._least_limit:
-            return  # as nearly all: a fifth of what an answer takes would be looking for its limit
+            return
         limit = self._limit(answers)
         if size > limit:
             raise LimitExceededError(
@@ -250,7 +254,8 @@ class Connection:
             )
 
     def _limit(self, answers: Collection[_Sent]) -> int:
-        """Only records may be large: the objects of any other answer take many times its bytes."""
+        """Return the size limit of a response to one of these. Only records may be large: the
+        objects of any other response take many times its bytes."""
         if self._versions is None:
             return MAX_HANDSHAKE_BYTES
         if self.authenticating:
@@ -260,7 +265,7 @@ class Connection:
         return min(self._max_frame_bytes, MAX_PLAIN_FRAME_BYTES)
 
     def _hint(self) -> str:
-        # A TLS alert, which a listener with TLS answers to whoever comes without.
+        # A listener with TLS sends a TLS alert to a client without.
         is_tls = self._versions is None and self._buffer[:2] == b"\x15\x03"
         return "; the listener speaks TLS: set security=Security(...)" if is_tls else ""
 
@@ -270,13 +275,13 @@ class Connection:
         response, version = sent.request.response, sent.version
         offset = 4
         if sent.request is ApiVersionsRequest:
-            # KIP-511: always the old header, and a broker too old for the version answers in v0.
+            # KIP-511: always header v0; a broker that is too old for the version responds in v0.
             code = int.from_bytes(frame[4:6], "big", signed=True)
             if code == ErrorCode.UNSUPPORTED_VERSION:
                 version = 0
         elif version in response.flexible:
             if frame[4:5] == b"\0":
-                offset = 5  # no tagged fields, as ever
+                offset = 5  # no tagged fields, as in all versions so far
             else:
                 _, offset = decode_prefix(_FlexibleHeader, 0, frame)
         whole = partial(_decoded, correlation_id, response, version, frame, offset)
@@ -300,6 +305,6 @@ def _decoded(
 
 @lru_cache(maxsize=8)
 def _spoken(api_keys: tuple[ApiVersion, ...]) -> Mapping[int, Versions]:
-    """One table for all connections to brokers of one version: it is larger than all else that a
-    connection keeps."""
+    """Return the supported versions by API key. Cached, so that connections to brokers of the same
+    version share one table: it is larger than all else that a connection keeps."""
     return {k.api_key: Versions(k.min_version, k.max_version) for k in api_keys}

@@ -1,4 +1,4 @@
-"""The checksum of record batches, CRC-32C (Castagnoli)."""
+"""The checksum of record batches: CRC-32C (Castagnoli)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["crc32c"]
 
 
 def crc32c(data: bytes | memoryview) -> int:
-    """The checksum of some bytes."""
+    """Return the CRC-32C of some bytes."""
     return _function()(data)
 
 
 @cache
 def _function() -> Callable[[bytes | memoryview], int]:
-    # Only with the first batch: the package imports what its command line wants, `argparse` and
-    # `importlib.metadata` with all of `email`, which takes as long as all of this library.
+    # Imported with the first batch: the package imports `argparse` and `importlib.metadata`, with
+    # all of `email`, for its command line, which takes as long as importing this whole library.
     from crc32c import crc32c
 
     return crc32c

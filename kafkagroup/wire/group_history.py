@@ -1,9 +1,9 @@
-"""One record of `__consumer_offsets`: what its key and value say, or why nobody here can tell.
+"""Decode the records of `__consumer_offsets`.
 
-A reader of the topic meets records of brokers newer than this library, and of whoever else may
-write there: nothing that is in a record is an error. What every type looks like is declared in
-`coordinator`, one class for each key and value. Source: the schemas in Apache Kafka's
-group-coordinator jar.
+A reader of the topic meets records of brokers that are newer than this library, and of any other
+program that may write there: so no record raises an error, and an unknown one is returned as
+`Undecoded`. `coordinator` declares the record types, one class for each key and value. Source: the
+schemas in Apache Kafka's group-coordinator jar.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from kafkagroup.wire.coordinator import classic, consumer, offsets, share, strea
 __all__ = ["GroupRecord", "Undecoded", "decode_group_record"]
 
 _NUMBER_BYTES = 2
-"""Of the type before a key, and of the version before a value."""
+"""Size of the type number before a key, and of the version before a value."""
 
 
 @attrs.frozen
 class GroupRecord:
-    """What one record says."""
+    """One decoded record."""
 
     key: Any
     """An instance of one of the classes whose names end in `Key`."""
     value: Any
-    """An instance of the class of that name that ends in `Value`; None where the record is a
-    tombstone: what the key names is gone."""
+    """An instance of the class with the same name, but for the ending `Value`; None if the record
+    is a tombstone, which deletes what the key names."""
 
 
 @attrs.frozen
 class Undecoded:
-    """A record that is none of those known here."""
+    """A record of an unknown type or version, or a malformed one."""
 
     reason: str
-    """What is wrong, or new, about it."""
+    """Why it is not decoded."""
 
 
 def decode_group_record(key: bytes | None, value: bytes | None) -> GroupRecord | Undecoded:
-    """The record with this key and value. Never raises. O(bytes)."""
+    """Decode a record by its key and value. Raises nothing. O(bytes)."""
     if key is None:
         return Undecoded("a record without a key")
     kind = _number(key)
@@ -75,7 +75,7 @@ def _number(data: bytes) -> int | None:
 
 @cache
 def _types() -> dict[int, tuple[Any, Any]]:
-    """Number of a type -> the classes of its key and its value."""
+    """Return type number -> the classes of the key and the value."""
     return {
         key.api_key: (key, value)
         for key, value in _pairs(classic, consumer, offsets, share, streams)

@@ -1,7 +1,7 @@
-"""What members of a "consumer" group tell each other: subscriptions and assignments.
+"""Subscriptions and assignments: the embedded protocol of classic groups of type "consumer".
 
-The coordinator passes these bytes on unread, so they come from other clients, not from the broker:
-everything in them is checked. Source: KIP-429 (v1), KIP-792 (v2), KIP-881 (v3).
+The coordinator forwards these bytes unchecked, so they come from other clients, not from the
+broker: everything in them is checked here. Source: KIP-429 (v1), KIP-792 (v2), KIP-881 (v3).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_PARTITIONS = 100_000
 """Most partitions that one member may own or be assigned: the largest groups planned for."""
 
 _VERSION = 3
-"""Highest version known. Newer ones only append fields, so they parse as this one."""
+"""The highest known version. Later ones only append fields, so they are decoded as this one."""
 
 _VERSION_BYTES = 2
 
@@ -53,7 +53,7 @@ class ConsumerProtocolSubscription:
 
 @message(-1, "0-3")
 class ConsumerProtocolAssignment:
-    """Its partitions; `_UserData` follows, in a message of its own as pykafka leaves it out."""
+    """The assigned partitions. `_UserData` follows as a separate message: pykafka omits it."""
 
     assigned_partitions: tuple[_TopicPartitions, ...] = field(array(_TopicPartitions))
 
@@ -66,22 +66,22 @@ class _UserData:
 @public
 @frozen(kw_only=True)
 class Subscription:
-    """What one member subscribes to, and what it owned when it joined."""
+    """A member's subscribed topics, and the partitions that it owned when it joined."""
 
     topics: tuple[str, ...]
     """Sorted, without duplicates."""
     user_data: bytes | None = None
-    """The assignor's own bytes."""
+    """The bytes that the assignor added."""
     owned: tuple[TopicPartition, ...] = ()
     """Sorted; empty before v1."""
     generation: int = -1
-    """The generation in which `owned` was owned; -1 before v2."""
+    """The generation in which the member owned `owned`; -1 before v2."""
     rack: str | None = None
-    """None also for an empty string, as Java sends one where no rack is set."""
+    """None also for an empty string, which Java sends if no rack is set."""
 
 
 def encode_subscription(subscription: Subscription, version: int = _VERSION) -> bytes:
-    """The metadata of one member, as JoinGroup carries it."""
+    """Encode a subscription, as JoinGroup carries it in a member's metadata."""
     body = ConsumerProtocolSubscription(
         topics=tuple(sorted(subscription.topics)),
         user_data=subscription.user_data,
@@ -93,7 +93,7 @@ def encode_subscription(subscription: Subscription, version: int = _VERSION) -> 
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """The subscription in a member's metadata. Raises: DecodeError."""
+    """Decode the subscription in a member's metadata. Raises: DecodeError."""
     version = _version(data, "subscription")
     body, _ = decode_prefix(ConsumerProtocolSubscription, version, data, _VERSION_BYTES)
     if len(set(body.topics)) != len(body.topics):
@@ -110,22 +110,22 @@ def decode_subscription(data: bytes) -> Subscription:
 def encode_assignment(
     partitions: Iterable[TopicPartition], user_data: bytes | None = None, version: int = _VERSION
 ) -> bytes:
-    """The assignment of one member, as SyncGroup carries it."""
+    """Encode the assignment of one member, as SyncGroup carries it."""
     body = ConsumerProtocolAssignment(assigned_partitions=_grouped(partitions))
     added = _UserData(user_data=user_data)
     return version.to_bytes(_VERSION_BYTES, "big") + encode(body, version) + encode(added, version)
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in an assignment, sorted; none for empty bytes. Raises: DecodeError.
+    """Return the partitions in an assignment, sorted; none for empty bytes. Raises: DecodeError.
 
-    A coordinator answers empty bytes to a member that the leader left out.
+    The coordinator sends empty bytes to a member for which the leader sent no assignment.
     """
     return _flat(_assignment(data)[0], "assignment")
 
 
 def assigned_user_data(data: bytes) -> bytes | None:
-    """What the leader added to an assignment. Raises: DecodeError."""
+    """Return the user data that the leader added to an assignment. Raises: DecodeError."""
     return _assignment(data)[1]
 
 
@@ -135,7 +135,8 @@ def _assignment(data: bytes) -> tuple[tuple[_TopicPartitions, ...], bytes | None
     version = _version(data, "assignment")
     body, end = decode_prefix(ConsumerProtocolAssignment, version, data, _VERSION_BYTES)
     if end == len(data):
-        # pykafka's leaders write no user data. Refused, a member beside one would own nothing.
+        # A pykafka leader writes no user data: if this were an error, no other member of its group
+        # would own anything.
         return body.assigned_partitions, None
     return body.assigned_partitions, decode_prefix(_UserData, version, data, end)[0].user_data
 

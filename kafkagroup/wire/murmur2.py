@@ -1,7 +1,7 @@
-"""Which partition a key goes to, as Kafka's own producers decide it. Pure.
+"""The partition of a key, as Kafka's own producers choose it. Pure.
 
-Records of one key must meet in one partition, whoever writes them. Source: the hash that Austin
-Appleby published as MurmurHash2, with the seed that Kafka's Java client takes.
+All producers must write the records of a key to the same partition. Source: MurmurHash2, as Austin
+Appleby published it, with the seed of Kafka's Java client.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The hash, of 32 bits without a sign. O(bytes)."""
+    """Return the hash of `data` as an unsigned 32-bit integer. O(bytes)."""
     size = len(data)
     mixed = _SEED ^ size
     whole = size & ~3
@@ -29,5 +29,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The number of the partition, of so many, that a key's records go to."""
+    """Return the number of the key's partition, in a topic of `partitions` partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,7 +1,7 @@
 """The variable-length integers of the protocol, bounded before use.
 
-Each reader takes (buffer, offset) and returns (value, next offset), or raises `DecodeError`. Fixed
-width fields have no function here: the codecs of `schema` unpack whole runs of them at once.
+Each reader takes (buffer, offset) and returns (value, next offset), or raises `DecodeError`. Fields
+of fixed width have no function here: the compiled codecs unpack several of them at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["UVARINT_1", "encode_uvarint", "encode_varint", "read_uvarint", "read
 Buffer = bytes | bytearray | memoryview
 
 UVARINT_1: tuple[bytes, ...] = tuple(bytes((n,)) for n in range(128))
-"""The one-byte encodings, which nearly every length is."""
+"""The encodings of one byte; nearly every length has one of them."""
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:

@@ -1,8 +1,9 @@
-"""Record batches, format v2 (magic 2): split, check, read, write. No other format is known here.
+"""Record batches of format v2 (magic 2): split, check, read, write. Other formats are errors.
 
-The reader trusts nothing: a batch's length, count and CRC-32C are checked before the batch is
-handed out, each length inside it before it is used. The loops are plain on purpose: this file is
-compiled where a compiler is at hand, by the types in `records.pxd`, and must be fast where none is.
+The reader trusts nothing: it checks a batch's length, count and CRC-32C before it returns the
+batch, and each length inside before it is used. The loops are plain on purpose: this file is
+compiled, with the types in `records.pxd`, where a compiler is available, and must be fast where
+none is.
 
 Layout of a batch, big-endian. The length counts what follows it; the CRC covers what follows it:
 
@@ -36,7 +37,7 @@ from kafkagroup.wire.primitives import read_uvarint
 
 try:
     import cython
-except ImportError:  # as for users: it is there to compile, not to run
+except ImportError:  # Cython is needed to compile, not to run: users do not have it
     from kafkagroup import _uncompiled as cython
 
 __all__ = [
@@ -59,10 +60,10 @@ Buffer = bytes | memoryview
 _HEADER = Struct(">qiibIhiqqqhii")
 _HEADER_SIZE = 61
 _LENGTH_AT = 8
-_EPOCH_AT = 12  # where what the length counts begins
+_EPOCH_AT = 12  # the length counts the bytes from here on
 _MAGIC_AT = 16
 _CRC_AT = 17
-_ATTRIBUTES_AT = 21  # where what the CRC covers begins
+_ATTRIBUTES_AT = 21  # the CRC covers the bytes from here on
 _MAX_TIMESTAMP_AT = 35
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -70,12 +71,12 @@ _UINT32 = Struct(">I")
 _INT64 = Struct(">q")
 _CONTROL_KEY = Struct(">hh")
 
-# Length, attributes, two deltas, two lengths and a header count, of one byte each.
+# Length, attributes, two deltas, two lengths and a header count, one byte each.
 _MIN_RECORD = 7
 _MAX_OFFSET = 2**63 - 1
 _MAX_INT64 = 0x7FFFFFFFFFFFFFFF
 _MIN_INT64 = -_MAX_INT64 - 1
-_NULL = -1  # where a null key or value begins, and headers that are none
+_NULL = -1  # the place of a key or value that is null, and of headers if there are none
 
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
@@ -90,23 +91,24 @@ _SMALL = {
     Codec.LZ4: (1024 * 1024, 1024 * 1024),
     Codec.SNAPPY: (1024 * 1024, 1024 * 1024),
 }
-"""Bytes, compressed and inflated, of batches that take a millisecond or two to inflate: ten times
-what it takes to have a thread do that. The former alone say little: 8 KB may be gigabytes."""
+"""Codec -> most bytes, compressed and decompressed, of a batch that takes a millisecond or two to
+decompress: ten times the cost of using a thread. The compressed size alone is not enough, because
+8 KB may decompress to gigabytes."""
 
 _PASSED_AT_ONCE = 2_000
-"""Records below the position that are gone past without a thread, which takes 2 ms uncompiled."""
+"""Most records below the position that are skipped without a thread: 2 ms, if not compiled."""
 
 _PASSED_IN_A_SLICE = 200_000
-"""As many as a thread goes past in one call: compiled, it keeps all others from running."""
+"""Most records that a thread skips in one call: compiled code blocks all other threads."""
 
 _MAX_CONTROL_BYTES = 1024
-"""Inflated bytes of a control batch, which has one small record; it is looked at in the loop."""
+"""Most decompressed bytes of a control batch: it has one small record, which the loop decodes."""
 
 _NO_HEADERS: Headers = ()
 
 
 class ControlType(IntEnum):
-    """What a control batch marks: the end of a transaction, and which."""
+    """The type of a control batch, which marks how a transaction ended."""
 
     ABORT = 0
     COMMIT = 1
@@ -124,9 +126,9 @@ class NewRecord(NamedTuple):
 
 
 class RecordBatch:
-    """One batch of a partition: its header, and its records still as bytes.
+    """One batch of a partition: its decoded header, and its records as bytes.
 
-    It keeps the buffer it was read from alive.
+    It keeps the buffer alive that it was read from.
     """
 
     __slots__ = (
@@ -150,7 +152,7 @@ class RecordBatch:
     topic: str
     partition: int
     raw: memoryview
-    """The whole batch as it came."""
+    """The whole batch as received."""
     base_offset: int
     """Offset of the first record when the batch was written; compaction may have removed it."""
     last_offset: int
@@ -158,22 +160,22 @@ class RecordBatch:
     leader_epoch: int
     """Epoch of the leader that wrote the batch; -1 when unknown."""
     base_timestamp: int
-    """Milliseconds since the epoch; what the records' timestamps are relative to."""
+    """Milliseconds since the epoch; the records' timestamps are relative to it."""
     max_timestamp: int
-    """Milliseconds since the epoch; of every record under LOG_APPEND_TIME."""
+    """Milliseconds since the epoch; under LOG_APPEND_TIME the timestamp of every record."""
     producer_id: int
     """-1 unless the producer is idempotent or transactional."""
     producer_epoch: int
     base_sequence: int
     count: int
-    """How many records it holds: 0 for one that compaction emptied."""
+    """How many records it has; 0 if compaction removed all of them."""
     hidden: bool
-    """Whether no application may see its records: set by read_committed on aborted ones."""
+    """Whether its records are not delivered: read_committed sets it for aborted batches."""
     _attributes: int
     _max_batch_bytes: int
 
     def __init__(self, raw: memoryview, topic: str, partition: int, max_batch_bytes: int) -> None:
-        """Read and check the header of `raw`, one whole batch with magic 2. Not the CRC."""
+        """Read the header of `raw`, one whole batch with magic 2; check it, but not the CRC."""
         self.raw = raw
         self.topic = topic
         self.partition = partition
@@ -208,40 +210,40 @@ class RecordBatch:
 
     @property
     def size(self) -> int:
-        """Bytes that the batch takes, header included and still compressed."""
+        """The size of the batch in bytes, with its header, as compressed."""
         return len(self.raw)
 
     @property
     def next_offset(self) -> int:
-        """Where reading goes on behind this batch, whatever compaction left of it."""
+        """The offset after this batch; compaction does not change it."""
         return self.last_offset + 1
 
     @property
     def codec(self) -> Codec:
-        """What the records are compressed with."""
+        """The codec that the records are compressed with."""
         return _CODECS[self._attributes & _CODEC_MASK]
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Who stamped the records."""
+        """The origin of the records' timestamps."""
         if self._attributes & _LOG_APPEND_TIME:
             return TimestampType.LOG_APPEND_TIME
         return TimestampType.CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction; a control batch does too."""
+        """Whether it belongs to a transaction; control batches do, too."""
         return bool(self._attributes & _TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """Whether its records are the broker's markers, which no application sees."""
+        """Whether its records are the broker's markers, which are not delivered."""
         return bool(self._attributes & _CONTROL)
 
     def control_type(self) -> ControlType | None:
-        """What this control batch marks. None for any other kind or batch.
+        """Return the type of a control batch; None if it is another type or no control batch.
 
-        Raises: CorruptRecordError when the key of the marker is too short.
+        Raises: CorruptRecordError if the key of the marker is too short.
         """
         if not self.is_control:
             return None
@@ -254,21 +256,21 @@ class RecordBatch:
         return None
 
     def records(self, start_offset: int = 0, *, views: bool = False) -> RecordReader:
-        """Decode the records from `start_offset` on; what lies below is skipped in silence.
+        """Return an iterator that decodes the records from `start_offset` on; it skips those below.
 
         Keys and values are bytes or None; with `views` they are read-only memoryviews of the batch,
-        which keep it and the answer that it came in alive. A control batch yields its markers: ask
-        `is_control` first. What is wrong in the middle is raised there, after the records before
-        it, and ends the iteration.
+        which keep the batch and its response alive. A control batch yields its markers: check
+        `is_control` first. Damage inside the batch raises after the records before it, and ends
+        the iteration.
 
-        Raises, but only once it is iterated: CorruptRecordError, with the base offset;
-        LimitExceededError when the batch inflates beyond `max_batch_bytes`.
+        Raises, only during iteration: CorruptRecordError, with the base offset; LimitExceededError
+        if the batch decompresses to more than `max_batch_bytes`.
         """
         return RecordReader(self, start_offset, views)
 
     def _inflate(self, most: int = _MAX_OFFSET) -> Buffer:
-        """The records, of at most `most` bytes; of a batch without compression a view of what came,
-        where views are fast."""
+        """Return the decompressed records, at most `most` bytes; of an uncompressed batch a view,
+        if this file is compiled: only then are views fast."""
         data = self.raw[_HEADER_SIZE:]
         try:
             if COMPILED and self.codec is Codec.NONE:
@@ -292,10 +294,10 @@ class RecordBatch:
 
 
 class RecordReader:
-    """An iterator over the records of one batch, which makes one at a time.
+    """An iterator over the records of one batch, which creates them one at a time.
 
-    It goes over the bytes once and remembers where the parts of the record at hand lie; `next`
-    makes that record, `skip` makes nothing.
+    It parses the bytes once, and stores the places of the current record's parts; `next` creates
+    that record, `skip` creates nothing.
     """
 
     __slots__ = (
@@ -351,12 +353,12 @@ class RecordReader:
 
     @property
     def offset(self) -> int:
-        """Of the last record that was made or skipped; -1 before the first."""
+        """Offset of the last record that was created or skipped; -1 before the first."""
         return self._offset
 
     @property
     def passed(self) -> int:
-        """Bytes of records, inflated, that were made or skipped."""
+        """How many decompressed bytes of records were read or skipped."""
         return self._pos
 
     def __iter__(self) -> RecordReader:
@@ -369,16 +371,16 @@ class RecordReader:
         return record
 
     def next(self) -> Record | None:
-        """The next record; None at the end. Raises as `RecordBatch.records` says."""
+        """Return the next record; None at the end. Raises: as `RecordBatch.records`."""
         if not self._most:
             return None
         self._most -= 1
         return self._make() if self._step() else None
 
     def skip(self, most: int) -> int:
-        """Go past up to `most` records, checking them as `next` does; answer how many.
+        """Skip up to `most` records, with the checks of `next`; return how many were skipped.
 
-        What is damaged behind the first of them is left for the next call to raise.
+        Damage after the first of them is raised by the next call.
         """
         skipped = 0
         while skipped < most:
@@ -395,8 +397,8 @@ class RecordReader:
         return skipped
 
     def prepare_at_once(self) -> bool:
-        """Do what the first record needs, where that takes a millisecond or two; answer whether it
-        is done. What remains is for `prepare`."""
+        """Decompress the batch and skip to the start, if that takes only a millisecond or two;
+        return whether it is done. If not, `prepare` does the rest."""
         if not self._left:
             return True
         if self._data is None and not self._inflate_small():
@@ -404,8 +406,8 @@ class RecordReader:
         return self._pass_by(_PASSED_AT_ONCE)
 
     def prepare(self) -> bool:
-        """Do a part of what the first record needs, in any thread; answer whether that was all.
-        What is wrong is left for the first record to raise."""
+        """Decompress the batch and skip to the start, one part at a time, in any thread; return
+        whether it is done. Reading the first record raises any damage."""
         if self._data is None and self._trouble is None:
             self._inflate()
         return self._pass_by(_PASSED_IN_A_SLICE)
@@ -439,8 +441,8 @@ class RecordReader:
         self._data = data
 
     def _pass_by(self, most: int) -> bool:
-        """Go past up to `most` records below the start; answer whether there are no more. What is
-        damaged is left for `next` to raise."""
+        """Skip up to `most` records below the start; return whether there are no more. `next`
+        raises any damage."""
         if self._data is None:
             return True
         for _ in range(most):
@@ -459,7 +461,7 @@ class RecordReader:
         return False
 
     def fork(self) -> RecordReader:
-        """Another reader of the same records, at the same place."""
+        """Return another reader of the same records, at the same place."""
         if self._left and self._data is None:
             self._open()
         other = RecordReader(self._batch, self._start_offset, self._views)
@@ -472,7 +474,7 @@ class RecordReader:
         return other
 
     def stop_after(self, most: int) -> None:
-        """End after `most` records, which were gone past by another reader before."""
+        """End after `most` records, which another reader has skipped, and so checked, before."""
         self._most = most
 
     def _open(self) -> None:
@@ -483,7 +485,7 @@ class RecordReader:
             raise self._trouble
 
     def _step(self) -> bool:
-        """Find the next record at or above the start; answer whether there is one."""
+        """Find the next record at or above the start; return whether there is one."""
         if not self._left:
             return self._ended()
         if self._data is None:
@@ -516,10 +518,11 @@ class RecordReader:
         self._pos = self._end
 
     def _find(self, buf: Buffer) -> None:
-        """Read one record's lengths, each against the bytes that are there, and go past it."""
-        # Every varint is read in place while it has one byte, or the usual two: a call each would
-        # double the time where this is not compiled. Lengths stay in zigzag form: even is >= 0, 1
-        # is -1 (null).
+        """Check each length in one record against the available bytes, store the places of its
+        parts, and advance past it."""
+        # A varint of one byte, or the usual two, is read in place: a call for each would double the
+        # time if this file is not compiled. Lengths stay in zigzag form: even is >= 0, 1 is -1
+        # (null).
         pos = self._pos
         n = buf[pos]
         pos += 1
@@ -620,7 +623,7 @@ class RecordReader:
         self._pos = pos
 
     def _check_headers(self, buf: Buffer, record_end: int) -> None:
-        """Go past the headers of a record. They are made when they are first read, not here."""
+        """Check the headers of a record, and advance past them. First access decodes them."""
         n = self._long(buf, 32)
         count = n >> 1
         # A header is two lengths at least.
@@ -664,7 +667,7 @@ class RecordReader:
         raise DecodeError(f"input ends inside {'an unsigned' if bits == 32 else 'a'} varint")
 
     def _make(self) -> Record:
-        """The record that was found last."""
+        """Create the record that was found last."""
         record = Record.__new__(Record)
         record._topic = self._topic
         record._partition = self._partition
@@ -682,13 +685,13 @@ class RecordReader:
 
     def _part(self, start: int, end: int) -> Buffer:
         if self._views:
-            # What came lies in a bytearray: nobody is to change the other records of the batch.
+            # A response is a bytearray: a writable view could change other records of the batch.
             return memoryview(cast(Buffer, self._data))[start:end].toreadonly()
         return _cut(self._buf, start, end)
 
 
 class _RawHeaders:
-    """The headers of a record as they came; their lengths were checked."""
+    """The encoded headers of a record, whose lengths are checked."""
 
     __slots__ = ("_data",)
 
@@ -726,7 +729,7 @@ def _check_text(buf: Buffer, start: int, end: int) -> None:
 
 
 def _cut(buf: Buffer, start: int, end: int) -> bytes:
-    """A copy of some bytes, which do lie inside."""
+    """Return a copy of `buf[start:end]`; the caller has checked the bounds."""
     if cython.compiled:
         if start == end:
             return b""
@@ -744,15 +747,15 @@ def read_batches(
     check_crcs: bool = True,
     max_batch_bytes: int = MAX_BATCH_BYTES,
 ) -> Iterator[RecordBatch]:
-    """Split the records field of a fetch answer or produce request into batches, lazily.
+    """Split the records field of a fetch response or produce request into batches, lazily.
 
-    Costs one pass for the CRCs; records are neither inflated nor decoded. A truncated last batch is
-    dropped, as brokers cut where the fetch size ends: `size` summed up tells whether one was. The
-    first batch may begin below the offset that was asked for.
+    One pass computes the CRCs; records are neither decompressed nor decoded. A truncated last batch
+    is dropped, because brokers truncate at the fetch size: the sum of `size` shows whether that
+    happened. The first batch may begin below the requested offset.
 
     Raises: CorruptRecordError, with the base offset of the batch, after the whole batches before
-    it; LimitExceededError for a batch that claims more than `max_batch_bytes`. The topic and
-    partition serve these errors and the records.
+    it; LimitExceededError for a batch that claims more than `max_batch_bytes`. The errors and the
+    records name the topic and the partition.
     """
     view = memoryview(data)
     size = len(view)
@@ -760,7 +763,7 @@ def read_batches(
     while size - pos >= _CRC_AT:
         (base_offset,) = _INT64.unpack_from(view, pos)
         (length,) = _INT32.unpack_from(view, pos + _LENGTH_AT)
-        # First the magic: it has this place in every format, the other fields have not.
+        # The magic comes first: it is at this place in every format, the other fields are not.
         magic = view[pos + _MAGIC_AT]
         reason = ""
         if magic != 2:
@@ -769,7 +772,7 @@ def read_batches(
             reason = f"batch length {length} is too small"
         if reason:
             raise CorruptRecordError(reason, topic=topic, partition=partition, offset=base_offset)
-        # Such a batch never arrives whole: dropped as truncated it would be asked for for ever.
+        # Such a batch never arrives whole: dropped as truncated, it would be fetched endlessly.
         if length > max_batch_bytes:
             raise LimitExceededError(
                 f"{topic}/{partition} at offset {base_offset}: batch of {length} bytes exceeds"
@@ -800,9 +803,9 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """Encode records, at consecutive offsets from `base_offset` on, as one batch.
+    """Encode records as one batch, with consecutive offsets from `base_offset` on.
 
-    Raises: LocalProtocolError when there are no records: brokers refuse such a batch.
+    Raises: LocalProtocolError if there are no records: brokers refuse such a batch.
     """
     if not records:
         raise LocalProtocolError("a batch needs a record")
@@ -851,9 +854,9 @@ def encode_batch(
 
 
 def with_base_offset(batch: bytes | memoryview, base_offset: int, leader_epoch: int) -> bytes:
-    """A copy of one whole batch at another offset and epoch, as a broker appends it.
+    """Return a copy of one whole batch with another offset and epoch, as a broker appends it.
 
-    The CRC stays: it does not cover these two fields, for just this purpose.
+    The CRC stays valid: for this purpose it does not cover these two fields.
     """
     out = bytearray(batch)
     _INT64.pack_into(out, 0, base_offset)
@@ -862,7 +865,8 @@ def with_base_offset(batch: bytes | memoryview, base_offset: int, leader_epoch: 
 
 
 def with_log_append_time(batch: bytes | memoryview, timestamp: int) -> bytes:
-    """A copy of one whole batch stamped by the broker: all its records take this timestamp (ms)."""
+    """Return a copy of one whole batch with log append time: all its records get this timestamp
+    (ms)."""
     out = bytearray(batch)
     (attributes,) = _INT16.unpack_from(out, _ATTRIBUTES_AT)
     _INT16.pack_into(out, _ATTRIBUTES_AT, attributes | _LOG_APPEND_TIME)

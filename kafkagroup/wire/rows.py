@@ -1,7 +1,7 @@
-"""Many structures of one kind, each made when it is looked at.
+"""A sequence of structs, each of which is created on access.
 
-The collector, which stops all threads, looks through every structure there is, and does not look
-into a tuple that holds nothing but numbers, strings and other such tuples.
+The garbage collector stops all threads, and traverses every struct that exists. It does not
+traverse a tuple that holds only numbers, strings and other such tuples.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Rows(Sequence[T_co], Generic[T_co]):
-    """The structures that `make` makes of `rows`: another one each time. It equals their tuple."""
+    """The structs that `make` creates from `rows`, a new object on each access. Equal to a tuple of
+    the same structs."""
 
     __slots__ = ("_make", "_rows")
 

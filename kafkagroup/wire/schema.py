@@ -1,7 +1,7 @@
-"""Declarations of messages: one frozen class each, with its wire format as metadata of the fields.
+"""Declarations of messages: a frozen class each, with the wire format in the fields' metadata.
 
-`codec` turns messages into bytes and back. Source: the message format of KIP-482 (flexible
-versions, tagged fields) and the schemas that ship with Apache Kafka.
+`codec` encodes and decodes messages. Source: the message format of KIP-482 (flexible versions,
+tagged fields) and the schemas that ship with Apache Kafka.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 NO_ID = UUID(int=0)
-"""The topic id that stands for none."""
+"""The topic id that means "none"."""
 
 
 @frozen
 class Scalar:
-    """A type of the protocol that is not built from others."""
+    """A primitive type of the protocol."""
 
     name: str
     """Its name in Kafka's schemas."""
     code: str = ""
-    """Its `struct` code, for those of fixed width."""
+    """Its `struct` code; empty for a type of variable length."""
 
 
 INT8 = Scalar("int8", "b")
@@ -66,12 +66,12 @@ UUID_ = Scalar("uuid", "16s")
 STRING = Scalar("string")
 BYTES = Scalar("bytes")
 RECORDS = Scalar("records")
-"""Bytes that are not copied out of the frame: a memoryview on decoding."""
+"""Bytes that are not copied out of the frame: decoded to a memoryview."""
 
 
 @frozen
 class Array:
-    """Zero or more of one type; a tuple in Python."""
+    """Zero or more elements of one type; a tuple in Python."""
 
     element: Scalar | type
     as_rows: bool = False
@@ -79,9 +79,11 @@ class Array:
 
 
 def array(element: Scalar | type, *, as_rows: bool = False) -> Array:
-    """The type of an array of `element`, a scalar or a class made with `@struct`. `as_rows`: of
-    such a class without arrays of others, where an answer may have more of them than the collector
-    can look through at once."""
+    """Return the type of an array of `element`: a scalar, or a class made with `@struct`.
+
+    `as_rows` is for a struct without arrays of structs, of which a response may have more than the
+    garbage collector can traverse in one go.
+    """
     return Array(element, as_rows)
 
 
@@ -114,7 +116,7 @@ class Versions:
 
 @frozen
 class Field:
-    """What one field of a message is on the wire."""
+    """The wire format of one field."""
 
     kind: Kind
     versions: Versions
@@ -122,7 +124,7 @@ class Field:
     tag: int | None
     tagged: Versions
     ignorable: bool
-    """Dropped without a word in versions that lack it; otherwise a value there is an error."""
+    """Whether a version without the field drops its value silently; if not, a value is an error."""
 
 
 def field(
@@ -135,7 +137,8 @@ def field(
     tagged: str = "none",
     ignorable: bool = False,
 ) -> Any:
-    """Declare a field: its type, the versions that have it, those that allow null, its tag."""
+    """Declare a field: its type, the versions that have it, and those that allow null; its tag, and
+    the versions in which it is tagged."""
     parse = Versions.parse
     spec = Field(kind, parse(versions), parse(nullable), tag, parse(tagged), ignorable)
     return Attribute(default, metadata={Field: spec})
@@ -143,13 +146,13 @@ def field(
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 def struct(cls: type[T]) -> type[T]:
-    """Make `cls` a part of messages: frozen, its fields given by keyword."""
+    """Make `cls` a part of messages: a frozen class with keyword arguments only."""
     return frozen(kw_only=True)(cls)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 def message(api_key: int, versions: str, flexible: str = "none") -> Callable[[type[T]], type[T]]:
-    """Make `cls` a message: which API it is of, its versions, those with tagged fields."""
+    """Make `cls` a message: its API key, its versions, and those that are flexible (KIP-482)."""
 
     def make(cls: type[T]) -> type[T]:
         made = cast(Any, frozen(kw_only=True)(cls))
@@ -162,7 +165,7 @@ def message(api_key: int, versions: str, flexible: str = "none") -> Callable[[ty
 
 
 class Request(Generic[R]):
-    """Base of the requests; `R` is the class of the answer."""
+    """Base class of requests; `R` is the class of the response."""
 
     __slots__ = ()
 
@@ -173,10 +176,10 @@ class Request(Generic[R]):
 
 
 def fields_of(cls: type) -> dict[str, Field]:
-    """The wire fields of a message or struct, in the order of the wire."""
+    """Return name -> wire format of a message's or struct's fields, in the order of the wire."""
     return {name: of.metadata[Field] for name, of in fields(cls).items()}
 
 
 def defaults_of(cls: type) -> dict[str, Any]:
-    """The default of each field; REQUIRED where there is none."""
+    """Return name -> default of each field; REQUIRED if it has none."""
     return {name: of.default for name, of in fields(cls).items()}

@@ -1,7 +1,8 @@
-"""Three requests changed their shape when they learnt to speak of several groups or members.
+"""The old forms of three requests, from before they could name several groups, keys or members.
 
-The rest of the library knows the newest shape only; here it is folded into the old one for old
-brokers, and old answers are unfolded. A request that an old version cannot express is an error.
+The rest of the library uses the newest form only. `fold` converts a request to the form of an old
+version, and `unfold` converts the response back. A request that an old version cannot express is an
+error.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ T = TypeVar("T")
 
 
 def fold(request: Request[R], version: int) -> Request[R]:
-    """The request in the shape of `version`. Raises: LocalProtocolError."""
+    """Return the request in the form of `version`. Raises: LocalProtocolError."""
     if isinstance(request, FindCoordinatorRequest) and version < 4:
         return cast("Request[R]", _fold_find_coordinator(request))
     if isinstance(request, LeaveGroupRequest) and version < 3:
@@ -43,7 +44,7 @@ def fold(request: Request[R], version: int) -> Request[R]:
 
 
 def unfold(request: Request[R], answer: R, version: int) -> R:
-    """The answer to `request` (in its newest shape) in the newest shape."""
+    """Return the response in its newest form; `request` is in its newest form, too."""
     if isinstance(answer, FindCoordinatorResponse) and version < 4:
         asked = cast(FindCoordinatorRequest, request)
         return cast(R, _unfold_find_coordinator(asked, answer))
@@ -80,7 +81,7 @@ def _unfold_find_coordinator(
 def _fold_leave_group(request: LeaveGroupRequest) -> LeaveGroupRequest:
     member = _only(request.members, "LeaveGroupRequest.members", "3")
     if member.group_instance_id is not None:
-        # Without it the request would name another member, or none.
+        # Without the instance id, the request would name another member, or none.
         raise LocalProtocolError("LeaveGroupRequest before version 3 has no group_instance_id")
     return LeaveGroupRequest(group_id=request.group_id, member_id=member.member_id)
 
@@ -96,7 +97,7 @@ def _fold_offset_fetch(request: OffsetFetchRequest, version: int) -> OffsetFetch
     return OffsetFetchRequest(
         group_id=group.group_id,
         topics=topics,
-        # KIP-447: brokers before version 7 know no pending offsets, so all are stable.
+        # KIP-447: brokers without version 7 have no pending offsets, so all are stable.
         require_stable=request.require_stable and version >= 7,
     )
 

@@ -1,4 +1,4 @@
-"""Keys and values of `__consumer_offsets`, one file a kind of group.
+"""Keys and values of the records in `__consumer_offsets`, one module for each group type.
 
-An "api key" is here the number of the record's type, with which its key begins.
+The "api key" of these messages is the number of the record's type, with which its key begins.
 """

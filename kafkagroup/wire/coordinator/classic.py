@@ -1,6 +1,6 @@
-"""Classic groups: what the leader assigned in each generation.
+"""Classic groups: the members and their assignments in each generation.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from kafkagroup.wire.schema import BYTES, INT32, INT64, STRING, array, field, message, struct

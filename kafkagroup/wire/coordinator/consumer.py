@@ -1,6 +1,6 @@
-"""Groups of KIP-848: members, the assignment they are to have, the one they have.
+"""Consumer groups (KIP-848): members, their target assignments and their current ones.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from uuid import UUID
@@ -51,7 +51,7 @@ class TopicMetadata:
 
 @message(4, "0", flexible="0+")
 class ConsumerGroupPartitionMetadataValue:
-    """Written by brokers before 4.1 only."""
+    """Only brokers before 4.1 write it."""
 
     topics: tuple[TopicMetadata, ...] = field(array(TopicMetadata))
 

@@ -1,6 +1,6 @@
-"""Share groups (KIP-932): members and assignments; their offsets are kept in another topic.
+"""Share groups (KIP-932): members and assignments. Their offsets are in another topic.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from uuid import UUID

@@ -1,6 +1,6 @@
-"""Groups of Kafka Streams (KIP-1071): topologies, members, and tasks in place of partitions.
+"""Streams groups (KIP-1071): topologies, members, and tasks in place of partitions.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from kafkagroup.wire.schema import (
@@ -90,7 +90,7 @@ class StreamsGroupTargetAssignmentMemberKey:
 class StreamsGroupTargetAssignmentMemberValue:
     @struct
     class TaskIds:
-        """Not the one below, though Kafka gives both one name."""
+        """Differs from the module's `TaskIds`, although Kafka gives both the same name."""
 
         subtopology_id: str = field(STRING)
         partitions: tuple[int, ...] = field(array(INT32))

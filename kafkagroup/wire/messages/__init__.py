@@ -1,1 +1,1 @@
-"""Every request and answer, one file a family."""
+"""Requests and responses, one module for each family."""

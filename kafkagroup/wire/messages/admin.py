@@ -1,6 +1,6 @@
 """Topics: create, delete and add partitions.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from uuid import UUID

@@ -1,6 +1,6 @@
-"""What a coordinator tells of a consumer group (KIP-848): its epochs, and where members stand.
+"""Describe consumer groups (KIP-848): their epochs, and the assignments of their members.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from uuid import UUID

@@ -1,6 +1,6 @@
-"""The one request of a member of a consumer group (KIP-848): join, live, own, leave.
+"""ConsumerGroupHeartbeat (KIP-848): join a consumer group, stay in it, report partitions, leave it.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from uuid import UUID

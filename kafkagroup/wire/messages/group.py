@@ -1,6 +1,6 @@
-"""Membership of a classic group, and the administration of groups.
+"""Membership of classic groups, and administration of groups.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from kafkagroup.wire.schema import (

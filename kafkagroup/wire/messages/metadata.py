@@ -1,6 +1,6 @@
-"""Which broker does what: ApiVersions, Metadata, FindCoordinator.
+"""Versions, leaders and coordinators: ApiVersions, Metadata, FindCoordinator.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""Forgetting committed offsets (KIP-496).
+"""Delete committed offsets (KIP-496).
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from kafkagroup.wire.schema import INT16, INT32, STRING, Request, array, field, message, struct

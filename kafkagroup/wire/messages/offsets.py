@@ -1,6 +1,6 @@
 """Committed offsets, the ends of logs, and the ends of leader epochs.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from uuid import UUID

@@ -1,6 +1,6 @@
-"""Asking the leader of the metadata log for the state of its voters (KIP-595).
+"""Request the state of the voters from the leader of the metadata log (KIP-595).
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from kafkagroup.wire.messages.quorum_state import DescribeQuorumResponse

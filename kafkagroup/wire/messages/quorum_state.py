@@ -1,7 +1,7 @@
-"""What the leader of the metadata log answers of its voters (KIP-595), and so what time it has.
+"""The state of the metadata log's voters, as its leader reports it (KIP-595), with its time.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together. Apart from
-the request, whose parts have the same names there.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them. The request has a module
+of its own, because its parts have the same names.
 """
 
 from uuid import UUID
@@ -37,7 +37,7 @@ class ReplicaState:
     log_end_offset: int = field(INT64)
     last_fetch_timestamp: int = field(INT64, "1+", default=-1, ignorable=True)
     last_caught_up_timestamp: int = field(INT64, "1+", default=-1, ignorable=True)
-    """Of the leader: its time now."""
+    """For the leader itself: its current time."""
 
 
 @struct

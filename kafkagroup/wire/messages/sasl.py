@@ -1,6 +1,6 @@
-"""Who one is: SaslHandshake and SaslAuthenticate.
+"""Authentication: SaslHandshake and SaslAuthenticate.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from kafkagroup.wire.schema import (
@@ -36,7 +36,7 @@ class SaslAuthenticateResponse:
     session_lifetime_ms: int = field(INT64, "1+", default=0, ignorable=True)
 
     def __repr__(self) -> str:
-        # What a server sends in SCRAM is enough to guess passwords offline.
+        # The server's SCRAM messages are enough to guess passwords offline.
         return (
             f"SaslAuthenticateResponse(error_code={self.error_code},"
             f" error_message={self.error_message!r}, auth_bytes=<{len(self.auth_bytes)} bytes>,"

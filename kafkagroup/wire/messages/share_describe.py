@@ -1,6 +1,6 @@
-"""What a coordinator tells of a share group (KIP-932): its epochs, and who reads what.
+"""Describe share groups (KIP-932): their epochs, and the assignments of their members.
 
-Field for field as the schemas of Apache Kafka 4.3 have them; a test holds them together.
+The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from kafkagroup.wire.messages.consumer_describe import Assignment
