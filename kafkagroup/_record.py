@@ -1,4 +1,4 @@
-"""`Record`, of which one is created for each record that is read.
+"""`Record`: the class of the records that the application gets.
 
 If a compiler is available, this module is compiled, with the types in `_record.pxd`. `types` has
 the public form of `Record`, with type parameters for key and value.

@@ -150,7 +150,7 @@ def _eq(cls: type) -> Any:
 
 
 def _hash(cls: type) -> Any:
-    # The hash depends on the values alone: it is equal in every process, so replays are too.
+    # Only of the values, so that a replay in another process takes the same path.
     values = "".join(f"self.{name}, " for name in fields(cls))
     return _function(cls, "__hash__", ["self"], [f"return hash(({values}))"], {})
 
@@ -175,8 +175,8 @@ def _function(
 def _attrs(cls: type) -> Any:
     """Generate `__attrs_attrs__`, by which attrs recognizes its classes.
 
-    Tests and tools read it, the path of a record never does. attrs is imported only here, because
-    importing it takes longer than defining all classes of this module.
+    Tests and tools read it, code on the path of a record never does. attrs is imported only here,
+    because importing it takes longer than defining all classes of this module.
     """
     import attrs
 

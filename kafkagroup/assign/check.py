@@ -142,7 +142,7 @@ def violations(
 
 
 class _Judge:
-    """A spec and an assignment to it, read once."""
+    """The checks of one assignment; the spec and the assignment are read once."""
 
     def __init__(self, spec: GroupSpec, assignment: Assignment, *, cooperative: bool) -> None:
         self._spec = spec
@@ -216,7 +216,7 @@ class _Judge:
             return None
         return claimants[0]
 
-    # ------------------------------------------------------------ of whole assignments
+    # ------------------------------------------------------------ rules for complete assignments
 
     def unbalanced(self) -> Iterator[Violation]:
         """Yield UNBALANCED for the widest gap, if there is one.

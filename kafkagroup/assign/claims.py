@@ -53,7 +53,7 @@ class Claims:
 def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
     """Number the partitions, and find their owners. O(partitions + claims).
 
-    Sources: KIP-341 and KIP-792 (generations), KIP-429 (claims on what is no longer subscribed).
+    Sources: KIP-341 and KIP-792 (generations), KIP-429 (claims on topics no longer subscribed).
     """
     members = [spec.members[member] for member in order]
     alike: dict[frozenset[str], list[int]] = {}

@@ -37,7 +37,7 @@ T = TypeVar("T")
 _INT32 = 2**31 - 1
 
 _SHOWN = 40
-"""Characters of a wrong value that an error shows."""
+"""Most characters of a wrong value that an error shows."""
 
 
 def parse(text: str | bytes, what: str, most: int) -> object:
@@ -64,8 +64,8 @@ def parse(text: str | bytes, what: str, most: int) -> object:
     except ConfigurationError:
         raise
     except (ValueError, RecursionError) as error:
-        # ValueError: also bytes that are no UTF-8, and an integer of thousands of digits.
-        # RecursionError: thousands of brackets.
+        # ValueError: also for bytes that are not UTF-8, and for an integer of thousands of digits.
+        # RecursionError: for thousands of nested brackets.
         raise ConfigurationError(f"{what}: no JSON: {error}") from None
 
 
@@ -179,5 +179,5 @@ def shown(value: object) -> str:
 
 
 def refuse(path: str, found: str, expected: str) -> NoReturn:
-    """Raise the error."""
+    """Raise ConfigurationError for the value at `path`."""
     raise ConfigurationError(f"{path}: found {found}; expected {expected}")

@@ -143,7 +143,7 @@ class Round:
 
 @attrs.frozen
 class Spread:
-    """The least and the most partitions of a member."""
+    """The fewest and the most partitions of a member."""
 
     least: int
     most: int
@@ -160,9 +160,9 @@ class Plan:
     members: tuple[MemberPlan, ...]
     """In the order of the spec, then those that leave."""
     moves: tuple[Move, ...]
-    """By partition."""
+    """Sorted by partition."""
     void_claims: tuple[VoidClaim, ...]
-    """By partition and member."""
+    """The claims that are ignored, sorted by partition and member."""
     rounds: tuple[Round, ...]
     settled: bool
     """False when members would still revoke and rejoin after `MAX_ROUNDS` rounds."""
@@ -485,7 +485,7 @@ class _Reasons:
         here = racks[tp.partition] if tp.partition < len(racks) else frozenset()
         members = self._spec.members
         return (
-            bool(members[taker].rack)  # an empty rack is none
+            bool(members[taker].rack)  # an empty rack name means no rack
             and members[taker].rack in here
             and members[giver].rack not in here
             and self._without_racks.get(tp) != taker

@@ -61,7 +61,7 @@ class _Row:
         self.held: list[list[int]] = [[] for _ in members]
         self._left = dict.fromkeys(range(count))
         self._length, self._longer = divmod(count, len(members))
-        # An empty rack is none.
+        # An empty rack name means no rack.
         self._member_racks = [spec.members[member].rack or None for member in members]
         known = {rack for rack in self._member_racks if rack is not None}
         self._replica_racks = [_racks(spec, topic, count) for topic in topics] if known else []

@@ -1,4 +1,4 @@
-"""Round robin: all partitions of all topics dealt out one by one."""
+"""Round robin: deal all partitions of all topics to the members one by one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["deal", "roundrobin_assignor"]
 
 @named("roundrobin")
 def roundrobin_assignor(spec: GroupSpec) -> Assignment:
-    """Deal the sorted partitions to the members in order, passing over those that do not subscribe.
+    """Deal the sorted partitions to the members in order; skip members that do not subscribe.
 
-    With the same subscription everywhere, counts differ by at most one.
+    If all members subscribe to the same topics, counts differ by at most one.
     O(members log members + subscriptions + partitions). Source: Kafka's RoundRobinAssignor.
     """
     return deal(spec, {topic: range(spec.partitions[topic]) for topic in spec.topics()})

@@ -40,10 +40,10 @@ MAX_CHARACTERS = 64 * 1024 * 1024
 
 MAX_PARTITIONS = 1_000_000
 """Most partitions of all topics together, ten times the largest groups planned for. A few bytes
-can claim any number, and assignors walk through each partition."""
+can claim any number, and the cost of an assignor grows with it."""
 
 _MAX_NUMBER = 2.0**63
-"""Largest load and capacity: beyond any lag or rate, and sums of a million stay finite."""
+"""Largest load and capacity: above any lag or rate, and the sum of a million is finite."""
 
 
 def spec_from_json(text: str) -> GroupSpec:

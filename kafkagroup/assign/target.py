@@ -108,7 +108,7 @@ def _pools(claims: Claims) -> tuple[list[Pool], list[list[str]]]:
         for topic in subscription:
             if topic in subscribing:
                 subscribing[topic].append(group)
-    alike: dict[tuple[int, ...], list[str]] = {}  # those who subscribe -> topics
+    alike: dict[tuple[int, ...], list[str]] = {}  # subscribing groups -> topics
     for topic, by in subscribing.items():
         alike.setdefault(tuple(by), []).append(topic)
     pools = []

@@ -237,7 +237,7 @@ class _Group:
     takers: list[tuple[int, ...]]
     """Pool -> its subscribers."""
     capacity: list[float]
-    """By member."""
+    """Member -> its capacity."""
 
 
 def _read_group(spec: GroupSpec, order: Sequence[str], claims: Claims) -> _Group:

@@ -1,4 +1,4 @@
-"""Delivers records in order, and tracks which are delivered, in flight and processed.
+"""Deliver records in order, and track which are delivered, in flight and processed.
 
 A record in flight becomes processed when the application asks for the next one. Everything here is
 synchronous: a cancellation comes before a record is taken or after the caller has it, never
@@ -239,7 +239,7 @@ class Delivery:
         self._took()
 
     def relocate(self, tp: TopicPartition, offset: int) -> None:
-        """Continue at `offset`, because the log was truncated. Records in flight stay in flight
+        """Continue at `offset` after a truncation or a reset. Records in flight stay in flight
         until the application asks for more."""
         owned = self.owned[tp]
         processed, in_hand = owned.processed, owned.processed != owned.position

@@ -47,7 +47,7 @@ _NUMBERS_PER_ELEMENT = 16
 """How many plain numbers take as long to decode as one element of another type."""
 
 MAX_STRING = 32767
-"""Most bytes of UTF-8 in a string: Kafka closes the connection on a longer one in any version."""
+"""Most bytes of UTF-8 in a string: Kafka closes the connection on a longer one, in all versions."""
 
 
 # ---------------------------------------------------------------- called by generated code

@@ -116,7 +116,7 @@ class ControlType(IntEnum):
 
 @public
 class NewRecord(NamedTuple):
-    """A record to write."""
+    """A record to produce."""
 
     key: bytes | None
     value: bytes | None
@@ -626,7 +626,7 @@ class RecordReader:
         """Check the headers of a record, and advance past them. First access decodes them."""
         n = self._long(buf, 32)
         count = n >> 1
-        # A header is two lengths at least.
+        # A header has at least two lengths, of one byte each.
         if n & 1 or count * 2 > record_end - self._pos:
             raise DecodeError("a record's header count is beyond its bytes")
         for _ in range(count):
