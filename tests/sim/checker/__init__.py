@@ -1,7 +1,7 @@
 """Check the events of a run: find what no correct client does, in one pass.
 
-It asserts the invariants that `invariants` lists of every run, simulated or real, from events
-alone. It changes nothing, is linear in the events, and does not check what they do not show.
+For every run, simulated or real, it asserts the invariants that `invariants` lists, from events
+alone. It changes nothing, is linear in the events, and does not check what the events do not show.
 
 - `ownership`: S1, S2, S9
 - `offsets`: S3 to S8, S12, S13

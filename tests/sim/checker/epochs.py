@@ -1,9 +1,9 @@
-"""Who a member is to a group whose coordinator assigns (KIP-848): S2, S10, S11, L2 and L4 of its
-heartbeats, of which all but the first name the epoch that the last one was answered with.
+"""The membership of a KIP-848 member: S2, S10, S11, L2 and L4 of its heartbeats. Each but the first
+names the epoch in the response to the previous one.
 
-A heartbeat that lists partitions says what its member owns: what is not in it any more it has let
-go of, and others may have it. One that lists none says that nothing has changed, which holds only
-if the coordinator has surely heard the one before.
+A heartbeat that lists partitions reports what its member owns: a partition that it no longer lists
+is revoked, and other members may get it. A heartbeat that lists none reports no change, which is
+valid only if the coordinator has certainly received the previous one.
 """
 
 from __future__ import annotations
@@ -16,52 +16,53 @@ from ..events import Answered, Assigned, Closing, Ended, Event, Lost, Partitions
 from .recorder import BEATS, Handlers, MemberRun, Recorder, longest_wait
 
 _SLACK = 0.5
-"""Seconds in which who closes has told its group."""
+"""Seconds in which a closing member has notified its group."""
 
 GONE = frozenset(
     ("FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID", "GROUP_ID_NOT_FOUND")
 )
-"""Answers after which a member is none any more."""
+"""Errors after which the membership is over."""
 
 
 @attrs.define(eq=False)
 class Standing:
-    """What a member has said and been told."""
+    """What a member has reported and been told."""
 
     member_id: str = ""
-    """The one that it made for itself."""
+    """The member id that it generated."""
     named_by: int = -1
     beat: int = -1
-    """The last heartbeat that was sent."""
+    """The event of the last heartbeat that was sent."""
     aside: int = -1
-    """The one before it, if that one was not answered when this one left over a connection that it
-    may have waited for: then this is the older one, and given up."""
+    """The heartbeat before it, if it was not answered when this one left over a connection that the
+    former may have waited for: then the former may arrive later, and was given up."""
     heard: bool = False
-    """The coordinator has taken that one, and its answer came."""
+    """The coordinator has received the last heartbeat, and its response arrived."""
     epoch: int = 0
-    """What that was answered with; 0 outside of the group."""
+    """The epoch in that response; 0 outside of the group."""
     before: int = 0
-    """The epoch before that one, of the same membership."""
+    """The previous epoch of the same membership."""
     named: int = 0
-    """The epoch that its last heartbeat named."""
+    """The epoch in its last heartbeat."""
     left: int = 0
-    """The epoch that it left or lost its place in, if it has."""
+    """The epoch in which it left or lost its membership, if it has."""
     epoch_by: int = -1
-    """The last answer."""
+    """The event of the last response."""
     over: int = -1
-    """The connection that it was sent over."""
+    """The connection of the last heartbeat."""
     overlooked: bool = False
-    """It stood still while it waited for the last answer, and may have given up waiting."""
+    """It was frozen while it waited for the last response, and may have given up."""
     targets: list[tuple[int, float, Partitions]] = attrs.field(factory=list)
-    """What it was assigned, when and by which event, from what it has taken up on."""
+    """Its assignments: by which event, when and which, from the one it has applied on."""
     given: set[TopicPartition] = attrs.field(factory=set)
-    """All that it was assigned since it joined."""
+    """All partitions that it was assigned since it joined."""
     said: dict[TopicPartition, int] = attrs.field(factory=dict)
-    """All that it has said it owns since then, and the last event by which it did."""
+    """All partitions that it has reported as owned since then -> the last event that reported
+    it."""
 
 
 class Epochs:
-    """The rules of epochs."""
+    """The rules of member epochs."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -80,7 +81,7 @@ class Epochs:
     def _recreated(self, number: int, event: Recreated) -> None:
         self._recreated_topics.add(event.topic)
 
-    # ------------------------------------------------------------ what a member says
+    # ------------------------------------------------------------ heartbeats
 
     def _sent(self, number: int, event: Sent) -> None:
         if event.api != BEATS:
@@ -122,16 +123,16 @@ class Epochs:
         standing.said.clear()
 
     def _beats(self, number: int, event: Sent, run: MemberRun, standing: Standing) -> bool:
-        """Answers whether it is the last one: what has waited may have been given up before that
-        one left."""
-        # Nobody changes the connection that an answer has just come over, or looks for whoever has
-        # just answered: it was given up.
+        """Returns whether this is the member's last heartbeat: one that has waited may have been
+        given up before that one left."""
+        # A member changes the connection, or looks up a coordinator that has just responded, only
+        # if it has given up the response.
         looked = standing.epoch and run.found_by > standing.epoch_by
         overlooked = standing.overlooked or event.connection != standing.over or looked
         overlooked = overlooked and event.generation == standing.before == standing.named
         waited = run.has_waited(event.time) or event.time <= run.thawed_at
         if waited and not overlooked and event.generation < (standing.epoch or standing.left + 1):
-            return False  # so may what it left with have waited, or what it lost its place by
+            return False  # a heartbeat that waited may leave after the membership has ended
         if event.generation != standing.epoch and not overlooked:
             now = standing.epoch or "none"
             text = f"{run.name} beats for epoch {event.generation}, in {now}"
@@ -139,7 +140,7 @@ class Epochs:
         if event.owned is None:
             last = _in_flight(run, standing.beat)
             if last is not None and (last.connection, last.time) == (event.connection, event.time):
-                return False  # of two that waited together either may leave first
+                return False  # two heartbeats that waited together may leave in either order
             if not standing.heard:
                 text = f"{run.name} says that nothing has changed since what may not be known"
                 self._recorder.report("S10", event, text, standing.beat, number)
@@ -163,7 +164,7 @@ class Epochs:
         standing.said.update(dict.fromkeys(event.owned, number))
         return True
 
-    # ------------------------------------------------------------ what it is told
+    # ------------------------------------------------------------ responses
 
     def _answered(self, number: int, event: Answered) -> None:
         if event.api != BEATS:
@@ -189,7 +190,7 @@ class Epochs:
             standing.targets.append((number, event.time, event.assigned))
             standing.given.update(event.assigned)
 
-    # ------------------------------------------------------------ what comes of it
+    # ------------------------------------------------------------ consequences
 
     def _assigned(self, number: int, event: Assigned) -> None:
         run = self._recorder.run_of(event.member)
@@ -213,14 +214,14 @@ class Epochs:
     def _lost(self, number: int, event: Lost) -> None:
         standing = self._standings.get(self._recorder.run_of(event.member))
         if standing is not None:
-            # It may have left without a word: it does not know whom to tell.
+            # It may have left without a request: it does not know the coordinator.
             standing.left, standing.epoch, standing.beat = standing.epoch, 0, -1
             standing.targets.clear()
 
     # ------------------------------------------------------------ the end
 
     def _closing(self, number: int, event: Closing) -> None:
-        """L2: what a member was assigned last it has."""
+        """L2: the member has applied its last assignment."""
         run = self._recorder.run_of(event.member)
         standing = self._standings.get(run)
         if standing is None or self._recorder.healed is None or not standing.targets:
@@ -232,8 +233,8 @@ class Epochs:
             self._recorder.report("L2", event, text, by, number)
 
     def _ended(self, number: int, event: Ended) -> None:
-        """L4: who closes tells its group, when nothing is in the way, and the others need not wait
-        for its session to end."""
+        """L4: a closing member leaves the group if nothing prevents it, so that the others need not
+        wait for its session timeout."""
         self._check_told(number, event, self._recorder.run_of(event.member))
 
     def _check_told(self, number: int, event: Event, run: MemberRun) -> None:
@@ -248,12 +249,12 @@ class Epochs:
 
 
 def _in_flight(run: MemberRun, number: int) -> Sent | None:
-    """That request, if it is not answered."""
+    """Return that request, if it is unanswered."""
     return next((sent for by, sent in run.in_flight.values() if by == number), None)
 
 
 def _is_of(held: set[TopicPartition], target: Partitions) -> bool:
-    """Whether that is the target, or as much of it as can be named: whole topics may be missing."""
+    """Whether these are the target's partitions, but for topics that are entirely unknown."""
     topics = {tp.topic for tp in held}
     named = {tp for tp in target if tp.topic in topics}
     return held == named

@@ -1,4 +1,4 @@
-"""The pass: each event goes to the families of rules that ask for its kind, in a fixed order."""
+"""The pass: each event goes to the rules that handle its type, in a fixed order."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from .revocations import Revocations
 from .topics import Topics
 
 _TIMED = frozenset(("L1", "L2", "L3"))
-"""Asserted in virtual time only: on a real machine others may have taken the processor."""
+"""Asserted in virtual time only: on a real machine, other processes may delay the member."""
 
 _GREETING = frozenset(("ApiVersions", "SaslHandshake", "SaslAuthenticate"))
-"""Requests that a connection begins with."""
+"""Requests that open a connection."""
 
 _QUIETLY = ("NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED")
-"""Answers of a coordinator in good health to a member in good health."""
+"""Responses of a healthy coordinator to a healthy member."""
 
 
 _LATE_ASSIGNMENT = 10.0
-"""Seconds for which the SyncGroup of a leader may be on its way."""
+"""Seconds that a leader's SyncGroup may be in transit."""
 
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
-"""Requests whose answers say that a member is in its group."""
+"""Requests whose responses confirm the membership."""
 
 
 @attrs.frozen
@@ -58,32 +58,32 @@ class CheckResult:
     """The violations and figures of one run."""
 
     violations: tuple[Violation, ...]
-    """In the order in which they came to light."""
+    """The violations, in the order in which they were found."""
     figures: Figures
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong, and nobody missed a record."""
+        """Whether there are no violations and no lost records."""
         return not self.violations and not self.figures.lost
 
 
 def find_violations(events: Iterable[Event], *, virtual: bool = True) -> list[Violation]:
-    """Return the violations among the events of one run. As `examine`."""
+    """Return the violations among the events of one run; see `examine`."""
     return list(examine(events, virtual=virtual).violations)
 
 
 def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
     """Check the events of one run in one pass. O(events), and a byte for each offset of the logs.
 
-    With `virtual` time L1 to L3 are asserted too; otherwise they are among the figures only.
+    L1 to L3 are asserted only in `virtual` time; otherwise they are only counted in the figures.
     """
     recorder = Recorder(virtual=virtual)
     gaps, pace, liveness = Gaps(recorder), Pace(recorder), Liveness(recorder)
     counting = Counting(recorder, gaps, pace, liveness)
     families = (
         _Course(recorder),
-        gaps,  # before the event changes what is held and how far it was delivered
-        Revocations(recorder),  # before the event ends what is held
+        gaps,  # before the event changes the held partitions and the delivered offsets
+        Revocations(recorder),  # before the event ends ownership
         Ownership(recorder),
         Pauses(recorder),
         Offsets(recorder),
@@ -109,7 +109,7 @@ def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
 
 
 class _Course:
-    """What befalls processes, and which requests are on their way. First of all."""
+    """Tracks processes and unanswered requests. Runs before all other rules."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -142,7 +142,7 @@ class _Course:
         run.frozen, run.thawed_at = False, event.time
 
     def _misassigning(self, number: int, event: Misassigning) -> None:
-        # What it has computed by then the coordinator may still get.
+        # The coordinator may still receive assignments that were computed before.
         until = math.inf if event.active else event.time + _LATE_ASSIGNMENT
         self._recorder.run_of(event.member).misassigned_until = until
 
@@ -162,7 +162,7 @@ class _Course:
         run.assigned_to = run.assigned_to or event.api == BEATS
         run.in_flight[event.connection, event.correlation] = (number, event)
         if event.api not in _GREETING:
-            # All that has waited leaves at once.
+            # All requests that waited for the connection leave at once.
             since = run.used.setdefault(event.connection, event.time)
             run.has_connected = event.time == since
 
@@ -178,7 +178,7 @@ class _Course:
 
 
 class _After:
-    """What is over once every rule has seen the event."""
+    """Drops the state that the other rules still need for this event. Runs last."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

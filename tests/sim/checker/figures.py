@@ -1,4 +1,4 @@
-"""What a run comes to in numbers, whether it is checked or not."""
+"""The numbers of a run, whether or not it is checked."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ class Figures:
     """The numbers of one run."""
 
     records: int = 0
-    """Records that a reader may see, in all logs."""
+    """Visible records in all logs."""
     delivered: int = 0
-    """Of those, how many came to somebody."""
+    """Visible records that were delivered."""
     lost: int = 0
-    """And how many to nobody, though no application has passed them over."""
+    """Visible records that were not delivered, and that no application has skipped."""
     duplicated: int = 0
-    """Deliveries beyond the first of a record."""
+    """Deliveries of a record beyond its first."""
     periods: int = 0
     fenced: int = 0
-    """Periods that ended with the member's place in the group, not with a commit."""
+    """Ownership periods that ended with the membership, not with a commit."""
     delivery_gap: float = 0.0
-    """L1: how long records waited in a cooperative rebalance, at the 99th percentile, in seconds;
-    the next ones too."""
+    """L1: how long records waited during cooperative rebalances: 99th percentile, in seconds."""
     takeover: float = 0.0
-    """L2: longest time until what a dead member had was somebody's again, once all was well."""
+    """L2: the longest time until a dead member's partitions were owned again, after `Healed`."""
     heartbeat_gap: float = 0.0
-    """L3: longest time between the answer of a heartbeat and the next one."""
+    """L3: the longest time between the response to a heartbeat and the next heartbeat."""
     requests_per_second: int = 0
-    """L6: most requests of one kind that a member sent in a second, but for fetches and commits."""
+    """L6: the most requests of one type in a second by one member, without fetches and commits."""
 
 
 class Counting:
-    """Counts."""
+    """Counts the figures."""
 
     def __init__(self, recorder: Recorder, gaps: Gaps, pace: Pace, liveness: Liveness) -> None:
         self._recorder = recorder
@@ -68,7 +67,7 @@ class Counting:
         self._starts, self._ends = event.starts, event.ends
 
     def figures(self) -> Figures:
-        """The numbers so far."""
+        """Return the figures so far."""
         records = delivered = unwanted = 0
         for tp, end in self._ends.items():
             start, log = self._starts.get(tp, 0), self._recorder.log(tp)

@@ -1,8 +1,8 @@
-"""How long records wait that could be delivered while a cooperative group rebalances: L1.
+"""How long deliverable records wait while a cooperative group rebalances: L1.
 
 A gap is a time in which the member rejoins, the application waits in the client, and the client has
-records of a partition that stays: fetched for where it is, not paused, of a membership that is not
-in doubt.
+records of a partition that the member keeps: at the current position, not paused, and with a
+membership that is not in doubt.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ from ..events import (
 from .recorder import BEATS, Handlers, MemberRun, Recorder
 
 _GAP = 0.1
-"""Seconds at the 99th percentile: of fewer than a hundred gaps, of each."""
+"""Seconds at the 99th percentile; with fewer than a hundred gaps, of each gap."""
 
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
 
 
 @attrs.define(eq=False)
 class _Window:
-    """What a member has to deliver, and since when it could."""
+    """What a member can deliver, and since when."""
 
     rejoining: tuple[float, int] | None = None
-    """Since when; None while it does not."""
+    """When the rejoin began, and by which event; None while there is none."""
     waiting_since: float | None = None
-    """Since when the application waits for a record; None while it may not."""
+    """Since when the application waits for a record; None while it does not."""
     behind: set[int] = attrs.field(factory=set)
-    """The commits, its own or a callback's, behind which it waits next; not those that a callback
-    began while it was at work."""
+    """The commits, its own or a callback's, that delay its next wait; without those that a callback
+    began while the application was busy."""
     reach: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
-    """Partition -> how far the records reach that came, and when."""
+    """Partition -> the offset after the received records, and when they arrived."""
     sought: dict[TopicPartition, int] = attrs.field(factory=dict)
-    """Partition -> by which event the application has sought in it last."""
+    """Partition -> the event of the application's last seek in it."""
     staying: frozenset[TopicPartition] | None = None
-    """What of the partitions stays, where that is known; else all may."""
+    """The partitions that the member keeps, if known; None: any may be kept."""
     paused: frozenset[TopicPartition] = frozenset()
     sure_since: float = 0.0
-    """Since when, and until when, it knows that what it has is its own."""
+    """Since when, and until when, the member knows that it owns its partitions."""
     sure_until: float = 0.0
     held_back: set[tuple[int, int]] = attrs.field(factory=set)
-    """Requests of its membership that left some time after they were due: connection and number. It
-    counts from then."""
+    """Membership requests, by connection and number, that left some time after they were due. Their
+    time counts from when they left."""
     calm_at: float = 0.0
-    """When it last asked something that found no rebalance under way, or ended one."""
+    """When it last sent a request whose response reported no rebalance, or ended one."""
 
 
 class Gaps:
-    """The rule of gaps."""
+    """The rule of delivery gaps."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -90,7 +90,7 @@ class Gaps:
 
     @property
     def p99(self) -> float:
-        """The gap that one in a hundred is longer than, in seconds; 0 without any."""
+        """The 99th percentile of the gaps, in seconds; 0 without gaps."""
         lengths = sorted(self._lengths)
         return lengths[min(len(lengths) - 1, math.ceil(len(lengths) * 0.99) - 1)] if lengths else 0
 
@@ -130,16 +130,16 @@ class Gaps:
             if event.error == "NONE" and not to_let_go:
                 window.calm_at = since
             else:
-                # Nobody waits longer for one who is to rejoin or let go, and may not have been
-                # heard, nor have heard.
+                # The coordinator waits no longer for a member that must rejoin or revoke, even if a
+                # request or response was lost.
                 until = min(until, window.calm_at + run.opening.rebalance_timeout)
             if event.time > window.sure_until:
-                window.sure_since = event.time  # it was in doubt until it heard
+                window.sure_since = event.time  # its ownership was in doubt until this response
             window.sure_until = max(window.sure_until, until)
         if event.assigned is not None:
             window.staying = frozenset(event.assigned)
             if event.api == BEATS:
-                # It lets go of some and takes up others, until it is assigned just that.
+                # It reconciles until it owns exactly its assignment.
                 changes = bool(run.held) and window.staying != run.held.keys()
                 window.rejoining = (window.rejoining or (event.time, number)) if changes else None
 
@@ -160,7 +160,7 @@ class Gaps:
 
     def _sought(self, number: int, event: Sought) -> None:
         _, window = self._of(event.member)
-        window.reach.pop(event.partition, None)  # it was fetched for another place
+        window.reach.pop(event.partition, None)  # fetched for the previous position
         window.sought[event.partition] = number
 
     def _truncated(self, number: int, event: Truncated) -> None:
@@ -173,7 +173,7 @@ class Gaps:
 
     def _forget(self, number: int, tp: TopicPartition) -> None:
         for window in self._windows.values():
-            window.reach.pop(tp, None)  # what came may be gone by now
+            window.reach.pop(tp, None)  # the received records may be lost
             window.sought[tp] = number
 
     def _committing(self, number: int, event: Committing) -> None:
@@ -205,7 +205,7 @@ class Gaps:
         window.behind.clear()
 
     def _close(self, number: int, event: OfMember, run: MemberRun, window: _Window) -> None:
-        """The application was given something, or the rebalance is over: how long was that?"""
+        """Measure the gap when the application gets something, or when the rebalance ends."""
         if window.rejoining is None or window.waiting_since is None:
             return
         since, by = window.rejoining
@@ -222,7 +222,7 @@ class Gaps:
             return
         gap = max(0.0, until - min(had))
         self._lengths.append(gap)
-        # Below a hundred gaps the longest is the 99th percentile.
+        # With fewer than a hundred gaps, the longest is the 99th percentile.
         if gap > _GAP and self.p99 > _GAP:
             text = f"{run.name} has records and delivers none for {gap:.2f} s while it rejoins"
             self._recorder.report("L1", event, text, by, number)

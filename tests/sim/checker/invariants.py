@@ -1,9 +1,9 @@
-"""The invariants, by name: what the checker asserts of every run, simulated or real.
+"""The invariants by name, which the checker asserts of every run, simulated or real.
 
 `docs/invariants.md` gives the reason for each, and names the module that checks it.
 
-A real run asserts those that its events allow: without the wire there is no S2, S3, S10, S11, S18
-and S21; without the broker no S14 and S20. L1 to L3 are asserted in virtual time only.
+A real run asserts those that its events permit: without wire events no S2, S3, S10, S11, S18 and
+S21; without broker events no S14 and S20. L1 to L3 are asserted in virtual time only.
 """
 
 from __future__ import annotations
@@ -48,4 +48,4 @@ INVARIANTS: Mapping[str, str] = {
     "L9": "a member leaves for `max_poll_interval_ms` only if it owns partitions and the "
     "application is not polling",
 }
-"""Name -> what holds. L8, that lasting trouble is reported, has tests of its own."""
+"""Name -> the invariant. L8, that lasting problems are reported, has separate tests."""

@@ -1,4 +1,4 @@
-"""What a leader does to its group: S20 and L7."""
+"""The assignments of a leader: S20 and L7."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _COOPERATIVE = frozenset(("cooperative-sticky",))
 """Protocols in which members keep what they own while they rejoin."""
 
 _WINDOW = 10.0
-"""Seconds."""
+"""Length of the window in seconds."""
 
 _MOST = 20
-"""Joins in a window by a member that is assigned topics it does not subscribe to."""
+"""Maximum joins in a window by a member that gets topics it does not subscribe to."""
 
 
 class Leading:
-    """The rules of assignments in a row."""
+    """The rules of successive assignments."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._joins: dict[MemberRun, deque[tuple[float, int]]] = {}
-        """Member -> when it has joined because of that lately, and by which events."""
+        """Member -> its recent joins for that reason: time and event."""
         self.handlers: Handlers = {Formed: self._formed, Sent: self._sent}
 
     def _formed(self, number: int, event: Formed) -> None:
@@ -33,8 +33,8 @@ class Leading:
             self._check_handover(number, event)
 
     def _check_handover(self, number: int, event: Formed) -> None:
-        """S20, by what members report, whatever they subscribe to: of two claims the one of the
-        later generation stands."""
+        """S20, by what members report as owned, whatever they subscribe to: of two claims, the one
+        with the later generation counts."""
         newest: dict[TopicPartition, int] = {}
         for member, claimed in event.claims.items():
             for tp in claimed:

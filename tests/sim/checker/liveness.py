@@ -50,78 +50,78 @@ from .recorder import (
 )
 
 _SLACK = 0.5
-"""Seconds by which a heartbeat may be late: what answers it waits for what is before it."""
+"""Seconds by which a heartbeat may be late: its response waits for earlier ones."""
 _ENDING = 0.1
-"""Seconds that a call may take to end once it is cancelled, L5."""
+"""L5: seconds that a call may take to end after its cancellation."""
 _COMMIT_SHARE = 0.375
-"""How much of the rebalance timeout the last commit may take, where nothing has to drain."""
+"""Share of the rebalance timeout for the last commit, if no record is in flight."""
 _CALLBACK_SHARE = 0.1875
-"""And how much more those may take that the application asks for when it lets go."""
+"""Additional share for commits by the application in its revocation callback."""
 
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
 _ASKING = _MEMBERSHIP | {"FindCoordinator", "LeaveGroup", "Metadata"}
-"""With what one that is out of its group asks for its place."""
+"""Requests by which a member outside its group tries to return."""
 _ALIVE = ("NONE", "REBALANCE_IN_PROGRESS")
 _OVER = ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
 
 
 @attrs.define(eq=False)
 class Pulse:
-    """How a member is."""
+    """The state of a member's deadlines."""
 
     beaten_at: float | None = None
-    """When the last heartbeat was answered well; None while it owes none."""
+    """When the last heartbeat was answered without an error; None while none is due."""
     beaten_by: int = -1
     connection: int = -1
     parked: bool = False
-    """A JoinGroup or SyncGroup is its heartbeat now."""
+    """Whether a pending JoinGroup or SyncGroup serves as its heartbeat."""
     parked_by: int = -1
-    """The last JoinGroup or LeaveGroup."""
+    """The event of the last JoinGroup or LeaveGroup."""
     joined_as: str = ""
-    """The member id that it joined with last, or was given for that."""
+    """The member id in its last join, or in the response to it."""
     seen_at: float = 0.0
-    """When the group last knew it."""
+    """When the coordinator last confirmed the membership."""
     away_since: float | None = None
-    """Since when the application has not come to the client; None while it waits there."""
+    """Since when the application has not polled; None while it waits in the client."""
     away_by: int = -1
     had: bool = False
-    """Whether its last assignment was of any partitions."""
+    """Whether its last assignment contained partitions."""
     back_at: float = 0.0
-    """When it last came."""
+    """When the application last polled."""
     commits: int = 0
-    """The application's own that are under way: what waits for them waits for the application."""
+    """Unanswered commits of the application: what waits for them waits for the application."""
     told_at: float | None = None
-    """Since when the member knows that the group rebalances, and has not rejoined."""
+    """Since when the member knows of a rebalance and has not rejoined."""
     told_by: int = -1
     drains_at: float | None = None
-    """The same, whatever becomes of the coordinator meanwhile."""
+    """The same, but not reset when the coordinator is lost."""
     target: frozenset[TopicPartition] = frozenset()
-    """What its coordinator assigned last (KIP-848)."""
+    """Its last assignment by the coordinator (KIP-848)."""
     idle_since: float | None = 0.0
-    """Since when it has no generation to work in; None while it has."""
+    """Since when it has no generation to work in; None while it has one."""
     letting_go_since: float = 0.0
-    """When the application was last told to let go."""
+    """When the application's last revocation callback began."""
     freeing: bool = False
-    """A commit of its application was under way then, and still is."""
+    """A commit of the application was in flight at that time, and still is."""
     free: tuple[float, int] | None = None
-    """When it let go of something that nobody else gets before it has rejoined."""
+    """When it revoked partitions that no other member gets before it rejoins."""
     refused: tuple[float, int] | None = None
-    """When it was told something after which it is to ask again, and has not."""
+    """When it got an error after which it must send another request, and has not."""
     looks_since: float | None = None
-    """When it asked for its coordinator last, if it was not answered."""
+    """When it last sent FindCoordinator, if that is unanswered."""
     cancelling: tuple[float, int] | None = None
     """When a call was cancelled that has not ended."""
 
 
 class Liveness:
-    """The rules of time."""
+    """The rules of deadlines."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._pulses: dict[MemberRun, Pulse] = {}
         self._orphans: dict[TopicPartition, tuple[MemberRun, float, int, float]] = {}
-        """Partition -> the dead member that has it, when it died, by which event, and how long that
-        may stay so."""
+        """Partition -> the dead member that owned it, when it died, by which event, and how long
+        the partition may stay unassigned."""
         self.heartbeat_gap = 0.0
         self.takeover = 0.0
         self.handlers: Handlers = {
@@ -162,13 +162,13 @@ class Liveness:
             self._check_asked_again(number, event, run, pulse)
             pulse.refused = None
         if event.api == "FindCoordinator":
-            # There is nobody to send anything to.
+            # The coordinator is unknown, so no heartbeat is due.
             pulse.beaten_at = pulse.told_at = pulse.free = None
             pulse.looks_since = event.time
         elif event.api in _MEMBERSHIP or event.api == "LeaveGroup":
             self._beat(number, event, run, pulse)
         if joins(event) or leaves(event):
-            # The one request of KIP-848 is answered at once.
+            # A KIP-848 heartbeat is answered at once.
             pulse.parked, pulse.told_at, pulse.free = event.api != BEATS, None, None
             pulse.drains_at = None
             pulse.parked_by, pulse.joined_as = number, event.member_id
@@ -180,7 +180,7 @@ class Liveness:
             self._check_free(number, event, run, pulse)
 
     def _beat(self, number: int, event: Sent, run: MemberRun, pulse: Pulse) -> None:
-        """L3: on the connection that the last one was answered on nothing was in the way."""
+        """L3: on the connection of the last response, nothing delayed the heartbeat."""
         if pulse.beaten_at is None:
             return
         gap = event.time - max(pulse.beaten_at, run.hindered_until)
@@ -192,12 +192,12 @@ class Liveness:
         pulse.beaten_at = None
 
     def _check_away(self, number: int, event: Sent, run: MemberRun, pulse: Pulse) -> None:
-        """L2: a member whose application is gone must not keep its partitions."""
+        """L2: a member whose application does not poll must not keep its partitions."""
         if pulse.away_since is None or not run.held:
             return
         gone = event.time - max(pulse.away_since, run.hindered_until)
         owned = event.time - min(period.began_at for period in run.held.values())
-        # A revocation that is under way waits for it, at most as long as the group does.
+        # A revocation in progress waits for the application, at most as long as the group does.
         told = event.time - pulse.drains_at if pulse.drains_at is not None else math.inf
         patience = run.opening.max_poll_interval + REJOIN
         if gone > patience and owned > REJOIN and told > run.opening.rebalance_timeout:
@@ -205,7 +205,7 @@ class Liveness:
             self._recorder.report("L2", event, text, pulse.away_by, number)
 
     def _check_told(self, number: int, event: Sent, run: MemberRun, pulse: Pulse) -> None:
-        """L2: who is told that the group rebalances rejoins, once the application has let go."""
+        """L2: a member that is told of a rebalance rejoins after its revocation."""
         if pulse.told_at is None or pulse.away_since is not None or pulse.commits:
             return
         late = event.time - max(pulse.told_at, pulse.back_at, run.hindered_until)
@@ -215,12 +215,13 @@ class Liveness:
             pulse.told_at = None
 
     def _check_free(self, number: int, event: Sent, run: MemberRun, pulse: Pulse) -> None:
-        """L2: what a cooperative member has let go of is given away in a second round (KIP-429)."""
+        """L2: partitions that a cooperative member revokes are assigned in a second round
+        (KIP-429)."""
         if pulse.free is None:
             return
         at, by = pulse.free
         late = event.time - max(at, run.hindered_until)
-        # It does not rejoin before the commits that are under way are answered, or have had time.
+        # It rejoins only when unanswered commits are answered, or have had enough time.
         waits = pulse.commits or _commits(run)
         if late > (max(REJOIN, _time_to_commit(run)) if waits else REJOIN):
             text = f"{run.name} let go of something and has not rejoined for {late:.1f} s"
@@ -228,13 +229,13 @@ class Liveness:
             pulse.free = None
 
     def _check_asked_again(self, number: int, event: Event, run: MemberRun, pulse: Pulse) -> None:
-        """L2: once the coordinator is well, whoever it has turned away comes again."""
+        """L2: after an error, the member tries again once the coordinator is healthy."""
         if pulse.refused is None or self._recorder.healed is None:
             return
         if pulse.away_since is not None or pulse.commits:
-            return  # the application is told first, or asked
+            return  # the application is notified first, or a commit is in flight
         if pulse.looks_since is not None and pulse.looks_since < self._recorder.healed:
-            return  # it had begun to, and nobody told it that this was lost
+            return  # its request was lost before `Healed`, and it has not timed out
         at, by = pulse.refused
         late = event.time - max(at, pulse.back_at, self._recorder.healed, run.hindered_until)
         if late > max(REJOIN, run.opening.heartbeat_interval) + _SLACK:
@@ -248,7 +249,7 @@ class Liveness:
         run = self._recorder.run_of(event.member)
         pulse = self._pulse(run)
         pulse.idle_since = event.time
-        # What a dead member had waits for the callbacks of the others, as long as those take.
+        # A dead member's partitions wait for the callbacks of the others, however long those take.
         took = event.time - pulse.letting_go_since
         for tp, (dead, at, by, patience) in self._orphans.items():
             self._orphans[tp] = dead, at, by, patience + took
@@ -265,17 +266,17 @@ class Liveness:
         request = self._recorder.request(event)
         if event.api == "JoinGroup":
             pulse.joined_as = event.member_id or pulse.joined_as
-        # One that has joined again since is told nothing new by an answer to what it asked before,
-        # or asked as who it was before, on a connection that had to be made first.
+        # A member that has rejoined since ignores the response to an earlier request, or to one
+        # under its former member id that had to wait for a connection.
         late = request is not None and (
             request[0] < pulse.parked_by or request[1].member_id not in ("", pulse.joined_as)
         )
-        # Past a join that is parked only the end of the membership is news.
+        # While a join is pending, only the end of the membership matters.
         aside = event.api == "Heartbeat" and pulse.parked and event.error not in _OVER
         if event.error not in _ALIVE and run.closing is None and not (late or aside):
             pulse.refused = (event.time, number)
         if event.error in _ALIVE or event.error == "UNRELEASED_INSTANCE_ID":
-            pulse.seen_at = event.time  # or another is, that has its instance id
+            pulse.seen_at = event.time  # or another member with its instance id was seen
         if event.api == "JoinGroup":
             return
         if event.api == "SyncGroup" and request is not None and request[0] > pulse.parked_by:
@@ -295,7 +296,7 @@ class Liveness:
             pulse.drains_at = pulse.drains_at or event.time
 
     def _given(self, number: int, event: Answered, run: MemberRun, pulse: Pulse) -> None:
-        """KIP-848: what is to be let go of is what is assigned no more."""
+        """KIP-848: the member must revoke the partitions that are no longer assigned to it."""
         if event.assigned is None:
             return
         pulse.target = frozenset(event.assigned)
@@ -332,7 +333,7 @@ class Liveness:
     def _went_away(self, number: int, event: Away) -> None:
         pulse = self._pulse(self._recorder.run_of(event.member))
         if pulse.away_since is None:
-            # What it does may well be a call of the client, which is as good as a poll.
+            # The application may be calling the client, which is equivalent to a poll.
             pulse.told_at = None
 
     def _absent(self, number: int, event: Absent) -> None:
@@ -396,11 +397,11 @@ class Liveness:
         run = self._recorder.run_of(event.member)
         self._pulse(run).cancelling = None
         healed = math.inf if self._recorder.healed is None else self._recorder.healed
-        # A fault that is over may be in the way for a while: of a request that nobody answers.
+        # The effects of an earlier fault may last for a while: a request without a response.
         calm = event.time - healed > longest_wait(run)
         patience = _time_to_take_over(run) if calm else longest_wait(run)
         for tp, period in run.periods.items():
-            # What was given to another while this one stood still has an owner.
+            # Partitions assigned to another member while this one was frozen have an owner.
             if period.ended_by == number and self._recorder.log(tp).holder is period:
                 self._orphans[tp] = (run, event.time, number, patience)
 
@@ -411,13 +412,13 @@ class Liveness:
         run = self._recorder.run_of(event.member)
         pulse = self._pulse(run)
         if pulse.away_since is not None and not pulse.had:
-            pulse.away_since = event.time  # it had nothing to come for
+            pulse.away_since = event.time  # it had no partitions to poll for
         pulse.had, pulse.idle_since = bool(run.held), None
 
     def _check_takeovers(
         self, number: int, event: Event, partitions: Iterator[TopicPartition]
     ) -> None:
-        """L2: what a dead member had is somebody's again."""
+        """L2: a dead member's partitions are assigned again."""
         for tp in [tp for tp in partitions if tp in self._orphans]:
             dead, at, by, patience = self._orphans[tp]
             if self._recorder.healed is None:
@@ -463,18 +464,18 @@ class Liveness:
 
 
 def _commits(run: MemberRun) -> bool:
-    """Whether a commit of it is not answered."""
+    """Whether one of its commits is unanswered."""
     return any(sent.api == "OffsetCommit" for _, sent in run.in_flight.values())
 
 
 def _time_to_commit(run: MemberRun) -> float:
-    """How long a member may take for its last commits, of what was processed."""
+    """How long a member may take for its last commits of processed records."""
     share = _COMMIT_SHARE + (_CALLBACK_SHARE if _commits(run) else 0.0)
     return run.opening.rebalance_timeout * share + 2 * _SLACK
 
 
 def _time_to_take_over(dead: MemberRun) -> float:
-    """How long nobody may have what a dead member had, with nothing else in the way: its session
-    ends, the others hear of it by a heartbeat, and join."""
+    """How long a dead member's partitions may stay unassigned, if nothing else delays this: its
+    session expires, the others learn of it by a heartbeat, and rejoin."""
     told = dead.opening
     return told.session_timeout + max(REJOIN, told.heartbeat_interval + _SLACK)
