@@ -1,7 +1,7 @@
-"""Who a member is to its group: S10, S11 and S14, and what a fenced member may do (S1).
+"""The membership of a member: S10, S11 and S14, and what a fenced member may do (S1).
 
-An answer is stale when it is not to the last JoinGroup or SyncGroup that was sent, or when what was
-sent named another member id or generation than those that hold when it comes.
+A response is stale if it is not to the last JoinGroup or SyncGroup sent, or if its request named
+another member id or generation than those that are current when it arrives.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from .epochs import GONE
 from .recorder import BEATS, Handlers, MemberRun, Recorder, joins
 
 _MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
-"""Requests whose errors say something of the membership."""
+"""Requests whose errors concern the membership."""
 
 _MEMORY = 10.0
-"""Seconds for which what was said of a topic may be believed."""
+"""Seconds for which a client may use metadata of a topic."""
 
 _PASSING = frozenset(
     (
@@ -59,7 +59,7 @@ _PASSING = frozenset(
         "NETWORK_EXCEPTION",
     )
 )
-"""Errors that leave the membership as it is."""
+"""Errors that do not end the membership."""
 
 
 @attrs.define(eq=False)
@@ -67,43 +67,44 @@ class Standing:
     """What a member has been told of its membership."""
 
     member_id: str = ""
-    """The one it uses."""
+    """Its current member id."""
     used_by: int = -1
     offered: set[str] = attrs.field(factory=set)
-    """Member ids that the coordinator gave it."""
+    """Member ids that the coordinator has assigned to it."""
     id_gone: bool = False
     """The coordinator does not know the id, or the member has left with it."""
     unknown_at: float = math.inf
-    """When it was told so."""
+    """When the member learned that."""
     join: int = -1
-    """The last JoinGroup that was sent."""
+    """The event of the last JoinGroup."""
     joined_over: int = -1
-    """The connection that the last JoinGroup or SyncGroup was sent over."""
+    """The connection of the last JoinGroup or SyncGroup."""
     sync: int = -1
-    """The SyncGroup that was sent after it."""
+    """The event of the SyncGroup after that JoinGroup."""
     generation: int = -1
-    """What that JoinGroup was answered with; -1 until then, and once that is over."""
+    """The generation in the response to that JoinGroup; -1 before it, and after the generation."""
     before: int = -1
-    """The generation before the join that is on its way: heartbeats may go past it."""
+    """The generation before the unanswered join: heartbeats for it may be sent after the join."""
     kept: int = -1
-    """The one before that, if it never synced: it had given up the join whose answer came."""
+    """The generation before that, if the member never synced: it had given up that join when its
+    response arrived."""
     assigned: Partitions | None = None
-    """What that SyncGroup was answered with; None until then."""
+    """The assignment in the response to that SyncGroup; None before it."""
     assigned_by: int = -1
     excused: int = -1
-    """The last event for which partitions may be lost."""
+    """The last event that may cause a loss of partitions."""
     polled: float = 0.0
-    """When the application last came to the client, or was given something by it."""
+    """When the application last called the client, or got something from it."""
     polled_before: float = 0.0
-    """And the time before that."""
+    """The time before that."""
     given: float = 0.0
-    """When it was last given something."""
+    """When the application last got something."""
     waiting: bool = False
-    """The application waits in the client: no time passes that it could be away for."""
+    """The application waits in the client, so `max_poll_interval` does not run."""
     committing: int | None = None
-    """Its own call of `commit` that lasts."""
+    """The application's unfinished call of `commit`."""
     expired: bool = False
-    """The application was away for too long since the last join."""
+    """`max_poll_interval` has passed since the last join."""
     fenced: int | None = None
     fenced_at: float = 0.0
 
@@ -115,11 +116,12 @@ class Membership:
         self._recorder = recorder
         self._standings: dict[MemberRun, Standing] = {}
         self._partitions: dict[str, int] = {}
-        """Topic -> how many partitions it had at first."""
+        """Topic -> its first partition count."""
         self._misled_at = -math.inf
-        """When somebody was last refused metadata, of a topic or of all."""
+        """When any member last got an error for metadata, of a topic or of all."""
         self._read = False
-        """Somebody was told of topics; what was written to before is a partition from the first."""
+        """Whether any member has fetched metadata; a partition written to before then exists from
+        the start."""
         self.handlers: Handlers = {
             Appended: self._appended,
             Sent: self._sent,
@@ -149,7 +151,7 @@ class Membership:
             standing = self._standings[run] = Standing()
         return run, standing
 
-    # ------------------------------------------------------------ what a member sends
+    # ------------------------------------------------------------ requests
 
     def _sent(self, number: int, event: Sent) -> None:
         if event.api not in _MEMBERSHIP and event.api != "LeaveGroup":
@@ -175,11 +177,11 @@ class Membership:
                 standing.before,
                 standing.kept,
             ):
-                pass  # whether it still has its place, while it waits for the answer to its join
+                pass  # to learn whether its membership lasts, while its join is unanswered
             case "Heartbeat" if 0 <= event.generation <= standing.before and run.has_waited(
                 event.time
             ):
-                pass  # that answer has come while this waited for a connection, or to be heard
+                pass  # the join was answered while this waited for a connection or a throttle
             case "Heartbeat":
                 self._check_generation(number, event, standing)
             case "LeaveGroup":
@@ -209,7 +211,7 @@ class Membership:
             text = f"{event.member} sends {event.api} of generation {event.generation}, in {now}"
             self._recorder.report("S10", event, text, standing.join, number)
 
-    # ------------------------------------------------------------ what a member is told
+    # ------------------------------------------------------------ responses
 
     def _answered(self, number: int, event: Answered) -> None:
         if event.api == "Metadata":
@@ -224,12 +226,12 @@ class Membership:
         by, sent = request
         run, standing = self._standing(event.member)
         if event.api not in _MEMBERSHIP:
-            # An error that no retry mends, of finding the coordinator or of offsets.
+            # A permanent error, of FindCoordinator or of an offset request.
             standing.excused = number
             return
         if event.api == "JoinGroup" and event.member_id:
             standing.offered.add(event.member_id)
-        # What it was under another id it may have fenced itself.
+        # Under its former member id, it may have been fenced by its own rejoin.
         is_fenced = event.error == "FENCED_INSTANCE_ID" and sent.member_id == standing.member_id
         if is_fenced and standing.fenced is None:
             standing.fenced, standing.fenced_at = number, event.time
@@ -241,7 +243,7 @@ class Membership:
                     standing.excused = number  # KIP-345: it may have missed a generation
                 standing.generation = event.generation
                 standing.member_id, standing.used_by = event.member_id, number
-                # Who was away for too long since it asked is somebody new by now.
+                # After too long an absence since the request, the member needs a new id.
                 standing.id_gone, standing.unknown_at = standing.expired, math.inf
                 run.refused = None
             elif event.api == "SyncGroup" and by == standing.sync:
@@ -251,15 +253,15 @@ class Membership:
             run.refused = (number, event.time, sent.member_id, standing.generation)
             if event.error in ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"):
                 standing.id_gone = True
-                # One past a join says nothing that the join will not be told; and what leaves as a
-                # process wakes up may have been given up in that moment.
+                # A heartbeat that overtook the join is ignored if the join succeeds; and a request
+                # that left as the process resumed may have been given up at that moment.
                 past = sent.api == "Heartbeat" and event.connection != standing.joined_over
                 if not past and sent.time > run.thawed_at:
                     standing.unknown_at = max(event.time, run.thawed_at)
         elif is_fenced:
-            standing.excused = number  # past a join too, which would be told the same
+            standing.excused = number  # overtaking a join too, which would get the same error
         elif event.error == "UNKNOWN_MEMBER_ID" and sent.member_id == standing.member_id:
-            # Past a join, or one that was given up: it may wait for what that is answered.
+            # The request overtook a join, or one that was given up and may still be answered.
             standing.excused, standing.id_gone = number, True
 
     def _beaten(
@@ -280,7 +282,7 @@ class Membership:
             return by != standing.sync
         return (sent.member_id, sent.generation) != (standing.member_id, standing.generation)
 
-    # ------------------------------------------------------------ what comes of it
+    # ------------------------------------------------------------ consequences
 
     def _assigned(self, number: int, event: Assigned) -> None:
         run, standing = self._standing(event.member)
@@ -305,7 +307,7 @@ class Membership:
         self._note_away(event, run, standing)
         closing = run.closing is not None
         caused = standing.excused > run.joined_by or closing or standing.expired
-        caused |= event.time < run.misassigned_until  # the client refused what it has computed
+        caused |= event.time < run.misassigned_until  # the client rejected its assignment
         if run.wired and event.partitions and not caused:
             text = f"{run.name} loses its partitions, and nothing has ended its generation"
             self._recorder.report("S10", event, text, run.joined_by, number)
@@ -314,11 +316,11 @@ class Membership:
         self._note_away(event, *self._standing(event.member))
 
     def _note_away(self, event: Event, run: MemberRun, standing: Standing) -> None:
-        """Whether the application has been away for too long. It has left, then, if its coordinator
-        could be told, and if not will be somebody new."""
+        """Record whether the application was away for longer than `max_poll_interval`. Then the
+        member has left if the coordinator was reachable; if not, it will need a new id."""
         if standing.waiting:
             return
-        # Of one instant: it may have come back just too late.
+        # At the same instant, the application may have come back just too late.
         at_once = standing.polled == event.time
         since = standing.polled_before if at_once else standing.polled
         away = event.time - since > run.opening.max_poll_interval - 1e-6
@@ -361,7 +363,7 @@ class Membership:
         self._misled_at = event.time
 
     def _busied(self, number: int, event: Committing | Away) -> None:
-        """It did something else before it came for more: to the client that counts as nothing."""
+        """The application did other work before it polled: this does not count as a poll."""
         _, standing = self._standing(event.member)
         standing.waiting = False
         if standing.polled == event.time:
@@ -414,16 +416,16 @@ class Membership:
             self._recorder.report("S14", event, text, number)
 
     def _known_partitions(self, event: Formed) -> Iterator[dict[str, int]]:
-        """Topic -> how many partitions the leader may have known of, all that there are last. Those
-        that were added on the way it may not have heard of yet, and of a whole topic it may just
-        have been told that there is none; when nobody ever gets them, L2 sees it."""
+        """Topic -> partition counts that the leader may have known, the current counts last. It may
+        not know partitions that were just added, and may just have been told that a whole topic
+        does not exist; if partitions stay unassigned, L2 detects it."""
         known = {}
         doubtful = []
         for topic, count in event.partitions.items():
             first = self._partitions.setdefault(topic, count)
             shares = (*event.assignment.values(), *event.claims.values())
             seen = [tp for share in shares for tp in share if tp.topic == topic]
-            # What others claim of it the leader does not take for the topic.
+            # Partitions that others claim do not tell the leader that the topic exists.
             given = any(tp.topic == topic for share in event.assignment.values() for tp in share)
             known[topic] = min(count, max(first, *(tp.partition + 1 for tp in seen), 0))
             if not given and event.time - self._misled_at <= _MEMORY:

@@ -1,19 +1,19 @@
 """What is delivered, processed and committed: S3 to S8, S12 and S13.
 
-A commit is known to have happened by what the broker stored, by its answer on the wire, or by what
-the application was told; any of these will do, so real runs are checked with what they have. One
-that was cancelled, or whose answer was lost, may have happened: nothing is concluded from it, and
-the next one covers it.
+A commit is known to have happened by what the broker stored, by its response on the wire, or by the
+result that the application got; any of these is sufficient, so real runs are checked with the
+events they have. A commit that was cancelled, or whose response was lost, may have happened:
+nothing is concluded from it, and the next one covers it.
 
-Offsets may go back where the application seeks, where it asks for a commit by numbers, and where
-the broker says that the position is not in the log.
+Offsets may go back where the application seeks, where it commits explicit offsets, and where the
+broker reports that the position is not in the log.
 
-Where a log was cut (`Truncated`) whoever has read beyond goes back to the cut, and nowhere else; up
-to then it may hand out what it has fetched before. What took the place of the lost is a record as
-any other: in the end it was processed, or nothing above it is committed. A cut is known by the
-leader epoch, so this holds only where every commit and position has one: in a run with truncated
-logs no application names offsets, but for a log's start. Where the client may not find positions
-by itself, its application is notified of the truncation, and seeks.
+After a truncation (`Truncated`), a member that has read beyond it goes back to exactly the cut;
+until then it may deliver what it has fetched before. Records that replace the lost ones are like
+any others: at the end they were processed, or no commit lies above them. The client recognizes a
+cut by the leader epoch, so this holds only if every commit and position has one: in a run with
+truncated logs, no application uses bare offsets, except for a log's start. If the client may not
+reset positions by itself, its application is notified of the truncation, and seeks.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from .recorder import (
 )
 
 _TIMEOUT = 0.45
-"""Seconds that the last commit is given at least: half of a second, or of what is left."""
+"""Minimum seconds for the last commit: half of a second, or of the remaining time."""
 
 _TRIED_AGAIN = frozenset(
     (
@@ -70,10 +70,10 @@ _TRIED_AGAIN = frozenset(
         "UNSTABLE_OFFSET_COMMIT",
     )
 )
-"""Errors after which the same commit is sent again."""
+"""Errors after which the same commit is retried."""
 
 _QUIET = 5.0
-"""Seconds after which a member in good health has fetched, and passed over, what was written."""
+"""Seconds after which a healthy member has fetched and skipped new control records."""
 
 
 class Offsets:
@@ -82,9 +82,9 @@ class Offsets:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._asked: dict[tuple[str, int], dict[TopicPartition, tuple[OwnershipPeriod, int]]] = {}
-        """Member and token -> what its commit is to cover, when it is well."""
+        """Member and token -> what its commit must cover when it succeeds."""
         self._unanswered: dict[str, list[OwnershipPeriod]] = {}
-        """Member -> what it has let go of while a commit of it was under way."""
+        """Member -> the periods that ended while one of its commits was unanswered."""
         self.handlers: Handlers = {
             Appended: self._appended,
             Truncated: self._truncated,
@@ -124,7 +124,7 @@ class Offsets:
                 self._disturb(tp, 0)
 
     def _disturb(self, tp: TopicPartition, end: int) -> None:
-        """What was read from `end` on is no longer in the log."""
+        """The records from `end` on are no longer in the log."""
         for run in self._recorder.runs.values():
             if (period := run.periods.get(tp)) is not None:
                 period.cuts.add(end)
@@ -177,8 +177,8 @@ class Offsets:
         *,
         is_gone: bool,
     ) -> None:
-        """S8 of a record that is not the first. What lies above a cut and was read before it is not
-        what lies there now: all of that is read anew."""
+        """S8 of a record that is not the first. Records above a cut that were delivered before it
+        have been replaced: everything from the cut on is read again."""
         offset = event.offset
         cuts = [cut for cut in period.cuts if cut < expected]
         if is_gone:
@@ -222,7 +222,7 @@ class Offsets:
             log.adjoins(at, offset)
             for at in (committed, *(cuts if period.run.opening.resets else ()))
         ):
-            pass  # what was committed may be of the log as it was
+            pass  # the commit may be of the log before the cut
         elif offset < log.floor and not self._recorder.is_replaced(period.run):
             text = f"{what}, though {log.floor} was committed"
             self._recorder.report("S7", event, text, log.floor_by, period.began, number)
@@ -241,7 +241,7 @@ class Offsets:
             return
         before = period.position if period.position is not None else log.floor
         for offset in range(before, event.offset):
-            log.flag(offset, PROCESSED | PASSED)  # by the application's wish
+            log.flag(offset, PROCESSED | PASSED)  # skipped by the application
         _leave_behind(period, log, number, event.time)
         _move(period, log, event.offset)
 
@@ -251,7 +251,7 @@ class Offsets:
         if last is None or event.offset not in last.gone:
             log.flag(event.offset, PROCESSED)
         period = run.held.get(event.partition)
-        # What an earlier period has left in hand says nothing of this one.
+        # A record of an earlier period does not count for this one.
         if period is None or period.position is None or event.offset >= period.position:
             return
         if period.run.came_back > period.processed_by:
@@ -259,7 +259,7 @@ class Offsets:
         period.processed = max(period.processed or 0, event.offset + 1)
         period.processed_by, period.processed_at = number, event.time
 
-    # ------------------------------------------------------------ commits: what is asked
+    # ------------------------------------------------------------ commits: the application's calls
 
     def _committing(self, number: int, event: Committing) -> None:
         run = self._recorder.run_of(event.member)
@@ -283,29 +283,29 @@ class Offsets:
     def _committed(self, number: int, event: Committed) -> None:
         asked = self._asked.pop((event.member, event.token), {})
         if event.outcome != "ok":
-            # Nobody waits for its answer any more; the next commit covers what it was for.
+            # Its response is not awaited any more; the next commit covers its offsets.
             for period, offset in asked.values():
                 period.flying, period.cancelled = False, (offset, event.time)
             return
         run = self._recorder.run_of(event.member)
         for tp, (period, offset) in asked.items():
-            # Whoever let go of it meanwhile may have taken it out of the commit.
+            # A period that ended in the meantime may have been removed from the commit.
             if run.held.get(tp) is not period:
                 continue
             log = self._recorder.log(tp)
-            # One that was given up may be stored after the one that was acknowledged.
+            # A commit that was given up may be stored after the acknowledged one.
             if run.wired and max(log.floor, period.acked or 0) < offset and not period.loose:
                 text = f"{run.name} is told that {tp}@{offset} is committed; {log.floor} is"
                 self._recorder.report("S6", event, text, log.floor_by, number)
             self._happened(tp, offset, number)
 
     def _happened(self, tp: TopicPartition, offset: int, number: int) -> None:
-        """The group's commit is at least there."""
+        """Record that the group's commit is at least this offset."""
         log = self._recorder.log(tp)
         if offset > log.floor and not self._recorder.sees_broker:
             log.floor, log.floor_by = offset, number
 
-    # ------------------------------------------------------------ commits: what leaves
+    # ------------------------------------------------------------ commits: requests
 
     def _sent(self, number: int, event: Sent) -> None:
         if event.api == "OffsetCommit":
@@ -313,10 +313,10 @@ class Offsets:
             for tp, offset in event.offsets.items():
                 period = run.held.get(tp)
                 if period is not None and 0 <= event.generation < period.generation:
-                    continue  # an earlier period's, tried again: the broker refuses it
+                    continue  # a retry from an earlier period: the broker rejects it
                 last = run.periods.get(tp)
                 if period is None and last is not None and last.ended == "revoked":
-                    # It has heard; but nobody else can have it before it asks to join.
+                    # Revoked, but other members cannot get it before this one rejoins.
                     period = last if last.ended_by > last.told_by else None
                 if period is None:
                     self._foreign(number, event, run, tp, offset)
@@ -336,17 +336,17 @@ class Offsets:
         if run.refused is not None and identity not in period.identities:
             by, at, *over = run.refused
             waited = run.has_waited(event.time) or self._raced(event, run, at)
-            # KIP-848: one id for run, which no epoch of before saves.
+            # KIP-848: the id is constant in a run, so an older epoch does not excuse the commit.
             same = run.assigned_to or over[1] == event.generation
             if over[0] == event.member_id and same and not waited:
                 text = f"{run.name} commits {tp}@{offset} for a membership that is over"
                 self._recorder.report("S13", event, text, by, number)
         done = _done(period, log)
-        # One that is tried again was right when it first left, whatever was sought since.
+        # A retry was valid when it first left, whatever the application sought since.
         again = identity in period.identities
         waited = run.has_waited(event.time) or run.found_by > period.sought_by >= 0
         if waited or event.time <= period.sought_at + self._recorder.race:
-            # While it waited for that, or for its writer, the application may have sought.
+            # The application may have sought while the commit waited.
             done = max(done, period.left_behind)
         period.left_behind = -1
         if offset > max(done, period.asked) and not again and not log.adjoins(done, offset):
@@ -354,8 +354,8 @@ class Offsets:
             self._recorder.report("S4", event, text, period.processed_by, number)
         named, until = period.named
         if period.sent_at <= until and offset == named and period.sent is not None:
-            # It was asked for while the one before was on its way out or waited for its connection,
-            # which said of the same records: behind their marker too.
+            # This commit was requested before the previous one left, which covers the same records
+            # and also the control record after them.
             period.loose |= log.adjoins(offset, period.sent)
         if period.sent is not None and offset < period.sent and not period.loose:
             text = f"{run.name} commits {tp}@{offset} after {period.sent}"
@@ -366,16 +366,16 @@ class Offsets:
             dropped, at = period.cancelled
             same = dropped <= offset <= log.next_visible(dropped)
             if same and event.time - at <= self._recorder.race:
-                return  # it was on its way out
+                return  # it was about to leave when it was cancelled
         if not period.flying:
             period.flying = True
-            # Commits go one after the other: it may have waited for the answer to the one before.
+            # Commits are serialized: this one may have waited for the previous response.
             if event.time > period.landed_at:
                 period.flying_since = event.time
 
     def _raced(self, event: Sent, run: MemberRun, at: float) -> bool:
-        """Whether the member may not have noticed yet what reached it: all that came while it stood
-        still it reads in one moment."""
+        """Whether the member may not have noticed an event yet: when a process resumes, it reads
+        everything that arrived while it was frozen at once."""
         if self._recorder.virtual:
             return event.time <= run.thawed_at
         return event.time <= max(at, run.thawed_at) + self._recorder.race
@@ -383,7 +383,7 @@ class Offsets:
     def _foreign(
         self, number: int, event: Sent, run: MemberRun, tp: TopicPartition, offset: int
     ) -> None:
-        """A commit of what the member does not have; one that is tried again was right when it
+        """Check a commit of a partition that the member does not own; a retry was valid when it
         first left."""
         last = run.periods.get(tp)
         if last is not None and _identity(run, event, offset) in last.identities:
@@ -391,13 +391,13 @@ class Offsets:
         lost = last if last is not None and last.ended == "lost" else None
         waited = run.has_waited(event.time)
         if lost is not None and (waited or self._raced(event, run, lost.ended_at)):
-            return  # it was on its way out before, and the coordinator refuses it
+            return  # it was about to leave before the loss, and the coordinator rejects it
         rule = "S3" if lost is None else "S13"
         state = "never had it" if last is None else f"has it no longer ({last.ended})"
         text = f"{run.name} commits {tp}@{offset} and {state}"
         self._recorder.report(rule, event, text, -1 if last is None else last.ended_by, number)
 
-    # ------------------------------------------------------------ commits: what comes of it
+    # ------------------------------------------------------------ commits: results
 
     def _answered(self, number: int, event: Answered) -> None:
         if event.api not in ("OffsetCommit", "OffsetFetch", "Fetch"):
@@ -417,7 +417,7 @@ class Offsets:
         else:
             for tp, offset in event.offsets.items():
                 period = run.held.get(tp)
-                # An answer to what was asked for an earlier period is no answer for this one.
+                # The response to a request of an earlier period does not count for this one.
                 if period is not None and period.began < by:
                     period.starts.add(offset)
                     period.loose |= any(cut < offset for cut in self._recorder.log(tp).cuts)
@@ -447,7 +447,7 @@ class Offsets:
         log = self._recorder.log(tp)
         period = self._committer(event)
         back = log.stored is not None and offset < log.stored
-        # What comes late, after a later one, was overtaken on the way.
+        # An older commit that is stored late was overtaken by a newer one.
         overtaken = period is not None and (period.sent or 0) > offset
         lawful = period is not None and (period.loose or period.late == offset)
         if back and not (overtaken or lawful):
@@ -457,8 +457,8 @@ class Offsets:
             log.reached = max(log.reached, log.stored or 0)
         log.stored, log.stored_by = offset, number
         log.floor, log.floor_by = offset, number
-        # Who has not heard of a cut yet commits what was there before it. To a topic that was
-        # recreated nobody may.
+        # A member that does not know of a cut yet may commit offsets above it; but no member may do
+        # so for a recreated topic.
         end = offset if log.recreated else min((offset, *log.cuts))
         self._check_processed(number, event, tp, log, end)
 
@@ -469,7 +469,7 @@ class Offsets:
     def _check_processed(
         self, number: int, event: Event, tp: TopicPartition, log: Log, end: int
     ) -> None:
-        """S6: all that lies below a commit was processed, by somebody."""
+        """S6: every record below a commit was processed, by any member."""
         flags, offset = log.flags, log.checked
         missing = 0
         first = -1
@@ -487,7 +487,7 @@ class Offsets:
             text = f"{tp}@{end} is committed; {missing} below were not processed, first {first}"
             self._recorder.report("S6", event, text, number)
 
-    # ------------------------------------------------------------ letting go
+    # ------------------------------------------------------------ revocation
 
     def _revoked(self, number: int, event: Revoked) -> None:
         run = self._recorder.run_of(event.member)
@@ -498,11 +498,11 @@ class Offsets:
             if run.wired:
                 self._released(number, event, period)
             elif period.processed is not None and run.opening.auto_commit:
-                # Nothing else is known of its commits than that this was the last chance.
+                # Without wire events: the revocation was its last chance to commit.
                 self._happened(tp, period.processed, number)
 
     def _released(self, number: int, event: Revoked, period: OwnershipPeriod) -> None:
-        """S3. An error at the coordinator, or time enough for a deadline, excuses."""
+        """S3. A coordinator error, or a passed deadline, excuses a missing commit."""
         run, tp = period.run, period.tp
         if run.troubled > run.joined_by:
             return
@@ -526,7 +526,7 @@ class Offsets:
             self._recorder.report("S3", event, text, period.processed_by, number)
 
     def _gone(self, number: int, event: Sent | Ended) -> None:
-        """S3: now others may have what it has let go of."""
+        """S3: other members may get the released partitions from now on."""
         kept = (event.owned or ()) if isinstance(event, Sent) and event.api == BEATS else ()
         for tp, period in self._recorder.run_of(event.member).periods.items():
             if tp not in kept:
@@ -556,8 +556,8 @@ class Offsets:
     def _check_end(
         self, number: int, event: Finished, tp: TopicPartition, log: Log, offset: int
     ) -> None:
-        """S8: a commit behind the last record is behind all that follows it, markers and aborted
-        records; else lag would stay above zero for ever. Once there was time to fetch them."""
+        """S8: a commit after the last visible record also covers the control and aborted records
+        after it, once there was time to fetch them; else the lag would never reach zero."""
         period, end = log.holder, event.ends.get(tp, 0)
         if period is None or not log.known or not period.run.opening.auto_commit:
             return
@@ -569,35 +569,35 @@ class Offsets:
 
 
 def _was_cut_off(period: OwnershipPeriod | None, event: Delivered, log: Log) -> bool:
-    """Whether a record was in the log when it may have been fetched."""
+    """Whether the record was in the log when it may have been fetched."""
     offset, sequence = event.offset, event.sequence
     lost = period is not None and any(cut <= offset for cut in period.cuts)
     return lost and sequence >= 0 and sequence in log.gone.get(offset, ())
 
 
 def _identity(run: MemberRun, commit: Sent, offset: int) -> tuple[str, int, int]:
-    """What makes a commit the same as one before. KIP-848: the epoch that it is stamped with is the
-    one of when it leaves, each time."""
+    """Return the identity of a commit, which its retries share. KIP-848: each retry carries the
+    epoch that is current when it leaves."""
     return commit.member_id, -1 if run.assigned_to else commit.generation, offset
 
 
 def _leave_behind(period: OwnershipPeriod, log: Log, number: int, now: float) -> None:
-    """A commit that waits for its coordinator or its turn may still be of what was done before."""
+    """Record what was processed: a commit that waits may still be of that."""
     period.left_behind = max(period.left_behind, _done(period, log))
     period.sought_by, period.sought_at = number, now
 
 
 def _move(period: OwnershipPeriod, log: Log, offset: int | None) -> None:
-    """What comes next is at `offset`, or, where that is None, wherever the log begins or ends."""
+    """Set the next position to `offset`, or, if None, to wherever the log begins or ends."""
     period.moved = offset is None
     period.loose = True
     period.position = period.processed = period.safe = offset
-    if log.holder is period:  # what another does that has it no longer says nothing of its commits
+    if log.holder is period:  # a former owner's seek does not concern the group's commits
         log.floor = min(log.floor, offset or 0)
 
 
 def _done(period: OwnershipPeriod, log: Log) -> int:
-    """Offset behind the last record that was processed, or where it started."""
+    """Return the offset after the last processed record, or the start offset."""
     if period.processed is not None:
         return period.processed
     return max((*period.starts, 0 if period.run.wired else log.floor, 0))

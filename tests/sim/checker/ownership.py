@@ -1,11 +1,11 @@
-"""Who has which partition when: S1, S2 and S9.
+"""Which member owns which partition when: S1, S2 and S9.
 
-A period begins with `Assigned` and ends with `Revoked`, `Lost` or the member. Between `Revoking`
-and `Revoked` it is still the member's, to commit, and nothing of it is delivered any more.
+A period begins with `Assigned` and ends with `Revoked`, `Lost` or the end of the member. Between
+`Revoking` and `Revoked` the member may still commit, but nothing is delivered any more.
 
-A member that was given up without knowing it may have a period beside its successor's; what it may
-not do is deliver. That holds by the clock, as long as the group waits for nobody shorter than a
-session: a rebalance timeout below the session timeout gives members up that could not know yet.
+A member that was expired without knowing it may have a period at the same time as its successor;
+but it must not deliver. By the clock this holds as long as the group waits for members at least as
+long as a session: a rebalance timeout below the session timeout expires members too early to know.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ..events import (
 from .recorder import Handlers, MemberRun, OwnershipPeriod, Recorder, joins, leaves
 
 _WAKING = 0.5
-"""Seconds in which one that stood still ends what is overdue."""
+"""Seconds in which a resumed process completes what is overdue."""
 
 
 class Ownership:
-    """The rules of owning."""
+    """The rules of ownership."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._owners: dict[tuple[int, TopicPartition], tuple[MemberRun, int]] = {}
-        """Generation and partition -> who has it, and by which event."""
+        """Generation and partition -> the owner, and by which event."""
         self.handlers: Handlers = {
             Assigned: self._assigned,
             Revoking: self._revoking,
@@ -61,7 +61,7 @@ class Ownership:
             log = self._recorder.log(tp)
             if not _is_late(period, log.holder):
                 log.holder = period
-        # What it keeps it has in this generation too.
+        # It also owns the partitions that it keeps in this generation.
         for tp in run.held if event.generation >= 0 else ():
             owner, since = self._owners.setdefault((event.generation, tp), (run, number))
             if owner is not run and not _same_instance(owner, run):
@@ -98,7 +98,7 @@ class Ownership:
         since = event.time if run.closing is None else run.closing[1]
         in_time = event.time - since < run.opening.close_timeout
         for tp, period in run.held.items():
-            # By force, when its time is over, nobody can be told any more.
+            # After its close timeout, the member may end without a callback.
             if in_time:
                 text = f"{run.name} ended without letting go of {tp}"
                 self._recorder.report("S2", event, text, period.began, number)
@@ -109,7 +109,7 @@ class Ownership:
         self._used(number, event, f"{event.member} delivers {event.partition}@{event.offset}")
 
     def _worked(self, number: int, event: Worked) -> None:
-        # Who has just woken up goes on until its scope has been cancelled.
+        # A resumed process works on until its scope is cancelled.
         if event.time > self._recorder.run_of(event.member).thawed_at:
             self._used(number, event, f"{event.member} works on {event.partition}")
 
@@ -155,7 +155,7 @@ class Ownership:
         if event.api == "JoinGroup" and run.opening.instance is not None:
             self._recorder.instances[run.opening.instance] = run
         if run.opening.shards and _has_lost(run, event.time):
-            return  # and its application hears of it at the same time
+            return  # its application is notified at the same time
         for tp, period in run.held.items():
             if period.revoking is not None and not period.forsaken:
                 text = f"{run.name} sends {event.api} while {tp} is being revoked"
@@ -164,8 +164,8 @@ class Ownership:
             self._claims(number, event, run)
 
     def _claims(self, number: int, event: Sent, run: MemberRun) -> None:
-        """A join says what its member has: all of it, or somebody else gets it too soon; nothing
-        else, or it is kept from everybody."""
+        """Check what a join reports as owned: a missing partition is assigned to another member too
+        soon, and an additional one is withheld from all others."""
         claimed = event.owned or ()
         for tp, period in run.held.items():
             if period.revoking is None and not (run.opening.cooperative and tp in claimed):
@@ -175,7 +175,7 @@ class Ownership:
             if tp not in run.held:
                 last = run.periods.get(tp)
                 if last is not None and self._has_just_lost(last, event.time):
-                    continue  # the join was on its way out, or waited for its connection
+                    continue  # the join was about to leave, or waited for its connection
                 text = f"{run.name} claims {tp}, which it does not have"
                 self._recorder.report(
                     "S2", event, text, -1 if last is None else last.ended_by, number
@@ -191,17 +191,17 @@ def _close(period: OwnershipPeriod, number: int, time: float, how: str) -> None:
 
 
 def _is_late(period: OwnershipPeriod, holder: OwnershipPeriod | None) -> bool:
-    """Whether what is taken up is over: it stood still, and another has had it since."""
+    """Whether another member owned the partition since: this one was frozen."""
     return holder is not None and 0 <= period.generation < holder.generation
 
 
 def _has_lost(run: MemberRun, now: float) -> bool:
-    """Whether it is out of its group, or cannot know that it is not: nobody waits for it."""
+    """Whether the member is out of its group, or cannot know that it is not."""
     wakes = now - run.thawed_at < _WAKING
     return run.refused is not None or now >= run.sure_until or wakes
 
 
 def _same_instance(one: MemberRun, other: MemberRun) -> bool:
-    """Two runs of one static member: the later takes the place of the earlier, generation and
-    all."""
+    """Whether these are runs of the same static member: the later one replaces the earlier one,
+    also in its generation."""
     return one.opening.instance is not None and one.opening.instance == other.opening.instance

@@ -1,5 +1,5 @@
-"""How often a member asks: L6. Not in a hot loop, not in step with the others, and not while the
-broker has asked for silence (KIP-219)."""
+"""Request rates: L6. Retries must back off, with jitter, and requests must respect throttle times
+(KIP-219)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ..events import Answered, Sent
 from .recorder import BEATS, Handlers, MemberRun, Recorder, leaves
 
 _RATE = 20
-"""Requests in a second."""
+"""Maximum requests of one type per second."""
 _ALIKE = 3
-"""So many pauses of exactly the same length are no accident."""
+"""This many pauses of exactly the same length mean that there is no jitter."""
 _SHORT = 0.05
-"""Seconds: what is shorter is no pause."""
+"""Seconds; a shorter pause does not count as back-off."""
 _HASTY = 3
-"""So many retries without a pause are no accident: once, another's request may come by."""
+"""This many retries without a pause are a violation: fewer may be independent requests."""
 
 _EARLY = 1e-6
-"""Seconds: clocks that are added to differ by less."""
+"""Seconds of tolerance for rounding in sums of times."""
 
 _DRIVEN = frozenset(("Fetch", "OffsetCommit"))
-"""Requests that come as often as records and applications do, when they go well."""
+"""Requests whose rate depends on records and applications, when they succeed."""
 
 _RETRIED = frozenset(
     (
@@ -34,34 +34,34 @@ _RETRIED = frozenset(
         "UNSTABLE_OFFSET_COMMIT",
     )
 )
-"""Errors after which the same request is sent again after a back-off."""
+"""Errors after which the same request is retried after a back-off."""
 _PAUSED = frozenset((BEATS, "JoinGroup", "OffsetCommit", "OffsetFetch", "FindCoordinator"))
-"""Requests that are retried after a pause of their own."""
+"""Requests with their own back-off."""
 _REJOINED = frozenset(("JoinGroup", "SyncGroup"))
-"""Requests after whose refusal a member that holds nothing pauses before it joins again."""
+"""Requests after whose rejection a member without partitions pauses before it rejoins."""
 _AT_ONCE = frozenset(("MEMBER_ID_REQUIRED", "FENCED_INSTANCE_ID"))
-"""Refusals of a join that are answered at once, or by no other join."""
+"""Errors of a join that are followed by the next join at once, or by none."""
 _ALONE = frozenset((BEATS, "JoinGroup", "OffsetCommit"))
-"""Of these one is sent at a time, so that the next is the retry."""
+"""Requests of which only one is in flight, so that the next one is the retry."""
 
 
 @attrs.define(eq=False)
 class _Steps:
-    """What a member asked lately."""
+    """A member's recent requests."""
 
     sent: dict[str, deque[tuple[float, int]]] = attrs.field(factory=dict)
-    """Kind of request -> when and by which event those of the last second left."""
+    """Request type -> time and event of those sent in the last second."""
     refused: dict[str, deque[tuple[float, int]]] = attrs.field(factory=dict)
-    """The same of those that were refused, in a row."""
+    """The same for consecutive rejected ones."""
     hasty: int = 0
-    """How often it has sent again at once what was refused."""
+    """How often it has retried a rejected request at once."""
     turned_away_at: float | None = None
-    """When its JoinGroup or SyncGroup was refused, if it has not joined again."""
+    """When its JoinGroup or SyncGroup was rejected, if it has not rejoined."""
     refused_at: dict[str, float] = attrs.field(factory=dict)
-    """Kind of request -> when it was refused by what passes, and was not sent since."""
+    """Request type -> when it got a transient error, if it was not sent since."""
     silent: dict[int, tuple[float, float, int]] = attrs.field(factory=dict)
-    """Broker -> when and until when it asked for silence, and by which event. Where brokers are not
-    known it is each connection, with a minus."""
+    """Broker -> when and until when it throttles, and by which event. If brokers are unknown, the
+    key is the negated connection."""
 
 
 class Pace:
@@ -71,7 +71,7 @@ class Pace:
         self._recorder = recorder
         self._steps: dict[MemberRun, _Steps] = {}
         self._pauses: dict[float, int] = {}
-        """Length of a pause before a retry, to the nanosecond -> how many there were, of all."""
+        """Length of a pause before a retry, in whole nanoseconds -> its count over all members."""
         self.requests_per_second = 0
         self.handlers: Handlers = {Sent: self._sent, Answered: self._answered}
 
@@ -100,7 +100,7 @@ class Pace:
                 self._hasten(number, event, run, steps)
 
     def _check_rejoin(self, number: int, event: Sent, run: MemberRun, steps: _Steps) -> None:
-        """Whatever a join or its sync was refused with, the next join comes after a pause."""
+        """After a rejected join or sync, the next join comes after a pause."""
         at, steps.turned_away_at = steps.turned_away_at, None
         counted = "JoinGroup" in steps.refused_at
         if at is not None and not counted and run.thawed_at < at and event.time - at < _SHORT:
@@ -114,7 +114,7 @@ class Pace:
 
     def _check_silent(self, number: int, event: Sent, run: MemberRun, steps: _Steps) -> None:
         at, until, by = steps.silent.get(event.node or -event.connection, (0.0, 0.0, -1))
-        # What was sent already is on its way; and a new connection has to say hello.
+        # Requests in transit do not count, nor does the ApiVersions of a new connection.
         asked = event.time > max(at, run.thawed_at) + self._recorder.race
         if asked and event.time < until - _EARLY and event.api != "ApiVersions":
             left = until - event.time
@@ -133,7 +133,7 @@ class Pace:
             return
         refused = event.api == "JoinGroup" or event.error != "REBALANCE_IN_PROGRESS"
         if event.api in _REJOINED and event.error not in _AT_ONCE and refused and not run.held:
-            # A sync that another rebalance overtook is repeated at once: the group waits for it.
+            # A sync that another rebalance overtook is followed by a join at once.
             steps.turned_away_at = event.time
         if event.error in _RETRIED and event.api in _PAUSED:
             steps.refused_at[event.api] = event.time
@@ -151,7 +151,7 @@ class Pace:
         times.append((event.time, number))
         while times[0][0] <= event.time - 1.0:
             times.popleft()
-        # What piled up while the process stood still comes at once.
+        # Requests that accumulated while the process was frozen are sent at once.
         if len(times) > _RATE and run.thawed_at < times[0][0]:
             text = f"{run.name} sends {event.api} {len(times)} times in a second{how}"
             self._recorder.report("L6", event, text, times[0][1], number)

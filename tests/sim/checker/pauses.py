@@ -1,4 +1,4 @@
-"""What a paused partition does: S15 and S16."""
+"""Paused partitions: S15 and S16."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .recorder import Handlers, MemberRun, OwnershipPeriod, Recorder
 
 @attrs.define(eq=False)
 class _Pause:
-    """One pause of one period. It ends with the period, or when the application resumes."""
+    """One pause in one period. It ends with the period, or when the application resumes."""
 
     period: OwnershipPeriod
     number: int
     rebalanced_by: int = -1
-    """The event in which the member was assigned partitions since; -1 for none."""
+    """The event of the member's last assignment since then; -1 for none."""
 
 
 class Pauses:

@@ -1,6 +1,6 @@
-"""When a member leaves because it is not polled: L9.
+"""When a member leaves because its application does not poll: L9.
 
-That it does leave, and not too late, is L2; that nothing else ends its ownership, S10.
+L2 checks that it leaves in time, and S10 that nothing else ends its ownership.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .recorder import Handlers, MemberRun, Recorder, joins, leaves
 @attrs.define(eq=False)
 class _Polls:
     polling: int | None = None
-    """The event since which the application waits in the client; None while it does not, and where
-    it came back after `max_poll_interval`: the member may be leaving already, and has to finish a
-    revocation first."""
+    """The event since which the application waits in the client; None while it does not, and if it
+    came back after `max_poll_interval`: the member may be leaving already, after it has completed a
+    revocation."""
     left_at: float = math.inf
-    """When the application last left the client."""
+    """When the application's last call of the client ended."""
     joined_by: int = -1
     gave_up_some: bool = False
-    """It has lost or revoked partitions since it joined."""
+    """Whether it has lost or revoked partitions since it joined."""
     failed_by: int = -1
     """The last event in which a call of the client raised."""
 
@@ -73,7 +73,7 @@ class PollTimer:
         assert isinstance(event, OfMember)
         polls = self._of(event)[1]
         polls.polling = None
-        if not isinstance(event, Committing):  # a commit is no poll
+        if not isinstance(event, Committing):  # a commit is not a poll
             polls.left_at = event.time
 
     def _raised(self, number: int, event: Raised) -> None:
@@ -92,7 +92,7 @@ class PollTimer:
             return
         failed = max(run.troubled, polls.failed_by) > polls.joined_by
         if failed or event.time < run.misassigned_until:
-            return  # the member failed, and its application hears of that next
+            return  # the member failed, and its application is notified next
         if polls.polling is not None and run.thawed_at < event.time:
             text = f"{run.name} leaves the group while its application polls"
             self._recorder.report("L9", event, text, polls.polling, number)

@@ -1,6 +1,6 @@
-"""How a revocation goes: S17, S18 and S21.
+"""The course of a revocation: S17, S18 and S21.
 
-A revocation begins when the member hears that partitions are to be revoked, and releases them at
+A revocation begins when the member learns that it must revoke partitions, and releases them at
 `Revoked`. In between the client waits for the record in flight, up to a deadline, commits, and
 calls the application. The record in flight is the last one delivered, until it is processed.
 """
@@ -26,13 +26,13 @@ from ..events import (
 from .recorder import BEATS, Event, Handlers, MemberRun, Recorder, joins, leaves
 
 _DRAIN_SHARE = 0.75
-"""The share of the rebalance timeout for which a revocation waits for the record in flight."""
+"""Share of the rebalance timeout for which a revocation waits for the record in flight."""
 
 _EARLY = 1e-6
-"""Seconds: clocks that are added to differ by less."""
+"""Seconds of tolerance for rounding in sums of times."""
 
 _GRACE = 1.0
-"""Seconds after that in which the last commit is answered or given up."""
+"""Seconds after that for the last commit to be answered or given up."""
 
 
 @attrs.define(eq=False)
@@ -40,13 +40,13 @@ class _Member:
     in_flight: dict[TopicPartition, tuple[int, float, int]] = attrs.field(factory=dict)
     """Partition -> the event, time and offset of its last record, until that is processed."""
     due: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
-    """What is to be revoked -> by which event, and when the member heard of it."""
+    """Partition to revoke -> by which event, and when the member learned of it."""
     calling: bool = False
-    """A callback of the application runs."""
+    """A callback of the application is running."""
     called_at: float = 0.0
-    """When the last one ended."""
+    """When the last callback ended."""
     left_by: int = -1
-    """The event with which it left the group without closing; -1 while it has not."""
+    """The event with which it left the group without closing; -1 if it has not."""
 
 
 class Revocations:
@@ -85,10 +85,10 @@ class Revocations:
             del member.in_flight[event.partition]
 
     def _sought(self, number: int, event: Sought) -> None:
-        # What is in flight then counts as not processed, and nothing waits for it.
+        # The record in flight then counts as not processed, and the revocation does not wait.
         self._of(event.member)[1].in_flight.pop(event.partition, None)
 
-    # ------------------------------------------------------------ what is to be revoked
+    # ------------------------------------------------------------ partitions to revoke
 
     def _answered(self, number: int, event: Answered) -> None:
         run, member = self._of(event.member)
@@ -108,7 +108,7 @@ class Revocations:
             self._expect(number, event, run, member, set(run.held) - kept)
 
     def _is_refused(self, event: Answered) -> bool:
-        """Whether the member refuses the assignment: it revokes nothing because of it."""
+        """Whether the member rejects the assignment, and so revokes nothing."""
         asked = self._recorder.request(event)
         return asked is not None and asked[1].member_id in self._recorder.misassigned
 
@@ -143,7 +143,7 @@ class Revocations:
                 self._recorder.report("S18", event, text, by, number)
                 del member.due[tp]
 
-    # ------------------------------------------------------------ what comes of it
+    # ------------------------------------------------------------ callbacks
 
     def _revoking(self, number: int, event: Revoking) -> None:
         run, member = self._of(event.member)
@@ -172,7 +172,7 @@ class Revocations:
         began = min(
             (run.held[tp].began for tp in event.partitions if tp in run.held), default=number
         )
-        # In virtual time a member acts upon what reaches it at once, unless it stood still.
+        # In virtual time, a member reacts at once to what arrives, unless it was frozen.
         noticed = event.time > run.thawed_at and event.time >= at + self._recorder.race
         if ended > began and noticed:
             text = f"{run.name} is told that partitions are revoked; its membership is over"

@@ -1,8 +1,8 @@
-"""Topics that are deleted, and others that are created under their names: S19.
+"""Deleted topics, and topics created under their names: S19.
 
-A record, a position or a commit is of one log. Once the topic is deleted what was read of it may
-still be delivered and processed, but a commit stored for the topic of that name lies within what
-was processed of the new log. Where a member continues is checked with the other positions.
+A record, a position or a commit belongs to one log. After a deletion, records read before may still
+be delivered and processed; but a commit stored for the new topic must lie within what was processed
+of the new log. Where a member continues is checked with the other positions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Topics:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._deleted: dict[str, int] = {}
-        """Name -> the event that deleted a topic of this name last."""
+        """Name -> the event that last deleted a topic of this name."""
         self._read: dict[tuple[str, TopicPartition], set[int]] = {}
-        """Member and partition -> offsets that were delivered to it from the log that is there."""
+        """Member and partition -> the delivered offsets of the current log."""
         self._reached: dict[TopicPartition, int] = {}
-        """Offset behind the last record of the log that is there that was processed."""
+        """Offset after the last processed record of the current log."""
         self.handlers: Handlers = {
             Deleted: self._delete,
             Delivered: self._delivered,
