@@ -1,4 +1,4 @@
-"""Each planted bug is seen, in runs whose seeds `python -m tests.sim --bugs` has found."""
+"""The checker detects each planted bug, in runs whose seeds `python -m tests.sim --bugs` found."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ pytestmark = [
         kafkagroup.__compiled__,
         reason="bugs are planted by replacing methods, which compiled classes refuse",
     ),
-    # A run that takes too long is cut short wherever it is, even where nothing can be raised.
+    # A run over its time limit is stopped anywhere, even where an exception cannot propagate.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 

@@ -1,8 +1,8 @@
-"""The checker sees what it is there to see, and nothing else.
+"""The checker detects violations, and reports nothing else.
 
-Each story is told by its parts; where no time is given, each event comes a hundredth of a second
-after the one before. Each invariant has a story that keeps it, and the same story with one thing
-that breaks it.
+A story is a sequence of parts; without an explicit time, each event follows the previous one after
+10 ms. Each invariant has a story that satisfies it, and the same story with a single change that
+violates it.
 """
 
 from collections.abc import Iterable
@@ -52,7 +52,7 @@ _number = count()
 
 
 def told(*parts):
-    """The events of the parts, one after the other in time. A number is a pause in seconds."""
+    """Return the events of the parts, in order. A number is a pause in seconds."""
     events: list[Event] = []
     now = 0.0
     for part in _flat(parts):
@@ -73,12 +73,12 @@ def _flat(parts):
 
 
 def _listed(tell):
-    """Parts are used more than once."""
+    """Make a generator of events return a list, as a part may be used more than once."""
     return wraps(tell)(lambda *arguments, **options: list(_flat(tell(*arguments, **options))))
 
 
 def broken(*parts, **options):
-    """The invariants that a story breaks, in order, each time it does."""
+    """Return the invariants that a story violates, in order, one entry per violation."""
     return [violation.invariant for violation in find_violations(told(*parts), **options)]
 
 
@@ -92,7 +92,7 @@ def opening(member="a", **fields):
 
 @_listed
 def request(api, member="a", *, error="NONE", connection=1, answer=True, asked=None, told=None):
-    """A request and its answer."""
+    """A request and its response."""
     number = next(_number)
     wire = {"api": api, "connection": connection, "correlation": number}
     yield of(Sent, member, **wire, **(asked or {}))
@@ -102,7 +102,7 @@ def request(api, member="a", *, error="NONE", connection=1, answer=True, asked=N
 
 @_listed
 def joins(generation, *partitions, member="a", owned=(), member_id=None):
-    """JoinGroup and SyncGroup, and what they bring."""
+    """JoinGroup and SyncGroup, with their responses."""
     known = member.upper() if member_id is None else member_id
     ids = {"member_id": member.upper()}
     yield request(
@@ -120,7 +120,7 @@ def joins(generation, *partitions, member="a", owned=(), member_id=None):
 
 
 def is_new(member="a"):
-    """The first join, which is answered with an id."""
+    """The first join, whose response assigns a member id."""
     return request(
         "JoinGroup", member, error="MEMBER_ID_REQUIRED", told={"member_id": member.upper()}
     )
@@ -138,7 +138,7 @@ def looks_up(member="a", error="NONE"):
 
 
 def starts(generation, offsets, member="a", owned=()):
-    """A member joins, for the first time unless it owns something, and finds its offsets."""
+    """A member joins (for the first time, unless it owns something) and fetches its offsets."""
     return [
         [] if owned else is_new(member),
         joins(generation, *offsets, *owned, member=member, owned=owned),
@@ -213,7 +213,7 @@ def written(*sequences, tp=T0):
 
 
 def cut(offset, *rewritten):
-    """The log loses its end, and these are written there instead."""
+    """The log is truncated, and these records are written at its end."""
     anew = [
         Appended(time=0.0, partition=T0, offset=at, sequence=sequence)
         for at, sequence in enumerate(rewritten, offset)
@@ -229,7 +229,7 @@ def finished(committed=0, end=0):
 
 
 def handover():
-    """One member processes four records and lets go; another takes over, and both close."""
+    """One member processes four records and revokes; another takes over, and both close."""
     return [
         written(0, 1, 2, 3, 4, 5),
         opening("a"),
@@ -296,7 +296,7 @@ def test_s1_who_was_given_up_must_not_deliver():
 
 
 def shared(generation, member="a"):
-    """A group member, and its share of one shard."""
+    """A group member, and its assignment of one shard."""
     return [
         opening(member, shards=True),
         is_new(member),
@@ -426,7 +426,7 @@ def test_s2_nobody_ends_without_a_word():
     start = [opening(), starts(1, {T0: 0}), of(Closing)]
     assert broken(start, revokes(T0), of(Ended)) == []
     assert broken(start, of(Ended)) == ["S2"]
-    assert broken(start, 10.0, of(Ended)) == []  # by force, when its time was over
+    assert broken(start, 10.0, of(Ended)) == []  # closed without a callback after its timeout
 
 
 # ------------------------------------------------------------------ S3: the last commit
@@ -435,7 +435,7 @@ def test_s2_nobody_ends_without_a_word():
 def test_s3_what_is_processed_is_committed_before_it_is_let_go_of():
     assert broken(handover()) == []
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1, 2)]
-    # The record in hand is another matter: the client may not know yet that it is processed.
+    # The record in flight is not required: the client may not know that it is processed.
     assert broken(first, commits(2), revokes(T0)) == []
     assert broken(first, commits(1), revokes(T0)) == ["S3"]
     assert broken(first, revokes(T0)) == ["S3"]
@@ -449,7 +449,7 @@ def test_s3_not_where_the_application_commits_itself():
 def test_s3_the_last_commit_is_answered_or_its_time_is_over():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
     under_way = [first, commits(2, answer=False), revokes(T0)]
-    assert broken(under_way) == []  # nobody else can have it yet
+    assert broken(under_way) == []  # no other member can get the partition yet
     assert broken(under_way, leaves()) == ["S3"]
     assert broken(first, commits(2, answer=False), 0.5, revokes(T0), leaves()) == []
 
@@ -483,7 +483,7 @@ def test_s3_a_commit_that_was_given_up_on_its_way_out_is_not_waited_for(outcome)
         return [violation.invariant for violation in find_violations(story)]
 
     assert leaves_after(0.0) == []
-    assert leaves_after(0.0, 3) == []  # past a marker
+    assert leaves_after(0.0, 3) == []  # after a control record
     assert leaves_after(0.1) == ["S3"]
 
 
@@ -495,9 +495,9 @@ def test_s3_an_error_of_the_coordinator_excuses():
 def test_s3_nothing_is_committed_after_it_was_let_go_of():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
     assert broken(first, commits(1), revokes(T0), leaves(), commits(2)) == ["S3"]
-    # Until it asks to leave, nobody else can have it.
+    # Before it sends LeaveGroup, no other member can get the partition.
     assert broken(first, commits(1), revokes(T0), commits(2), leaves()) == []
-    # One that was on its way may be tried again.
+    # A commit that was in flight may be retried.
     again = [commits(2, answer=False, stored=False), 1.0, revokes(T0), commits(2)]
     assert broken(first, again) == []
 
@@ -529,8 +529,8 @@ def test_s4_the_application_may_name_any_offset():
 
 
 def test_s5_a_commit_by_number_may_go_back_over_what_nobody_sees():
-    """It names the offset behind the record; the one before, of all that is processed, is on its
-    way out when it is asked for."""
+    """It commits the offset after the record; the previous commit, of all processed records, is
+    about to leave when this one is requested."""
     first = [written(0, -1, 2), opening(), starts(1, {T0: 0}), delivers(0)]
     named = of(Committing, token=1, offsets={T0: 1})
     *before, asked, sent, late = told(
@@ -558,7 +558,7 @@ def test_s4_a_commit_may_have_waited_for_its_connection_while_the_application_so
 
 
 def test_s4_a_commit_that_leaves_in_the_moment_of_a_seek_was_asked_for_before():
-    """Who commits, is cancelled and seeks, all in one moment, is faster than what writes for it."""
+    """A member that commits, is cancelled and seeks at once may do so before its request leaves."""
     *first, sought, late, again = told(
         opening(),
         starts(1, {T0: 0}),
@@ -580,7 +580,7 @@ def test_s4_a_commit_that_leaves_in_the_moment_of_a_seek_was_asked_for_before():
 
 
 def test_s4_as_may_all_that_leaves_once_it_is_connected():
-    """Whichever of them is first."""
+    """In either order."""
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
     waited = request("FindCoordinator", connection=2, answer=False)
     *before, looks, commit, _, _ = told(
@@ -620,7 +620,7 @@ def test_s5_the_group_is_left_at_its_last_commit():
     assert broken(story, finished(5, 6)) == ["S5"]
 
 
-# ------------------------------------------------------------------ S6 and S7: once at least
+# ------------------------------------------------------------------ S6 and S7: at least once
 
 
 def test_s6_all_below_a_commit_was_processed():
@@ -672,7 +672,7 @@ def test_s7_but_to_a_static_member_that_does_not_know_yet_that_it_was_replaced()
 
 
 def test_s7_nor_what_was_processed_by_whoever_let_go_in_good_order():
-    """Without the wire and the broker, a revocation is as good as a commit."""
+    """Without events of the wire and the broker, a revocation counts as a commit."""
     first = [of(Assigned, partitions=(T0,), generation=-1), delivers(0, 1)]
     heir = of(Assigned, "b", partitions=(T0,), generation=-1)
     assert broken(first, revokes(T0), heir, delivers(2, member="b")) == []
@@ -721,8 +721,8 @@ def test_s8_an_offset_out_of_range_may_lead_anywhere():
 
 
 def read_and_cut(**options):
-    """Four records of six are read, of which the log loses the last two; the next owner may yet
-    find the commit of all four."""
+    """Four of six records are read, and the last two of these are lost in a truncation; the next
+    owner may still find the commit of all four."""
     read = [opening(**options), starts(1, {T0: 0}), delivers(0, 1, 2, 3), commits(4)]
     return [written(0, 1, 2, 3, 4, 5), read, cut(2, 12, 13, 14, 15)]
 
@@ -746,7 +746,8 @@ def test_s8_who_has_read_beyond_a_cut_goes_back_to_it():
 
 
 def test_s4_a_commit_may_have_waited_for_its_coordinator_while_the_log_was_cut():
-    """Asked for before the cut was heard of, and of what was processed by then; once."""
+    """It was requested, once, before the member learned of the truncation, for what was processed
+    by then."""
     back, looks = delivers(2, anew=10), request("FindCoordinator", connection=3)
     assert broken(read_and_cut(), delivers(4, 5), back, looks, commits(6), commits(3)) == []
     assert broken(read_and_cut(), delivers(4, 5), looks, back, commits(6)) == ["S4"]
@@ -796,7 +797,7 @@ def test_s8_the_commit_passes_the_markers_at_the_end_of_a_log():
     first = [written(0, -1), opening(), starts(1, {T0: 0}), delivers(0)]
     assert broken(first, commits(2), 9.0, closes(T0), finished(2, 2)) == []
     assert broken(first, commits(1), 9.0, closes(T0), finished(1, 2)) == ["S8"]
-    # Unless there was no time for it.
+    # Unless there was no time to commit.
     assert broken(first, commits(1), closes(T0), finished(1, 2)) == []
 
 
@@ -813,7 +814,7 @@ def test_s9_nor_what_was_never_assigned():
     assert broken(opening(), starts(1, {T0: 0}), delivers(0, tp=T1)) == ["S9"]
 
 
-# ------------------------------------------------------------------ S10 and S11: answers, ids
+# ------------------------------------------------------------------ S10 and S11: responses, ids
 
 
 def test_s10_the_generation_is_that_of_the_last_join():
@@ -846,7 +847,7 @@ def test_s10_a_heartbeat_past_a_join_may_have_waited_for_its_connection():
 
 
 def test_s10_a_heartbeat_past_a_join_may_be_of_before_one_that_was_given_up():
-    """Its answer came when it was not waited for any more: the member never took it."""
+    """The response arrived after the member had given up the join, so the member ignored it."""
 
     def joining(**options):
         return request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, **options)
@@ -941,7 +942,7 @@ def test_s11_unless_the_coordinator_does_not_know_it():
 
 
 def test_s11_unless_it_asked_in_the_moment_in_which_it_woke_up():
-    """What it asked had been given up by then, and nobody listened to the answer."""
+    """The request had been given up by then, so its response was ignored."""
     first = [opening(), starts(1, {T0: 0}), of(Frozen), of(Thawed)]
     told_so = [*beats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,)), joins(2)]
     story = told(first, told_so)
@@ -970,7 +971,7 @@ def test_s11_unless_the_application_was_away_for_too_long_while_it_let_go():
 
 
 def test_s11_unless_it_was_away_for_too_long_while_its_join_was_parked():
-    """What comes of that join is nobody's: a static member does not leave, but begins anew."""
+    """The result of that join is discarded: a static member rejoins instead of leaving."""
     asked, answered = request(
         "JoinGroup",
         asked={"member_id": "A", "owned": (T0,)},
@@ -1043,7 +1044,7 @@ def test_s13_a_commit_may_have_waited_for_its_connection_while_the_membership_en
 
 
 def test_s13_a_commit_may_be_on_its_way_when_a_process_that_stood_still_loses_all():
-    """Both happen in the moment in which it goes on: the commit was asked for first."""
+    """Both happen as the process resumes: the commit was requested before the loss."""
     begun = [opening(max_poll_interval=5.0), starts(1, {T0: 0}), delivers(0), commits(1)]
     first = [begun, delivers(1), of(Frozen), 9.0]
     late = [of(Lost, partitions=(T0,)), commits(2, answer=False, stored=False)]
@@ -1103,7 +1104,7 @@ def test_s14_partitions_that_were_added_may_not_be_known_yet():
 
 
 def test_s14_a_topic_that_the_leader_may_have_been_told_is_gone_may_be_there_or_not():
-    """A round that hands a partition over looks uneven to one who does not know of it."""
+    """A round that hands over a partition looks unbalanced to a leader that does not know it."""
     misled = [opening(), request("Metadata", error="UNKNOWN_TOPIC_OR_PARTITION")]
     of_u = TopicPartition("u", 0)
     had = {"A": (T0, T1), "B": (of_u,), "C": ()}
@@ -1127,7 +1128,7 @@ def test_s14_a_topic_that_the_leader_may_have_been_told_is_gone_may_be_there_or_
 
 
 def rejoining(*meanwhile):
-    """A cooperative member with records in its buffer rejoins; something happens meanwhile."""
+    """A cooperative member with buffered records rejoins; something happens in the meantime."""
     fetched = request("Fetch", asked={"offsets": {T0: 0}}, told={"offsets": {T0: 3}})
     sent, answer, *sync = joins(2, T0, owned=(T0,))
     return [
@@ -1153,7 +1154,7 @@ def test_l1_what_stays_is_delivered_in_a_cooperative_rebalance():
 
 
 def test_l1_what_goes_waits_for_nobody():
-    """The last commit of it may take its time, before the application is told that it goes."""
+    """The last commit of that partition may take its time before the revocation callback."""
 
     def one_of_two(stays):
         come = [request("Fetch", told={"offsets": {T1: 1}}), delivers(0, tp=T1)]
@@ -1255,8 +1256,8 @@ def test_l1_what_a_callback_commits_does_not_make_the_application_wait():
 
 
 def test_l1_nor_does_the_end_of_a_callbacks_commit_end_the_wait_for_its_own():
-    """The application asked for a commit while one of a callback was under way; when that one
-    ended it was taken to wait for records again."""
+    """The application called commit while a commit of a callback was in flight; when the latter
+    ended, the checker assumed that the application waited for records again."""
     begun = [of(Committing, token=1, offsets={}), delivers(1), of(Committing, token=2, offsets={})]
     ended = of(Committed, token=1, outcome="cancelled")
     after = [0.5, of(Committed, token=2, outcome="ok")]
@@ -1273,7 +1274,7 @@ def test_l2_when_all_is_well_the_records_are_processed():
 
 
 def test_l2_nobody_commits_again_what_a_commit_that_comes_late_takes_back():
-    """Nor where the log was cut before, below which it may go back."""
+    """Nor where an earlier truncation permits it to go back."""
     late = Stored(time=0.0, partition=T0, offset=1, member_id="A", generation=1)
     begun = [written(0, 1), opening(), starts(1, {T0: 0}), delivers(0)]
     given_up = commits(1, answer=False, stored=False)
@@ -1294,7 +1295,7 @@ def test_l2_what_a_dead_member_had_is_taken_over():
 
 
 def test_l2_but_not_what_another_has_by_then():
-    """It stood still, and did not hear that it was given away, before it died."""
+    """It was frozen, and did not learn that its partition was reassigned before it died."""
     both = [opening(), starts(1, {T0: 0}), opening("b"), starts(2, {T0: 0}, member="b")]
     goes_on = [[0.9, beats(member="b", generation=2)] for _ in range(30)]
     assert broken(both, Healed(time=0.0), of(Killed), goes_on, closes(T0, member="b")) == []
@@ -1395,7 +1396,7 @@ def refused(times, pause, api="OffsetFetch"):
 def test_l6_what_is_refused_is_not_asked_for_in_a_hot_loop():
     paused = [refused(1, 0.05 + 0.001 * n) for n in range(30)]
     assert broken(opening(), paused) == []
-    assert broken(opening(), refused(25, 0.0)) == ["L6", "L6"]  # what is sent, what is refused
+    assert broken(opening(), refused(25, 0.0)) == ["L6", "L6"]  # once for requests, once for errors
 
 
 def test_l6_a_refusal_is_followed_by_a_pause():
@@ -1420,7 +1421,7 @@ def test_l2_who_was_turned_away_comes_again_once_all_is_well():
 
 
 def test_l2_who_had_begun_to_look_for_its_coordinator_waits_for_the_answer():
-    """It was lost before all was well: the request has to time out first."""
+    """The request was lost before `Healed`, and has to time out first."""
     looks, again = (request("FindCoordinator", answer=False, connection=n) for n in (2, 3))
     begin, well = [opening(), starts(1, {T0: 0})], Healed(time=0.0)
     refused = beats("UNKNOWN_MEMBER_ID")
@@ -1445,7 +1446,7 @@ def test_l2_who_is_turned_away_as_who_it_was_before_its_join_has_come_again_alre
 
 
 def test_l2_past_a_join_only_the_end_of_the_membership_is_news():
-    """Whether that was sent to the coordinator it will be told itself."""
+    """The pending join's own response shows whether it was sent to the coordinator."""
     parked = request("JoinGroup", answer=False, asked={"member_id": "A"})
     begin = [opening(), starts(1, {T0: 0}), Healed(time=0.0), revokes(T0), parked]
     assert broken(begin, beats("NOT_COORDINATOR", connection=2), 5.0, request("Metadata")) == []
@@ -1456,8 +1457,8 @@ def test_l2_past_a_join_only_the_end_of_the_membership_is_news():
 
 
 def test_l2_an_answer_to_what_was_asked_before_the_join_turns_nobody_away():
-    """One that stood still read the answer to the join first, and then that to a heartbeat of the
-    membership before."""
+    """When it resumed, it read the response to the join before that to a heartbeat of the previous
+    membership."""
     beat, answer = beats("UNKNOWN_MEMBER_ID", connection=2)
     join, joined, *sync = joins(2, T0)
     well = [Healed(time=0.0), beat, revokes(T0)]

@@ -1,6 +1,6 @@
-"""The checker sees what members do wrong whose coordinator assigns (KIP-848), and nothing else.
+"""The checker detects violations by KIP-848 members, and reports nothing else.
 
-Stories as in `test_checker`, and in its words.
+The stories are built like those of `test_checker`, with the same helpers.
 """
 
 import attrs
@@ -43,7 +43,7 @@ U0 = TopicPartition("u", 0)
 
 
 def beats(epoch, *, gets=None, owned=None, now=None, error="NONE", member="a", **options):
-    """A heartbeat of an epoch, what it says is owned, and the epoch and assignment it brings."""
+    """A heartbeat with an epoch and owned partitions; the response has an epoch and assignment."""
     return request(
         "ConsumerGroupHeartbeat",
         member,
@@ -59,7 +59,7 @@ def joins(epoch, *partitions, member="a"):
 
 
 def owns(epoch, *partitions, member="a"):
-    """It joins, is assigned these, takes them up and says so."""
+    """The member joins, is assigned these partitions, applies them and reports them as owned."""
     return [
         joins(epoch, *partitions, member=member),
         assigned(epoch, *partitions, member=member),
@@ -75,7 +75,7 @@ HAS_BOTH = [is_well(), owns(2, T0, T1)]
 
 
 def test_a_life_without_fault_is_clean():
-    """What one lets go of another gets, with the commit; both close."""
+    """One member revokes a partition, another gets it with its commit; both close."""
     story = [
         written(0, 1, 2),
         HAS_BOTH,
@@ -114,9 +114,9 @@ def test_s2_what_is_being_revoked_is_still_said_to_be_owned():
 
 def test_s2_what_is_owned_is_not_said_to_be_let_go_of():
     assert broken(HAS_BOTH, beats(2, owned=(T0,))) == ["S2"]
-    # What it has just been given it may not have spoken of yet.
+    # It need not have reported partitions that were just assigned.
     assert broken(is_well(), joins(2, T0), assigned(2, T0), beats(2, owned=())) == []
-    # Nor of the partition of a topic that was recreated: what it reported was the old one's.
+    # A recreated topic has another id: the member reported the partition of the deleted one.
     again = [beats(2, owned=(T0, T1)), revokes(T0), assigned(2, T0), beats(2, owned=(T1,))]
     assert broken(HAS_BOTH, Recreated(time=0.0, topic=T0.topic), again) == []
     assert "S2" in broken(HAS_BOTH, again)
@@ -139,7 +139,7 @@ def test_s2_nobody_leaves_while_it_revokes():
 
 
 def test_s3_what_is_still_said_to_be_owned_may_be_committed():
-    """The application has been told, but others cannot have it: only the next heartbeat says so."""
+    """The callback has run, but other members get the partition only after the next heartbeat."""
     story = [is_well(), owns(2, T0, T1), looks_up()({T0: -1, T1: -1}), delivers(0, 1)]
     story += [commits(1, generation=2), beats(2, gets=(T1,)), revokes(T0)]
     late = commits(2, generation=2)
@@ -148,8 +148,8 @@ def test_s3_what_is_still_said_to_be_owned_may_be_committed():
 
 
 def test_s5_what_was_sought_before_it_was_fenced_may_be_stored_once_it_is_back():
-    """In the same epoch, where nobody else has come or gone: the coordinator takes what was on its
-    way all the while."""
+    """It rejoins in the same epoch, as no other member has joined or left: the coordinator still
+    accepts a commit that was in transit."""
     first = [is_well(), owns(2, T0), looks_up()({T0: 0}), delivers(0, 1), commits(2, generation=2)]
     sought = of(Sought, partition=T0, offset=1)
     sent = commits(1, generation=2, answer=False, stored=False)
@@ -170,7 +170,7 @@ def test_s3_the_commit_is_answered_before_others_hear_that_it_let_go():
 
 
 def test_s5_a_commit_that_is_tried_again_in_a_later_epoch_is_the_same():
-    """STALE_MEMBER_EPOCH: its next heartbeat brings the new one, and the commit names that."""
+    """STALE_MEMBER_EPOCH: the next heartbeat returns a new epoch, which the retry carries."""
     story = [written(0, 1), HAS_BOTH, looks_up()({T0: -1, T1: -1}), delivers(0, 1)]
     stale = commits(2, generation=2, error="STALE_MEMBER_EPOCH")
     moves_on = [beats(2, now=3), commits(2, generation=3)]
@@ -190,7 +190,7 @@ def test_s10_an_epoch_that_is_fenced_is_over(error):
 
 
 def test_s10_but_not_for_one_that_gave_up_on_the_answer():
-    """It stood still, and woke up to its session's end and the answer both."""
+    """It was frozen, and resumed with its session expired and the response received."""
     sent, answer = beats(2, now=3)
     again = beats(2, owned=(T0, T1), now=3)
     assert broken(HAS_BOTH, sent, of(Thawed), answer, again) == []
@@ -199,19 +199,19 @@ def test_s10_but_not_for_one_that_gave_up_on_the_answer():
 
 
 def test_s10_nor_for_one_that_looked_for_its_coordinator_meanwhile():
-    """A commit had found it gone: an answer that comes all the same is not waited for any more."""
+    """A commit had found the coordinator unreachable, so the heartbeat's response is ignored."""
     looks = request("FindCoordinator", connection=2)
     again, at_rest = beats(2, owned=(T0, T1), now=3), beats(3)
     assert broken(HAS_BOTH, beats(2, now=3), looks, again) == []
     assert broken(HAS_BOTH, looks, beats(2, now=3), again) == ["S10"]
-    # Once it has named an epoch it knows of it.
+    # A heartbeat with the new epoch shows that it has processed the response.
     assert broken(HAS_BOTH, beats(2, now=3), at_rest, looks, again) == ["S10"]
-    # And what ends its membership it hears all the same.
+    # It does process a response that ends its membership.
     assert broken(HAS_BOTH, beats(2, error="UNKNOWN_MEMBER_ID", now=0), looks, again) == ["S10"]
 
 
 def test_s10_nor_for_one_that_was_given_up_and_had_to_wait_for_its_connection():
-    """The next one went elsewhere meanwhile, and was answered."""
+    """The next heartbeat went to another coordinator, and was answered."""
     late = beats(2, owned=(T0, T1), error="NOT_COORDINATOR", now=0, connection=2)
     moved = [HAS_BOTH, beats(2, now=3), beats(3)]
     assert broken(moved, late, beats(3)) == []
@@ -219,14 +219,14 @@ def test_s10_nor_for_one_that_was_given_up_and_had_to_wait_for_its_connection():
 
 
 def test_s10_a_heartbeat_that_waited_may_leave_when_the_place_is_lost():
-    """For a broker that wanted silence, or while its process stood still."""
+    """It waited for the end of a throttle, or while its process was frozen."""
     loses = [is_well(max_poll_interval=15.0), owns(2, T0, T1), 14.5]
     lost, late = of(Lost, partitions=(T0, T1)), beats(2)
     muted = beats(2, connection=1)
     muted[-1] = attrs.evolve(muted[-1], throttle=1.0)
     assert "S10" not in broken(loses, muted, 0.98, lost, late, beats(-1))
     assert "S10" in broken(loses, muted, 0.5, lost, late, beats(-1))
-    # Whatever another broker has asked for since.
+    # The throttle of another broker does not matter.
     other = request("Metadata", connection=3, told={"node": 7, "throttle": 9.0})
     assert "S10" not in broken(loses, muted, other, 0.96, lost, late, beats(-1))
     *before, thawed, gone, beat, answer = told(loses, 6.0, of(Thawed), lost, late)
@@ -237,7 +237,7 @@ def test_s10_a_heartbeat_that_waited_may_leave_when_the_place_is_lost():
 
 def test_s10_who_is_in_does_not_join_again():
     assert broken(is_well(), joins(2), assigned(2), joins(2)) == ["S10"]
-    # One that lost its place by itself had nobody to tell.
+    # A member that loses its partitions by itself may be unable to notify the coordinator.
     stuck = [is_well(max_poll_interval=15.0), owns(2, T0, T1), 20.0]
     assert "S10" not in broken(stuck, of(Lost, partitions=(T0, T1)), joins(2))
 
@@ -252,7 +252,7 @@ def test_s10_after_what_may_not_be_known_all_is_said_again():
 
 
 def test_s10_unless_what_was_given_up_before_left_in_between():
-    """It had to wait for its connection, to who was the coordinator until then."""
+    """It had to wait for its connection to the previous coordinator."""
     said, answer = beats(2, owned=(T0, T1))
     late = beats(2, owned=(T0, T1), error="NOT_COORDINATOR", now=0, connection=2)
     assert broken(HAS_BOTH, said, late[0], answer, late[1], beats(2)) == []
@@ -263,7 +263,7 @@ def test_s10_unless_what_was_given_up_before_left_in_between():
 
 
 def test_s10_nor_where_both_waited_for_silence():
-    """Of two that leave in one moment either may be the first."""
+    """Two requests that leave at the same time may do so in either order."""
 
     def wrong(error, apart):
         full = beats(2, owned=(T0, T1), error=error)
@@ -280,10 +280,10 @@ def test_s10_nor_where_both_waited_for_silence():
 def test_s10_what_is_taken_up_is_what_was_assigned():
     assert broken(is_well(), joins(2, T0), assigned(2, T0, T1)) == ["S10"]
     assert broken(is_well(), joins(2, T0), assigned(3, T0)) == ["S10"]
-    # One thing at a time: the next one waits for its turn.
+    # The second assignment is applied after the first.
     waits = [joins(2, T0), beats(2, now=3, gets=(T0, T1)), assigned(3, T0), assigned(3, T1)]
     assert broken(is_well(), waits) == []
-    # Line 35: a topic that cannot be named yet.
+    # Line 35: the name of a topic may be unknown at first.
     assert broken(is_well(), joins(2, T0, U0), assigned(2, T0), assigned(2, U0)) == []
 
 
@@ -306,7 +306,7 @@ def test_s13_nothing_is_committed_for_an_epoch_that_is_over():
     story += [commits(1, generation=2), delivers(1), beats(2, now=3)]
     fenced = [story, beats(3, error="FENCED_MEMBER_EPOCH", now=0)]
     assert broken(fenced, commits(2, generation=3, error="UNKNOWN_MEMBER_ID")) == ["S13"]
-    # Whatever epoch it names.
+    # With any epoch.
     assert broken(fenced, commits(2, generation=2, error="UNKNOWN_MEMBER_ID")) == ["S13"]
 
 
@@ -329,7 +329,7 @@ def test_l1_what_stays_is_delivered_while_the_rest_goes():
     done = [of(Revoked, partitions=(T0,)), assigned(2)]
     assert broken(begun, goes, 0.3, done) == ["L1"]
     assert broken(begun, goes, delivers(1, 2, tp=T1), 0.3, done) == []
-    # Unless the group may have waited for that since it last heard, and waits no more.
+    # Unless the group may have expired the member in the meantime.
     assert "L1" not in broken(begun, of(Frozen), 7.9, of(Thawed), goes, 0.3, done)
 
 
@@ -355,7 +355,7 @@ def test_l4_who_closes_tells_its_group():
     end = [of(Closing), revokes(T0, T1)]
     assert broken(well, end, beats(-1), of(Ended)) == []
     assert broken(well, end, of(Ended)) == ["L4"]
-    # Before all is well it may not know whom to tell.
+    # Before `Healed` it may not know the coordinator.
     assert broken(HAS_BOTH, end, of(Ended)) == []
 
 

@@ -1,6 +1,6 @@
-"""The checker sees violations of S15 to S21, L7 and L9, and nothing else.
+"""The checker detects violations of S15 to S21, L7 and L9, and reports nothing else.
 
-Stories as in `test_checker`, and made of the same parts.
+The stories are built like those of `test_checker`, with the same helpers.
 """
 
 import pytest
@@ -80,7 +80,7 @@ def test_s16_a_paused_partition_stays_paused_through_a_rebalance():
     assert broken(kept, paused(), delivers(0)) == []
 
 
-# ------------------------------------------------------------------ S17, S18: a revocation's course
+# ------------------------------------------------------------------ S17, S18: the revocation
 
 
 def holding():
@@ -134,7 +134,7 @@ def test_s18_a_cooperative_one_begins_with_the_assignment():
 
 
 def test_s18_an_assignment_that_is_refused_revokes_nothing():
-    """It names a topic that the member does not subscribe to: the member joins again instead."""
+    """It contains a topic that the member does not subscribe to, so the member rejoins instead."""
     other = TopicPartition("other", 0)
     kept = [consuming(cooperative=True), delivers(0, processed=False)]
     bad, good = ({"A": (T1, *more)} for more in ((other,), ()))
@@ -214,11 +214,11 @@ def test_s6_records_of_the_new_topic_are_processed_too():
     assert "S6" in broken(new, commits(1))
 
 
-# ------------------------------------------------------------------ S20, L7: what a leader does
+# ------------------------------------------------------------------ S20, L7: the leader
 
 
 def formed(assignment, claims=(), *, protocol="cooperative-sticky", generation=2, leader=""):
-    """`claims`: member -> what it reports, and the generation that it has it from."""
+    """`claims`: member -> the partitions it reports as owned, and their generation."""
     reported = dict(claims)
     return Formed(
         time=0.0,
@@ -251,7 +251,7 @@ def test_s20_of_two_claims_the_later_stands():
 
 
 def misassigned(pause, times):
-    """A member is given what it does not subscribe to, each time it joins."""
+    """A member gets a topic that it does not subscribe to each time it joins."""
     foreign = TopicPartition("u", 0)
     bad = formed({"A": (foreign,)}, protocol="range", generation=1)
     return [opening(), is_new(), joins(1, foreign), bad, [[joins(1), pause]] * times]
@@ -291,7 +291,7 @@ def test_l9_a_member_does_not_leave_while_its_application_polls():
     assert "L9" in broken(waits, lost, leaves())
     assert "L9" not in broken(waits, of(Away), lost, leaves())
     assert "L9" not in broken(waits, of(Closing), leaves())
-    # It came back too late, while the member was still revoking what had to go.
+    # The application polled too late, while the member was still revoking its partitions.
     late = [consuming(max_poll_interval=5.0), of(Away), 5.1, of(Polling), 1.0]
     assert "L9" not in broken(late, lost, leaves())
     early = [consuming(max_poll_interval=5.0), of(Away), 4.9, of(Polling), 1.0]
@@ -317,7 +317,7 @@ def test_l2_an_application_that_is_absent_holds_nothing_for_long():
     assert "L2" not in broken(away, 0.2, of(Polling), beats())
 
 
-# ------------------------------------------------------------------ L6: joining again
+# ------------------------------------------------------------------ L6: rejoining
 
 
 def refused(api="JoinGroup", error="UNKNOWN_SERVER_ERROR"):

@@ -1,4 +1,4 @@
-"""Events are read back as they were written."""
+"""Events survive a round trip through a file."""
 
 import io
 

@@ -35,11 +35,11 @@ from .shrink import names, shrink, without
 
 ROOT = Path(__file__).parents[2]
 RUNS = 120
-"""Every tenth on trio."""
+"""Classic runs; every tenth is on trio."""
 FEW = 10
-"""So many of each protocol for `make test`."""
+"""Runs of each protocol for `make test`."""
 ASSIGNED = 30
-"""So many more of groups whose coordinator assigns (KIP-848)."""
+"""Additional runs of KIP-848 groups."""
 
 
 def quiet() -> None:
@@ -55,7 +55,7 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture(scope="module")
 def outcomes(pool: ProcessPoolExecutor) -> list[Outcome]:
-    """The outcomes of the first seeds, run in two processes."""
+    """Run the first seeds in two processes, and return their outcomes."""
     return list(pool.map(run_one, range(RUNS), chunksize=4))
 
 
@@ -84,7 +84,7 @@ def test_a_hundred_runs_meet_every_kind_of_fault() -> None:
 
 
 def test_the_faults_of_members_are_recorded() -> None:
-    """A simulation in which nothing happens would have no violations either."""
+    """A simulation without events would have no violations either."""
     seen = {type(event) for seed in range(12) for event in run(make_plan(seed)).events}
     assert {Assigned, Delivered, Frozen, Healed, Joined, Killed, Lost, Revoked} <= seen
 
@@ -147,7 +147,7 @@ def test_a_seed_replays_to_the_byte_whatever_the_hash_seed(seed: int, protocol: 
 
 
 def test_who_knocks_in_the_dark_is_heard_when_all_is_well() -> None:
-    """A member was told to rejoin, and its coordinator had been deaf to it since before."""
+    """A member was told to rejoin, while its coordinator had been unreachable for longer."""
     assert run_one(21752).wrong == ()
 
 
@@ -158,8 +158,8 @@ def test_who_knocks_in_the_dark_is_heard_when_all_is_well() -> None:
 def test_a_group_that_has_gone_back_gets_the_time_to_come_forth_again(
     seed: int, protocol: str
 ) -> None:
-    """Closed where it had sought back to, or had sought past its last commit, it was left there; or
-    where a log had grown again, since it was cut, to just where the group had committed."""
+    """If a member closed after it had sought back, or past its last commit, the group's commit
+    stayed there; likewise where a truncated log had grown to exactly the group's commit."""
     assert run_one(seed, protocol).wrong == ()
 
 

@@ -21,12 +21,12 @@ _SLACK = 0.5
 GONE = frozenset(
     ("FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID", "GROUP_ID_NOT_FOUND")
 )
-"""Errors after which the membership is over."""
+"""Errors that end the membership."""
 
 
 @attrs.define(eq=False)
 class Standing:
-    """What a member has reported and been told."""
+    """The reported and acknowledged state of a member."""
 
     member_id: str = ""
     """The member id that it generated."""

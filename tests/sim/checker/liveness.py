@@ -205,7 +205,7 @@ class Liveness:
             self._recorder.report("L2", event, text, pulse.away_by, number)
 
     def _check_told(self, number: int, event: Sent, run: MemberRun, pulse: Pulse) -> None:
-        """L2: a member that is told of a rebalance rejoins after its revocation."""
+        """L2: a member that learns of a rebalance rejoins after its revocation."""
         if pulse.told_at is None or pulse.away_since is not None or pulse.commits:
             return
         late = event.time - max(pulse.told_at, pulse.back_at, run.hindered_until)

@@ -64,7 +64,7 @@ _PASSING = frozenset(
 
 @attrs.define(eq=False)
 class Standing:
-    """What a member has been told of its membership."""
+    """The state of a membership, from the responses that the member received."""
 
     member_id: str = ""
     """Its current member id."""
