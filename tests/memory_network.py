@@ -180,7 +180,8 @@ Handler = Callable[[Peer], Awaitable[object]]
 
 
 class Network:
-    """Address -> handler. A missing address refuses connections; None never answers them."""
+    """A network in memory: a handler for each address. An address without an entry refuses
+    connections; the handler None never accepts them."""
 
     def __init__(self) -> None:
         self.handlers: dict[tuple[str, int], Handler | None] = {}

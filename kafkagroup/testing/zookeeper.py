@@ -71,7 +71,8 @@ class LocalZooKeeper(Servers[_Node]):
 
     nodes: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     tick_ms: int = attrs.field(default=500, kw_only=True)
-    """The tick. A session lasts at least two ticks; followers ping the leader every half tick."""
+    """The tick. A session lasts at least two ticks; followers report their sessions to the leader
+    every half tick."""
     certificate: str | None = attrs.field(default=None, kw_only=True, repr=False)
     """PEM: a private key in PKCS #8, then the certificates from the servers' own up. If set, the
     servers also accept TLS, at `secure_hosts`; this needs Netty, whose jars are downloaded in the

@@ -38,7 +38,8 @@ _DESCRIBE_VERSION = 5
 
 
 class EmbeddedKafka:
-    """An Apache Kafka cluster in this process, on loopback, for tests of any client.
+    """A Kafka cluster in this process, on loopback: nodes, topics, records, offsets, and groups of
+    both protocols.
 
     ```python
     with EmbeddedKafka({"orders": 2}) as kafka:
