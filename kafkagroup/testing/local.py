@@ -38,7 +38,7 @@ _CLIENT = "CLIENT"
 _BROKER = ("kafka.Kafka", "server.properties")
 _ZOOKEEPER = ("org.apache.zookeeper.server.quorum.QuorumPeerMain", "./zoo.cfg")
 
-# The tick allows sessions from one second (two ticks) to a minute.
+# Brokers can request sessions from one second (two ticks) to a minute.
 _ZOO_CFG = """\
 clientPortAddress={host}
 clientPort={port}

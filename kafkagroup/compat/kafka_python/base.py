@@ -1,8 +1,7 @@
 """kafka-python's `BaseCoordinator`: a `kafkagroup.GroupMember` for subclassing.
 
 A subclass defines the supported protocols, how the leader assigns, and what happens before and
-after a join. A background task sends the heartbeats, also between calls; the application need not
-poll.
+after a join. The member sends heartbeats by itself, also between calls; no polling is needed.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class BaseCoordinator(Guest):
         self.config = {**self.DEFAULT_CONFIG, **configs}
         self.group_id = self.config["group_id"]
         self.generation = -1
-        """The id of the last generation that was joined; -1 before the first join."""
+        """The id of the last generation that was joined; -1 before a join, and after `close`."""
         self.member_id = ""
         self.rejoining = False
         self.current: Generation | None = None
