@@ -76,7 +76,7 @@ class SubscriptionState:
         self.listener = listener
 
     def whole_pattern(self) -> re.Pattern[str] | None:
-        """Return the pattern for the main API, which matches whole names: a match, then anything."""
+        """Return the pattern for the main API, which matches whole names: `.*` is appended."""
         if (pattern := self.subscribed_pattern) is None:
             return None
         # Python allows global flags only at the start of a pattern; they are in `flags` as well.
