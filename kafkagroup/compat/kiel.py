@@ -273,7 +273,7 @@ class GroupedConsumer(Guest):
     # ------------------------------------------------------------ coordinator
 
     async def determine_coordinator(self) -> None:
-        """Find the group's coordinator, asking until a broker answers. Raises: what `Admin` raises."""
+        """Find the coordinator, asking until a broker answers. Raises: what `Admin` raises."""
         async with Admin(bootstrap_servers=self._brokers, security=self._security) as admin:
             self.handle_group_coordinator_response(await admin.find_coordinator(self.group_name))
 

@@ -27,7 +27,7 @@ def _check_mechanisms(_: object, __: object, mechanisms: Sequence[str]) -> None:
 
 @attrs.frozen(kw_only=True)
 class Listener:
-    """One more listener of every node: TLS with a `certificate`, SASL with `mechanisms`, or both."""
+    """A further listener of every node: TLS with `certificate`, SASL with `mechanisms`, or both."""
 
     certificate: str | None = attrs.field(default=None, repr=False)
     """PEM: an unencrypted private key in PKCS #8, then the certificates from the node's own up."""

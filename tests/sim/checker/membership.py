@@ -86,13 +86,13 @@ class Standing:
     before: int = -1
     """The generation before the unanswered join: heartbeats for it may be sent after the join."""
     kept: int = -1
-    """The generation before that, if the member never synced: it had given up that join when its
-    response arrived."""
+    """The generation before `before`, if the member never synced in `before`: it had given up that
+    join when the response arrived."""
     assigned: Partitions | None = None
     """The assignment in the response to that SyncGroup; None before it."""
     assigned_by: int = -1
     excused: int = -1
-    """The last event that may cause a loss of partitions."""
+    """The last event that justifies a loss of partitions."""
     polled: float = 0.0
     """When the application last called the client, or got something from it."""
     polled_before: float = 0.0
