@@ -272,8 +272,9 @@ class Terminal:
         os.write(self._end, keys.encode())
 
     def rest(self) -> str:
+        deadline = time.monotonic() + 30
         while self._read():
-            pass
+            assert time.monotonic() < deadline, "the command does not end"
         return self.text
 
     def _read(self) -> bool:
