@@ -195,9 +195,23 @@ class _GenerationQueue:
         self.changed.set()
         self.changed = anyio.Event()
 
+    def replace_protocols(self, protocols: Sequence[GroupProtocol]) -> None:
+        """Support these protocols instead, from the next join on."""
+        self.protocols = {p.name: p for p in protocols}
+
+    def take(self, generation: Generation) -> None:
+        """Note that the application works on this generation."""
+        self.current, self.fresh = generation, None
+
     def release(self) -> None:
         """Release the generation that the application worked on."""
         self.current = None
+        self.notify()
+
+    def close(self) -> None:
+        """End the generation, and the application's iteration: the member leaves the group."""
+        self.closed = True
+        self.ending(lost=False)
         self.notify()
 
     def ending(self, *, lost: bool) -> None:
@@ -359,11 +373,10 @@ class GroupMember(Service):
                 raise queue.error
             if queue.closed:
                 raise StopAsyncIteration
-            if queue.fresh is not None:
-                break
+            if (generation := queue.fresh) is not None:
+                queue.take(generation)
+                return generation
             await queue.changed.wait()
-        queue.current, queue.fresh = queue.fresh, None
-        return queue.current
 
     @property
     def generation(self) -> Generation | None:
@@ -488,7 +501,7 @@ class GroupMember(Service):
             raise ConfigurationError(
                 f"a member of type {config.protocol_type!r} cannot become {given[0].type!r}"
             )
-        self._queue.protocols = {p.name: p for p in given}
+        self._queue.replace_protocols(given)
         self._rejoin(RebalanceCause.SUBSCRIPTION, "the metadata changed", _supported(given))
 
     def _rejoin(
@@ -577,9 +590,7 @@ class GroupMember(Service):
 
     async def _leave(self) -> None:
         queue = self._queue
-        queue.closed = True
-        queue.ending(lost=False)
-        queue.notify()
+        queue.close()
         if queue.latest is not None:
             # Before leaving: other members must not begin while this one's work still runs.
             await queue.latest._wait_vacated()

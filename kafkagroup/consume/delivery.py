@@ -64,13 +64,14 @@ class Batch(Keyed[K_co, V_co]):
         cls, topic: str, partition: int, undecoded: RecordReader, count: int
     ) -> Batch[Any, Any]:
         """A batch of `count` records that are checked and not decoded yet."""
-        batch: Batch[Any, Any] = cls.__new__(cls)
-        batch._topic = topic
-        batch._partition = partition
-        batch._records = None
-        batch._undecoded = undecoded
-        batch._count = count
+        batch: Batch[Any, Any] = cls(topic, partition, ())
+        batch._decode_on_use(undecoded, count)
         return batch
+
+    def _decode_on_use(self, undecoded: RecordReader, count: int) -> None:
+        self._records = None
+        self._undecoded = undecoded
+        self._count = count
 
     @property
     def topic(self) -> str:
@@ -197,7 +198,7 @@ class Delivery:
         """Stop delivering them. Records in flight may still become processed."""
         for tp in partitions:
             if (owned := self.owned.get(tp)) is not None:
-                owned.revoked = True
+                owned.revoke()
                 owned.drop_buffer()
                 self._leave(owned)
         self._took()
@@ -206,7 +207,7 @@ class Delivery:
         """Stop owning them."""
         gone = [self.owned.pop(tp) for tp in tuple(partitions) if tp in self.owned]
         for owned in gone:
-            owned.revoked = True
+            owned.revoke()
             self._leave(owned)
         self._in_flight = tuple(owned for owned in self._in_flight if owned not in gone)
         self._took()
@@ -214,7 +215,7 @@ class Delivery:
     def pause(self, tp: TopicPartition) -> None:
         """Stop delivering and fetching a partition. Its buffer stays."""
         owned = self.owned[tp]
-        owned.paused = True
+        owned.pause()
         if owned is self._current and self._batch is not None:
             owned.put_back(self._batch)
         self._leave(owned)
@@ -223,7 +224,7 @@ class Delivery:
     def resume(self, tp: TopicPartition) -> None:
         """Deliver and fetch a partition again."""
         owned = self.owned[tp]
-        owned.paused = False
+        owned.resume()
         self._queue(owned)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
@@ -231,22 +232,15 @@ class Delivery:
         owned = self.owned[tp]
         self._leave(owned)
         self._in_flight = tuple(o for o in self._in_flight if o is not owned)
-        covered = owned.covered
-        owned.start_at(offset)
-        if covered != UNKNOWN:
-            # The next commit commits this offset. A first position is only a start: no commit.
-            owned.covered = covered
+        owned.seek(offset)
         self._took()
 
     def relocate(self, tp: TopicPartition, offset: int) -> None:
         """Continue at `offset` after a truncation or a reset. Records in flight stay in flight
         until the application asks for more."""
         owned = self.owned[tp]
-        processed, in_hand = owned.processed, owned.processed != owned.position
         self._leave(owned)
-        owned.start_at(offset)
-        if in_hand:
-            owned.processed = min(processed, offset)
+        owned.relocate(offset)
         self._took()
 
     def _leave(self, owned: OwnedPartition) -> None:
@@ -505,13 +499,12 @@ class Delivery:
         if not count:
             return None
         unread.stop_after(count)
-        owned.position = records.offset + 1
-        owned.leader_epoch = raw.leader_epoch
+        owned.advance(records.offset + 1, raw.leader_epoch)
         return Batch._of_undecoded(owned.tp.topic, owned.tp.partition, unread, count)
 
     def _give_up(self, owned: OwnedPartition, error: DecodeError) -> None:
         """Stop delivering the partition: to continue would silently skip the rest of the batch."""
-        owned.failure = error
+        owned.fail(error)
         self._leave(owned)
         owned.drop_buffer()
         self._took()
@@ -551,13 +544,9 @@ class Delivery:
     def _close_batch(self, owned: OwnedPartition) -> None:
         """Advance the position past the batch, including offsets at its end that compaction or
         transaction markers left empty: otherwise lag would never reach zero."""
-        if self._batch is not None and self._batch.next_offset > owned.position:
-            if not owned.is_uncommitted:
-                owned.covered = self._batch.next_offset  # the application has no records there
-            owned.position = self._batch.next_offset
-            # The epoch, too: in the previous one the log ends below this position (KIP-320).
-            owned.leader_epoch = self._batch.leader_epoch
+        if self._batch is not None:
+            owned.skip_to(self._batch.next_offset, self._batch.leader_epoch)
         if owned not in self._in_flight:
-            owned.processed = owned.position
+            owned.count_processed()
         self._current = self._batch = self._records = None
         self._queue(owned)

@@ -38,7 +38,7 @@ class FetchInFlight:
         """Add partitions, at their current positions, before the request is sent."""
         for owned in partitions:
             self._asked[owned.tp] = (owned, owned.fetch_offset, owned.checked_epoch)
-            owned.fetch_id = self._id
+            owned.note_fetch(self._id)
 
     @property
     def partitions(self) -> list[OwnedPartition]:
@@ -75,7 +75,8 @@ class FetchInFlight:
             or (owned.fetch_offset, leader_epoch, topic_id) != (offset, epoch, before.topic_id)
         ):
             return False
-        owned.topic_id, owned.checked_epoch, owned.fetch_id = topic_id, epoch, self._id
+        owned.note_request(topic_id, epoch)
+        owned.note_fetch(self._id)
         self._asked[owned.tp] = (owned, offset, epoch)
         return True
 

@@ -82,6 +82,43 @@ class OwnedPartition(Progress):
         self.retry_at = 0.0
         self.drop_buffer()
 
+    def seek(self, offset: int) -> None:
+        """Continue at the offset that the application chose."""
+        covered = self.covered
+        self.start_at(offset)
+        if covered != UNKNOWN:
+            # The next commit commits this offset. A first position is only a start: no commit.
+            self.covered = covered
+
+    def relocate(self, offset: int) -> None:
+        """Continue at `offset` after a truncation or a reset. Records in flight are not processed
+        yet."""
+        processed, has_in_flight = self.processed, self.processed != self.position
+        self.start_at(offset)
+        if has_in_flight:
+            self.processed = min(processed, offset)
+
+    def skip_to(self, offset: int, leader_epoch: int) -> None:
+        """Advance the position past offsets that have no records for the application."""
+        if offset <= self.position:
+            return
+        if not self.is_uncommitted:
+            self.covered = offset
+        # The epoch, too: in the previous one the log ends below this position (KIP-320).
+        self.advance(offset, leader_epoch)
+
+    def revoke(self) -> None:
+        """Stop delivery; the positions stay for the last commit."""
+        self.revoked = True
+
+    def pause(self) -> None:
+        """Stop delivering and fetching until `resume`."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Deliver and fetch again."""
+        self.paused = False
+
     def read_from(self, replica: int, until: float) -> None:
         """Fetch from a follower until a time on the loop's clock (KIP-392)."""
         self.replica, self.replica_until = replica, until
@@ -93,6 +130,10 @@ class OwnedPartition(Progress):
     def note_request(self, topic_id: UUID, leader_epoch: int) -> None:
         """Note the topic and the leader epoch in a fetch request, whose records are of that log."""
         self.topic_id, self.checked_epoch = topic_id, leader_epoch
+
+    def note_fetch(self, fetch_id: int) -> None:
+        """Note the latest fetch request at `fetch_offset`."""
+        self.fetch_id = fetch_id
 
     def note_topic(self, topic_id: UUID) -> None:
         """Note the topic that the position belongs to."""

@@ -21,3 +21,12 @@ class Progress:
         """All records below this offset are processed; a commit commits this offset."""
         self.leader_epoch = -1
         """Leader epoch of the last record delivered; committed with the offset (KIP-320)."""
+
+    def advance(self, position: int, leader_epoch: int) -> None:
+        """Set the position past the records, or the batch, of this leader epoch."""
+        self.position = position
+        self.leader_epoch = leader_epoch
+
+    def count_processed(self) -> None:
+        """Count all records below the position as processed."""
+        self.processed = self.position

@@ -36,7 +36,7 @@ class AbortedTransactions:
             if _ends_aborted(batch):
                 aborting.discard(batch.producer_id)
         elif batch.is_transactional and batch.producer_id in aborting:
-            batch.hidden = True
+            batch.hide()
 
 
 def mark_aborted(batches: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction]) -> None:

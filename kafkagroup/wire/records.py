@@ -170,7 +170,7 @@ class RecordBatch:
     count: int
     """How many records it has; 0 if compaction removed all of them."""
     hidden: bool
-    """Whether its records are not delivered: read_committed sets it for aborted batches."""
+    """Whether its records are not delivered: under read_committed, those of aborted batches."""
     _attributes: int
     _max_batch_bytes: int
 
@@ -207,6 +207,10 @@ class RecordBatch:
             raise self._corrupt(f"unknown codec {self._attributes & _CODEC_MASK}")
         if self.codec is Codec.NONE:
             self._check_count(len(raw) - _HEADER_SIZE)
+
+    def hide(self) -> None:
+        """Deliver none of its records: its transaction was aborted."""
+        self.hidden = True
 
     @property
     def size(self) -> int:

@@ -107,7 +107,7 @@ def header(batch: RecordBatch) -> dict[str, object]:
     return {
         name: getattr(batch, name)
         for name in dir(RecordBatch)
-        if name[0] != "_" and name not in ("raw", "records", "control_type")
+        if name[0] != "_" and name not in ("raw", "records", "control_type", "hide")
     }
 
 
