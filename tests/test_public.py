@@ -177,6 +177,21 @@ def test_tools_find_the_types_of_the_values_that_applications_get(name: str) -> 
     assert run(program) == "False\n"
 
 
+def test_the_annotations_of_public_classes_can_be_evaluated() -> None:
+    """get_type_hints looked for names such as Mapping in `kafkagroup`, and raised NameError."""
+    program = """
+import kafkagroup, typing
+for name in kafkagroup.__all__:
+    if isinstance(cls := getattr(kafkagroup, name), type):
+        try:
+            typing.get_type_hints(cls)
+        except NameError as error:
+            print(name, error.name)
+"""
+    # The names of kazoo, which is optional, and of what is imported for secure connections alone.
+    assert run(program) == "ClientOptions RunInThread\nZooKeeperMembership ACL\n"
+
+
 def test_an_unknown_name() -> None:
     with pytest.raises(AttributeError, match=r"^module 'kafkagroup' has no attribute 'Konsumer'$"):
         kafkagroup.Konsumer  # noqa: B018 - the access is the test

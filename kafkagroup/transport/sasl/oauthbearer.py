@@ -56,7 +56,7 @@ class Token:
                 )
 
 
-TokenCallback = Callable[[], "Token | Awaitable[Token]"]
+TokenCallback = Callable[[], Token | Awaitable[Token]]
 """Called for each connection, and each time that a session is renewed, at the latest when the last
 token expires. The callback may cache tokens; the library does not."""
 
