@@ -112,13 +112,13 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
     figures = []
     for name in CLIENTS:
         client = FLEETS[name].client
-        found = trials.run("idle", fleet=name, cases=[], seconds=settings.seconds)
+        found = _run(name, [], settings.seconds)
         figures.append(
             Figure(
                 what="idle: requests/s", client=client, values=tuple(found["idle"]), paired=False
             )
         )
-        found = trials.run("idle", fleet=name, cases=list(CASES), seconds=settings.seconds)
+        found = _run(name, list(CASES), settings.seconds)
         del found["idle"]
         worst = sorted(found, key=lambda case: max(found[case]), reverse=True)
         over = [case for case in worst if max(found[case]) > TARGET.most]
@@ -134,6 +134,10 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
             )
         )
     return figures
+
+
+def _run(fleet: str, cases: list[str], seconds: int) -> dict[str, Any]:
+    return trials.run("idle", lasts=seconds, fleet=fleet, cases=cases, seconds=seconds)
 
 
 def trial(*, fleet: str, cases: list[str], seconds: int) -> dict[str, list[int]]:

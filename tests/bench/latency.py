@@ -102,6 +102,8 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
 def _run(bootstrap: str, rate: int, settings: Settings) -> dict[str, list[list[float]]]:
     """Client -> the milliseconds of each turn."""
     seconds = min(max(LEAST / rate, settings.seconds / 4), _MOST_TURN)
+    rounds = 2 * settings.rounds
+    lasts = rounds * len(CLIENTS) * (seconds + _GAP)
     with ExitStack() as stack:
         ready = stack.enter_context(TemporaryDirectory())
         topics = {
@@ -113,6 +115,7 @@ def _run(bootstrap: str, rate: int, settings: Settings) -> dict[str, list[list[f
             client: pool.submit(
                 trials.run,
                 "latency",
+                lasts=lasts,
                 role=reader,
                 bootstrap=bootstrap,
                 topics=[topics[reader]],
@@ -122,17 +125,18 @@ def _run(bootstrap: str, rate: int, settings: Settings) -> dict[str, list[list[f
         }
         trials.run(
             "latency",
+            lasts=lasts,
             role="producer",
             bootstrap=bootstrap,
             topics=list(topics.values()),
             ready=ready,
             rate=rate,
             seconds=seconds,
-            rounds=2 * settings.rounds,
+            rounds=rounds,
         )
         turns = {client: future.result() for client, future in reading.items()}
     return {
-        client: [[ns / 1e6 for ns in found[str(n)]] for n in range(2 * settings.rounds)]
+        client: [[ns / 1e6 for ns in found[str(n)]] for n in range(rounds)]
         for client, found in turns.items()
     }
 

@@ -66,6 +66,7 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
 def _run(bootstrap: str, topic: str, seconds: int, frozen: bool) -> dict[str, Any]:
     return trials.run(
         "punctual",
+        lasts=seconds,
         bootstrap=bootstrap,
         topic=topic,
         members=MEMBERS,

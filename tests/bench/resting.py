@@ -47,7 +47,12 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
     for name in ("ours", "aiokafka"):
         with broker.topic(bootstrap, 1) as topic:
             found = trials.run(
-                "resting", fleet=name, bootstrap=bootstrap, topic=topic, seconds=settings.seconds
+                "resting",
+                lasts=settings.seconds,
+                fleet=name,
+                bootstrap=bootstrap,
+                topic=topic,
+                seconds=settings.seconds,
             )
         ours, client = name == "ours", FLEETS[name].client
         figures.append(

@@ -20,12 +20,14 @@ __all__ = ["run"]
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGE = "tests.bench"
 _TIMEOUT = 300.0
-"""Seconds after which a trial counts as stuck."""
+"""Seconds, beyond those that a trial was asked to last, after which it counts as stuck."""
 
 
-def run(module: str, *, pure: bool = False, **arguments: object) -> dict[str, Any]:
+def run(
+    module: str, *, pure: bool = False, lasts: float = 0.0, **arguments: object
+) -> dict[str, Any]:
     """Call `trial(**arguments)` of a module here, in a new process; with `pure`, one in which
-    nothing of ours is compiled.
+    nothing of ours is compiled. `lasts`: the seconds that the trial takes by its arguments.
 
     Raises: CalledProcessError, TimeoutExpired. What the trial prints to stderr is shown.
     """
@@ -34,7 +36,7 @@ def run(module: str, *, pure: bool = False, **arguments: object) -> dict[str, An
         cwd=_ROOT,
         env=os.environ | ({"KAFKAGROUP_PURE": "1"} if pure else {}),
         stdout=subprocess.PIPE,
-        timeout=_TIMEOUT,
+        timeout=lasts + _TIMEOUT,
         check=True,
     )
     answer: dict[str, Any] = json.loads(done.stdout)

@@ -1,0 +1,27 @@
+"""The processes of trials: one that was asked to last long does not count as stuck."""
+
+import subprocess
+from contextlib import nullcontext
+
+import attrs
+
+from . import latency, trial
+from .command import SMALL
+
+
+def test_the_timeout_of_a_trial_follows_what_it_was_asked_for(monkeypatch):
+    """Six rounds at 10 records/s last 480 s, and were killed after 300."""
+    timeouts = []
+    turns = b'{"%s": []}' % b'": [], "'.join(b"%d" % n for n in range(12))
+
+    def run(command, *, timeout, **options):
+        timeouts.append(timeout)
+        return subprocess.CompletedProcess(command, 0, stdout=turns)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(latency.broker, "topic", lambda *arguments: nullcontext("t"))
+    latency._run("nowhere:9092", 10, attrs.evolve(SMALL, rounds=6))
+    assert len(timeouts) == len(latency.CLIENTS) + 1
+    assert all(timeout > 480 + 60 for timeout in timeouts)
+    trial.run("startup")
+    assert timeouts[-1] == 300
