@@ -12,8 +12,8 @@ from kafkagroup import Codec, NewRecord, TopicPartition
 from kafkagroup.errors import (
     BrokerError,
     ConfigurationError,
-    ConsumerClosedError,
     ErrorCode,
+    NotStartedError,
     NotWrittenError,
     RecordRefusedError,
     RequestTimeoutError,
@@ -150,5 +150,5 @@ async def test_bad_options_and_calls() -> None:
     ):
         with pytest.raises(ConfigurationError):
             Producer(**wrong)
-    with pytest.raises(ConsumerClosedError):
+    with pytest.raises(NotStartedError):
         await Producer(**SERVERS).write("new", records(None))

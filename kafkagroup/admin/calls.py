@@ -19,6 +19,7 @@ from kafkagroup.errors import (
     ConsumerClosedError,
     DecodeError,
     KafkaGroupError,
+    NotStartedError,
     RemoteProtocolError,
     RequestTimeoutError,
     TransportError,
@@ -48,12 +49,23 @@ class RetriedCalls:
         self.timeout = timeout
         self.cluster: Cluster | None = None
         """None before the client is opened, and after it is closed."""
+        self._was_opened = False
+
+    def open(self, cluster: Cluster) -> None:
+        """Send the calls to `cluster`."""
+        self.cluster, self._was_opened = cluster, True
+
+    def close(self) -> None:
+        """Refuse further calls. The cluster's owner closes the cluster."""
+        self.cluster = None
 
     def opened(self) -> Cluster:
-        """Return the cluster. Raises: ConsumerClosedError."""
-        if self.cluster is None:
-            raise ConsumerClosedError("the client is not running; use `async with` or start()")
-        return self.cluster
+        """Return the cluster. Raises: NotStartedError; ConsumerClosedError."""
+        if self.cluster is not None:
+            return self.cluster
+        if self._was_opened:
+            raise ConsumerClosedError("the client is closed; make a new one")
+        raise NotStartedError("the client is not started; use `async with` or start()")
 
     async def once(
         self,
@@ -140,12 +152,12 @@ class CallingService(Service):
 
     async def _open(self, tasks: TaskGroup) -> None:
         cluster = Cluster(self._servers, self._calls.options, tasks)
-        self._calls.cluster = cluster
+        self._calls.open(cluster)
         await cluster.refresh()
 
     async def _close(self) -> None:
         if (cluster := self._calls.cluster) is not None:
-            self._calls.cluster = None  # before closing: later calls must not open a connection
+            self._calls.close()  # before closing: later calls must not open a connection
             await cluster.aclose()
 
     def _crashed(self, error: Exception) -> None:

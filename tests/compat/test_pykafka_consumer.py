@@ -35,6 +35,7 @@ from kafkagroup.errors import (
     ConsumerClosedError,
     ErrorCode,
     JoinFailedError,
+    NotStartedError,
 )
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.settings import BrokerSettings
@@ -145,7 +146,7 @@ async def test_it_starts_when_it_is_first_used_and_stops_outside_of_with(bootstr
 async def test_without_auto_start_it_waits_for_start(bootstrap, name, fill):
     await fill(1, 3)
     async with consumer_of(bootstrap, name, auto_start=False) as consumer:
-        with pytest.raises(ConsumerClosedError, match="auto_start"):
+        with pytest.raises(NotStartedError, match="auto_start"):
             await consumer.consume()
         await consumer.start()
         await consumer.start()

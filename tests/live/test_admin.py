@@ -39,6 +39,7 @@ from kafkagroup.errors import (
     IllegalStateError,
     LocalProtocolError,
     NoBrokersAvailableError,
+    NotStartedError,
     RequestTimeoutError,
     UnsupportedVersionError,
 )
@@ -511,14 +512,15 @@ STREAMS = ListedGroup(
 )
 
 
-async def test_an_admin_that_does_not_run(bootstrap, name):
+async def test_calls_before_the_start_and_after_the_close_are_refused(bootstrap, name):
     admin = Admin(bootstrap_servers=bootstrap)
-    with pytest.raises(ConsumerClosedError, match="is not running"):
+    with pytest.raises(NotStartedError, match="not started; use `async with` or start"):
         await admin.describe_group(name)
     async with admin:
         pass
-    with pytest.raises(ConsumerClosedError, match="is not running"):
+    with pytest.raises(ConsumerClosedError, match="closed; make a new one") as refused:
         await admin.describe_group(name)
+    assert not isinstance(refused.value, NotStartedError)
 
 
 # ---------------------------------------------------------------- what goes wrong

@@ -29,7 +29,7 @@ async def ask(
     async with anyio.create_task_group() as tasks:
         cluster = Cluster(tuple(servers), options, tasks)
         calls = RetriedCalls(options, options.request_timeout)
-        calls.cluster = cluster
+        calls.open(cluster)
         try:
             answers.append(await calls.once(question))
         except KafkaGroupError as error:

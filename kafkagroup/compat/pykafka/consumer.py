@@ -26,7 +26,7 @@ from kafkagroup.compat.pykafka.membership import (
     assignor_of,
 )
 from kafkagroup.compat.pykafka.protocol import Cluster, Message, OffsetType, text
-from kafkagroup.errors import ConsumerClosedError
+from kafkagroup.errors import ConsumerClosedError, NotStartedError
 
 if TYPE_CHECKING:
     from kafkagroup import ZooKeeperMembership
@@ -152,7 +152,7 @@ class _Balanced(Guest):
     async def _ready(self) -> Consumer:
         if not self._started:
             if not self._auto_start:
-                raise ConsumerClosedError("the consumer is not started; auto_start is False")
+                raise NotStartedError("the consumer is not started; auto_start is False")
             await self.start()
         return self._consumer
 
