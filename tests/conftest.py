@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,11 @@ from kafkagroup.testing import EmbeddedKafka
 _TIMEOUT = 5.0
 """Real seconds that a loop without timers waits for a thread before the test counts as
 deadlocked."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell without job control starts its background jobs with SIGINT ignored, and every process
+    # they start inherits that: no test of Ctrl-C could end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _VirtualSelector(selectors.DefaultSelector):
