@@ -564,7 +564,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
             return found
         return None if offsets is None else offsets.coordinator
 
-    def invalidate_coordinator(self, reason: str = "the application asked for it") -> None:
+    def forget_coordinator(self, reason: str = "the application asked for it") -> None:
         """Invalidate the coordinator: look it up again. The membership continues."""
         self._raise_if_closed()
         if self._session.membership.driver is not None:

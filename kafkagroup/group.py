@@ -439,7 +439,7 @@ class GroupMember(Service):
         """The broker that coordinates the group; None while it is not known."""
         return None if self._driver is None else self._driver.coordinator
 
-    def invalidate_coordinator(self, reason: str = "the application asked for it") -> None:
+    def forget_coordinator(self, reason: str = "the application asked for it") -> None:
         """Invalidate the coordinator: look it up again. The membership continues."""
         self._running_driver().invalidate_coordinator(reason)
 

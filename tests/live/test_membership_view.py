@@ -176,7 +176,7 @@ async def test_a_coordinator_that_is_doubted_is_asked_for_again_and_nothing_else
             generation = await anext(member)
             for one in (worker.consumer, member):
                 asked = len(kafka.requests(FindCoordinatorRequest))
-                one.invalidate_coordinator("the host is drained")
+                one.forget_coordinator("the host is drained")
                 await until(lambda n=asked: len(kafka.requests(FindCoordinatorRequest)) > n)
                 await until(lambda one=one: one.coordinator is not None)
             await worker.consumer.commit({TopicPartition("t", 0): 0})

@@ -314,7 +314,7 @@ async def test_a_heartbeat_that_was_given_up_before_it_left_never_leaves(network
             ConsumerGroupHeartbeatRequest, ErrorCode.UNKNOWN_SERVER_ERROR, times=None, when=listen
         )
         await anyio.sleep(2)
-        consumer.invalidate_coordinator()
+        consumer.forget_coordinator()
         await until(lambda: said)
         assert said[0] is not None, "the first to leave says all"
 

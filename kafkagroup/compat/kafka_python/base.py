@@ -36,7 +36,7 @@ class _Membership(Protocol):
     @property
     def coordinator(self) -> Node | None: ...
 
-    def invalidate_coordinator(self, reason: str) -> None: ...
+    def forget_coordinator(self, reason: str) -> None: ...
 
     def metrics(self) -> GroupMetrics: ...
 
@@ -173,7 +173,7 @@ class BaseCoordinator(Guest):
             logger.warning("group %s: its coordinator counts as dead: %s", self.group_id, error)
             self._coordinator = None
         if (membership := self._membership()) is not None:
-            membership.invalidate_coordinator(str(error))
+            membership.forget_coordinator(str(error))
 
     # ------------------------------------------------------------ membership
 
