@@ -20,6 +20,7 @@ from kafkagroup.events import RebalanceCause
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.options import GroupMemberOptions
+from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.driver import Driver
 from kafkagroup.runtime.event_feed import GroupEvents
 from kafkagroup.runtime.health import Checkup, Health, HealthProblem, check_troubles, not_well
@@ -76,7 +77,7 @@ class Generation:
         """Whether scopes have a deadline. With a heartbeat thread they have none: after a blocked
         loop resumes, the deadline would cancel them before the loop sees that it was extended."""
         self._scopes: set[anyio.CancelScope] = set()
-        self._vacated = anyio.Event()
+        self._vacated = ChangeSignal()
         self.over = anyio.Event()
         """Set when the generation has ended, or may have ended. Finish the work, then request the
         next generation."""
@@ -142,8 +143,7 @@ class Generation:
             finally:
                 self._scopes.discard(scope)
                 if not self._scopes:
-                    self._vacated.set()
-                    self._vacated = anyio.Event()
+                    self._vacated.notify()
 
     @property
     def _deadline(self) -> float:
@@ -189,11 +189,7 @@ class _GenerationQueue:
         """A generation that the application has not taken yet."""
         self.error: Exception | None = None
         self.closed = False
-        self.changed = anyio.Event()
-
-    def notify(self) -> None:
-        self.changed.set()
-        self.changed = anyio.Event()
+        self.changed = ChangeSignal()
 
     def replace_protocols(self, protocols: Sequence[GroupProtocol]) -> None:
         """Support these protocols instead, from the next join on."""
@@ -206,13 +202,13 @@ class _GenerationQueue:
     def release(self) -> None:
         """Release the generation that the application worked on."""
         self.current = None
-        self.notify()
+        self.changed.notify()
 
     def close(self) -> None:
         """End the generation, and the application's iteration: the member leaves the group."""
         self.closed = True
         self.ending(lost=False)
-        self.notify()
+        self.changed.notify()
 
     def ending(self, *, lost: bool) -> None:
         if self.latest is not None:
@@ -225,7 +221,7 @@ class _GenerationQueue:
     def failed(self, error: Exception) -> None:
         self.error = error
         self.ending(lost=True)
-        self.notify()
+        self.changed.notify()
 
     def poll_due(self, ran: float) -> float:
         return ran + self.most_blocked
@@ -248,7 +244,7 @@ class _GenerationQueue:
 
     async def assign(self, generation: GenerationInfo) -> None:
         self.latest = self.fresh = Generation(generation, self.lease_expires_at(), timed=self.timed)
-        self.notify()
+        self.changed.notify()
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
         assigned = self.protocols[work.protocol_name].assign(work.members)

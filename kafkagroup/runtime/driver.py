@@ -64,6 +64,7 @@ from kafkagroup.member.vocabulary import (
     WakeAt,
     Woke,
 )
+from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.history import History, Step
 from kafkagroup.runtime.interfaces import Application, Assignee, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
@@ -125,22 +126,17 @@ class PollTimer:
         """`ran` tells when the application's loop last ran."""
         self._application = application
         self._ran = ran
-        self._applied = OneShotEvent()
+        self._applied = ChangeSignal()
 
     def on_assignment_applied(self) -> None:
         """Note that the application has applied an assignment."""
-        self._applied.set()
-        self._applied = OneShotEvent()
+        self._applied.notify()
 
     async def run_out(self, group_id: str) -> None:
         """Return when the application has not polled in time."""
-        while True:
-            applied = self._applied
-            due = self._application.poll_due(self._ran())
-            if due <= anyio.current_time():
-                break
+        while (due := self._application.poll_due(self._ran())) > anyio.current_time():
             # An application without an assignment need not poll; with one, it may be due sooner.
-            await applied.wait(due)
+            await self._applied.wait(due)
         logger.warning(
             "group %s: leaving, as the application has stood still for max_poll_interval_ms"
             " (rebalance_timeout_ms, of a GroupMember)",

@@ -13,7 +13,7 @@ import anyio
 from kafkagroup._public import public
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.events import EventsMissed, GroupEvent
-from kafkagroup.transport.one_shot_event import OneShotEvent
+from kafkagroup.runtime.change_signal import ChangeSignal
 
 __all__ = ["EventFeed", "GroupEvents"]
 
@@ -60,7 +60,7 @@ class GroupEvents:
         self._buffer = buffer
         self._missed = 0
         self._over = False
-        self._changed = OneShotEvent()
+        self._changed = ChangeSignal()
 
     def __aiter__(self) -> GroupEvents:
         return self
@@ -83,12 +83,8 @@ class GroupEvents:
             self._events.popleft()
             self._missed += 1
         self._events.append(event)
-        self._notify()
+        self._changed.notify()
 
     def _end(self) -> None:
         self._over = True
-        self._notify()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = OneShotEvent()
+        self._changed.notify()
