@@ -1,9 +1,10 @@
 """The classic group protocol: one pure `step`. Nothing here reads a clock or touches a socket.
 
-A member finds its coordinator, joins, is assigned by the leader (perhaps itself), and heartbeats
-until something changes. `state.MOVES` is the whole table of phases. Sources: the consumer rebalance
-protocol, KIP-62 (heartbeats beside processing), KIP-394 (member ids are given before joining),
-KIP-345 (static members), KIP-559 (protocol checks), KIP-800 (reasons), KIP-814 (static leaders).
+A member finds its coordinator, joins, gets its assignment from the leader (perhaps itself), and
+sends heartbeats until something changes. `state.MOVES` is the whole table of phases. Sources: the
+consumer rebalance protocol, KIP-62 (heartbeats during processing), KIP-394 (the coordinator gives
+out member ids before the join), KIP-345 (static members), KIP-559 (protocol checks), KIP-800
+(reasons), KIP-814 (static leaders).
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from kafkagroup.errors import (
     COORDINATOR_MOVED,
     BrokerError,
     ErrorCode,
-    FencedError,
     RemoteProtocolError,
     TransportError,
     broker_error,
 )
-from kafkagroup.member.coordinated import DRAIN_SHARE, CoordinatedStep
+from kafkagroup.member.coordinated import CoordinatedStep
 from kafkagroup.member.requests import (
     heartbeat_request,
     join_request,
@@ -72,21 +72,17 @@ __all__ = ["step"]
 _JOIN_GRACE = 5.0
 """Seconds on top of the rebalance timeout before a JoinGroup counts as unanswered (as Java)."""
 
-_SLOWING = 0.25
-"""Heartbeats slow down to this share of the time since the last rebalance."""
+_INTERVAL_GROWTH = 0.25
+"""The heartbeat interval grows to this fraction of the time since the last rebalance."""
 
 _MAX_ATTEMPTS = 5
-"""How often in a row a member rejoins without a pause when the group rebalances under it."""
+"""How often in a row a member rejoins without a pause when the group rebalances before SyncGroup is
+answered."""
 
 
 def step(member: Member, event: Event) -> tuple[Member, tuple[Effect, ...]]:
-    """The member after an event, and what is to be done. An event that is stale changes nothing."""
-    if member.phase in (Phase.LEFT, Phase.FAILED):
-        return member, ()
-    run = _Step(member, event.now, event.jitter)
-    run.take(event)
-    run.advance()
-    return run.member, tuple(run.effects)
+    """Return the member after an event, and the effects to execute."""
+    return _Step.run(member, event)
 
 
 class _Step(CoordinatedStep[Member, Event, Effect]):
@@ -154,7 +150,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     def _take_failure(self, token: int, error: Exception) -> None:
         member = self.member
-        if token not in (member.lookup_in_flight, member.heartbeat_in_flight, member.pending):
+        if not member.awaits(token):
             return
         if member.phase is Phase.LEAVING:
             self._left()
@@ -195,7 +191,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 self.member.reason, self.member.heartbeat_in_flight if is_assigned else None
             )
         elif is_assigned:
-            # It was asked to leave while it revoked a part: revoke the rest.
+            # The application left while the member revoked a part: revoke the rest.
             self._revoke_all(self.member.leaving)
         else:
             self._leave()
@@ -206,7 +202,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         if self.member.phase is Phase.STABLE:
             self._revoke(reason)
         elif self.member.phase in (Phase.JOINING, Phase.COMPUTING, Phase.SYNCING):
-            # The metadata that was sent is outdated: leave the generation that it leads to at once.
+            # JoinGroup carried the old metadata: rejoin as soon as its generation is stable.
             self._set(must_rejoin=True, reason=reason)
 
     def _take_leaving(self, event: Leaving) -> None:
@@ -219,7 +215,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case Phase.REVOKING | Phase.LOSING:
                 pass  # leaves when the application has released
             case Phase.LEAVING:
-                pass  # an error has ended it already
+                pass  # an error has ended the membership already
             case _ if self.member.ownership.is_assigned:
                 # Closed in a cooperative rebalance: its partitions may be reassigned by now.
                 self._lose(event.reason)
@@ -240,7 +236,9 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         if code == ErrorCode.MEMBER_ID_REQUIRED:
             # KIP-394: the id is ours from here on; rejoin at once with it.
             if self.member.member_id or not answer.member_id:
-                self._back_off()  # a broker that asks again, or gives none, must not be hammered
+                # The broker has rejected its own id, or gave none: without a pause, this would be
+                # an endless loop of joins.
+                self._back_off()
             self._set_member_id(answer.member_id)
             return self._restart(self.member.reason)
         if code != ErrorCode.NONE:
@@ -255,10 +253,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 )
             )
         self._set_member_id(answer.member_id)
-        if self._was_passed_over(answer.generation_id):
+        if self._missed_generation(answer.generation_id):
             return self._lose("the group had a generation without this member")
-        # The session began when the coordinator completed the join. If this process has stalled
-        # since, that moment is unknown, but it was after the request was sent.
+        # The session began when the coordinator completed the join. That moment is unknown if this
+        # process has stalled since, but it was after the request was sent.
         self._set(
             generation_id=answer.generation_id,
             generation_token=self.member.last_token,
@@ -270,7 +268,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 for m in answer.members
                 if m.group_instance_id is not None
             },
-            heartbeat_in_flight=None,  # of the generation before: it would be refused
+            heartbeat_in_flight=None,  # it names the old generation: the coordinator rejects it
             next_heartbeat_at=self.now + config.heartbeat_interval,
             ownership=self._acknowledged(self.member.join_sent_at),
             stable_at=self.member.join_sent_at,
@@ -282,12 +280,11 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             return self._sync({})
         return self._compute()
 
-    def _was_passed_over(self, generation_id: int) -> bool:
+    def _missed_generation(self, generation_id: int) -> bool:
         """Whether another member may have owned and consumed this member's partitions meanwhile.
 
-        The coordinator removes a dynamic member for which a rebalance did not wait. A static one
-        stays a member (KIP-345), and its partitions are reassigned by the metadata of its last
-        join.
+        The coordinator removes a dynamic member that misses a rebalance. A static one stays a
+        member (KIP-345), and the leader reassigns its partitions by the metadata of its last join.
         """
         member = self.member
         static = member.config.group_instance_id is not None
@@ -308,9 +305,11 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
     def _on_sync_response(self, answer: SyncGroupResponse) -> None:
         member = self.member
         if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
-            # At once, as the whole group waits for us; but not for ever.
-            again = member.attempts < _MAX_ATTEMPTS
-            self._set(attempts=member.attempts + 1) if again else self._back_off()
+            # Rejoin at once, as the group waits for this member, but not endlessly.
+            if member.attempts < _MAX_ATTEMPTS:
+                self._set(attempts=member.attempts + 1)
+            else:
+                self._back_off()
             return self._restart("the group rebalanced before the assignment came")
         if answer.error_code != ErrorCode.NONE:
             return self._on_error(answer.error_code, "SyncGroup")
@@ -331,7 +330,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             pending=None,
             ownership=self._acknowledged(member.join_sent_at).assign(),
             stable_at=member.join_sent_at,
-            # It was sent past the sync, perhaps over a dead connection: the next must not wait.
+            # It took another connection, which may be dead: the next heartbeat must not wait.
             heartbeat_in_flight=None,
             attempts=0,
             failures=0,
@@ -395,8 +394,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         unknown = code == ErrorCode.UNKNOWN_MEMBER_ID
         # An older generation has ended as expected.
         ended = code == ErrorCode.ILLEGAL_GENERATION and token > member.generation_token
-        over = (unknown or ended) and member.phase in COMMITTING
-        if over or code == ErrorCode.FENCED_INSTANCE_ID:
+        removed = (unknown or ended) and member.phase in COMMITTING
+        if removed or code == ErrorCode.FENCED_INSTANCE_ID:
             self._on_error(code, "Heartbeat")
 
     def _acknowledge(self, code: int, **changes: Any) -> None:
@@ -415,10 +414,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             sent = min(sent, stable_at + config.rebalance_timeout - config.session_timeout)
         self._set(ownership=self._acknowledged(sent), stable_at=stable_at, **changes)
 
-    def _on_error(self, code: int, what: str) -> None:
+    def _on_error(self, code: int, request: str) -> None:
         """Handle an error code of JoinGroup, SyncGroup or Heartbeat."""
         group = self.member.config.group_id
-        error = broker_error(code, f"{what} of group {group!r}", operation="READ", group=group)
+        error = broker_error(code, f"{request} of group {group!r}", operation="READ", group=group)
         match code:
             case ErrorCode.UNKNOWN_MEMBER_ID:
                 self._set(member_id="")
@@ -426,8 +425,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case ErrorCode.ILLEGAL_GENERATION:
                 self._reset_generation("the generation is over")
             case ErrorCode.FENCED_INSTANCE_ID:
-                instance = self.member.config.group_instance_id
-                self._fail(FencedError(f"group_instance_id {instance!r} is another member's now"))
+                self._fail_fenced()
             case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 self._back_off(error)
                 self._retry_phase("the coordinator was loading")
@@ -442,7 +440,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 self._fail(error)
 
     def _retry_phase(self, reason: str) -> None:
-        # A heartbeat that failed is repeated by itself; a join or sync starts over.
+        # A stable member sends the next heartbeat after the back-off; any other joins again.
         if self.member.phase not in COMMITTING:
             self._restart(reason)
 
@@ -458,8 +456,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
     # ------------------------------------------------------------ moves
 
     def _restart(self, reason: str, heartbeat_in_flight: int | None = None) -> None:
-        """Go back to joining. Answers to all earlier requests are stale, except for the given
-        heartbeat."""
+        """Join again, or leave if the application has left. Answers to all earlier requests are
+        stale, except for the given heartbeat."""
         if self.member.leaving is not None:
             return self._leave()
         return self._move(
@@ -484,13 +482,12 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         self._move(
             Phase.REVOKING, pending=token, ownership=revoked, must_rejoin=False, reason=reason
         )
-        share = self.member.config.rebalance_timeout * DRAIN_SHARE
-        self.effects.append(Revoke(token=token, deadline=self.now + share))
+        self.effects.append(Revoke(token=token, deadline=self._drain_deadline()))
 
     def _sync(self, assignments: Mapping[str, bytes]) -> None:
         member, config = self.member, self.member.config
         if member.coordinator is None:
-            # Lost while the assignor was at work; the group starts over at the new one.
+            # It moved while the assignor ran; the group joins again at the new coordinator.
             return self._restart("the coordinator moved")
         # The coordinator answers when the leader has synced, at the latest after the rebalance
         # timeout.
@@ -503,10 +500,11 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         member, leaving = self.member, self.member.leaving
         if leaving is None or not member.member_id or member.coordinator is None:
             return self._left()
-        # KIP-345: a static member keeps its place until its session times out; KIP-1092: or not.
-        static = member.config.group_instance_id is not None
-        tells = not static if leaving.leave_group is None else leaving.leave_group
-        if not tells:
+        # A static member keeps its place until its session times out (KIP-345), unless the
+        # application decides otherwise (KIP-1092).
+        is_static = member.config.group_instance_id is not None
+        sends_leave = not is_static if leaving.leave_group is None else leaving.leave_group
+        if not sends_leave:
             return self._left()
         token = self._send(
             leave_request(member, leaving.reason),
@@ -522,15 +520,13 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
     def _fail(self, error: Exception) -> None:
         member = self.member
         self.effects.append(Fail(error=error))
-        # A static member keeps its place for when it is started again, a fenced one has none. For
-        # any other the rest of the group need not wait until its session ends.
-        stays = member.config.group_instance_id is not None or isinstance(error, FencedError)
+        sends_leave = not self._keeps_place(error)
         if member.ownership.is_assigned:
-            # LeaveGroup now would give others what the application has not released yet.
-            leaving = Leaving(now=self.now, reason=str(error), leave_group=not stays)
+            # After LeaveGroup others would own partitions that the application has not released.
+            leaving = Leaving(now=self.now, reason=str(error), leave_group=sends_leave)
             self._set(leaving=member.leaving or leaving)
             self._lose(str(error))
-        elif member.member_id and member.coordinator and not stays:
+        elif member.member_id and member.coordinator and sends_leave:
             token = self._send(
                 leave_request(member, str(error)), timeout=member.config.request_timeout
             )
@@ -553,7 +549,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         token = self._send(join_request(member), timeout=timeout)
         self._move(Phase.JOINING, pending=token, must_rejoin=False, join_sent_at=self.now)
         if member.ownership.is_assigned:
-            # Not at once: most joins are answered soon, and that is a better sign of life.
+            # Most joins are answered sooner, and the answer extends the lease as well.
             self._set(next_heartbeat_at=self.now + config.heartbeat_interval)
 
     def _heartbeat_when_due(self) -> None:
@@ -565,21 +561,22 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         ):
             return
         in_purgatory = member.phase in PURGATORY
-        # The answer is of use until the session ends; then the connection counts as dead.
+        # Without an answer until the session ends, the connection counts as dead.
         ends = member.ownership.lease_expires_at if in_purgatory else member.session_ends_at
         token = self._send(
             heartbeat_request(member),
             timeout=max(ends - self.now, config.heartbeat_interval),
             route=Route.ASIDE if in_purgatory else Route.COORDINATOR,
         )
-        pace = config.heartbeat_interval
+        interval = config.heartbeat_interval
         if not in_purgatory:
-            # A rebalance is often followed by another. The longer there was none, the rarer the
-            # heartbeats.
-            settling = max(config.settling_interval, (self.now - member.joined_at) * _SLOWING)
-            pace = min(settling, pace)
+            # A rebalance is often followed by another: the interval begins short, and grows.
+            grown = (self.now - member.joined_at) * _INTERVAL_GROWTH
+            interval = min(max(config.settling_interval, grown), interval)
         self._set(
-            heartbeat_in_flight=token, heartbeat_sent_at=self.now, next_heartbeat_at=self.now + pace
+            heartbeat_in_flight=token,
+            heartbeat_sent_at=self.now,
+            next_heartbeat_at=self.now + interval,
         )
 
     @property

@@ -5,7 +5,7 @@ The coordinator assigns: answers to heartbeats carry the assignment, and heartbe
 member owns. A member first processes, commits and releases what is revoked, then applies the rest,
 then reports it. An assignment can only arrive with the answer to a heartbeat, so heartbeats are
 frequent around any change. `consumer_state.MOVES` is the whole table of phases. Sources:
-KIP-848, KIP-1082 (member ids are the client's), KIP-1092 (leaving for good, or for a while).
+KIP-848, KIP-1082 (clients generate member ids), KIP-1092 (static members may leave permanently).
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from kafkagroup.errors import (
     COORDINATOR_MOVED,
     BrokerError,
     ErrorCode,
-    FencedError,
     RemoteProtocolError,
     TransportError,
     UnsupportedVersionError,
     broker_error,
 )
 from kafkagroup.member.consumer_requests import (
-    LEAVES,
-    LEAVES_FOR_A_WHILE,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
     heartbeat_request,
     join_request,
     leave_request,
@@ -51,7 +50,7 @@ from kafkagroup.member.consumer_vocabulary import (
     Subscribed,
     TopicsNamed,
 )
-from kafkagroup.member.coordinated import DRAIN_SHARE, CoordinatedStep
+from kafkagroup.member.coordinated import CoordinatedStep
 from kafkagroup.member.vocabulary import (
     AssignFailed,
     AssignmentApplied,
@@ -76,7 +75,7 @@ from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
 
 __all__ = ["step"]
 
-_SETTLING = 2.0
+_FREQUENT_INTERVALS = 2.0
 """For how many heartbeat intervals after a change heartbeats are frequent: brokers compute
 assignments once a second (`group.consumer.assignment.interval.ms`)."""
 
@@ -84,9 +83,10 @@ _MAX_ATTEMPTS = 5
 """How often in a row a member sends a heartbeat at once to report a change, or joins at once after
 it was removed. Then it backs off: a group that is never stable must not flood the coordinator."""
 
-_BROKERS_DEFAULT = 5.0
-"""The interval in seconds that brokers ask for by default (`group.consumer.heartbeat.interval.ms`).
-A higher interval means that fewer requests are wanted; otherwise the member's own applies."""
+_DEFAULT_BROKER_INTERVAL = 5.0
+"""The interval in seconds that brokers request by default
+(`group.consumer.heartbeat.interval.ms`). A member follows a longer one, which an operator has
+configured to reduce requests; otherwise its own interval applies."""
 
 _MEMBERSHIP_LOST = frozenset(
     (
@@ -98,18 +98,13 @@ _MEMBERSHIP_LOST = frozenset(
 )
 """The coordinator has removed the member, or has never known it."""
 
-_NOT_HERE = frozenset((ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND))
-"""Of a join: the broker has this protocol switched off, or the group is classic and must stay."""
+_PROTOCOL_UNAVAILABLE = frozenset((ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND))
+"""Errors of a join: the broker has disabled this protocol, or cannot upgrade the classic group."""
 
 
 def step(member: Member, event: ConsumerEvent) -> tuple[Member, tuple[ConsumerEffect, ...]]:
-    """The member after an event, and what is to be done. An event that is stale changes nothing."""
-    if member.phase in (Phase.LEFT, Phase.FAILED):
-        return member, ()
-    run = _Step(member, event.now, event.jitter)
-    run.take(event)
-    run.advance()
-    return run.member, tuple(run.effects)
+    """Return the member after an event, and the effects to execute."""
+    return _Step.run(member, event)
 
 
 class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
@@ -150,8 +145,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                     unnamed=self.member.unnamed - names.keys(),
                 )
             case RejoinRequested():
-                # Only the coordinator can start a rebalance: report everything, and get everything.
-                # A heartbeat in flight does not, so its answer must not count as such.
+                # Only the coordinator can start a rebalance. A heartbeat that reports everything
+                # gets the whole assignment; the heartbeat in flight does not report everything.
                 self._set(acknowledged_state=None, state_in_flight=None)
                 self._heartbeat_now()
             case AssignFailed(error=error):
@@ -178,18 +173,18 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self._on_heartbeat_response(message)
         elif token == member.abandoned_heartbeat:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
-            # Other errors reach the next heartbeat too, but this one must not wait for the lookup.
+            # The next heartbeat gets any error, but a lost membership must not wait for the lookup.
             if message.error_code in _MEMBERSHIP_LOST:
                 self._on_error(message)
         elif token == member.pending and member.phase is Phase.JOINING:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
             self._on_join_response(message)
         elif token == member.pending and member.phase is Phase.LEAVING:
-            self._left()  # also with an error: a member that is unknown there has left
+            self._left()  # also with an error: a member that the coordinator does not know has left
 
     def _take_failure(self, token: int, error: Exception) -> None:
         member = self.member
-        if token not in (member.lookup_in_flight, member.heartbeat_in_flight, member.pending):
+        if not member.awaits(token):
             return
         if member.phase is Phase.LEAVING:
             self._left()
@@ -203,7 +198,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self._set(lookup_in_flight=None)
             self._back_off(error)
         else:
-            # The coordinator may not have received it: report everything again.
+            # The coordinator may not have received the request: report everything again.
             self._lose_coordinator()
             self._back_off(error)
             if member.phase is Phase.JOINING:
@@ -229,10 +224,9 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 token = self._token()
                 revoked = self.member.ownership.revoke()
                 self._move(Phase.REVOKING, pending=token, ownership=revoked, reason=event.reason)
-                share = self.member.config.rebalance_timeout * DRAIN_SHARE
-                self.effects.append(Revoke(token=token, deadline=self.now + share))
+                self.effects.append(Revoke(token=token, deadline=self._drain_deadline()))
             case Phase.LOSING | Phase.LEAVING:
-                pass  # leaves when the application knows; or does so already
+                pass  # leaves when the application has released, or is leaving already
             case _:
                 self._leave()
 
@@ -243,7 +237,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self._set(may_be_known=False)
             return self._on_error(answer)
         if answer.member_epoch <= 0:
-            # Nothing that a heartbeat could name: there it would join again.
+            # A heartbeat with such an epoch would join again, or leave.
             self._back_off()
             return self._restart("the coordinator gave no epoch")
         self._move(
@@ -266,7 +260,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     def _on_heartbeat_accepted(
         self, answer: ConsumerGroupHeartbeatResponse, *, changed: bool
     ) -> None:
-        """The coordinator has taken a heartbeat and answered."""
+        """Record that the coordinator has acknowledged a heartbeat."""
         member = self.member
         self._set(
             acknowledged_state=member.state_in_flight,
@@ -277,7 +271,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         )
         if answer.heartbeat_interval_ms > 0:
             self._set(broker_interval=answer.heartbeat_interval_ms / 1000)
-        self._extend_lease(None if answer.assignment is None else _share(answer.assignment))
+        self._extend_lease(None if answer.assignment is None else _by_topic(answer.assignment))
         if changed:
             self._heartbeat_often()
         elif self.now >= member.frequent_until:
@@ -289,14 +283,11 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         member despite its heartbeats. An answer may have been lost, so that timeout began at some
         time after the last acknowledged heartbeat."""
         member, config = self.member, self.member.config
-        said, sent, revocation_requested_at = (
-            member.acknowledged_state,
-            member.heartbeat_sent_at,
-            member.revocation_requested_at,
-        )
+        known, sent = member.acknowledged_state, member.heartbeat_sent_at
+        revocation_requested_at = member.revocation_requested_at
         if (
-            said is not None
-            and said.reconciliation_count == member.reconciliation_count
+            known is not None
+            and known.reconciliation_count == member.reconciliation_count
             and member.reconciling is None
         ):
             revocation_requested_at = None
@@ -313,23 +304,22 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         )
 
     def _on_error(self, answer: ConsumerGroupHeartbeatResponse) -> None:
-        """Handle an error code. What the heartbeat reported must be reported again."""
+        """Handle an error code. The next heartbeat reports everything again."""
         self._set(acknowledged_state=None, state_in_flight=None)
         config, code = self.member.config, answer.error_code
         joining = self.member.phase is Phase.JOINING
         error = broker_error(code, answer.error_message, operation="READ", group=config.group_id)
         match code:
-            case _ if joining and code in _NOT_HERE:
+            case _ if joining and code in _PROTOCOL_UNAVAILABLE:
                 self._fall_back(error) if config.may_fall_back else self._fail(error)
             case _ if code in _MEMBERSHIP_LOST:
                 self._on_membership_lost(error)
             case ErrorCode.FENCED_INSTANCE_ID:
-                instance = config.group_instance_id
-                self._fail(FencedError(f"group_instance_id {instance!r} is another member's now"))
+                self._fail_fenced()
             case ErrorCode.UNRELEASED_INSTANCE_ID:
-                self._unreleased(error)
+                self._on_instance_unreleased(error)
             case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                # Others of its topics may be allowed, and this one may be tomorrow.
+                # The member may still read its other topics, and an ACL may be added later.
                 if not self.member.has_reported_denial:
                     self.effects.append(ReportError(error=error))
                 self._set(has_reported_denial=True)
@@ -348,7 +338,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self._restart(str(error))
 
     def _on_membership_lost(self, error: BrokerError) -> None:
-        """The coordinator has given the place away: join again, without a pause the first times."""
+        """Join again after the coordinator has removed the member; the first times without a
+        pause."""
         self._set(loss_count=self.member.loss_count + 1, may_be_known=False)
         if self.member.phase is Phase.JOINING or self.member.loss_count > _MAX_ATTEMPTS:
             self._back_off(error)
@@ -357,8 +348,9 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         else:
             self._restart(str(error))
 
-    def _unreleased(self, error: BrokerError) -> None:
-        """After a crash this is ourselves: the coordinator waits for the session of that life."""
+    def _on_instance_unreleased(self, error: BrokerError) -> None:
+        """Retry until the coordinator releases the instance id. After a crash, the member's former
+        process holds it until its session ends."""
         since = self.member.unreleased_since
         since = self.now if since is None else since
         if self.now - since >= self.member.config.release_timeout:
@@ -369,66 +361,63 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     # ------------------------------------------------------------ moves
 
     def _restart(self, reason: str) -> None:
-        """Back to joining. Answers to anything sent before are stale from here."""
+        """Join again, or leave if the application has left. Answers to all earlier requests are
+        stale."""
         if self.member.leaving is not None:
             return self._leave()
-        return self._move(Phase.UNJOINED, reason=reason, **self._outside())
+        return self._move_out(Phase.UNJOINED, reason=reason)
 
     def _lose(self, reason: str) -> None:
         token = self._token()
-        self._move(Phase.LOSING, reason=reason, **{**self._outside(), "pending": token})
+        self._move_out(Phase.LOSING, pending=token, reason=reason)
         self.effects.append(Lose(token=token, reason=reason))
 
     def _leave(self) -> None:
-        member, epoch = self.member, self._leaves_with()
+        member, epoch = self.member, self._leave_epoch()
         if epoch is None or not member.may_be_known or member.coordinator is None:
             return self._left()
         request = leave_request(member, epoch)
         # Requests in flight are answered first; those answers are ignored.
         token = self._send(request, timeout=member.config.request_timeout)
-        return self._move(Phase.LEAVING, **{**self._outside(), "pending": token})
+        return self._move_out(Phase.LEAVING, pending=token)
 
-    def _leaves_with(self) -> int | None:
+    def _leave_epoch(self) -> int | None:
         """Return the epoch with which this member leaves; None to send nothing."""
         leaving = self.member.leaving
-        static = self.member.config.group_instance_id is not None
-        for_good = None if leaving is None else leaving.leave_group
-        if for_good or (for_good is None and not static):
-            return LEAVES
-        return LEAVES_FOR_A_WHILE if static else None
+        is_static = self.member.config.group_instance_id is not None
+        leave_group = None if leaving is None else leaving.leave_group
+        if leave_group or (leave_group is None and not is_static):
+            return LEAVE_EPOCH
+        return STATIC_LEAVE_EPOCH if is_static else None
 
     def _left(self) -> None:
-        self._move(Phase.LEFT, **self._outside(), lookup_in_flight=None)
+        self._move_out(Phase.LEFT, lookup_in_flight=None)
         self.effects.append(Leave())
 
     def _fall_back(self, error: Exception) -> None:
-        self._move(Phase.LEFT, **self._outside(), lookup_in_flight=None)
+        self._move_out(Phase.LEFT, lookup_in_flight=None)
         self.effects.append(FallBack(error=error))
 
     def _fail(self, error: Exception) -> None:
         member = self.member
         self.effects.append(Fail(error=error))
-        # A static member keeps its place for when it is started again, a fenced one has none. For
-        # any other the rest of the group need not wait until its session ends.
-        stays = member.config.group_instance_id is not None or isinstance(error, FencedError)
-        self._set(may_be_known=member.may_be_known and not stays)
+        self._set(may_be_known=member.may_be_known and not self._keeps_place(error))
         if member.ownership.is_assigned:
-            # Leaving now would give others what the application has not released yet.
+            # Once it leaves, others own partitions that the application has not released yet.
             leaving = Leaving(now=self.now, reason=str(error), leave_group=True)
             self._set(leaving=member.leaving or leaving)
             self._lose(str(error))
         elif self.member.may_be_known and member.coordinator is not None:
-            request = leave_request(member, LEAVES)
+            request = leave_request(member, LEAVE_EPOCH)
             token = self._send(request, timeout=member.config.request_timeout)
-            self._move(
-                Phase.LEAVING, **{**self._outside(), "pending": token}, lookup_in_flight=None
-            )
+            self._move_out(Phase.LEAVING, pending=token, lookup_in_flight=None)
         else:
-            self._move(Phase.FAILED, **self._outside(), lookup_in_flight=None)
+            self._move_out(Phase.FAILED, lookup_in_flight=None)
 
-    def _outside(self) -> dict[str, Any]:
-        """The state of a member outside of the group, which owns nothing."""
-        return {**_OUTSIDE, "ownership": self.member.ownership.release()}
+    def _move_out(self, phase: Phase, **changes: Any) -> None:
+        """Move to a phase in which the member is not in the group, and owns nothing."""
+        released = self.member.ownership.release()
+        self._move(phase, **{**_NOT_IN_GROUP, "ownership": released, **changes})
 
     def _lose_coordinator(self) -> None:
         abandoned_heartbeat = self.member.heartbeat_in_flight or self.member.abandoned_heartbeat
@@ -455,14 +444,14 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         soon = max(self.member.heartbeat_sent_at + config.settling_interval, self.now)
         self._set(
             next_heartbeat_at=min(self.member.next_heartbeat_at, soon),
-            frequent_until=self.now + _SETTLING * config.heartbeat_interval,
+            frequent_until=self.now + _FREQUENT_INTERVALS * config.heartbeat_interval,
         )
 
     # ------------------------------------------------------------ what is due
 
     def _reconcile(self) -> None:
-        """Have the application own what is assigned, as far as it can be named; one thing at a
-        time."""
+        """Have the application own what is assigned, except for topics whose names are unknown. One
+        reconciliation runs at a time."""
         member = self.member
         if (
             member.phase is not Phase.MEMBER
@@ -474,22 +463,23 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         if unnamed != member.unnamed:
             self._set(unnamed=frozenset(unnamed))
             self.effects.append(LookUpNames(topic_ids=frozenset(unnamed)))
-        share = {t: p for t, p in member.target.items() if t not in unnamed}
-        if unnamed and not share and not member.owned:
-            return  # there is an assignment, and it is not "nothing"
-        if member.ownership.is_assigned and share == member.owned:
-            said = member.acknowledged_state
+        named = {t: p for t, p in member.target.items() if t not in unnamed}
+        if unnamed and not named and not member.owned:
+            return  # do not report an empty assignment: the names are only missing
+        if member.ownership.is_assigned and named == member.owned:
+            known = member.acknowledged_state
             if (
                 member.revocation_requested_at is not None
-                and said
-                and said.reconciliation_count == member.reconciliation_count
+                and known
+                and known.reconciliation_count == member.reconciliation_count
             ):
-                # What is revoked had no name yet, so nothing owned it; the coordinator still waits.
+                # The revoked topic had no name yet, so the application never owned it. The
+                # coordinator still waits for a report.
                 self._set(reconciliation_count=member.reconciliation_count + 1)
                 self._heartbeat_now()
             return
         token = self._token()
-        self._set(reconciling=token, next_owned=share, ownership=member.ownership.assign())
+        self._set(reconciling=token, next_owned=named, ownership=member.ownership.assign())
         self.effects.append(
             Reconcile(
                 token=token,
@@ -499,7 +489,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                     leader_id="",
                     protocol_name=member.config.assignor or "",
                     members={},
-                    assignment=_named(share, member.names),
+                    assignment=_encoded(named, member.names),
                 ),
             )
         )
@@ -520,14 +510,13 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             or self.now < member.next_heartbeat_at
         ):
             return
-        # The answer is of use until the session ends; then the connection counts as dead.
-        left = max(member.session_ends_at - self.now, member.config.heartbeat_interval)
-        token = self._send(heartbeat_request(member), timeout=left)
+        # Without an answer until the session ends, the connection counts as dead.
+        timeout = max(member.session_ends_at - self.now, member.config.heartbeat_interval)
+        token = self._send(heartbeat_request(member), timeout=timeout)
         self._set(heartbeat_in_flight=token, abandoned_heartbeat=None)
         self._note_heartbeat_sent()
 
     def _note_heartbeat_sent(self) -> None:
-        """A heartbeat was sent."""
         member = self.member
         self._set(
             state_in_flight=member.reported_state,
@@ -539,14 +528,15 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     def _heartbeat_interval(self) -> float:
         """Seconds from one heartbeat to the next."""
         member, config = self.member, self.member.config
-        asked = member.broker_interval or config.heartbeat_interval
-        pace = asked if asked > _BROKERS_DEFAULT else min(asked, config.heartbeat_interval)
+        interval = member.broker_interval or config.heartbeat_interval
+        if interval <= _DEFAULT_BROKER_INTERVAL:
+            interval = min(interval, config.heartbeat_interval)
         if self.now < member.frequent_until:
-            return min(config.settling_interval, pace)
-        return pace
+            return min(config.settling_interval, interval)
+        return interval
 
 
-_OUTSIDE: Mapping[str, Any] = {
+_NOT_IN_GROUP: Mapping[str, Any] = {
     "epoch": 0,
     "target": None,
     "abandoned_heartbeat": None,
@@ -559,20 +549,20 @@ _OUTSIDE: Mapping[str, Any] = {
     "pending": None,
     "heartbeat_in_flight": None,
 }
-"""The state of a member outside of the group, except for its ownership."""
+"""Member fields that are reset when it leaves the group, except for its ownership."""
 
 
-def _share(assignment: Assignment) -> PartitionsByTopicId:
-    """What an answer assigns. A topic that it names twice counts with all its partitions."""
-    share: dict[UUID, tuple[int, ...]] = {}
+def _by_topic(assignment: Assignment) -> PartitionsByTopicId:
+    """Return the assigned partitions of each topic, also if the answer lists a topic twice."""
+    found: dict[UUID, tuple[int, ...]] = {}
     for topic in assignment.topic_partitions:
-        partitions = {*share.get(topic.topic_id, ()), *topic.partitions}
+        partitions = {*found.get(topic.topic_id, ()), *topic.partitions}
         if partitions:
-            share[topic.topic_id] = tuple(sorted(partitions))
-    return share
+            found[topic.topic_id] = tuple(sorted(partitions))
+    return found
 
 
-def _named(share: PartitionsByTopicId, names: Mapping[UUID, str]) -> bytes:
+def _encoded(assigned: PartitionsByTopicId, names: Mapping[UUID, str]) -> bytes:
     return encode_assignment(
-        [TopicPartition(names[topic], p) for topic, numbers in share.items() for p in numbers]
+        [TopicPartition(names[topic], p) for topic, numbers in assigned.items() for p in numbers]
     )

@@ -1,4 +1,5 @@
-"""The requests of a member of a consumer group, made from its state: heartbeats, all of them."""
+"""The requests of a member of a consumer group, made from its state. All are heartbeats: their
+epoch makes them a join or a leave."""
 
 from __future__ import annotations
 
@@ -11,43 +12,52 @@ from kafkagroup.wire.messages.consumer_heartbeat import (
     TopicPartitions,
 )
 
-__all__ = ["LEAVES", "LEAVES_FOR_A_WHILE", "heartbeat_request", "join_request", "leave_request"]
+__all__ = [
+    "LEAVE_EPOCH",
+    "STATIC_LEAVE_EPOCH",
+    "heartbeat_request",
+    "join_request",
+    "leave_request",
+]
 
-_JOINS = 0
-LEAVES = -1
-"""The epoch of a member that leaves."""
-LEAVES_FOR_A_WHILE = -2
-"""The epoch of a static member that is to find its place again within a session."""
+_JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+"""The epoch with which a member leaves."""
+STATIC_LEAVE_EPOCH = -2
+"""The epoch with which a static member leaves temporarily: the coordinator keeps its place for one
+session."""
 
 
 def join_request(member: Member) -> ConsumerGroupHeartbeatRequest:
     """Return the heartbeat of epoch 0: it reports everything, and owns nothing."""
-    return _full(evolve(member, epoch=_JOINS, owned={}))
+    return _full(evolve(member, epoch=_JOIN_EPOCH, owned={}))
 
 
 def heartbeat_request(member: Member) -> ConsumerGroupHeartbeatRequest:
-    """That this member lives, with what the coordinator does not know yet (None: unchanged)."""
-    said, now = member.acknowledged_state, member.reported_state
-    if said is None:
+    """Return a heartbeat with what the coordinator has not acknowledged yet (None: unchanged)."""
+    known, now = member.acknowledged_state, member.reported_state
+    if known is None:
         return _full(member)
-    changed = now.pattern != said.pattern
-    owns = now.owned != said.owned or now.reconciliation_count != said.reconciliation_count
+    pattern_changed = now.pattern != known.pattern
+    owned_changed = (
+        now.owned != known.owned or now.reconciliation_count != known.reconciliation_count
+    )
     return _request(
         member,
         member.epoch,
-        subscribed_topic_names=now.topics if now.topics != said.topics else None,
-        subscribed_topic_regex=(now.pattern or "") if changed else None,
-        topic_partitions=_listed(now.owned) if owns else None,
+        subscribed_topic_names=now.topics if now.topics != known.topics else None,
+        subscribed_topic_regex=(now.pattern or "") if pattern_changed else None,
+        topic_partitions=_listed(now.owned) if owned_changed else None,
     )
 
 
 def leave_request(member: Member, epoch: int) -> ConsumerGroupHeartbeatRequest:
-    """That this member goes, so that the others need not wait for its session to end."""
+    """Return the request to leave, so that the group does not wait for the session to end."""
     return _request(member, epoch)
 
 
 def _full(member: Member) -> ConsumerGroupHeartbeatRequest:
-    # A pattern that may be known is taken back by an empty one; brokers of version 0 have none.
+    # An empty pattern removes one that the coordinator may know. Version 0 has no such field.
     pattern = member.pattern or ("" if member.has_sent_pattern else None)
     return _request(
         member,
@@ -71,7 +81,7 @@ def _request(member: Member, epoch: int, **fields: Any) -> ConsumerGroupHeartbea
     )
 
 
-def _listed(share: PartitionsByTopicId) -> tuple[TopicPartitions, ...]:
+def _listed(owned: PartitionsByTopicId) -> tuple[TopicPartitions, ...]:
     return tuple(
-        TopicPartitions(topic_id=topic_id, partitions=share[topic_id]) for topic_id in sorted(share)
+        TopicPartitions(topic_id=topic_id, partitions=owned[topic_id]) for topic_id in sorted(owned)
     )

@@ -110,9 +110,11 @@ class Config(CoordinatedConfig):
     assignor: str | None = None
     """The server's assignor, "uniform" or "range"; None: the broker's default."""
     may_fall_back: bool = False
-    """Whether a group or broker without this protocol ends the membership with `FallBack`."""
+    """Whether the membership ends with `FallBack`, not an error, if the broker does not support the
+    protocol, or the group cannot be upgraded to it."""
     release_timeout: float = 60.0
-    """How long another member may hold our `group_instance_id`: after a crash it is ourselves."""
+    """How long another member may hold this member's `group_instance_id`. After a crash, that is
+    the member's former process."""
 
 
 @frozen
@@ -159,7 +161,7 @@ class Member(CoordinatedMember):
     names: Mapping[UUID, str] = field(factory=dict)
     """Topic id -> name, of all topics that were looked up."""
     unnamed: frozenset[UUID] = frozenset()
-    """The topic ids whose names are being looked up."""
+    """Topic ids whose names are being looked up."""
     acknowledged_state: ReportedState | None = None
     """What the coordinator has acknowledged of this member; None: report everything again."""
     state_in_flight: ReportedState | None = None
@@ -188,13 +190,8 @@ class Member(CoordinatedMember):
 
     @property
     def protocols(self) -> tuple[tuple[str, bytes], ...]:
-        """None: the coordinator assigns."""
+        """Always empty: the coordinator assigns."""
         return ()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the membership has ended."""
-        return self.phase in (Phase.LEFT, Phase.FAILED)
 
     @property
     def may_commit(self) -> bool:
@@ -203,11 +200,11 @@ class Member(CoordinatedMember):
 
     @property
     def leads(self) -> bool:
-        """The coordinator assigns, and watches the topics."""
+        """Always False: the coordinator assigns, and watches the topics."""
         return False
 
     def is_current(self, generation_id: int) -> bool:
-        """Whether it has an assignment, even if the epoch has moved on since."""
+        """Whether the member has an assignment. A new epoch alone does not change it."""
         return self.phase is Phase.MEMBER and self.ownership.is_assigned
 
     @property
@@ -238,6 +235,6 @@ class Member(CoordinatedMember):
         )
 
 
-def is_missing(share: PartitionsByTopicId, other: PartitionsByTopicId) -> bool:
-    """Whether anything of the other is not in the share."""
-    return any({*p} - {*share.get(t, ())} for t, p in other.items())
+def is_missing(partitions: PartitionsByTopicId, other: PartitionsByTopicId) -> bool:
+    """Whether `partitions` lacks any partition of `other`."""
+    return any({*p} - {*partitions.get(t, ())} for t, p in other.items())

@@ -13,6 +13,7 @@ from kafkagroup._values import frozen
 from kafkagroup.member.vocabulary import (
     AssignFailed,
     AssignmentApplied,
+    BaseEvent,
     CoordinatorInvalidated,
     Fail,
     GenerationInfo,
@@ -28,7 +29,6 @@ from kafkagroup.member.vocabulary import (
     Started,
     WakeAt,
     Woke,
-    _Event,
 )
 
 __all__ = [
@@ -44,8 +44,8 @@ __all__ = [
 
 
 @frozen(kw_only=True)
-class Subscribed(_Event):
-    """The application subscribes to something else."""
+class Subscribed(BaseEvent):
+    """The application has changed its subscription."""
 
     topics: tuple[str, ...]
     """Sorted."""
@@ -53,8 +53,8 @@ class Subscribed(_Event):
 
 
 @frozen(kw_only=True)
-class TopicsNamed(_Event):
-    """Names of topics whose ids were asked for have become known."""
+class TopicsNamed(BaseEvent):
+    """Names of topics that a `LookUpNames` requested are known."""
 
     names: Mapping[UUID, str]
 
@@ -86,7 +86,7 @@ class Reconcile:
 
 @frozen(kw_only=True)
 class LookUpNames:
-    """Look up the names of these topics, and of no others any more."""
+    """Look up the names of these topics, and stop looking up any others."""
 
     topic_ids: frozenset[UUID]
 

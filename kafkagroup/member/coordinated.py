@@ -1,5 +1,5 @@
-"""What both protocols with a coordinator share: finding it, giving up on it, pausing between tries,
-and waking for what is due. Each protocol's own step derives from `CoordinatedStep`.
+"""What both protocols with a coordinator share: finding and invalidating it, back-off, the session,
+and the next wake-up. Each protocol's own step derives from `CoordinatedStep`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,23 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from kafkagroup._backoff import backoff
 from kafkagroup._values import evolve, frozen
-from kafkagroup.errors import ErrorCode, JoinFailedError, LocalProtocolError, broker_error
+from kafkagroup.errors import (
+    ErrorCode,
+    FencedError,
+    JoinFailedError,
+    LocalProtocolError,
+    broker_error,
+)
 from kafkagroup.member.ownership import Ownership
-from kafkagroup.member.vocabulary import Coordinator, Leaving, Route, Send, WakeAt
+from kafkagroup.member.vocabulary import BaseEvent, Coordinator, Leaving, Route, Send, WakeAt
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from kafkagroup.wire.schema import Request
 
 __all__ = ["DRAIN_SHARE", "CoordinatedConfig", "CoordinatedMember", "CoordinatedStep"]
 
 DRAIN_SHARE = 0.75
-"""How much of the rebalance timeout the application gets; the rest is for commit and join."""
+"""The share of the rebalance timeout in which the application processes the records in flight; the
+rest is for the commit and the join."""
 
 
 @frozen(kw_only=True)
@@ -31,7 +38,7 @@ class CoordinatedConfig:
     group_instance_id: str | None = None
     """Set for a static member (KIP-345): it keeps its place while it is away for one session."""
     session_timeout: float = 45.0
-    """With KIP-848 the broker configures it, and this is the member's guess."""
+    """With KIP-848 the broker has its own value, which the member cannot read."""
     rebalance_timeout: float = 300.0
     heartbeat_interval: float = 1.0
     """Seconds between heartbeats of a stable member."""
@@ -41,7 +48,7 @@ class CoordinatedConfig:
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
     max_retries: int | None = None
-    """How often in a row joining may fail and be tried again; None: for ever."""
+    """How often in a row joining may be retried; None: without limit."""
 
 
 @frozen(kw_only=True)
@@ -62,19 +69,24 @@ class CoordinatedMember:
     """When the last heartbeat was sent."""
     next_heartbeat_at: float = 0.0
     session_ends_at: float = 0.0
-    """Without an answer until then, the coordinator counts as unknown."""
+    """When the member invalidates the coordinator, unless it answers before."""
     retry_at: float = 0.0
-    """Neither find nor join before this."""
+    """When back-off ends: no FindCoordinator and no join before."""
     attempts: int = 0
     """Failures in a row, for back-off."""
     failures: int = 0
-    """How often joining has failed since it last succeeded; counted where there is a limit."""
+    """How often joining has failed since it last succeeded; counted only with `max_retries`."""
     trouble: str = ""
-    """The last failure, in words."""
+    """The text of the last failure."""
     reason: str = ""
     """Why it rejoins or revokes."""
     leaving: Leaving | None = None
     last_token: int = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the membership has ended."""
+        return self.phase.value in ("left", "failed")
 
     def awaits(self, token: int) -> bool:
         """Whether the answer to the request with this token is still awaited."""
@@ -82,41 +94,51 @@ class CoordinatedMember:
 
 
 M = TypeVar("M", bound=CoordinatedMember)
-E = TypeVar("E")
+E = TypeVar("E", bound=BaseEvent)
 F = TypeVar("F")
 
 
 class CoordinatedStep(ABC, Generic[M, E, F]):
-    """One step of a member that has a coordinator: its state so far, and the effects so far.
+    """One step of a member that has a coordinator: the member and the effects so far.
 
     A base class and not functions: both protocols look up the coordinator, back off, watch the
     session and choose the next wake-up by the same code, which calls the protocol's own moves in
     between (`_fail`, `_lose_coordinator`, `_join_when_due`, `_heartbeat_when_due`), in an order
     that both must keep. As functions, all of these would take and return member and effects.
-    It is no interface: nothing but `classic.step` and `consumer_protocol.step` uses it, for one
-    step. It is generic so that each of them sees its own member, events and effects.
+    Only `classic.step` and `consumer_protocol.step` use it. It is generic so that each of them sees
+    its own member, events and effects.
     """
 
     MOVES: ClassVar[Mapping[Any, Mapping[Any, str]]]
     """Phase -> the phases that may follow -> the event that causes the move."""
     UNJOINED: ClassVar[Enum]
-    """The phase in which to join is what is due."""
+    """The phase of a member that is about to join."""
     PASSIVE: ClassVar[frozenset[Any]]
     """Phases in which nothing is due."""
     HEARTBEATING: ClassVar[frozenset[Any]]
     """Phases with heartbeats, and with a session that may end."""
     COMMITTING: ClassVar[frozenset[Any]]
-    """Phases of a member: what fails there is not a failure to join."""
+    """Phases of a joined member: a failure there is not a failure to join."""
 
-    def __init__(self, member: M, now: float, jitter: float) -> None:
+    def __init__(self, member: M, event: E) -> None:
         self.member = member
-        self.now = now
-        self.jitter = jitter
+        self.now = event.now
+        self.jitter = event.jitter
         self.effects: list[F | Send | WakeAt] = []
+
+    @classmethod
+    def run(cls, member: M, event: E) -> tuple[M, tuple[F | Send | WakeAt, ...]]:
+        """Return the member after an event, and the effects to execute."""
+        if member.is_closed:
+            return member, ()
+        step = cls(member, event)
+        step.take(event)
+        step.advance()
+        return step.member, tuple(step.effects)
 
     @abstractmethod
     def take(self, event: E) -> None:
-        """Change the member by an event."""
+        """Change the member by an event; a stale event changes nothing."""
 
     @abstractmethod
     def _fail(self, error: Exception) -> None:
@@ -128,14 +150,14 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
 
     @abstractmethod
     def _join_when_due(self) -> None:
-        """The coordinator is known."""
+        """Join, if that is due. The coordinator is known."""
 
     @abstractmethod
     def _heartbeat_when_due(self) -> None:
-        """The coordinator is known."""
+        """Send a heartbeat, if one is due. The coordinator is known."""
 
     def _reconcile(self) -> None:
-        """What is due with the application; nothing, where assignments come whole."""
+        """Have the application apply its assignment step by step, where the protocol does so."""
 
     @property
     def _heartbeats(self) -> bool:
@@ -145,13 +167,13 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     # ------------------------------------------------------------ what is due
 
     def advance(self) -> None:
-        """Do and send what is due; ask to be woken for what is not yet."""
+        """Do and send what is due now, and request a wake-up for what is due next."""
         self._fail_after_max_retries()
         member = self.member
         if member.phase in self.PASSIVE:
             return
         if member.phase in self.HEARTBEATING and self.now >= member.session_ends_at:
-            # No answer for a whole session: look for the coordinator again, and give it one more.
+            # No answer for a whole session: find the coordinator again, and start a new session.
             self._lose_coordinator()
             self._set(session_ends_at=self.now + member.config.session_timeout)
         self._reconcile()
@@ -163,8 +185,8 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         self._wake()
 
     def _fail_after_max_retries(self) -> None:
-        member, most = self.member, self.member.config.max_retries
-        if most is not None and member.phase is self.UNJOINED and member.failures > most:
+        member, limit = self.member, self.member.config.max_retries
+        if limit is not None and member.phase is self.UNJOINED and member.failures > limit:
             self._fail(
                 JoinFailedError(
                     f"joining group {member.config.group_id!r} failed {member.failures} times in a"
@@ -223,11 +245,25 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     # ------------------------------------------------------------ ownership
 
     def _acknowledged(self, sent_at: float) -> Ownership:
-        """The ownership, now that a request which was sent then is acknowledged."""
+        """Return the ownership after the acknowledgement of a request that was sent then."""
         member = self.member
         return member.ownership.acknowledge(sent_at, member.config.session_timeout)
 
-    # ------------------------------------------------------------ small change
+    def _drain_deadline(self) -> float:
+        """Return when the application must have processed the records in flight."""
+        return self.now + self.member.config.rebalance_timeout * DRAIN_SHARE
+
+    def _keeps_place(self, error: Exception) -> bool:
+        """Whether a member that failed does not leave the group. A static member keeps its place
+        until it is started again, and a fenced one has no place. Any other leaves, so that the
+        group does not wait until its session ends."""
+        return self.member.config.group_instance_id is not None or isinstance(error, FencedError)
+
+    def _fail_fenced(self) -> None:
+        instance = self.member.config.group_instance_id
+        self._fail(FencedError(f"group_instance_id {instance!r} is another member's now"))
+
+    # ------------------------------------------------------------ helpers
 
     def _set(self, **changes: Any) -> None:
         self.member = evolve(self.member, **changes)

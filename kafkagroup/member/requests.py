@@ -22,7 +22,8 @@ _MAX_REASON = 255
 
 
 def join_request(member: Member) -> JoinGroupRequest:
-    """One request carries every protocol; the coordinator picks one that all members have."""
+    """Return the request, with every supported protocol: the coordinator picks one that all members
+    support."""
     config = member.config
     return JoinGroupRequest(
         group_id=config.group_id,
@@ -67,7 +68,7 @@ def heartbeat_request(member: Member) -> HeartbeatRequest:
 
 
 def leave_request(member: Member, reason: str) -> LeaveGroupRequest:
-    """Leave, so that the others need not wait for the session to end."""
+    """Return the request to leave, so that the group does not wait for the session to end."""
     identity = MemberIdentity(
         member_id=member.member_id,
         # KIP-345: with both ids it is refused once another process has taken the place.

@@ -70,7 +70,8 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.UNJOINED: "Replied with a retriable error, or SendFailed",
         Phase.COMPUTING: "Replied to the leader",
         Phase.SYNCING: "Replied to another member, or to a static leader that came back",
-        Phase.LOSING: "Replied: fenced, unknown or passed over; or Leaving; while it keeps any",
+        Phase.LOSING: "Replied: fenced, unknown, or a missed generation; or Leaving; with an"
+        " assignment",
     },
     Phase.COMPUTING: {
         **_LEFT,
@@ -161,18 +162,15 @@ class Member(CoordinatedMember):
     joined_at: float = 0.0
     """When it was answered."""
     first_heartbeat_delay: float = 0.0
-    """How long the first heartbeat of the last generation waited, unless one found it standing."""
+    """The delay of the first heartbeat in this generation; 0.0 once a heartbeat has found the group
+    stable."""
     stable_at: float = 0.0
-    """When the last request was sent that found no rebalance under way, or was part of it."""
+    """When the last request was sent whose answer ruled out an earlier rebalance: a JoinGroup, a
+    SyncGroup, or a heartbeat that found the group stable."""
     must_rejoin: bool = False
     """Whether a rejoin was requested while the member was joining."""
     revokes_all: bool = False
     """Whether the current revocation is of everything, because the member leaves."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the membership has ended."""
-        return self.phase in (Phase.LEFT, Phase.FAILED)
 
     @property
     def may_commit(self) -> bool:
@@ -185,7 +183,7 @@ class Member(CoordinatedMember):
         return self.phase is Phase.STABLE and self.is_leader
 
     def is_current(self, generation_id: int) -> bool:
-        """Whether the generation is the one that it is in."""
+        """Whether this is the member's generation, and its assignment has arrived."""
         return self.phase is Phase.STABLE and self.generation_id == generation_id
 
     @property

@@ -19,6 +19,7 @@ __all__ = [
     "Assign",
     "AssignFailed",
     "AssignmentApplied",
+    "BaseEvent",
     "Compute",
     "ComputeFailed",
     "Computed",
@@ -76,7 +77,9 @@ class GenerationInfo:
 
 
 @frozen(kw_only=True)
-class _Event:
+class BaseEvent:
+    """What every event carries."""
+
     now: float
     """Seconds on the monotonic clock."""
     jitter: float = 0.5
@@ -84,12 +87,12 @@ class _Event:
 
 
 @frozen(kw_only=True)
-class Started(_Event):
+class Started(BaseEvent):
     """The member was started."""
 
 
 @frozen(kw_only=True)
-class Replied(_Event):
+class Replied(BaseEvent):
     """A `Send` was answered, if only with an error code."""
 
     token: int
@@ -97,7 +100,7 @@ class Replied(_Event):
 
 
 @frozen(kw_only=True)
-class SendFailed(_Event):
+class SendFailed(BaseEvent):
     """A `Send` got no answer: the connection broke, or the deadline passed."""
 
     token: int
@@ -105,8 +108,8 @@ class SendFailed(_Event):
 
 
 @frozen(kw_only=True)
-class Revoked(_Event):
-    """The application has released what a `Revoke` or `Lose` named."""
+class Revoked(BaseEvent):
+    """The application has released its partitions, as a `Revoke` or `Lose` required."""
 
     token: int
     protocols: tuple[tuple[str, bytes], ...] | None = None
@@ -114,7 +117,7 @@ class Revoked(_Event):
 
 
 @frozen(kw_only=True)
-class Computed(_Event):
+class Computed(BaseEvent):
     """The leader's assignments are ready."""
 
     token: int
@@ -122,7 +125,7 @@ class Computed(_Event):
 
 
 @frozen(kw_only=True)
-class ComputeFailed(_Event):
+class ComputeFailed(BaseEvent):
     """The assignor raised."""
 
     token: int
@@ -130,27 +133,27 @@ class ComputeFailed(_Event):
 
 
 @frozen(kw_only=True)
-class AssignFailed(_Event):
+class AssignFailed(BaseEvent):
     """The application could not apply its assignment."""
 
     error: Exception
 
 
 @frozen(kw_only=True)
-class AssignmentApplied(_Event):
+class AssignmentApplied(BaseEvent):
     """The application has released what is revoked, committed, and applied its assignment."""
 
     token: int
 
 
 @frozen(kw_only=True)
-class Woke(_Event):
+class Woke(BaseEvent):
     """The time of a `WakeAt` has come."""
 
 
 @frozen(kw_only=True)
-class RejoinRequested(_Event):
-    """The application wants a new generation: other metadata, or the world has changed."""
+class RejoinRequested(BaseEvent):
+    """The application requests a new generation, as its metadata or the topics have changed."""
 
     reason: str
     protocols: tuple[tuple[str, bytes], ...] | None = None
@@ -158,22 +161,22 @@ class RejoinRequested(_Event):
 
 
 @frozen(kw_only=True)
-class CoordinatorInvalidated(_Event):
+class CoordinatorInvalidated(BaseEvent):
     """The coordinator may have moved, or cannot be reached."""
 
     reason: str
 
 
 @frozen(kw_only=True)
-class Leaving(_Event):
-    """The application is done with the group."""
+class Leaving(BaseEvent):
+    """The application leaves the group."""
 
     reason: str
     leave_group: bool | None = None
-    """Whether to tell the coordinator; otherwise it waits for the session to time out. None:
-    static members keep their place for that long, all others tell (KIP-1092)."""
+    """Whether to leave at the coordinator, which otherwise waits for the session to time out. None:
+    dynamic members do, static members do not (KIP-1092)."""
     lost: bool = False
-    """The application did not poll in time: it is not asked to revoke, and nothing is committed."""
+    """The application did not poll in time: its partitions are lost, and nothing is committed."""
 
 
 Event = (
@@ -231,7 +234,7 @@ class Revoke:
 
 @frozen(kw_only=True)
 class Lose:
-    """The generation is over already: others may own its partitions. Nothing can be committed."""
+    """The generation has ended: others may own its partitions. Nothing can be committed."""
 
     token: int
     reason: str
@@ -272,7 +275,7 @@ class Fail:
 
 @frozen(kw_only=True)
 class Leave:
-    """The member is out of the group; nothing follows."""
+    """The member has left the group. The last effect."""
 
 
 Effect = Send | Revoke | Lose | Compute | Assign | WakeAt | Fail | Leave

@@ -12,6 +12,7 @@ import attrs
 from kafkagroup.member.vocabulary import (
     AssignFailed,
     AssignmentApplied,
+    BaseEvent,
     Compute,
     Computed,
     ComputeFailed,
@@ -26,7 +27,6 @@ from kafkagroup.member.vocabulary import (
     Started,
     WakeAt,
     Woke,
-    _Event,
 )
 from kafkagroup.member.zookeeper_nodes import MemberNode
 
@@ -59,7 +59,7 @@ __all__ = [
 
 
 @attrs.frozen(kw_only=True)
-class SessionEstablished(_Event):
+class SessionEstablished(BaseEvent):
     """ZooKeeper has begun the session, or the connection is back and the session continues."""
 
     session: int
@@ -68,14 +68,14 @@ class SessionEstablished(_Event):
 
 
 @attrs.frozen(kw_only=True)
-class SessionExpired(_Event):
+class SessionExpired(BaseEvent):
     """ZooKeeper has ended the session and its claims: others may hold them."""
 
     session: int
 
 
 @attrs.frozen(kw_only=True)
-class SessionFailed(_Event):
+class SessionFailed(BaseEvent):
     """There will be no session, as when credentials are refused."""
 
     session: int
@@ -83,28 +83,28 @@ class SessionFailed(_Event):
 
 
 @attrs.frozen(kw_only=True)
-class SessionClosed(_Event):
+class SessionClosed(BaseEvent):
     """A `Disconnect` is done."""
 
     session: int
 
 
 @attrs.frozen(kw_only=True)
-class Registered(_Event):
+class Registered(BaseEvent):
     """The member's node is there."""
 
     token: int
 
 
 @attrs.frozen(kw_only=True)
-class MembersChanged(_Event):
+class MembersChanged(BaseEvent):
     """The list of members is another than the one that was read last."""
 
     session: int
 
 
 @attrs.frozen(kw_only=True)
-class MembersRead(_Event):
+class MembersRead(BaseEvent):
     """The members."""
 
     token: int
@@ -114,7 +114,7 @@ class MembersRead(_Event):
 
 
 @attrs.frozen(kw_only=True)
-class Confirmed(_Event):
+class Confirmed(BaseEvent):
     """The servers' leader knows the session. It is alive since the `Confirm` was sent."""
 
     token: int
@@ -123,7 +123,7 @@ class Confirmed(_Event):
 
 
 @attrs.frozen(kw_only=True)
-class Claimed(_Event):
+class Claimed(BaseEvent):
     """What a `Claim` came to; the units that are missing are held by others."""
 
     token: int
@@ -131,14 +131,14 @@ class Claimed(_Event):
 
 
 @attrs.frozen(kw_only=True)
-class Released(_Event):
+class Released(BaseEvent):
     """The claims were deleted."""
 
     token: int
 
 
 @attrs.frozen(kw_only=True)
-class AskFailed(_Event):
+class AskFailed(BaseEvent):
     """There was no answer, or an error; what was asked for may have happened or not."""
 
     token: int
