@@ -228,6 +228,15 @@ class Sent(OfMember):
     Of a KIP-848 heartbeat: the same; None if it reports no change."""
     node: int = 0
     """The broker it is sent to; 0 if unknown."""
+    waited: float = 0.0
+    """For how many seconds it waited in the member: for a connection, for the end of a throttle, or
+    because the process was frozen; a commit also for the coordinator, or for a second attempt. 0 if
+    unknown."""
+
+    @property
+    def issued_at(self) -> float:
+        """When the member issued it, with what it knew then."""
+        return self.time - self.waited
 
 
 @attrs.frozen(kw_only=True)

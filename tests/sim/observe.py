@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from contextvars import ContextVar
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import anyio
@@ -14,8 +17,11 @@ from kafkagroup import TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, protocol_name, sticky_assignor
 from kafkagroup.assign.spec import told
 from kafkagroup.errors import ErrorCode, RemoteProtocolError
+from kafkagroup.runtime.offsets import GroupOffsets
 from kafkagroup.testing.embedded.broker import Incoming, read_request
 from kafkagroup.testing.embedded.cluster import Cluster
+from kafkagroup.transport.broker import BrokerClient
+from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.wire.codec import decode
 from kafkagroup.wire.group_log import decode_assignment, decode_subscription
 from kafkagroup.wire.messages.consumer_heartbeat import (
@@ -52,6 +58,12 @@ from .worker import TOPIC, decode_share
 _STICKY = {protocol_name(a): a for a in (cooperative_sticky_assignor, sticky_assignor)}
 """The assignors that use the partitions that members report as owned."""
 
+_ISSUED_AT: ContextVar[float | None] = ContextVar("issued_at", default=None)
+"""When the current task issued the request that it is about to send."""
+
+_COMMIT_ISSUED_AT: ContextVar[float | None] = ContextVar("commit_issued_at", default=None)
+"""When the current task issued the commit that it is sending, perhaps not for the first time."""
+
 _REFUSED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 __all__ = ["BrokerWatch", "Log", "WireTap"]
@@ -81,6 +93,8 @@ class _Tapped:
     incoming: bytes = b""
     unreadable: bool = False
     node: int = 0
+    issued_at: dict[int, float] = attrs.field(factory=dict)
+    """Correlation id -> when a request was issued, until it leaves."""
 
 
 class WireTap:
@@ -92,6 +106,44 @@ class WireTap:
         self._topic_name = topic_name
         self._tapped: dict[int, _Tapped] = {}
 
+    def watch_requests(self, stack: ExitStack) -> None:
+        """Record when members issue requests, which may wait before they leave: for a connection,
+        for the end of a throttle, a commit also for the coordinator or for a second attempt."""
+        ready, request, send = BrokerClient.ready, BrokerClient.request, BrokerConnection._send
+        commit = GroupOffsets.commit
+
+        async def watched_ready(client: BrokerClient, connection_id: str) -> None:
+            _ISSUED_AT.set(anyio.current_time())
+            await ready(client, connection_id)
+
+        async def watched_request(client: BrokerClient, *args: Any, **options: Any) -> Any:
+            if _ISSUED_AT.get() is None:
+                _ISSUED_AT.set(anyio.current_time())
+            try:
+                return await request(client, *args, **options)
+            finally:
+                _ISSUED_AT.set(None)
+
+        async def watched_commit(offsets: GroupOffsets, *args: Any, **options: Any) -> None:
+            _COMMIT_ISSUED_AT.set(anyio.current_time())
+            await commit(offsets, *args, **options)
+
+        def watched_send(connection: Any, request: Any, version: int) -> int:
+            correlation = send(connection, request, version)
+            is_commit = isinstance(request, OffsetCommitRequest)
+            issued_at = (_COMMIT_ISSUED_AT if is_commit else _ISSUED_AT).get()
+            if issued_at is not None:
+                self._tapped[connection._stream.number].issued_at[correlation] = issued_at
+            return correlation
+
+        for owner, name, watched in (
+            (BrokerClient, "ready", watched_ready),
+            (BrokerClient, "request", watched_request),
+            (BrokerConnection, "_send", watched_send),
+            (GroupOffsets, "commit", watched_commit),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, watched))
+
     def connected(self, process: str, connection: int, node: int = 0) -> None:
         self._tapped[connection] = _Tapped(node=node)
 
@@ -102,6 +154,8 @@ class WireTap:
         for frame in frames:
             incoming = read_request(frame)
             tapped.asked[incoming.correlation_id] = incoming
+            now = anyio.current_time()
+            issued_at = tapped.issued_at.pop(incoming.correlation_id, now)
             self._log.tell(
                 Sent,
                 member=process,
@@ -109,6 +163,7 @@ class WireTap:
                 connection=connection,
                 correlation=incoming.correlation_id,
                 node=tapped.node,
+                waited=now - issued_at,
                 **self._asked(incoming.request),
             )
 

@@ -189,15 +189,17 @@ class _Simulation:
     async def run(self, standstill: Standstill) -> None:
         self.standstill = standstill
         self.agenda = Agenda()
+        tap = WireTap(self.log, self._topic_name, shards=self.plan.shards)
         self.network = Network(
             self.agenda,
             Random(f"network {self.plan.seed}"),
-            WireTap(self.log, self._topic_name, shards=self.plan.shards),
+            tap,
             self.kafka.handle_stream,
             lambda node: self.cluster.nodes[node].alive,
         )
         watch = BrokerWatch(self.log, self.cluster, GROUP, shards=self.plan.shards)
         with ExitStack() as stack:
+            tap.watch_requests(stack)
             stack.enter_context(mock.patch.object(anyio, "connect_tcp", self.network.connect_tcp))
             stack.enter_context(mock.patch.object(anyio, "current_time", standstill.now))
             stack.enter_context(mock.patch.object(server, "handle", watch.watching(server.handle)))

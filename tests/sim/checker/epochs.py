@@ -12,7 +12,7 @@ import attrs
 
 from kafkagroup import TopicPartition
 
-from ..events import Answered, Assigned, Closing, Ended, Event, Lost, Partitions, Recreated, Sent
+from ..events import Answered, Assigned, Closing, Ended, Event, Lost, Partitions, Sent
 from .recorder import BEATS, Handlers, MemberRun, Recorder, longest_wait
 
 _SLACK = 0.5
@@ -33,9 +33,8 @@ class Standing:
     named_by: int = -1
     beat: int = -1
     """The event of the last heartbeat that was sent."""
-    aside: int = -1
-    """The heartbeat before it, if it was not answered when this one left over a connection that the
-    former may have waited for: then the former may arrive later, and was given up."""
+    issued_at: float = 0.0
+    """When that was issued."""
     heard: bool = False
     """The coordinator has received the last heartbeat, and its response arrived."""
     epoch: int = 0
@@ -48,6 +47,8 @@ class Standing:
     """The epoch in which it left or lost its membership, if it has."""
     epoch_by: int = -1
     """The event of the last response."""
+    epoch_at: float = -1.0
+    """When the epoch last changed."""
     over: int = -1
     """The connection of the last heartbeat."""
     overlooked: bool = False
@@ -67,19 +68,14 @@ class Epochs:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._standings: dict[MemberRun, Standing] = {}
-        self._recreated_topics: set[str] = set()
         self.handlers: Handlers = {
             Sent: self._sent,
             Answered: self._answered,
             Assigned: self._assigned,
             Lost: self._lost,
-            Recreated: self._recreated,
             Closing: self._closing,
             Ended: self._ended,
         }
-
-    def _recreated(self, number: int, event: Recreated) -> None:
-        self._recreated_topics.add(event.topic)
 
     # ------------------------------------------------------------ heartbeats
 
@@ -90,6 +86,8 @@ class Epochs:
         standing = self._standings.get(run)
         if standing is None:
             standing = self._standings[run] = Standing(event.member_id, number)
+        if event.issued_at < standing.issued_at:
+            return  # it has waited, and the member has given it up and sent a newer one
         if event.member_id != standing.member_id:
             text = f"{run.name} beats as {event.member_id}, and was {standing.member_id}"
             self._recorder.report("S11", event, text, standing.named_by, number)
@@ -101,9 +99,8 @@ class Epochs:
                 return
         else:
             standing.left, standing.epoch = standing.epoch, 0
-        flies = _in_flight(run, standing.beat) is not None
-        standing.aside = standing.beat if flies and run.has_connected else -1
-        standing.beat, standing.heard, standing.over = number, False, event.connection
+        standing.beat, standing.issued_at = number, event.issued_at
+        standing.heard, standing.over = False, event.connection
         standing.named = event.generation
 
     def _joins(self, number: int, event: Sent, run: MemberRun, standing: Standing) -> None:
@@ -123,38 +120,32 @@ class Epochs:
         standing.said.clear()
 
     def _beats(self, number: int, event: Sent, run: MemberRun, standing: Standing) -> bool:
-        """Returns whether this is the member's last heartbeat: one that has waited may have been
-        given up before that one left."""
+        """Return whether it is the heartbeat of a member: one that has waited may be of an epoch
+        that has ended."""
         # A member changes the connection, or looks up a coordinator that has just responded, only
         # if it has given up the response.
         looked = standing.epoch and run.found_by > standing.epoch_by
         overlooked = standing.overlooked or event.connection != standing.over or looked
         overlooked = overlooked and event.generation == standing.before == standing.named
-        waited = run.has_waited(event.time) or event.time <= run.thawed_at
-        if waited and not overlooked and event.generation < (standing.epoch or standing.left + 1):
-            return False  # a heartbeat that waited may leave after the membership has ended
+        knew = self._recorder.knew(run, standing.epoch_at, event.issued_at)
+        if not (knew or overlooked) and event.generation < (standing.epoch or standing.left + 1):
+            return False  # it was issued before the membership, or its epoch, ended
         if event.generation != standing.epoch and not overlooked:
             now = standing.epoch or "none"
             text = f"{run.name} beats for epoch {event.generation}, in {now}"
             self._recorder.report("S10", event, text, standing.epoch_by, number)
         if event.owned is None:
-            last = _in_flight(run, standing.beat)
-            if last is not None and (last.connection, last.time) == (event.connection, event.time):
-                return False  # two heartbeats that waited together may leave in either order
             if not standing.heard:
                 text = f"{run.name} says that nothing has changed since what may not be known"
                 self._recorder.report("S10", event, text, standing.beat, number)
             return True
         for tp, period in run.held.items():
-            if tp in event.owned:
+            if tp in event.owned or event.issued_at <= period.began_at:
                 continue
-            if period.revoking is not None and not run.has_waited(event.time):
+            if period.revoking is not None:
                 text = f"{run.name} says that it let go of {tp}, which is being revoked"
                 self._recorder.report("S2", event, text, period.revoking, number)
-            elif tp in standing.said and not (
-                # Members report topic ids: that was the partition of the deleted topic.
-                tp.topic in self._recreated_topics and standing.said[tp] < period.began
-            ):
+            elif standing.said.get(tp, -1) > period.began:
                 text = f"{run.name} says that it let go of {tp}, and has it"
                 self._recorder.report("S2", event, text, period.began, number)
         for tp in event.owned:
@@ -174,18 +165,18 @@ class Epochs:
         standing = self._standings.get(run)
         if request is None or standing is None:
             return
-        if request[0] == standing.aside:
-            standing.heard |= event.error == "NONE"
         if request[0] != standing.beat:
             return
         standing.overlooked = request[1].time <= run.thawed_at
         if event.error in GONE or request[1].generation < 0:
             standing.before, standing.epoch, standing.epoch_by = standing.epoch, 0, number
+            standing.epoch_at = event.time
         if event.error != "NONE" or request[1].generation < 0:
             return
         standing.heard, standing.epoch_by = True, number
         if event.generation > 0 and event.generation != standing.epoch:
             standing.before, standing.epoch = standing.epoch, event.generation
+            standing.epoch_at = event.time
         if event.assigned is not None:
             standing.targets.append((number, event.time, event.assigned))
             standing.given.update(event.assigned)
@@ -216,6 +207,7 @@ class Epochs:
         if standing is not None:
             # It may have left without a request: it does not know the coordinator.
             standing.left, standing.epoch, standing.beat = standing.epoch, 0, -1
+            standing.epoch_at = event.time
             standing.targets.clear()
 
     # ------------------------------------------------------------ the end
@@ -246,11 +238,6 @@ class Epochs:
         if calm and standing.epoch and standing.heard and event.time - at < _SLACK:
             text = f"{run.name} ends without a word, in epoch {standing.epoch}"
             self._recorder.report("L4", event, text, by, number)
-
-
-def _in_flight(run: MemberRun, number: int) -> Sent | None:
-    """Return that request, if it is unanswered."""
-    return next((sent for by, sent in run.in_flight.values() if by == number), None)
 
 
 def _is_of(held: set[TopicPartition], target: Partitions) -> bool:

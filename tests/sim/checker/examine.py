@@ -39,9 +39,6 @@ from .topics import Topics
 _TIMED = frozenset(("L1", "L2", "L3"))
 """Asserted in virtual time only: on a real machine, other processes may delay the member."""
 
-_GREETING = frozenset(("ApiVersions", "SaslHandshake", "SaslAuthenticate"))
-"""Requests that open a connection."""
-
 _QUIETLY = ("NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED")
 """Responses of a healthy coordinator to a healthy member."""
 
@@ -161,10 +158,6 @@ class _Course:
         run.wired = True
         run.assigned_to = run.assigned_to or event.api == BEATS
         run.in_flight[event.connection, event.correlation] = (number, event)
-        if event.api not in _GREETING:
-            # All requests that waited for the connection leave at once.
-            since = run.used.setdefault(event.connection, event.time)
-            run.has_connected = event.time == since
 
     def _answered(self, number: int, event: Answered) -> None:
         if event.api != "Fetch" and event.error not in _QUIETLY:
@@ -174,7 +167,7 @@ class _Course:
         elif event.api in _MEMBERSHIP and event.error in _QUIETLY:
             run = self._recorder.run_of(event.member)
             if (request := self._recorder.request(event)) is not None:
-                run.sure_until = request[1].time + run.opening.session_timeout
+                run.sure_until = request[1].issued_at + run.opening.session_timeout
 
 
 class _After:

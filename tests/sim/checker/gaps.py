@@ -58,9 +58,6 @@ class _Window:
     sure_since: float = 0.0
     """Since when, and until when, the member knows that it owns its partitions."""
     sure_until: float = 0.0
-    held_back: set[tuple[int, int]] = attrs.field(factory=set)
-    """Membership requests, by connection and number, that left some time after they were due. Their
-    time counts from when they left."""
     calm_at: float = 0.0
     """When it last sent a request whose response reported no rebalance, or ended one."""
 
@@ -103,8 +100,6 @@ class Gaps:
 
     def _sent(self, number: int, event: Sent) -> None:
         run, window = self._of(event.member)
-        if event.api in _MEMBERSHIP and run.has_waited(event.time):
-            window.held_back.add((event.connection, event.correlation))
         if event.api == "JoinGroup" and run.held and run.opening.cooperative:
             window.rejoining = window.rejoining or (event.time, number)
             window.staying = None
@@ -116,14 +111,12 @@ class Gaps:
             for tp, reach in event.offsets.items():
                 if asked is None or asked[0] > window.sought.get(tp, -1):
                     window.reach[tp] = (reach, event.time)
-        elif (event.connection, event.correlation) in window.held_back:
-            window.held_back.remove((event.connection, event.correlation))
         elif event.api in _MEMBERSHIP and (
             event.error == "NONE"
             or (event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS")
         ):
             found = self._recorder.request(event)
-            since = event.time if found is None else found[1].time
+            since = event.time if found is None else found[1].issued_at
             until = since + run.opening.session_timeout
             given = window.staying if event.assigned is None else {*event.assigned}
             to_let_go = event.api == BEATS and given is not None and run.held.keys() - given

@@ -91,6 +91,8 @@ class Standing:
     assigned: Partitions | None = None
     """The assignment in the response to that SyncGroup; None before it."""
     assigned_by: int = -1
+    synced_at: float = -math.inf
+    """When that response arrived."""
     excused: int = -1
     """The last event that justifies a loss of partitions."""
     polled: float = 0.0
@@ -178,10 +180,8 @@ class Membership:
                 standing.kept,
             ):
                 pass  # to learn whether its membership lasts, while its join is unanswered
-            case "Heartbeat" if 0 <= event.generation <= standing.before and run.has_waited(
-                event.time
-            ):
-                pass  # the join was answered while this waited for a connection or a throttle
+            case "Heartbeat" if not self._recorder.knew(run, standing.synced_at, event.issued_at):
+                pass  # of the generation before, which was current when it was issued
             case "Heartbeat":
                 self._check_generation(number, event, standing)
             case "LeaveGroup":
@@ -248,6 +248,7 @@ class Membership:
                 run.refused = None
             elif event.api == "SyncGroup" and by == standing.sync:
                 standing.assigned, standing.assigned_by = event.assigned, number
+                standing.synced_at = event.time
         elif event.error not in _PASSING and not self._is_stale(by, sent, standing):
             standing.excused = number
             run.refused = (number, event.time, sent.member_id, standing.generation)

@@ -58,20 +58,6 @@ from .recorder import (
 _TIMEOUT = 0.45
 """Minimum seconds for the last commit: half of a second, or of the remaining time."""
 
-_TRIED_AGAIN = frozenset(
-    (
-        "COORDINATOR_LOAD_IN_PROGRESS",
-        "COORDINATOR_NOT_AVAILABLE",
-        "NOT_COORDINATOR",
-        "REQUEST_TIMED_OUT",
-        "STALE_MEMBER_EPOCH",
-        "UNKNOWN_TOPIC_ID",
-        "UNKNOWN_TOPIC_OR_PARTITION",
-        "UNSTABLE_OFFSET_COMMIT",
-    )
-)
-"""Errors after which the same commit is retried."""
-
 _QUIET = 5.0
 """Seconds after which a healthy member has fetched and skipped new control records."""
 
@@ -185,8 +171,7 @@ class Offsets:
             lawful = any(log.adjoins(at, offset) for at in (expected, *cuts))
         elif cuts:
             lawful = period.run.opening.resets and offset == log.next_visible(min(cuts))
-            _leave_behind(period, log, number, event.time)
-            _move(period, log, min(cuts))
+            _move(period, log, min(cuts), event.time)
         else:
             lawful = offset == expected or offset == log.next_visible(expected)
         if not lawful:
@@ -242,8 +227,7 @@ class Offsets:
         before = period.position if period.position is not None else log.floor
         for offset in range(before, event.offset):
             log.flag(offset, PROCESSED | PASSED)  # skipped by the application
-        _leave_behind(period, log, number, event.time)
-        _move(period, log, event.offset)
+        _move(period, log, event.offset, event.time)
 
     def _processed(self, number: int, event: Processed) -> None:
         run, log = self._recorder.run_of(event.member), self._recorder.log(event.partition)
@@ -332,24 +316,18 @@ class Offsets:
 
     def _commit(self, number: int, event: Sent, period: OwnershipPeriod, offset: int) -> None:
         tp, log, run = period.tp, self._recorder.log(period.tp), period.run
-        identity = _identity(run, event, offset)
-        if run.refused is not None and identity not in period.identities:
-            by, at, *over = run.refused
-            waited = run.has_waited(event.time) or self._raced(event, run, at)
+        if run.refused is not None:
+            by, at, member_id, generation = run.refused
             # KIP-848: the id is constant in a run, so an older epoch does not excuse the commit.
-            same = run.assigned_to or over[1] == event.generation
-            if over[0] == event.member_id and same and not waited:
-                text = f"{run.name} commits {tp}@{offset} for a membership that is over"
+            same = run.assigned_to or generation == event.generation
+            same = same and member_id == event.member_id
+            if same and self._recorder.knew(run, at, event.issued_at):
+                text = f"{run.name} commits {tp}@{offset} for a membership that has ended"
                 self._recorder.report("S13", event, text, by, number)
         done = _done(period, log)
-        # A retry was valid when it first left, whatever the application sought since.
-        again = identity in period.identities
-        waited = run.has_waited(event.time) or run.found_by > period.sought_by >= 0
-        if waited or event.time <= period.sought_at + self._recorder.race:
-            # The application may have sought while the commit waited.
+        if event.issued_at <= period.moved_at + self._recorder.race:
             done = max(done, period.left_behind)
-        period.left_behind = -1
-        if offset > max(done, period.asked) and not again and not log.adjoins(done, offset):
+        if offset > max(done, period.asked) and not log.adjoins(done, offset):
             text = f"{run.name} commits {tp}@{offset} and has processed up to {done}"
             self._recorder.report("S4", event, text, period.processed_by, number)
         named, until = period.named
@@ -361,38 +339,25 @@ class Offsets:
             text = f"{run.name} commits {tp}@{offset} after {period.sent}"
             self._recorder.report("S5", event, text, period.sent_by, number)
         period.sent, period.sent_by, period.sent_at = offset, number, event.time
-        period.identities.add(identity)
         if period.cancelled is not None:
             dropped, at = period.cancelled
             same = dropped <= offset <= log.next_visible(dropped)
-            if same and event.time - at <= self._recorder.race:
-                return  # it was about to leave when it was cancelled
+            if same and event.issued_at <= at + self._recorder.race:
+                return
         if not period.flying:
             period.flying = True
             # Commits are serialized: this one may have waited for the previous response.
             if event.time > period.landed_at:
                 period.flying_since = event.time
 
-    def _raced(self, event: Sent, run: MemberRun, at: float) -> bool:
-        """Whether the member may not have noticed an event yet: when a process resumes, it reads
-        everything that arrived while it was frozen at once."""
-        if self._recorder.virtual:
-            return event.time <= run.thawed_at
-        return event.time <= max(at, run.thawed_at) + self._recorder.race
-
     def _foreign(
         self, number: int, event: Sent, run: MemberRun, tp: TopicPartition, offset: int
     ) -> None:
-        """Check a commit of a partition that the member does not own; a retry was valid when it
-        first left."""
+        """Check a commit of a partition that the member did not own when it issued the commit."""
         last = run.periods.get(tp)
-        if last is not None and _identity(run, event, offset) in last.identities:
+        if last is not None and not self._recorder.knew(run, last.ended_at, event.issued_at):
             return
-        lost = last if last is not None and last.ended == "lost" else None
-        waited = run.has_waited(event.time)
-        if lost is not None and (waited or self._raced(event, run, lost.ended_at)):
-            return  # it was about to leave before the loss, and the coordinator rejects it
-        rule = "S3" if lost is None else "S13"
+        rule = "S13" if last is not None and last.ended == "lost" else "S3"
         state = "never had it" if last is None else f"has it no longer ({last.ended})"
         text = f"{run.name} commits {tp}@{offset} and {state}"
         self._recorder.report(rule, event, text, -1 if last is None else last.ended_by, number)
@@ -413,7 +378,7 @@ class Offsets:
             if event.error == "OFFSET_OUT_OF_RANGE":
                 for tp, period in run.held.items():
                     if tp in sent.offsets or not sent.offsets:
-                        _move(period, self._recorder.log(tp), None)
+                        _move(period, self._recorder.log(tp), None, event.time)
         else:
             for tp, offset in event.offsets.items():
                 period = run.held.get(tp)
@@ -435,11 +400,7 @@ class Offsets:
                 period.flying, period.landed_at = False, event.time
             if tp in event.offsets:
                 period.acked = offset
-                if not period.flying:
-                    period.identities.clear()
                 self._happened(tp, offset, number)
-            elif event.error not in _TRIED_AGAIN:
-                period.identities.discard(_identity(run, sent, offset))
 
     def _stored(self, number: int, event: Stored) -> None:
         tp, offset = event.partition, event.offset
@@ -575,20 +536,10 @@ def _was_cut_off(period: OwnershipPeriod | None, event: Delivered, log: Log) -> 
     return lost and sequence >= 0 and sequence in log.gone.get(offset, ())
 
 
-def _identity(run: MemberRun, commit: Sent, offset: int) -> tuple[str, int, int]:
-    """Return the identity of a commit, which its retries share. KIP-848: each retry carries the
-    epoch that is current when it leaves."""
-    return commit.member_id, -1 if run.assigned_to else commit.generation, offset
-
-
-def _leave_behind(period: OwnershipPeriod, log: Log, number: int, now: float) -> None:
-    """Record what was processed: a commit that waits may still be of that."""
-    period.left_behind = max(period.left_behind, _done(period, log))
-    period.sought_by, period.sought_at = number, now
-
-
-def _move(period: OwnershipPeriod, log: Log, offset: int | None) -> None:
+def _move(period: OwnershipPeriod, log: Log, offset: int | None, now: float) -> None:
     """Set the next position to `offset`, or, if None, to wherever the log begins or ends."""
+    # A commit that was issued before this may still be of what was processed until now.
+    period.left_behind, period.moved_at = max(period.left_behind, _done(period, log)), now
     period.moved = offset is None
     period.loose = True
     period.position = period.processed = period.safe = offset

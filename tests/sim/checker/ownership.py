@@ -174,16 +174,12 @@ class Ownership:
         for tp in claimed:
             if tp not in run.held:
                 last = run.periods.get(tp)
-                if last is not None and self._has_just_lost(last, event.time):
-                    continue  # the join was about to leave, or waited for its connection
+                if last is not None and event.issued_at <= last.ended_at + self._recorder.race:
+                    continue  # the member owned it when it issued the join
                 text = f"{run.name} claims {tp}, which it does not have"
                 self._recorder.report(
                     "S2", event, text, -1 if last is None else last.ended_by, number
                 )
-
-    def _has_just_lost(self, period: OwnershipPeriod, now: float) -> bool:
-        waited = period.run.has_waited(now) or now - period.ended_at <= self._recorder.race
-        return period.ended == "lost" and waited
 
 
 def _close(period: OwnershipPeriod, number: int, time: float, how: str) -> None:

@@ -29,9 +29,6 @@ _JOIN_GRACE = 5.0
 REJOIN = 2.0
 """L2: seconds that a rejoin may take."""
 
-_HELD_BACK = 0.01
-"""Seconds after a throttle's end in which the delayed requests leave."""
-
 
 @attrs.frozen
 class Violation:
@@ -92,9 +89,9 @@ class OwnershipPeriod:
     safe: int | None = None
     """The part of `processed` that the client knows of: the application has polled since."""
     left_behind: int = -1
-    """The value of `processed` when the application sought back, until the next commit leaves."""
-    sought_by: int = -1
-    sought_at: float = -math.inf
+    """The highest value that `processed` had when the position was last moved."""
+    moved_at: float = -math.inf
+    """When the application, or the end of the log, last moved the position."""
     asked: int = -1
     """The highest explicit offset that the application has asked to commit."""
     named: tuple[int, float] = (-1, -math.inf)
@@ -111,8 +108,6 @@ class OwnershipPeriod:
     """When that request left, or the first of those that it repeats or has waited for."""
     landed_at: float = -math.inf
     """When the last commit was answered."""
-    identities: set[tuple[str, int, int]] = attrs.field(factory=set)
-    """Member id, generation and offset of the commits that left and were not acknowledged."""
     acked: int | None = None
     """The offset of the last acknowledged commit."""
 
@@ -135,10 +130,6 @@ class MemberRun:
     """Its requests are among the events."""
     in_flight: dict[tuple[int, int], tuple[int, Sent]] = attrs.field(factory=dict)
     """Connection and correlation id -> the request, and its number."""
-    used: dict[int, float] = attrs.field(factory=dict)
-    """Connections with more requests than the opening ones, and since when."""
-    has_connected: bool = False
-    """Its last request is among the first on its connection, so it may have waited for that."""
     sure_until: float = math.inf
     """When its session expires, counted from its last request."""
     found_by: int = -1
@@ -161,12 +152,6 @@ class MemberRun:
     """The event of its last assignment, even if it was empty."""
     misassigned_until: float = -math.inf
     """Until when, as a leader, it may compute bad assignments."""
-
-    def has_waited(self, now: float) -> bool:
-        """Whether its request may have waited for long before it left: for a connection, or for the
-        end of a throttle."""
-        held_back = any(abs(now - until) < _HELD_BACK for until in self.muted.values())
-        return self.has_connected or held_back
 
     @property
     def hindered_until(self) -> float:
@@ -308,6 +293,16 @@ class Recorder:
         partitions. It cannot know before it is fenced, and is checked from then on."""
         instance = run.opening.instance
         return instance is not None and self.instances.get(instance, run) is not run
+
+    def knew(self, run: MemberRun, at: float, decided_at: float) -> bool:
+        """Whether the member knew of an event at `at` when it decided something at `decided_at`.
+
+        In virtual time it reacts in the instant in which it learns of the event; but a process that
+        resumes learns of all that happened while it was frozen, in any order.
+        """
+        if self.virtual and at != run.thawed_at:
+            return decided_at >= at
+        return decided_at > at + self.race
 
     def log(self, tp: TopicPartition) -> Log:
         log = self.logs.get(tp)
