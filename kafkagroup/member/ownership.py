@@ -10,8 +10,8 @@ Each protocol has one rule for which acknowledgement extends the lease, and for 
   a heartbeat extends it no further than the rebalance timeout allows (`classic._extend_lease`).
 - KIP-848: heartbeats, for one session timeout. While the coordinator waits for a revocation, no
   further than the rebalance timeout allows (`consumer_protocol._extend_lease`).
-- ZooKeeper: confirmations by the servers' leader, for `SURE` of the granted session
-  (`zookeeper._confirmed`).
+- ZooKeeper: confirmations by ZooKeeper's leader, for `LEASE_FRACTION` of the granted session
+  timeout (`zookeeper._confirmed`).
 
 An event loop that stalls needs no rule. A request is sent in a step, so a lease never ends later
 than one `lease_timeout` after the last step: a member that stalls for so long finds it expired.
@@ -21,7 +21,7 @@ thread, other threads read it at any time, so it is never changed in place.
 
     becomes                     by             with
     not assigned                `Ownership()`  the start
-    assigned                    `assign`       the effect `Assign`, `Reconcile` or `Take`
+    assigned                    `assign`       the effect `Assign`, `Reconcile` or `AssignUnits`
     assigned, lease extended    `acknowledge`  the event `Replied` or `Confirmed`
     assigned, revoking          `revoke`       the effect `Revoke`
     assigned                    `keep`         the event `Revoked`, where only a part is released

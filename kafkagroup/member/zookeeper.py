@@ -1,11 +1,11 @@
 """Membership kept in ZooKeeper: one pure `step`. Nothing here reads a clock or touches a socket.
 
-There is no leader: every member reads the same list, computes the same assignment, and claims its
-own part. ZooKeeper gives the node of a claim to one session at a time, so two members never own the
-same unit, even if they see different lists for a moment. The order guarantees this: claim before
-assigning to the application; revoke and commit before releasing the claim. All claims end with the
-session. It has ended when ZooKeeper reports so, or when it was not confirmed for its whole length
-by this member's clock, connected or not. `zookeeper_state.MOVES` is the table of phases.
+There is no leader: every member reads the same list of members, computes the same assignment, and
+claims its own part. The node of a claim belongs to one session at a time, so two members never own
+the same unit, even if they see different lists for a moment. For this a member claims a unit before
+it assigns it to the application, and releases the claim after the application has revoked and
+committed. All claims end with the session: when ZooKeeper reports its end, or when by this member's
+clock it was not confirmed for one session timeout. `zookeeper_state.MOVES` is the table of phases.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from kafkagroup.errors import (
     LocalProtocolError,
     TransportError,
 )
+from kafkagroup.member.coordinated import DRAIN_SHARE
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     AssignFailed,
@@ -47,10 +48,10 @@ from kafkagroup.member.zookeeper_nodes import (
     partition_of,
     unit_of,
 )
-from kafkagroup.member.zookeeper_state import MOVES, SURE, Member, Phase, View
+from kafkagroup.member.zookeeper_state import LEASE_FRACTION, MOVES, Member, Phase, View
 from kafkagroup.member.zookeeper_vocabulary import (
-    AskFailed,
     AssignmentApplied,
+    AssignUnits,
     Claim,
     Claimed,
     Confirm,
@@ -64,11 +65,11 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Registered,
     Release,
     Released,
+    RequestFailed,
     SessionClosed,
     SessionEstablished,
     SessionExpired,
     SessionFailed,
-    Take,
     ZooKeeperEffect,
     ZooKeeperEvent,
 )
@@ -76,18 +77,17 @@ from kafkagroup.wire.group_log import decode_assignment, encode_assignment
 
 __all__ = ["step"]
 
-_DRAIN_SHARE = 0.75
-"""The share of the rebalance timeout in which the application processes what is in flight."""
+_CONFIRM_INTERVAL = 1 / 6
+"""The interval between confirmations, as a fraction of the session timeout. `LEASE_FRACTION`
+depends on it."""
 
-_PULSE = 1 / 6
-"""How often, in sessions, the session is confirmed. `SURE` counts on it."""
-
-_UP = frozenset((Phase.REGISTERING, Phase.MEMBER, Phase.REVOKING))
+_IN_SESSION = frozenset((Phase.REGISTERING, Phase.MEMBER, Phase.REVOKING))
 """Phases with a session."""
 
 
 def step(member: Member, event: ZooKeeperEvent) -> tuple[Member, tuple[ZooKeeperEffect, ...]]:
-    """The member after an event, and what is to be done. An event that is stale changes nothing."""
+    """Return the member after an event, and the effects to execute. A stale event changes
+    nothing."""
     if member.phase in (Phase.LEFT, Phase.FAILED):
         return member, ()
     run = _Step(member, event.now, event.jitter)
@@ -97,7 +97,7 @@ def step(member: Member, event: ZooKeeperEvent) -> tuple[Member, tuple[ZooKeeper
 
 
 class _Step:
-    """One step in the making: the member so far, and the effects so far."""
+    """One step: the member and the effects so far."""
 
     def __init__(self, member: Member, now: float, jitter: float) -> None:
         self.member = member
@@ -116,7 +116,7 @@ class _Step:
                 if session == member.session:
                     self._established(timeout)
             case SessionExpired(session=session):
-                if session == member.session and member.phase in _UP:
+                if session == member.session and member.phase in _IN_SESSION:
                     self._lose("ZooKeeper has ended the session")
             case SessionFailed(session=session, error=error):
                 if session == member.session:
@@ -142,8 +142,8 @@ class _Step:
             case Released(token=token):
                 if token == member.write_in_flight:
                     self._released()
-            case AskFailed(token=token, error=error):
-                self._ask_failed(token, error)
+            case RequestFailed(token=token, error=error):
+                self._request_failed(token, error)
             case AssignmentApplied(token=token):
                 if token == member.reconciling and member.phase is Phase.MEMBER:
                     self._set(reconciling=None)
@@ -180,7 +180,7 @@ class _Step:
                 attempts=0,
                 retry_at=self.now,
             )
-        elif self.member.phase in _UP:
+        elif self.member.phase in _IN_SESSION:
             # The connection was lost: pending answers and watches may never arrive.
             self._set(is_outdated=True, next_confirm_at=self.now)
 
@@ -194,14 +194,14 @@ class _Step:
         self._set(reading=None, attempts=0)
         if member.view is not None and member.view.version == read.version:
             return
-        mine = next((n for n in read.nodes if n.member_id == member.member_id), None)
-        if mine is None:
-            # It was deleted by hand: with the session, the watch would have ended too.
+        if all(node.member_id != member.member_id for node in read.nodes):
+            # An operator has deleted this member's node: the session, which also ends the watch,
+            # still exists.
             self._back_off()
             self._set(must_register=True)
             return
         name, members = admitted(read.nodes)
-        if mine.member_id not in members:
+        if member.member_id not in members:
             group, kind = member.config.group_id, member.config.protocol_type
             self._fail(
                 BrokerError(
@@ -219,7 +219,7 @@ class _Step:
         )
 
     def _computed(self, assignment: bytes) -> None:
-        if self.member.config.whole:
+        if self.member.config.exclusive_generations:
             target = frozenset((str(self.member.generation_id),))
         else:
             partitions = decode_assignment(assignment) if assignment else ()
@@ -231,11 +231,11 @@ class _Step:
         sent = member.confirm_sent_at
         self._set(
             confirming=None,
-            ownership=member.ownership.acknowledge(sent, SURE * member.timeout),
+            ownership=member.ownership.acknowledge(sent, LEASE_FRACTION * member.timeout),
             session_ends_at=sent + member.timeout,
         )
         if member.view is not None and version != member.view.version:
-            self._set(is_outdated=True)  # should a watch get lost, nothing depends on it
+            self._set(is_outdated=True)  # a watch may get lost
 
     def _claimed(self, granted: frozenset[str]) -> None:
         member = self.member
@@ -244,10 +244,10 @@ class _Step:
         if not refused:
             self._set(attempts=0)
             return
-        # The owner before may still be finishing; in between, others must not wait for us.
+        # The former owner may still be processing. Retry, and keep what was granted meanwhile.
         self._back_off()
-        most = member.config.max_retries
-        if most is not None and self.member.attempts > most:
+        limit = member.config.max_retries
+        if limit is not None and self.member.attempts > limit:
             group, claims = member.config.group_id, ", ".join(sorted(refused))
             self._fail(
                 JoinFailedError(
@@ -264,7 +264,7 @@ class _Step:
         )
         self._set(write_in_flight=None, held=held, unconfirmed=unconfirmed, attempts=0)
 
-    def _ask_failed(self, token: int, error: Exception) -> None:
+    def _request_failed(self, token: int, error: Exception) -> None:
         member = self.member
         waiting = (member.registering, member.reading, member.write_in_flight, member.confirming)
         if token not in waiting:
@@ -277,7 +277,7 @@ class _Step:
         elif token == member.reading:
             self._set(reading=None, is_outdated=True)
         elif token == member.confirming:
-            # Not backed off from: what is at stake is how long ownership is sure.
+            # Without the growing back-off: the lease expires meanwhile.
             self._set(confirming=None, next_confirm_at=self.now + member.config.retry_backoff)
             return
         else:
@@ -302,11 +302,10 @@ class _Step:
         if member.leaving is not None:
             return
         self._set(leaving=event)
-        busy = bool(member.assigned_units) or member.reconciling is not None
         match member.phase:
-            case Phase.MEMBER if busy and event.lost:
+            case Phase.MEMBER if member.owns_units and event.lost:
                 self._lose(event.reason)
-            case Phase.MEMBER if busy:
+            case Phase.MEMBER if member.owns_units:
                 token = self._token()
                 self._move(Phase.REVOKING, reconciling=token, ownership=member.ownership.revoke())
                 self.effects.append(Revoke(token=token, deadline=self._deadline()))
@@ -343,11 +342,11 @@ class _Step:
         )
 
     def _lose(self, reason: str) -> None:
-        """The claims have ended, or may have: others may own the units."""
-        busy = bool(self.member.assigned_units) or self.member.reconciling is not None
+        """End the session. Its claims have ended, or may have: others may own the units."""
+        owned_units = self.member.owns_units
         self._end_session()
         self._set(reason=reason)
-        if busy:
+        if owned_units:
             token = self._token()
             self._move(Phase.LOSING, reconciling=token)
             self.effects.append(Lose(token=token, reason=reason))
@@ -359,7 +358,7 @@ class _Step:
     def _leave(self) -> None:
         if self.member.phase in (Phase.IDLE, Phase.LOSING):
             return self._left()
-        # With the session go the member's node and every claim, at one stroke.
+        # With the session, ZooKeeper deletes the member's node and all its claims.
         self._end_session()
         return self._move(Phase.LEAVING)
 
@@ -370,7 +369,7 @@ class _Step:
     def _fail(self, error: Exception) -> None:
         if self.member.phase in (Phase.LEAVING, Phase.LEFT):
             return
-        if self.member.assigned_units or self.member.reconciling is not None:
+        if self.member.owns_units:
             self.effects.append(Lose(token=self._token(), reason=str(error)))
         self.effects.append(Fail(error=error))
         if self.member.phase is not Phase.LOSING:
@@ -385,33 +384,33 @@ class _Step:
     # ------------------------------------------------------------ what is due
 
     def advance(self) -> None:
-        """Do what is due; ask to be woken for what is not yet."""
-        if self.member.phase in _UP and self.now >= self.member.session_ends_at:
-            self._lose("ZooKeeper has not confirmed the session for its whole length")
-        if self.member.phase not in _UP:
+        """Do what is due now, and request a wake-up for what is due next."""
+        if self.member.phase in _IN_SESSION and self.now >= self.member.session_ends_at:
+            self._lose("ZooKeeper has not confirmed the session within its timeout")
+        if self.member.phase not in _IN_SESSION:
             return
         self._confirm_when_due()
         if self.now >= self.member.retry_at:
             self._register_when_due()
             self._read_when_due()
         if self.member.phase is Phase.MEMBER:
-            self._settle()
+            self._reconcile_when_due()
         self._wake()
 
     def _confirm_when_due(self) -> None:
         member = self.member
         if member.phase is Phase.REGISTERING:
-            return  # there may be no list yet whose version could be confirmed
+            return  # the node of the list, whose version a confirmation reads, may not exist yet
         if member.confirming is not None or self.now < member.next_confirm_at:
             return
         token = self._token()
-        pause = member.timeout * _PULSE
+        pause = member.timeout * _CONFIRM_INTERVAL
         self._set(confirming=token, confirm_sent_at=self.now, next_confirm_at=self.now + pause)
         self.effects.append(Confirm(token=token))
 
     def _register_when_due(self) -> None:
         member = self.member
-        # Not between a claim and its answer: claims are valid only with the node they were made by.
+        # Not while a claim is in flight: it fails when the member's node has changed.
         if (
             member.phase is Phase.REVOKING
             or not member.must_register
@@ -445,8 +444,8 @@ class _Step:
         self._set(reading=token, is_outdated=False)
         self.effects.append(ReadMembers(token=token))
 
-    def _settle(self) -> None:
-        """Go one step from the units that are held and assigned towards the target."""
+    def _reconcile_when_due(self) -> None:
+        """Take one step from the held and assigned units towards the target."""
         member = self.member
         target = member.target
         if target is None or not (
@@ -459,29 +458,31 @@ class _Step:
         excess = member.unconfirmed | (member.held - target)
         due = self.now >= member.retry_at
         # The application learns its new member id once the list contains it.
-        unheard = (
+        is_renamed = (
             member.notified_registration != member.registration
             and member.member_id in member.members
         )
         if member.assigned_units - target:
-            self._tell(keep)
+            self._assign(keep)
         elif excess and due:
-            self._ask(Release, excess)
+            self._write(Release, excess)
         elif missing and due:
-            self._ask(Claim, missing)
-        elif keep != member.assigned_units or (unheard and not member.config.whole):
-            self._tell(keep)
+            self._write(Claim, missing)
+        elif keep != member.assigned_units or (
+            is_renamed and not member.config.exclusive_generations
+        ):
+            self._assign(keep)
 
-    def _ask(self, ask: type[Claim] | type[Release], units: frozenset[str]) -> None:
+    def _write(self, request: type[Claim] | type[Release], units: frozenset[str]) -> None:
         token = self._token()
         self._set(write_in_flight=token, written_units=units)
-        self.effects.append(ask(token=token, units=units))
+        self.effects.append(request(token=token, units=units))
 
-    def _tell(self, units: frozenset[str]) -> None:
+    def _assign(self, units: frozenset[str]) -> None:
         member = self.member
         token = self._token()
         assignment = member.assignment
-        if not member.config.whole:
+        if not member.config.exclusive_generations:
             assignment = encode_assignment(sorted(map(partition_of, units)))
         leads = member.leader_id == member.member_id
         generation = GenerationInfo(
@@ -500,11 +501,11 @@ class _Step:
             ownership=ownership,
         )
         self.effects.append(
-            Take(token=token, generation=generation, units=units, deadline=self._deadline())
+            AssignUnits(token=token, generation=generation, units=units, deadline=self._deadline())
         )
 
     def _deadline(self) -> float:
-        return self.now + self.member.config.rebalance_timeout * _DRAIN_SHARE
+        return self.now + self.member.config.rebalance_timeout * DRAIN_SHARE
 
     def _wake(self) -> None:
         member = self.member
@@ -515,7 +516,7 @@ class _Step:
             times.append(member.retry_at)
         self.effects.append(WakeAt(time=min(times)))
 
-    # ------------------------------------------------------------ small change
+    # ------------------------------------------------------------ helpers
 
     def _set(self, **changes: Any) -> None:
         self.member = attrs.evolve(self.member, **changes)

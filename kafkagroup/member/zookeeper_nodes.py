@@ -1,12 +1,12 @@
-"""What members of a group write into ZooKeeper, and who of them belongs together. Pure.
+"""The nodes of a group in ZooKeeper, and which members share a protocol. Pure.
 
 ```
 <root>/<group>/members/<member>   ephemeral: type and protocols, as below; never changed
 <root>/<group>/claims/<unit>      ephemeral: the name of the member that holds it
 ```
 
-A unit is a partition, "orders:3"; of a group that is no consumer's a whole generation, held by each
-member for itself: "17@<name>". The generation is the version of the list of members.
+A unit is a partition, "orders:3". In a group with exclusive generations it is a generation, which
+each member claims for itself: "17@<name>". A generation is a version of the list of members.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 _MOST_BYTES = 1 << 20
-"""ZooKeeper takes no more in one node (`jute.maxbuffer`)."""
+"""The limit of one node's data in ZooKeeper (`jute.maxbuffer`)."""
 
 
 @attrs.frozen
 class Metadata:
-    """What a member says of itself."""
+    """The content of a member's node."""
 
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
@@ -51,20 +51,20 @@ class MemberNode:
 
     member_id: str
     order: int
-    """Grows with the time of registration; the same for whoever reads it (the node's czxid)."""
+    """The order of registration, the same for every reader: the node's czxid."""
     data: bytes
 
 
 @attrs.frozen
 class Paths:
-    """Where a group is."""
+    """The paths of a group's nodes."""
 
     root: str
     group_id: str
 
     @property
     def group(self) -> str:
-        """The group's own node. Dots are escaped too: ZooKeeper takes "." and ".." for no name."""
+        """The group's node. Dots are escaped, too: ZooKeeper rejects the names "." and ".."."""
         return f"{self.root.rstrip('/')}/{quote(self.group_id, safe='').replace('.', '%2E')}"
 
     @property
@@ -78,33 +78,33 @@ class Paths:
         return f"{self.group}/claims"
 
     def member(self, member_id: str) -> str:
-        """A member's node."""
+        """Return the path of a member's node."""
         return f"{self.members}/{member_id}"
 
     def claim(self, unit: str) -> str:
-        """A unit's node."""
+        """Return the path of a claim's node."""
         return f"{self.claims}/{unit}"
 
 
 def unit_of(tp: TopicPartition) -> str:
-    """The unit that a partition is. Names of topics hold no colon."""
+    """Return the unit of a partition. Topic names contain no colon."""
     return f"{tp.topic}:{tp.partition}"
 
 
 def partition_of(unit: str) -> TopicPartition:
-    """The partition that a unit is."""
+    """Return the partition of a unit."""
     topic, _, partition = unit.rpartition(":")
     return TopicPartition(topic, int(partition))
 
 
 def encode_metadata(metadata: Metadata) -> bytes:
-    """As a member's node holds it: JSON, `{"type": ..., "protocols": [[name, base64], ...]}`."""
+    """Encode the content of a node as JSON: `{"type": ..., "protocols": [[name, base64], ...]}`."""
     protocols = [[name, b64encode(data).decode("ascii")] for name, data in metadata.protocols]
     return json.dumps({"type": metadata.protocol_type, "protocols": protocols}).encode("utf-8")
 
 
 def decode_metadata(data: bytes) -> Metadata:
-    """Raises: RemoteProtocolError for anything that `encode_metadata` does not make."""
+    """Decode the content of a node. Raises: RemoteProtocolError."""
     try:
         if len(data) > _MOST_BYTES:
             raise ValueError(f"{len(data)} bytes")
@@ -124,11 +124,11 @@ def _text(value: object) -> str:
 
 
 def admitted(nodes: Iterable[MemberNode]) -> tuple[str, Mapping[str, bytes]]:
-    """The protocol that the group speaks, and its members: member id -> metadata, first come first.
+    """Return the group's protocol, and its members: member id -> metadata, by registration.
 
-    Who came first decides: a newcomer of another type, or without a protocol that all before it
-    offer, is not among the members, however many they are. Of several common protocols it is the
-    one that the first member prefers. Every reader of the same list finds the same.
+    A member is not admitted if its type differs from that of the earlier members, or if it shares
+    no protocol with all of them. Of several common protocols, the first member's preferred one is
+    used. The result is the same for every reader of the same list.
     """
     kind, common = "", tuple[str, ...]()
     members: dict[str, Metadata] = {}
@@ -136,11 +136,11 @@ def admitted(nodes: Iterable[MemberNode]) -> tuple[str, Mapping[str, bytes]]:
         try:
             metadata = decode_metadata(node.data)
         except RemoteProtocolError:
-            continue  # it cannot read itself, and will say so
-        offered = tuple(name for name, _ in metadata.protocols)
-        both = tuple(n for n in common if n in offered) if members else offered
-        if both and kind in ("", metadata.protocol_type):
-            kind, common = metadata.protocol_type, both
+            continue  # the member itself fails when it reads its node
+        supported = tuple(name for name, _ in metadata.protocols)
+        shared = tuple(n for n in common if n in supported) if members else supported
+        if shared and kind in ("", metadata.protocol_type):
+            kind, common = metadata.protocol_type, shared
             members[node.member_id] = metadata
     if not members:
         return "", {}

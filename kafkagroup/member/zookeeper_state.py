@@ -1,5 +1,5 @@
-"""The state of a member of a group that is kept in ZooKeeper: phases, legal moves, what it
-remembers."""
+"""The state of a member whose group is kept in ZooKeeper: its phases, the legal moves, its
+fields."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Leaving
 from kafkagroup.member.zookeeper_nodes import MemberNode
 
-__all__ = ["MOVES", "SURE", "Config", "Member", "Phase", "View"]
+__all__ = ["LEASE_FRACTION", "MOVES", "Config", "Member", "Phase", "View"]
 
-SURE = 0.5
-"""For which share of the session ownership is sure after the leader of the servers confirmed it.
+LEASE_FRACTION = 0.5
+"""The length of the lease after a confirmation by ZooKeeper's leader, as a fraction of the session
+timeout.
 
-The leader counts the session from when it last heard of the member. That may be older than the
-confirmation: by the pause between two pings, a sixth of the session here, and by half a tick of the
-servers, at most a quarter of the session. The rest is for clocks that drift."""
+The leader's timeout runs from the last ping that it has processed. That may be older than the
+confirmation: by the interval between two pings, a sixth of the session timeout here, and by half a
+tick of the servers, at most a quarter of it. The rest is for clocks that drift."""
 
 
 class Phase(Enum):
@@ -48,7 +49,7 @@ class Phase(Enum):
 _LEFT: Mapping[Phase, str] = {
     Phase.LEAVING: "Leaving, or Revoked while leaving; the session is closed",
     Phase.LEFT: "Leaving, or Revoked while leaving; the session had ended",
-    Phase.FAILED: "AskFailed, ComputeFailed, AssignFailed or SessionFailed",
+    Phase.FAILED: "RequestFailed, ComputeFailed, AssignFailed or SessionFailed",
 }
 """How a member ends."""
 
@@ -68,7 +69,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     },
     Phase.MEMBER: {
         **_LEFT,
-        Phase.CONNECTING: "SessionExpired, or any event after the session's end; nothing was given",
+        Phase.CONNECTING: "SessionExpired, or any event after the session's end; no assignment yet",
         Phase.LOSING: "SessionExpired, any event after the session's end, or Leaving as `lost`",
         Phase.REVOKING: "Leaving",
     },
@@ -95,21 +96,22 @@ class Config:
     group_id: str
     protocol_type: str
     name: str
-    """What its member ids begin with; no other member's do."""
-    whole: bool = False
-    """Whether it claims whole generations, not partitions."""
+    """The prefix of this member's ids; no other member has it."""
+    exclusive_generations: bool = False
+    """Whether members claim generations, of which only one may be in use at a time, and not
+    partitions."""
     session_timeout: float = 10.0
-    """What ZooKeeper is asked for; it grants what lies between 2 and 20 ticks of its own."""
+    """The requested session timeout; ZooKeeper grants 2 to 20 of its ticks."""
     rebalance_timeout: float = 300.0
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
     max_retries: int | None = None
-    """How often in a row claims may be refused and tried again; None: for ever."""
+    """How often in a row refused claims may be retried; None: without limit."""
 
 
 @attrs.frozen
 class View:
-    """The list of members, as it was at one moment."""
+    """The list of members as read at one moment."""
 
     version: int
     nodes: tuple[MemberNode, ...]
@@ -124,27 +126,29 @@ class Member:
     """Protocol name and metadata, the preferred first."""
     phase: Phase = Phase.IDLE
     session: int = 0
-    """Number of the session, of those of this member."""
+    """The number of the current session, counted by this member."""
     timeout: float = 0.0
-    """Of the session, as granted; zero before there is one."""
+    """The granted session timeout; zero before there is a session."""
     registration: int = 0
-    """How often it has registered: part of its id, so that a node never changes its content."""
+    """How often it has registered. It is part of the member id, so that a node never changes its
+    content."""
     must_register: bool = False
     """Whether to register again: with other metadata, or so that all members compute again."""
     view: View | None = None
     is_outdated: bool = False
     """Whether the list of members must be read again."""
     members: Mapping[str, bytes] = attrs.field(factory=dict)
-    """Those of the view that speak one protocol: member id -> metadata, first come first."""
+    """The members of the view that share a protocol: member id -> metadata, in the order of their
+    registration."""
     protocol_name: str = ""
     assignment: bytes = b""
-    """This member's, by its own computation."""
+    """This member's assignment, as it has computed it."""
     target: frozenset[str] | None = None
     """The units of the assignment; None before one was computed in this session."""
     held: frozenset[str] = frozenset()
-    """The units whose claims are this member's."""
+    """The units that this member has claimed."""
     unconfirmed: frozenset[str] = frozenset()
-    """The units of claims and releases without an answer: these are released first."""
+    """The units of claims and releases without an answer. The member releases them first."""
     assigned_units: frozenset[str] = frozenset()
     """The units that the application owns or is being assigned; each of them is held."""
     notified_registration: int = -1
@@ -152,15 +156,15 @@ class Member:
     registering: int | None = None
     """Token of the registration in flight."""
     reading: int | None = None
-    """Token of the reading of the members."""
+    """Token of the `ReadMembers` in flight."""
     computing: int | None = None
-    """Token of the computation."""
+    """Token of the `Compute` in progress."""
     write_in_flight: int | None = None
     """Token of the claim or release in flight: one write at a time."""
     written_units: frozenset[str] = frozenset()
     """The units of that claim or release."""
     reconciling: int | None = None
-    """Token of the effect that the application is carrying out."""
+    """Token of the effect that the application is executing."""
     confirming: int | None = None
     """Token of the confirmation in flight."""
     confirm_sent_at: float = 0.0
@@ -169,13 +173,18 @@ class Member:
     session_ends_at: float = 0.0
     """When the session ends without another confirmation."""
     retry_at: float = 0.0
-    """Neither register, read nor claim before this."""
+    """When back-off ends: no registration, reading or claim before."""
     attempts: int = 0
     """Failures in a row, for back-off."""
     reason: str = ""
-    """Why the session was ended."""
+    """Why the last session ended."""
     leaving: Leaving | None = None
     last_token: int = 0
+
+    @property
+    def owns_units(self) -> bool:
+        """Whether the application owns units, or is executing an effect."""
+        return bool(self.assigned_units) or self.reconciling is not None
 
     @property
     def member_id(self) -> str:
@@ -186,10 +195,10 @@ class Member:
 
     @property
     def generation_id(self) -> int:
-        """The version of the list of members that this member goes by; -1 before the first."""
+        """The version of the list of members that this member uses; -1 before the first."""
         return -1 if self.view is None else self.view.version
 
     @property
     def leader_id(self) -> str:
-        """The member that came first. It computes no more than the others."""
+        """The member that registered first. It has no special role: all members compute."""
         return next(iter(self.members), "")

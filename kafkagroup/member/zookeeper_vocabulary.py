@@ -1,8 +1,8 @@
 """Events and effects of a membership kept in ZooKeeper, besides those of all members.
 
-Every effect with a token is answered once, with the event of its name or with `AskFailed`; one with
-a session number is answered by that session's events. A session that was disconnected says nothing
-any more but `SessionClosed`.
+The driver answers each effect with a token once, with its event or with `RequestFailed`. Events of
+the session answer the effects with a session number; after `Disconnect` only `SessionClosed`
+follows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kafkagroup.member.vocabulary import (
 from kafkagroup.member.zookeeper_nodes import MemberNode
 
 __all__ = [
-    "AskFailed",
+    "AssignUnits",
     "AssignmentApplied",
     "Claim",
     "Claimed",
@@ -46,11 +46,11 @@ __all__ = [
     "Registered",
     "Release",
     "Released",
+    "RequestFailed",
     "SessionClosed",
     "SessionEstablished",
     "SessionExpired",
     "SessionFailed",
-    "Take",
     "ZooKeeperEffect",
     "ZooKeeperEvent",
 ]
@@ -64,19 +64,19 @@ class SessionEstablished(BaseEvent):
 
     session: int
     timeout: float
-    """What ZooKeeper granted: without contact for this long the session, and all claims, end."""
+    """The granted timeout: after this time without contact, the session and all claims end."""
 
 
 @attrs.frozen(kw_only=True)
 class SessionExpired(BaseEvent):
-    """ZooKeeper has ended the session and its claims: others may hold them."""
+    """ZooKeeper has ended the session and deleted its claims: others may hold them."""
 
     session: int
 
 
 @attrs.frozen(kw_only=True)
 class SessionFailed(BaseEvent):
-    """There will be no session, as when credentials are refused."""
+    """The session cannot begin, for example because ZooKeeper refuses the credentials."""
 
     session: int
     error: Exception
@@ -84,47 +84,47 @@ class SessionFailed(BaseEvent):
 
 @attrs.frozen(kw_only=True)
 class SessionClosed(BaseEvent):
-    """A `Disconnect` is done."""
+    """The session has ended, as `Disconnect` requested."""
 
     session: int
 
 
 @attrs.frozen(kw_only=True)
 class Registered(BaseEvent):
-    """The member's node is there."""
+    """The member's node exists."""
 
     token: int
 
 
 @attrs.frozen(kw_only=True)
 class MembersChanged(BaseEvent):
-    """The list of members is another than the one that was read last."""
+    """The list of members has changed since it was read."""
 
     session: int
 
 
 @attrs.frozen(kw_only=True)
 class MembersRead(BaseEvent):
-    """The members."""
+    """The list of members was read."""
 
     token: int
     version: int
-    """Of the list: grows with each member that comes or goes."""
+    """The list's version: it grows when a member registers or is removed."""
     nodes: tuple[MemberNode, ...]
 
 
 @attrs.frozen(kw_only=True)
 class Confirmed(BaseEvent):
-    """The servers' leader knows the session. It is alive since the `Confirm` was sent."""
+    """ZooKeeper's leader knew the session after the `Confirm` was sent."""
 
     token: int
     version: int
-    """Of the list of members."""
+    """The version of the list of members."""
 
 
 @attrs.frozen(kw_only=True)
 class Claimed(BaseEvent):
-    """What a `Claim` came to; the units that are missing are held by others."""
+    """The result of a `Claim`. Other members hold the units that were not granted."""
 
     token: int
     granted: frozenset[str]
@@ -138,8 +138,8 @@ class Released(BaseEvent):
 
 
 @attrs.frozen(kw_only=True)
-class AskFailed(BaseEvent):
-    """There was no answer, or an error; what was asked for may have happened or not."""
+class RequestFailed(BaseEvent):
+    """A request failed or got no answer. ZooKeeper may have executed it."""
 
     token: int
     error: Exception
@@ -157,7 +157,7 @@ ZooKeeperEvent = (
     | Confirmed
     | Claimed
     | Released
-    | AskFailed
+    | RequestFailed
     | AssignmentApplied
     | Revoked
     | Computed
@@ -181,14 +181,14 @@ class Connect:
 
 @attrs.frozen(kw_only=True)
 class Disconnect:
-    """End a session, and with it the member's node and all its claims."""
+    """End a session, which deletes the member's node and all its claims."""
 
     session: int
 
 
 @attrs.frozen(kw_only=True)
 class Register:
-    """Make the member's node, in place of an older one of its own if there is one."""
+    """Create the member's node, and delete its older one if there is one."""
 
     token: int
     member_id: str
@@ -205,8 +205,8 @@ class ReadMembers:
 
 @attrs.frozen(kw_only=True)
 class Confirm:
-    """Have the servers' leader say that the session stands: a follower that is cut off would go on
-    answering reads."""
+    """Have ZooKeeper's leader confirm the session. A follower that has lost the leader would still
+    answer reads."""
 
     token: int
 
@@ -221,21 +221,22 @@ class Claim:
 
 @attrs.frozen(kw_only=True)
 class Release:
-    """Give claims up."""
+    """Delete the claims of these units."""
 
     token: int
     units: frozenset[str]
 
 
 @attrs.frozen(kw_only=True)
-class Take:
-    """Own exactly these units: process, commit and revoke the others first, then add the rest."""
+class AssignUnits:
+    """Have the application own exactly these units: process, commit and revoke the others first,
+    then add the rest."""
 
     token: int
     generation: GenerationInfo
     units: frozenset[str]
     deadline: float
-    """When to stop waiting for work in flight."""
+    """When to stop waiting for records in flight."""
 
 
 ZooKeeperEffect = (
@@ -246,7 +247,7 @@ ZooKeeperEffect = (
     | Confirm
     | Claim
     | Release
-    | Take
+    | AssignUnits
     | Revoke
     | Lose
     | Compute

@@ -41,8 +41,8 @@ class Access:
         mechanism, security = self.sasl_mechanism, self.security
         if security is not None and security.security_protocol != "SSL":
             raise ConfigurationError(
-                f"security_protocol={security.security_protocol!r}; expected 'SSL', as ZooKeeper"
-                " knows none of Kafka's mechanisms: who this is goes into username and password"
+                f"security_protocol={security.security_protocol!r}; expected 'SSL': ZooKeeper has"
+                " none of Kafka's SASL mechanisms; give username and password instead"
             )
         if mechanism not in (*_PASSWORDS, "GSSAPI"):
             raise ConfigurationError(
@@ -52,18 +52,21 @@ class Access:
             # Without this check, kazoo raises the ImportError in its own thread, unseen.
             raise ConfigurationError(f"{mechanism} needs pure-sasl: pip install pure-sasl")
         if (self.username is None) != (self.password is None):
-            raise ConfigurationError("username and password: give both, or none")
+            raise ConfigurationError("username and password: give both or neither")
         if mechanism == "DIGEST-MD5" and self.username is None:
             raise ConfigurationError("DIGEST-MD5 needs username and password")
         if mechanism == "GSSAPI" and self.username is not None:
-            raise ConfigurationError("username and password: no use with GSSAPI")
+            raise ConfigurationError("username and password: GSSAPI uses neither; remove them")
         if self.username is not None and mechanism is None:
             if ":" in self.username:
-                raise ConfigurationError(f"username={self.username!r}; a colon ends it")
+                raise ConfigurationError(
+                    f"username={self.username!r}; expected a name without a colon"
+                )
             if security is None and not self.allow_plaintext_credentials:
                 raise ConfigurationError(
-                    "a password without TLS is shown to whoever listens; give security=Security(),"
-                    " or sasl_mechanism='DIGEST-MD5', or say allow_plaintext_credentials=True"
+                    "without TLS the password is readable on the network; give"
+                    " security=Security(), sasl_mechanism='DIGEST-MD5', or"
+                    " allow_plaintext_credentials=True"
                 )
 
     def options(self, failed: Callable[[TlsError], object]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Runs a membership in ZooKeeper: passes events to `step`, and executes its effects.
+"""Run a membership in ZooKeeper: pass events to `step`, and execute its effects.
 
 As in `runtime.driver`, one task steps, each request has a task of its own, and one task calls the
 application, in the order of the effects. kazoo's threads keep the session alive: a blocked event
@@ -33,12 +33,12 @@ from kafkagroup.member.vocabulary import (
 )
 from kafkagroup.member.zookeeper import step
 from kafkagroup.member.zookeeper_nodes import Paths, unit_of
-from kafkagroup.member.zookeeper_state import SURE, Member, Phase
+from kafkagroup.member.zookeeper_state import LEASE_FRACTION, Member, Phase
 from kafkagroup.member.zookeeper_vocabulary import (
     AssignmentApplied,
+    AssignUnits,
     Connect,
     Disconnect,
-    Take,
     ZooKeeperEvent,
 )
 from kafkagroup.runtime.driver import PollTimer, computed
@@ -61,7 +61,7 @@ _COMMITTING = frozenset((Phase.MEMBER, Phase.REVOKING))
 _CONNECTING_INTERVAL = 2.0
 """Seconds between two checks whether a session has begun."""
 
-Work = Take | Revoke | Lose | Compute
+Work = AssignUnits | Revoke | Lose | Compute
 
 
 class ZooKeeperDriver:
@@ -90,12 +90,14 @@ class ZooKeeperDriver:
         self._session: Session | None = None
         self._polls = PollTimer(application, anyio.current_time)
         self._wake_at = float("inf")
-        self._over = False
+        self._has_ended = False
         # Unbounded: each event is the response to an effect, or one of the few from ZooKeeper.
-        self._events, self._mailbox = anyio.create_memory_object_stream[ZooKeeperEvent](
+        self._event_sender, self._event_receiver = anyio.create_memory_object_stream[
+            ZooKeeperEvent
+        ](float("inf"))
+        self._work_sender, self._work_receiver = anyio.create_memory_object_stream[Work](
             float("inf")
         )
-        self._work, self._desk = anyio.create_memory_object_stream[Work](float("inf"))
 
     # ------------------------------------------------------------ the state, and requests
 
@@ -165,37 +167,37 @@ class ZooKeeperDriver:
         units = {unit_of(tp): tp for tp in partitions}
         with anyio.move_on_after(timeout):
             while session is not None and session is self._session and self.may_commit:
-                asked = anyio.current_time()
+                sent_at = anyio.current_time()
                 try:
                     held = await session.holds(units)
                 except KafkaGroupError as error:
-                    raise CommitFailedError(f"the claims cannot be looked at: {error}") from error
+                    raise CommitFailedError(f"the claims cannot be checked: {error}") from error
                 if not held or session is not self._session or not self.may_commit:
                     break
-                foreign = sorted(str(units[unit]) for unit, ours in held.items() if not ours)
-                if foreign:
+                unclaimed = sorted(str(units[unit]) for unit, ours in held.items() if not ours)
+                if unclaimed:
                     raise CommitFailedError(
-                        f"not claimed by this member any more: {', '.join(foreign)}"
+                        f"not claimed by this member any more: {', '.join(unclaimed)}"
                     )
                 # The response also confirms the session: ZooKeeper's leader knows it.
-                sure_until = asked + SURE * self.member.timeout
-                if anyio.current_time() < sure_until:
-                    return sure_until
-        raise CommitFailedError("the session with ZooKeeper is over, or may be")
+                confirmed_until = sent_at + LEASE_FRACTION * self.member.timeout
+                if anyio.current_time() < confirmed_until:
+                    return confirmed_until
+        raise CommitFailedError("the session with ZooKeeper has ended, or may have")
 
     def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
         """Have all members compute the assignment again, perhaps with new metadata of this one."""
         now = anyio.current_time()
-        self._hear(RejoinRequested(now=now, reason=reason, protocols=protocols))
+        self._put(RejoinRequested(now=now, reason=reason, protocols=protocols))
 
     def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
         """Leave the group; `closed` is set when that is done."""
         now = anyio.current_time()
-        self._hear(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
+        self._put(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
 
-    def _hear(self, event: ZooKeeperEvent) -> None:
-        if not self._over:
-            self._events.send_nowait(attrs.evolve(event, jitter=random.random()))
+    def _put(self, event: ZooKeeperEvent) -> None:
+        if not self._has_ended:
+            self._event_sender.send_nowait(attrs.evolve(event, jitter=random.random()))
 
     # ------------------------------------------------------------ running
 
@@ -210,22 +212,27 @@ class ZooKeeperDriver:
                 self._step(Started(now=anyio.current_time()), tasks)
                 while self.member.phase not in (Phase.LEFT, Phase.FAILED):
                     self._step(await self._next_event(), tasks)
-                self._work.close()
+                self._work_sender.close()
                 await done.wait()
                 tasks.cancel_scope.cancel()
         finally:
-            self._over = True
+            self._has_ended = True
             self._trouble.ended(self.member)
             if self._session is not None:
                 self._session.close()
-            for stream in (self._events, self._mailbox, self._work, self._desk):
+            for stream in (
+                self._event_sender,
+                self._event_receiver,
+                self._work_sender,
+                self._work_receiver,
+            ):
                 stream.close()
             self.closed.set()
 
     async def _next_event(self) -> ZooKeeperEvent:
         event: ZooKeeperEvent | None = None
         with anyio.move_on_at(self._wake_at):
-            event = await self._mailbox.receive()
+            event = await self._event_receiver.receive()
         if event is None:
             now = anyio.current_time()
             self._lag.note(now - self._wake_at, now)
@@ -250,15 +257,15 @@ class ZooKeeperDriver:
                 case Disconnect():
                     if self._session is not None:
                         self._session.close()
-                case Take(units=units):
-                    if self.member.config.whole and not units:
+                case AssignUnits(units=units):
+                    if self.member.config.exclusive_generations and not units:
                         self._application.ending(lost=False)
-                    self._work.send_nowait(effect)
+                    self._work_sender.send_nowait(effect)
                 case Revoke() | Lose():
                     self._application.ending(lost=isinstance(effect, Lose))
-                    self._work.send_nowait(effect)
+                    self._work_sender.send_nowait(effect)
                 case Compute():
-                    self._work.send_nowait(effect)
+                    self._work_sender.send_nowait(effect)
                 case WakeAt(time=time):
                     self._wake_at = time
                 case Fail(error=error):
@@ -267,7 +274,7 @@ class ZooKeeperDriver:
                     pass  # `run` sees the phase
                 case _:
                     if self._session is not None:
-                        tasks.start_soon(self._session.ask, effect)
+                        tasks.start_soon(self._session.execute, effect)
 
     def _connect(self, number: int) -> None:
         config = self.member.config
@@ -279,9 +286,9 @@ class ZooKeeperDriver:
             self._paths,
             config.name,
             access=self._access,
-            whole=config.whole,
+            exclusive_generations=config.exclusive_generations,
             post=post,
-            hear=self._hear,
+            on_event=self._put,
         )
         self._session.open()
 
@@ -304,27 +311,27 @@ class ZooKeeperDriver:
 
     async def _serve_application(self, done: OneShotEvent) -> None:
         application = self._application
-        async for work in self._desk:
+        async for work in self._work_receiver:
             match work:
-                case Take():
-                    self._hear(await self._take(work))
+                case AssignUnits():
+                    self._put(await self._assign(work))
                 case Revoke(token=token, deadline=deadline):
                     await application.revoke(deadline)
-                    self._hear(Revoked(now=anyio.current_time(), token=token))
+                    self._put(Revoked(now=anyio.current_time(), token=token))
                 case Lose(token=token, reason=reason):
-                    offer = await application.lose(reason)
-                    self._hear(Revoked(now=anyio.current_time(), token=token, protocols=offer))
+                    protocols = await application.lose(reason)
+                    self._put(Revoked(now=anyio.current_time(), token=token, protocols=protocols))
                 case Compute():
-                    self._hear(await computed(application, work))
+                    self._put(await computed(application, work))
         done.set()
 
-    async def _take(self, take: Take) -> ZooKeeperEvent:
+    async def _assign(self, assign: AssignUnits) -> ZooKeeperEvent:
         try:
-            if self.member.config.whole and not take.units:
-                await self._application.revoke(take.deadline)
+            if self.member.config.exclusive_generations and not assign.units:
+                await self._application.revoke(assign.deadline)
             else:
-                await self._application.assign(take.generation)
+                await self._application.assign(assign.generation)
         except KafkaGroupError as error:
             return AssignFailed(now=anyio.current_time(), error=error)
         self._polls.on_assignment_applied()
-        return AssignmentApplied(now=anyio.current_time(), token=take.token)
+        return AssignmentApplied(now=anyio.current_time(), token=assign.token)

@@ -29,7 +29,6 @@ from kafkagroup.errors import (
 )
 from kafkagroup.member.zookeeper_nodes import MemberNode, Paths
 from kafkagroup.member.zookeeper_vocabulary import (
-    AskFailed,
     Claim,
     Claimed,
     Confirm,
@@ -41,6 +40,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Registered,
     Release,
     Released,
+    RequestFailed,
     SessionClosed,
     SessionEstablished,
     SessionExpired,
@@ -68,11 +68,12 @@ try:
 except ImportError as error:
     raise ImportError(kazoo_needed()) from error
 
-__all__ = ["Access", "Ask", "Session"]
+__all__ = ["Access", "Session", "SessionRequest"]
 
 logger = logging.getLogger(__name__)
 
-Ask = Register | ReadMembers | Confirm | Claim | Release
+SessionRequest = Register | ReadMembers | Confirm | Claim | Release
+"""The effects that a session executes."""
 
 _RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 """kazoo's retries of connecting: unlimited, as the membership ends a session by its own clock."""
@@ -98,18 +99,18 @@ class Session:
         name: str,
         *,
         access: Access,
-        whole: bool,
+        exclusive_generations: bool,
         post: Post,
-        hear: Callable[[ZooKeeperEvent], None],
+        on_event: Callable[[ZooKeeperEvent], None],
     ) -> None:
         self.connect_error = ""
         """Why the last attempt to connect failed; "" if none has. Set in kazoo's thread."""
         self._number = number
         self._paths = paths
         self._name = name
-        self._whole = whole
+        self._exclusive_generations = exclusive_generations
         self._post = post
-        self._hear = hear
+        self._on_event = on_event
         self._clock = loop_clock()
         self._id: int | None = None
         """ZooKeeper's id of the session; None before it has begun."""
@@ -118,7 +119,8 @@ class Session:
         self._known: dict[str, MemberNode] = {}
         """The members' nodes that were read already, by name; they never change."""
         self._closing = False
-        self._asks: set[anyio.CancelScope] = set()
+        self._in_flight: set[anyio.CancelScope] = set()
+        """The scopes of the requests in flight."""
         self._client = KazooClient(
             hosts,
             timeout=timeout,
@@ -137,13 +139,13 @@ class Session:
 
         def measured(*args: Any) -> tuple[float, float]:
             try:
-                silence_ms, connect_ms = connect(*args)
+                read_timeout_ms, connect_ms = connect(*args)
             except Exception as error:
                 why = str(error) or type(error).__name__
                 self.connect_error = escaped(f"{args[0]}:{args[-1]}: {why}")
                 raise
-            self._granted = silence_ms * 1.5 / 1000
-            return silence_ms, connect_ms
+            self._granted = read_timeout_ms * 1.5 / 1000
+            return read_timeout_ms, connect_ms
 
         connection._connect = measured
 
@@ -162,27 +164,27 @@ class Session:
                 assert identity is not None
                 self._to_loop(partial(self._established, identity[0], self._granted))
             case KeeperState.EXPIRED_SESSION:
-                self._to_loop(partial(self._say, SessionExpired))
+                self._to_loop(partial(self._emit, SessionExpired))
             case KeeperState.AUTH_FAILED:
                 error = AuthenticationError("ZooKeeper refuses the credentials")
-                self._to_loop(partial(self._say, SessionFailed, error=error))
+                self._to_loop(partial(self._emit, SessionFailed, error=error))
 
     def _refused(self, error: TlsError) -> None:
         """Fail the session on a TLS error, unless it has begun: kazoo may then use other servers.
         Runs in kazoo's thread."""
         if self._id is None:
-            self._to_loop(partial(self._say, SessionFailed, error=error))
+            self._to_loop(partial(self._emit, SessionFailed, error=error))
 
     def _established(self, session_id: int, timeout: float) -> None:
         if self._id not in (None, session_id):
-            self._say(SessionExpired)  # kazoo has begun a new session by itself
+            self._emit(SessionExpired)  # kazoo has begun a new session by itself
             return
         self._id = session_id
-        self._say(SessionEstablished, timeout=timeout)
+        self._emit(SessionEstablished, timeout=timeout)
 
-    def _say(self, event: Callable[..., ZooKeeperEvent], **fields: Any) -> None:
+    def _emit(self, event: Callable[..., ZooKeeperEvent], **fields: Any) -> None:
         if not self._closing:
-            self._hear(event(now=self._clock(), session=self._number, **fields))
+            self._on_event(event(now=self._clock(), session=self._number, **fields))
 
     def _to_loop(self, call: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # the loop is closed, and the membership has ended
@@ -193,7 +195,7 @@ class Session:
         if self._closing:
             return
         self._closing = True
-        for scope in self._asks:
+        for scope in self._in_flight:
             scope.cancel()
         # In a daemon thread: kazoo waits until an attempt to connect has ended.
         threading.Thread(target=self._stop, name="kafkagroup zookeeper close", daemon=True).start()
@@ -207,66 +209,66 @@ class Session:
         self._to_loop(self._closed)
 
     def _closed(self) -> None:
-        self._hear(SessionClosed(now=self._clock(), session=self._number))
+        self._on_event(SessionClosed(now=self._clock(), session=self._number))
 
     # ------------------------------------------------------------ requests
 
-    async def ask(self, ask: Ask) -> None:
-        """Execute the request of an effect, and pass on the event of its result, unless the session
-        ends first."""
+    async def execute(self, request: SessionRequest) -> None:
+        """Execute a request, and pass on the event of its result, unless the session ends first."""
         event: ZooKeeperEvent
         with anyio.CancelScope() as scope:
-            self._asks.add(scope)
+            self._in_flight.add(scope)
             try:
                 # kazoo may lose a request in a reconnection. Without a timeout the member would
                 # wait forever, as its other requests keep the session alive.
                 with anyio.fail_after(self._granted):
-                    event = await self._answer(ask)
+                    event = await self._result(request)
             except TimeoutError:
                 error = RequestTimeoutError(f"ZooKeeper did not answer in {self._granted:g} s")
-                event = AskFailed(now=self._clock(), token=ask.token, error=error)
+                event = RequestFailed(now=self._clock(), token=request.token, error=error)
             except KafkaGroupError as error:
-                logger.debug("%s: %s", type(ask).__name__, error)
-                event = AskFailed(now=self._clock(), token=ask.token, error=error)
+                logger.debug("%s: %s", type(request).__name__, error)
+                event = RequestFailed(now=self._clock(), token=request.token, error=error)
             finally:
-                self._asks.discard(scope)
-            self._hear(event)
+                self._in_flight.discard(scope)
+            self._on_event(event)
 
-    async def _answer(self, ask: Ask) -> ZooKeeperEvent:
-        match ask:
+    async def _result(self, request: SessionRequest) -> ZooKeeperEvent:
+        token = request.token
+        match request:
             case Register():
-                await self._register(ask)
-                return Registered(now=self._clock(), token=ask.token)
+                await self._register(request)
+                return Registered(now=self._clock(), token=token)
             case ReadMembers():
                 version, nodes = await self._read()
-                return MembersRead(now=self._clock(), token=ask.token, version=version, nodes=nodes)
+                return MembersRead(now=self._clock(), token=token, version=version, nodes=nodes)
             case Confirm():
                 version = await self._confirm()
-                return Confirmed(now=self._clock(), token=ask.token, version=version)
+                return Confirmed(now=self._clock(), token=token, version=version)
             case Claim(units=units):
-                claim = self._claim_whole if self._whole else self._claim
+                claim = self._claim_generation if self._exclusive_generations else self._claim
                 granted = [unit for unit, done in await _each(units, claim) if done]
-                return Claimed(now=self._clock(), token=ask.token, granted=frozenset(granted))
+                return Claimed(now=self._clock(), token=token, granted=frozenset(granted))
             case Release(units=units):
                 await _each(units, self._release)
-                return Released(now=self._clock(), token=ask.token)
+                return Released(now=self._clock(), token=token)
 
-    async def _register(self, ask: Register) -> None:
+    async def _register(self, request: Register) -> None:
         for path in (self._paths.members, self._paths.claims):
             await self._wait(self._client.ensure_path_async(path))
-        path = self._paths.member(ask.member_id)
-        if ask.replaces is not None:
+        path = self._paths.member(request.member_id)
+        if request.replaces is not None:
             # In one transaction: otherwise other members may read the list without this member.
-            old = self._paths.member(ask.replaces)
+            old = self._paths.member(request.replaces)
             transaction = self._client.transaction()
             transaction.delete(old)
-            transaction.create(path, ask.data, ephemeral=True)
-            done = await self._commit(transaction)
-            if done is not None and not await self._is_ours(path):
+            transaction.create(path, request.data, ephemeral=True)
+            error = await self._commit(transaction)
+            if error is not None and not await self._is_ours(path):
                 # The old node, if it still exists, does not conflict with the new one.
-                await self._create(path, ask.data)
+                await self._create(path, request.data)
         else:
-            await self._create(path, ask.data)
+            await self._create(path, request.data)
         self._member = path
 
     async def _create(self, path: str, data: bytes) -> None:
@@ -299,7 +301,7 @@ class Session:
         return MemberNode(name, stat.czxid, data)
 
     def _watched(self, _event: object) -> None:
-        self._to_loop(partial(self._say, MembersChanged))
+        self._to_loop(partial(self._emit, MembersChanged))
 
     async def _confirm(self) -> int:
         # The leader responds to a sync only for a session that it has not ended. A follower that
@@ -309,7 +311,7 @@ class Session:
         await self._wait(sync)
         found = await self._wait(stat)
         if found is None:
-            raise ConnectionLostError(f"{self._paths.members} is not there")
+            raise ConnectionLostError(f"{self._paths.members} does not exist")
         return int(found.cversion)
 
     async def _claim(self, unit: str) -> bool:
@@ -321,10 +323,10 @@ class Session:
             return await self._is_ours(path)  # claimed before the connection broke
         raise ConnectionLostError(f"claiming {unit}: {error!r}")
 
-    async def _claim_whole(self, generation: str) -> bool:
+    async def _claim_generation(self, generation: str) -> bool:
         """Claim a generation; return False if a member still claims another generation. Each member
         writes its claim before it reads all claims: of two members, at least one sees the other."""
-        path = self._own(generation)
+        path = self._claim_path(generation)
         error = await self._commit(self._creation(path))
         if error is not None and not isinstance(error, NodeExistsError):
             raise ConnectionLostError(f"claiming generation {generation}: {error!r}")
@@ -334,25 +336,27 @@ class Session:
         await self._release(generation)
         return False
 
-    def _own(self, unit: str) -> str:
-        return self._paths.claim(f"{unit}@{self._name}" if self._whole else unit)
+    def _claim_path(self, unit: str) -> str:
+        own = f"{unit}@{self._name}" if self._exclusive_generations else unit
+        return self._paths.claim(own)
 
     def _creation(self, path: str) -> Any:
-        transaction = self._beside_member()
+        transaction = self._member_transaction()
         transaction.create(path, self._name.encode("utf-8"), ephemeral=True)
         return transaction
 
     async def _release(self, unit: str) -> None:
-        path = self._own(unit)
+        path = self._claim_path(unit)
         if not await self._is_ours(path):
             return
-        transaction = self._beside_member()
+        transaction = self._member_transaction()
         transaction.delete(path)
         error = await self._commit(transaction)
         if error is not None and not isinstance(error, NoNodeError):
             raise ConnectionLostError(f"releasing {unit}: {error!r}")
 
-    def _beside_member(self) -> Any:
+    def _member_transaction(self) -> Any:
+        """Return a transaction that fails if the member's node is missing."""
         assert self._member is not None
         transaction = self._client.transaction()
         transaction.check(self._member, -1)
@@ -363,13 +367,15 @@ class Session:
         meanwhile. Raises: KafkaGroupError if the claims cannot be read."""
         held: dict[str, bool] = {}
         with anyio.CancelScope() as scope:
-            self._asks.add(scope)
+            self._in_flight.add(scope)
             try:
                 await self._wait(self._client.sync_async(self._paths.claims))
-                found = await _each(tuple(units), lambda unit: self._shows_ours(self._own(unit)))
+                found = await _each(
+                    tuple(units), lambda unit: self._shows_ours(self._claim_path(unit))
+                )
                 held = dict(found)
             finally:
-                self._asks.discard(scope)
+                self._in_flight.discard(scope)
         return held
 
     async def _is_ours(self, path: str) -> bool:
@@ -389,11 +395,11 @@ class Session:
         results = await self._wait(transaction.commit_async())
         errors = [result for result in results if isinstance(result, Exception)]
         # Operations before the failed one report "rolled back", and those after it "not reached".
-        telling = [e for e in errors if isinstance(e, (NodeExistsError, NoNodeError, *_REFUSED))]
-        for error in telling:
+        causes = [e for e in errors if isinstance(e, (NodeExistsError, NoNodeError, *_REFUSED))]
+        for error in causes:
             if isinstance(error, _REFUSED):
                 raise _translated(error)
-        return (telling or errors or [None])[0]
+        return (causes or errors or [None])[0]
 
     async def _wait(self, pending: Any) -> Any:
         done = anyio.Event()
@@ -414,21 +420,21 @@ class _Missing(ConnectionLostError):
 
 
 def _translated(error: Exception) -> Exception:
-    said = escaped(f"{type(error).__name__} {error}".strip())
+    text = escaped(f"{type(error).__name__} {error}".strip())
     match error:
         case NodeExistsError():
-            return _Exists(said)
+            return _Exists(text)
         case NoNodeError():
-            return _Missing(said)
+            return _Missing(text)
         case AuthFailedError():
-            return AuthenticationError(f"ZooKeeper: {said}")
+            return AuthenticationError(f"ZooKeeper: {text}")
         case NoAuthError() | InvalidACLError():
             return ConfigurationError(
-                f"ZooKeeper does not allow it: {said}; the nodes are another's, see username,"
-                " password and acl of ZooKeeperMembership"
+                f"ZooKeeper does not allow it: {text}; the nodes belong to another user, see"
+                " username, password and acl of ZooKeeperMembership"
             )
         case KazooException():
-            return ConnectionLostError(f"ZooKeeper: {said}")
+            return ConnectionLostError(f"ZooKeeper: {text}")
     return error
 
 

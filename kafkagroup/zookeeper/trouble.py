@@ -1,15 +1,15 @@
-"""Reports problems with ZooKeeper: sessions that do not begin, and requests that fail."""
+"""Report problems with ZooKeeper: sessions that do not begin, and requests that fail."""
 
 from __future__ import annotations
 
 from kafkagroup.member.zookeeper_state import Member, Phase
 from kafkagroup.member.zookeeper_vocabulary import (
-    AskFailed,
     Claimed,
     Confirmed,
     MembersRead,
     Registered,
     Released,
+    RequestFailed,
     SessionEstablished,
     ZooKeeperEvent,
 )
@@ -54,10 +54,10 @@ class TroubleReporter:
                 self._succeeded(_CONFIRMING, event.now)
             case Claimed() | Released():
                 self._succeeded(_CLAIMING, event.now)
-            case AskFailed(token=token, error=error):
+            case RequestFailed(token=token, error=error):
                 if token == member.confirming:
                     self._failed(_CONFIRMING, event.now, str(error), member.confirm_sent_at)
-                elif (what := _asked(member, token)) is not None:
+                elif (what := _request_of(member, token)) is not None:
                     self._failed(what, event.now, str(error), event.now)
 
     def ended(self, member: Member) -> None:
@@ -82,7 +82,7 @@ class TroubleReporter:
         return f"ZooKeeper group {self._group_id}", what
 
 
-def _asked(member: Member, token: int) -> str | None:
+def _request_of(member: Member, token: int) -> str | None:
     """Return the request with this token; None if its response is no longer awaited."""
     tokens = {
         member.registering: _REGISTERING,

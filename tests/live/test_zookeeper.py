@@ -77,9 +77,9 @@ async def test_why_no_session_begins_is_known_of_each_session():
             Paths("/kafkagroup", "g"),
             "me",
             access=Access(),
-            whole=False,
+            exclusive_generations=False,
             post=post,
-            hear=lambda event: None,
+            on_event=lambda event: None,
         )
         session.open()
         try:

@@ -82,7 +82,7 @@ async def test_a_server_of_another_name_is_refused(name):
 async def test_nodes_are_the_users_alone(hosts):
     assert (await generation_of(ZooKeeperMembership(hosts, **ANN))).members
     for stranger in ({}, {**ANN, "username": "bob"}, {**ANN, "password": "guessed"}):
-        with pytest.raises(ConfigurationError, match=r"NoAuth.*the nodes are another's"):
+        with pytest.raises(ConfigurationError, match=r"NoAuth.*the nodes belong to another user"):
             await generation_of(ZooKeeperMembership(hosts, **stranger))
 
 
@@ -126,11 +126,11 @@ def test_nothing_else_shows_it():
     [
         ({"username": "ann"}, "give both"),
         ({"password": "x"}, "give both"),
-        ({"username": "ann", "password": "x"}, "without TLS is shown"),
+        ({"username": "ann", "password": "x"}, "readable on the network"),
         ({"username": "a:b", "password": "x", "security": Security()}, "a colon"),
         ({"sasl_mechanism": "PLAIN"}, "expected 'DIGEST-MD5', 'GSSAPI'"),
         ({"sasl_mechanism": "DIGEST-MD5"}, "needs username and password"),
-        ({"sasl_mechanism": "GSSAPI", "username": "a", "password": "x"}, "no use with GSSAPI"),
+        ({"sasl_mechanism": "GSSAPI", "username": "a", "password": "x"}, "GSSAPI uses neither"),
         ({"security": Security(security_protocol="PLAINTEXT")}, "expected 'SSL'"),
     ],
 )

@@ -56,8 +56,8 @@ from kafkagroup.member.zookeeper_nodes import (
 )
 from kafkagroup.member.zookeeper_state import MOVES, Config, Member, Phase, View
 from kafkagroup.member.zookeeper_vocabulary import (
-    AskFailed,
     AssignmentApplied,
+    AssignUnits,
     Claim,
     Claimed,
     Confirm,
@@ -71,11 +71,11 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Registered,
     Release,
     Released,
+    RequestFailed,
     SessionClosed,
     SessionEstablished,
     SessionExpired,
     SessionFailed,
-    Take,
     ZooKeeperEffect,
     ZooKeeperEvent,
 )
@@ -171,7 +171,7 @@ def test_a_member_connects_registers_reads_computes_claims_and_only_then_takes_u
     assert effects == [Claim(token=5, units=units(T0))]
     member, effects = run(member, Claimed(now=2.0, token=5, granted=units(T0)))
     assert effects == [
-        Take(
+        AssignUnits(
             token=6,
             generation=GenerationInfo(
                 generation_id=4,
@@ -222,7 +222,9 @@ def test_a_member_that_gets_nothing_is_told_so_once():
         computing=9,
     )
     member, effects = run(member, Computed(now=100.0, token=9, assignments={}))
-    assert effects == [Take(token=10, generation=generation(), units=units(), deadline=130.0)]
+    assert effects == [
+        AssignUnits(token=10, generation=generation(), units=units(), deadline=130.0)
+    ]
     assert run(member, AssignmentApplied(now=100.0, token=10), Woke(now=101.0))[1] == []
 
 
@@ -310,7 +312,9 @@ def computed(member: Member, *names: str, now: float = 101.0) -> tuple[Member, A
 
 def test_a_claim_is_released_only_when_the_application_has_let_go():
     member, effects = computed(OWNING, T0, T2)
-    assert effects == [Take(token=10, generation=generation(T0), units=units(T0), deadline=131.0)]
+    assert effects == [
+        AssignUnits(token=10, generation=generation(T0), units=units(T0), deadline=131.0)
+    ]
     assert member.held == units(T0, T1)
     member, effects = run(member, AssignmentApplied(now=105.0, token=10))
     assert effects == [Confirm(token=11), Release(token=12, units=units(T1))]
@@ -318,7 +322,7 @@ def test_a_claim_is_released_only_when_the_application_has_let_go():
     assert effects == [Claim(token=13, units=units(T2))]
     member, effects = run(member, Claimed(now=105.0, token=13, granted=units(T2)))
     assert effects == [
-        Take(token=14, generation=generation(T0, T2), units=units(T0, T2), deadline=135.0)
+        AssignUnits(token=14, generation=generation(T0, T2), units=units(T0, T2), deadline=135.0)
     ]
     assert member.held == units(T0, T2)
 
@@ -327,7 +331,9 @@ def test_a_claim_that_another_holds_is_tried_again_later_and_the_rest_is_taken_u
     member = attrs.evolve(OWNING, held=units(), assigned_units=units())
     member, _ = computed(member, T0, T1)
     member, effects = run(member, Claimed(now=101.0, token=10, granted=units(T1)))
-    assert effects == [Take(token=11, generation=generation(T1), units=units(T1), deadline=131.0)]
+    assert effects == [
+        AssignUnits(token=11, generation=generation(T1), units=units(T1), deadline=131.0)
+    ]
     member, effects = step(member, AssignmentApplied(now=101.0, token=11))
     assert effects == (WakeAt(time=101.125),)
     member, effects = run(member, Woke(now=101.125))
@@ -352,7 +358,7 @@ def test_claims_may_be_refused_so_often_in_a_row():
 
 def test_a_claim_whose_answer_was_lost_is_released_before_it_is_tried_again():
     member, _ = computed(OWNING, T0, T1, T2)
-    member, effects = run(member, AskFailed(now=101.0, token=10, error=GONE))
+    member, effects = run(member, RequestFailed(now=101.0, token=10, error=GONE))
     assert (effects, member.held, member.unconfirmed) == ([], units(T0, T1), units(T2))
     member, effects = run(member, Woke(now=101.125))
     assert effects == [Release(token=11, units=units(T2))]
@@ -362,7 +368,7 @@ def test_a_claim_whose_answer_was_lost_is_released_before_it_is_tried_again():
 
 def test_a_release_whose_answer_was_lost_leaves_nothing_to_be_owned_again():
     member, _ = computed(attrs.evolve(OWNING, held=units(T0, T1, T2)), T0, T1)
-    member, _ = run(member, AskFailed(now=101.0, token=10, error=GONE))
+    member, _ = run(member, RequestFailed(now=101.0, token=10, error=GONE))
     _, effects = computed(member, T0, T1, T2, now=101.5)
     assert effects == [Release(token=11, units=units(T2))]
 
@@ -383,7 +389,7 @@ def test_nothing_is_claimed_while_the_application_lets_go():
 
 WHOLE = attrs.evolve(
     OWNING,
-    config=attrs.evolve(CONFIG, whole=True),
+    config=attrs.evolve(CONFIG, exclusive_generations=True),
     assignment=b"work",
     target=units("7"),
     held=units("7"),
@@ -395,14 +401,14 @@ def test_a_whole_generation_is_let_go_of_before_the_next_is_claimed():
     member = attrs.evolve(WHOLE, computing=9, view=View(8, (ME,)))
     member, effects = run(member, Computed(now=101.0, token=9, assignments={"me-1": b"new"}))
     new = attrs.evolve(generation(version=8), assignment=b"new")
-    assert effects == [Take(token=10, generation=new, units=units(), deadline=131.0)]
+    assert effects == [AssignUnits(token=10, generation=new, units=units(), deadline=131.0)]
     assert (member.held, member.ownership.lease_expires_at) == (units("7"), 0.0)
     member, effects = run(member, AssignmentApplied(now=101.0, token=10))
     assert effects == [Release(token=11, units=units("7"))]
     member, effects = run(member, Released(now=101.0, token=11))
     assert effects == [Claim(token=12, units=units("8"))]
     member, effects = run(member, Claimed(now=101.0, token=12, granted=units("8")))
-    assert effects == [Take(token=13, generation=new, units=units("8"), deadline=131.0)]
+    assert effects == [AssignUnits(token=13, generation=new, units=units("8"), deadline=131.0)]
 
 
 # ---------------------------------------------------------------- the session and the clock
@@ -418,7 +424,7 @@ def test_ownership_is_sure_for_half_a_session_from_when_the_confirmation_was_sen
 
 def test_a_confirmation_that_failed_is_asked_for_again_soon():
     member, _ = run(OWNING, Woke(now=102.0))
-    member, effects = step(member, AskFailed(now=103.0, token=10, error=GONE))
+    member, effects = step(member, RequestFailed(now=103.0, token=10, error=GONE))
     assert effects == (WakeAt(time=103.125),)
     assert run(member, Woke(now=103.125))[1] == [Confirm(token=11)]
 
@@ -448,7 +454,7 @@ def test_a_session_that_zookeeper_has_ended_is_lost():
 
 def test_a_session_unconfirmed_for_its_whole_length_is_lost_though_nobody_says_so():
     """kazoo says that a session is over only once it is connected again."""
-    reason = "ZooKeeper has not confirmed the session for its whole length"
+    reason = "ZooKeeper has not confirmed the session within its timeout"
     member, _ = run(OWNING, Woke(now=102.0))
     assert step(member, Woke(now=111.9))[1] == (WakeAt(time=112.0),)
     member, effects = step(member, Woke(now=112.0))
@@ -481,7 +487,7 @@ def test_after_a_loss_a_new_session_begins_once_the_application_has_let_go():
         Confirmed(now=101.0, token=5, version=9),
         AssignmentApplied(now=101.0, token=5),
         Revoked(now=101.0, token=5),
-        AskFailed(now=101.0, token=5, error=ConfigurationError("no")),
+        RequestFailed(now=101.0, token=5, error=ConfigurationError("no")),
     ],
     ids=lambda event: type(event).__name__,
 )
@@ -544,7 +550,7 @@ def test_with_nothing_in_hand_it_leaves_at_once(member):
         lambda error: ComputeFailed(now=101.0, token=9, error=error),
         lambda error: AssignFailed(now=101.0, error=error),
         lambda error: SessionFailed(now=101.0, session=1, error=error),
-        lambda error: AskFailed(now=101.0, token=8, error=error),
+        lambda error: RequestFailed(now=101.0, token=8, error=error),
     ],
     ids=["assignor", "assignment", "session", "refused"],
 )
@@ -675,7 +681,7 @@ class World:
                     self.held = frozenset()
                     self.pending = [p for p in self.pending if isinstance(p, Compute)]
                     self.pending.append(effect)
-                case Take() | Revoke() | Lose():
+                case AssignUnits() | Revoke() | Lose():
                     self.deliveries.append(effect)
                 case WakeAt() | Leave() | Fail():
                     pass
@@ -710,7 +716,7 @@ class World:
     def apply(self, effect: Any) -> None:
         """The application does what it is told. What it owns is claimed, as long as it may."""
         match effect:
-            case Take(token=token, units=wanted):
+            case AssignUnits(token=token, units=wanted):
                 self.app = wanted
                 self.step(AssignmentApplied(now=self.now, token=token))
             case Revoke(token=token) | Lose(token=token):
@@ -726,7 +732,7 @@ class World:
                 self.held |= effect.units - self.others
             elif done and isinstance(effect, Release):
                 self.held -= effect.units
-            self.step(AskFailed(now=now, token=effect.token, error=GONE))
+            self.step(RequestFailed(now=now, token=effect.token, error=GONE))
             return
         match effect:
             case Connect(session=session):
@@ -753,7 +759,9 @@ class World:
             case Release(token=token, units=released):
                 # The promise: it is let go of already.
                 assert not released & self.app
-                assert not any(released & d.units for d in self.deliveries if isinstance(d, Take))
+                assert not any(
+                    released & d.units for d in self.deliveries if isinstance(d, AssignUnits)
+                )
                 self.held -= released
                 self.step(Released(now=now, token=token))
 

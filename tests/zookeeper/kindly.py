@@ -11,7 +11,6 @@ import pytest
 
 from kafkagroup.member.zookeeper_nodes import MemberNode
 from kafkagroup.member.zookeeper_vocabulary import (
-    AskFailed,
     Claim,
     Claimed,
     Confirm,
@@ -23,6 +22,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Registered,
     Release,
     Released,
+    RequestFailed,
     SessionClosed,
     SessionEstablished,
     SessionExpired,
@@ -37,13 +37,13 @@ class Kindly:
     """A session: its member gets what it asks for, once it has begun."""
 
     def __init__(
-        self, number: int, *_: object, hear: Callable[[object], None], **__: object
+        self, number: int, *_: object, on_event: Callable[[object], None], **__: object
     ) -> None:
         self.number = number
         self.connect_error = ""
         self.refusal: Exception | None = None
         """What comes of all that is asked."""
-        self.hear = hear
+        self.on_event = on_event
         self.nodes: tuple[MemberNode, ...] = ()
         self.version = 1
         self.away_until = 0.0
@@ -70,19 +70,19 @@ class Kindly:
         self.say(MembersChanged, session=self.number)
 
     def say(self, event: Callable[..., object], **fields: object) -> None:
-        self.hear(event(now=anyio.current_time(), **fields))
+        self.on_event(event(now=anyio.current_time(), **fields))
 
     def close(self) -> None:
         self.closed = True
         self.away_until = 0.0
         self.say(SessionClosed, session=self.number)
 
-    async def ask(self, ask: Any) -> None:
-        answer = partial(self.say, token=ask.token)
+    async def execute(self, request: Any) -> None:
+        answer = partial(self.say, token=request.token)
         if self.refusal is not None:
-            answer(AskFailed, error=self.refusal)
+            answer(RequestFailed, error=self.refusal)
             return
-        match ask:
+        match request:
             case Register(member_id=member_id, data=data):
                 self.nodes = (MemberNode(member_id, 1, data),)
                 answer(Registered)

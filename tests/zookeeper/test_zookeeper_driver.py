@@ -235,7 +235,7 @@ async def test_a_commit_waits_no_longer_than_it_has_time(sessions: list[Kindly])
     async with owning(driver, sessions) as session:
         now = anyio.current_time()
         session.away_until = now + 7
-        with pytest.raises(CommitFailedError, match="is over, or may be"):
+        with pytest.raises(CommitFailedError, match="has ended, or may have"):
             await driver.confirm([T0], 3.0)
         assert anyio.current_time() == now + 3
 
@@ -250,7 +250,7 @@ async def test_a_commit_fails_with_the_session(sessions: list[Kindly]) -> None:
             session.expire()
 
         tasks.start_soon(expire)
-        with pytest.raises(CommitFailedError, match="is over, or may be"):
+        with pytest.raises(CommitFailedError, match="has ended, or may have"):
             await driver.confirm([T0], 9.0)
-        with pytest.raises(CommitFailedError, match="is over, or may be"):
+        with pytest.raises(CommitFailedError, match="has ended, or may have"):
             await driver.confirm([T0], 9.0)
