@@ -177,7 +177,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
             options.on_partitions_lost,
         )
         self._delivery = Delivery(
-            Conversion.of(options), self._made_room, self._came_to_rest, views=options.views
+            Conversion.of(options), self._on_room, self._on_awaiting_seek, views=options.views
         )
         self._session = Session(options, self._delivery)
         self._manual = False
@@ -235,7 +235,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         schema("", 0)
         delivery = self._delivery
         return ArrowBatches(
-            lambda: self._next(lambda: delivery.next_batch(max_records, unread=True))
+            lambda: self._next(lambda: delivery.next_batch(max_records, undecoded=True))
         )
 
     async def getone(self) -> Record[K_co, V_co]:
@@ -282,13 +282,13 @@ class Consumer(Service, Keyed[K_co, V_co]):
         if self._engine is not None:
             self._engine.join()
 
-    def _made_room(self) -> None:
+    def _on_room(self) -> None:
         if self._engine is not None:
             self._engine.made_room()
 
-    def _came_to_rest(self) -> None:
+    def _on_awaiting_seek(self) -> None:
         if self._engine is not None:
-            self._engine.report_resting()
+            self._engine.report_awaiting_seek()
 
     def _raise_if_not_started(self) -> None:
         if not self._running:

@@ -207,29 +207,29 @@ class _GenerationQueue:
     def close(self) -> None:
         """End the generation, and the application's iteration: the member leaves the group."""
         self.closed = True
-        self.ending(lost=False)
+        self.on_generation_end(lost=False)
         self.changed.notify()
 
-    def ending(self, *, lost: bool) -> None:
+    def on_generation_end(self, *, lost: bool) -> None:
         if self.latest is not None:
             self.latest._end()
 
-    def alive(self) -> None:
+    def on_lease_extended(self) -> None:
         if self.latest is not None:
             self.latest._extend(self.lease_expires_at())
 
-    def failed(self, error: Exception) -> None:
+    def on_fatal_error(self, error: Exception) -> None:
         self.error = error
-        self.ending(lost=True)
+        self.on_generation_end(lost=True)
         self.changed.notify()
 
-    def poll_due(self, ran: float) -> float:
-        return ran + self.most_blocked
+    def poll_due_at(self, loop_ran_at: float) -> float:
+        return loop_ran_at + self.most_blocked
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
-        # Again: a generation that is revoked in the step that began it was not here when `ending`
-        # was called, and the application may have taken it since.
-        self.ending(lost=False)
+        # Again: a generation that is revoked in the step that began it was not here at the first
+        # call, and the application may have taken it since.
+        self.on_generation_end(lost=False)
         self.fresh = None
         with anyio.move_on_at(deadline):
             while self.current is not None:
@@ -238,7 +238,7 @@ class _GenerationQueue:
 
     async def lose(self, reason: str) -> SupportedProtocols | None:
         # The scopes are cancelled. The partitions are lost already: do not wait for the work.
-        self.ending(lost=True)
+        self.on_generation_end(lost=True)
         self.fresh = None
         return None
 
@@ -598,7 +598,7 @@ class GroupMember(Service):
             await self._cluster.aclose()
 
     def _crashed(self, error: Exception) -> None:
-        self._queue.failed(error)
+        self._queue.on_fatal_error(error)
 
 
 def _not_started() -> NotStartedError:

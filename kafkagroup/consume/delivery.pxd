@@ -11,18 +11,18 @@ from kafkagroup.wire.records cimport RecordReader
 cdef class Delivery:
     cdef readonly dict owned
     cdef readonly Conversion conversion
-    cdef object _took
-    cdef object _came_to_rest
-    cdef object _turn
+    cdef object _on_room
+    cdef object _on_awaiting_seek
+    cdef object _round_robin
     cdef Progress _current
     cdef object _batch
     cdef RecordReader _records
-    cdef Record _stuck
+    cdef Record _converting
     cdef object _conversion_error
     cdef public object unconverted
-    cdef object _ahead
-    cdef object _refused
-    cdef tuple _kept
+    cdef object _converted
+    cdef object _error_after_converted
+    cdef tuple _deferred_error
     cdef public object heavy
     cdef tuple _in_flight
     cdef bint _lazy
@@ -38,5 +38,5 @@ cdef class Delivery:
     cdef Record _read_converted(self, Progress owned)
     cdef Record _next_raw(self)
     cdef Progress _open_batch(self)
-    @cython.locals(records=RecordReader, unread=RecordReader)
-    cdef _skip(self, Progress owned, Py_ssize_t most)
+    @cython.locals(records=RecordReader, undecoded=RecordReader)
+    cdef _read_undecoded(self, Progress owned, Py_ssize_t max_records)

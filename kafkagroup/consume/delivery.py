@@ -134,8 +134,8 @@ class Delivery:
     def __init__(
         self,
         conversion: Conversion | None = None,
-        took: Callable[[], None] = lambda: None,
-        came_to_rest: Callable[[], None] = lambda: None,
+        on_room: Callable[[], None] = lambda: None,
+        on_awaiting_seek: Callable[[], None] = lambda: None,
         *,
         views: bool = False,
     ) -> None:
@@ -145,32 +145,32 @@ class Delivery:
         self._lazy = COMPILED and conversion is None
         """Whether batches are decoded during iteration only. That reads the bytes twice, which is
         slower if this file is not compiled."""
-        self._took = took
+        self._on_room = on_room
         """Called when the buffers shrank: there is room to fetch."""
-        self._came_to_rest = came_to_rest
-        """Called when `resting` returns one more partition than before."""
-        self._turn: OrderedDict[OwnedPartition, None] = OrderedDict()
+        self._on_awaiting_seek = on_awaiting_seek
+        """Called when `awaiting_seek` returns one more partition than before."""
+        self._round_robin: OrderedDict[OwnedPartition, None] = OrderedDict()
         """The other partitions with buffered records, the next one first."""
         self._current: OwnedPartition | None = None
         self._batch: RecordBatch | None = None
         """The open batch, of the current partition."""
         self._records: RecordReader | None = None
         """Reads the open batch; None for a control batch or a hidden one."""
-        self._stuck: Record | None = None
+        self._converting: Record | None = None
         """The record of the open batch that is being converted. If its deserializer fails, it stays
         here, and each call converts it again until the application seeks."""
         self._conversion_error: Exception | None = None
         """The error of its last conversion."""
         self.unconverted: Record | None = None
         """The same record, if its conversion must be awaited. The caller awaits it, and then calls
-        `converted` or `refused`."""
-        self._ahead: deque[tuple[Record, Record | Outcome]] = deque()
+        `converted` or `conversion_failed`."""
+        self._converted: deque[tuple[Record, Record | Outcome]] = deque()
         """Records before that one that were awaited and are not delivered yet, raw and converted.
         The position is below them."""
-        self._refused: Exception | None = None
+        self._error_after_converted: Exception | None = None
         """The error to raise after these: the awaited conversion failed or, if no record is stuck,
         the batch is corrupt."""
-        self._kept: tuple[OwnedPartition, Exception] | None = None
+        self._deferred_error: tuple[OwnedPartition, Exception] | None = None
         """An error to raise after the records before it were delivered, and its partition."""
         self.heavy: RecordReader | None = None
         """Reads the open batch if a thread must prepare it first: it is large when decompressed, or
@@ -181,17 +181,17 @@ class Delivery:
 
     def own(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
         """Start to own partitions. The caller sets their positions."""
-        fresh = self.made(partitions)
-        self.take_up(fresh)
-        return fresh
+        created = self.create(partitions)
+        self.assign(created)
+        return created
 
-    def made(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
-        """Create the objects for `take_up`, of the partitions that are not owned yet."""
+    def create(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
+        """Create the objects for `assign`, of the partitions that are not owned yet."""
         return [OwnedPartition(tp) for tp in partitions if tp not in self.owned]
 
-    def take_up(self, fresh: Iterable[OwnedPartition]) -> None:
+    def assign(self, created: Iterable[OwnedPartition]) -> None:
         """Start to own these partitions."""
-        for owned in fresh:
+        for owned in created:
             self.owned[owned.tp] = owned
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
@@ -200,17 +200,17 @@ class Delivery:
             if (owned := self.owned.get(tp)) is not None:
                 owned.revoke()
                 owned.drop_buffer()
-                self._leave(owned)
-        self._took()
+                self._stop_delivering(owned)
+        self._on_room()
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop owning them."""
-        gone = [self.owned.pop(tp) for tp in tuple(partitions) if tp in self.owned]
-        for owned in gone:
+        released = [self.owned.pop(tp) for tp in tuple(partitions) if tp in self.owned]
+        for owned in released:
             owned.revoke()
-            self._leave(owned)
-        self._in_flight = tuple(owned for owned in self._in_flight if owned not in gone)
-        self._took()
+            self._stop_delivering(owned)
+        self._in_flight = tuple(owned for owned in self._in_flight if owned not in released)
+        self._on_room()
 
     def pause(self, tp: TopicPartition) -> None:
         """Stop delivering and fetching a partition. Its buffer stays."""
@@ -218,39 +218,40 @@ class Delivery:
         owned.pause()
         if owned is self._current and self._batch is not None:
             owned.put_back(self._batch)
-        self._leave(owned)
-        self._took()
+        self._stop_delivering(owned)
+        self._on_room()
 
     def resume(self, tp: TopicPartition) -> None:
         """Deliver and fetch a partition again."""
         owned = self.owned[tp]
         owned.resume()
-        self._queue(owned)
+        self._enqueue(owned)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Continue at `offset`. Records in flight do not count as processed."""
         owned = self.owned[tp]
-        self._leave(owned)
+        self._stop_delivering(owned)
         self._in_flight = tuple(o for o in self._in_flight if o is not owned)
         owned.seek(offset)
-        self._took()
+        self._on_room()
 
     def relocate(self, tp: TopicPartition, offset: int) -> None:
         """Continue at `offset` after a truncation or a reset. Records in flight stay in flight
         until the application asks for more."""
         owned = self.owned[tp]
-        self._leave(owned)
+        self._stop_delivering(owned)
         owned.relocate(offset)
-        self._took()
+        self._on_room()
 
-    def _leave(self, owned: OwnedPartition) -> None:
+    def _stop_delivering(self, owned: OwnedPartition) -> None:
         if self._current is owned:
             self._current = self._batch = self._records = self.heavy = None
-            self._stuck = self._conversion_error = self.unconverted = self._refused = None
-            self._ahead.clear()
-        if self._kept is not None and self._kept[0] is owned:
-            self._kept = None
-        self._turn.pop(owned, None)
+            self._converting = self.unconverted = None
+            self._conversion_error = self._error_after_converted = None
+            self._converted.clear()
+        if self._deferred_error is not None and self._deferred_error[0] is owned:
+            self._deferred_error = None
+        self._round_robin.pop(owned, None)
 
     # ------------------------------------------------------------ buffers and offsets
 
@@ -259,12 +260,12 @@ class Delivery:
         if owned.revoked:
             return
         owned.add(batches)
-        self._queue(owned)
+        self._enqueue(owned)
 
-    def _queue(self, owned: OwnedPartition) -> None:
-        waits = owned is self._current or owned in self._turn
+    def _enqueue(self, owned: OwnedPartition) -> None:
+        waits = owned is self._current or owned in self._round_robin
         if owned.buffered and not owned.paused and not waits:
-            self._turn[owned] = None
+            self._round_robin[owned] = None
 
     def to_commit(
         self, among: Iterable[OwnedPartition] | None = None
@@ -300,7 +301,7 @@ class Delivery:
         if self.heavy is heavy:
             self.heavy = None
 
-    def in_hand(self, partitions: Collection[TopicPartition]) -> bool:
+    def has_in_flight(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether a record of these partitions is in flight."""
         return any(owned.tp in partitions for owned in self._in_flight)
 
@@ -321,8 +322,8 @@ class Delivery:
         Raises: CorruptRecordError, once, and DeserializationError, until the application seeks;
         the position stays before the record.
         """
-        if self._kept is not None:
-            self._raise_kept()
+        if self._deferred_error is not None:
+            self._raise_deferred_error()
         while True:
             owned = self._current
             if owned is None:
@@ -338,34 +339,39 @@ class Delivery:
             self._close_batch(owned)
 
     def next_batch(
-        self, most: int, *, unread: bool = False, behind: bool = False
+        self, max_records: int, *, undecoded: bool = False, follows_batch: bool = False
     ) -> Batch[Any, Any] | None:
-        """Deliver up to `most` records of one partition, in flight beside those that are already;
-        with `unread`, and without deserializers, not decoded yet. None as for `next_record`.
+        """Deliver up to `max_records` records of one partition. They are in flight together with
+        those delivered before. With `undecoded`, and without deserializers, they are decoded during
+        iteration. None as for `next_record`.
 
-        A record that raises ends the batch before it, and the next call raises. With `behind`,
-        another batch is delivered in the same call: then the error of a first record, too, is
+        A record that raises ends the batch before it, and the next call raises. `follows_batch`:
+        another batch was delivered in the same call. Then the error of a first record is also
         raised by the next call, because raising it now would lose that batch.
         """
-        if self._kept is not None:
-            if behind:
+        if self._deferred_error is not None:
+            if follows_batch:
                 return None
-            self._raise_kept()
+            self._raise_deferred_error()
         while True:
             owned = self._current
             if owned is None:
                 owned = self._open_batch()
                 if owned is None or self.heavy is not None:
                     return None
-            if self.conversion is not None and self._must_await(self.conversion, most):
+            if self.conversion is not None and self._must_await(self.conversion, max_records):
                 return None
-            lazy = self._lazy or (unread and self.conversion is None)
+            lazy = self._lazy or (undecoded and self.conversion is None)
             try:
-                batch = self._skip(owned, most) if lazy else self._read_many(owned, most)
+                batch = (
+                    self._read_undecoded(owned, max_records)
+                    if lazy
+                    else self._read_many(owned, max_records)
+                )
             except Exception as error:
-                if not behind:
+                if not follows_batch:
                     raise
-                self._kept = (owned, error)
+                self._deferred_error = (owned, error)
                 return None
             if batch is not None:
                 self._add_in_flight(owned)
@@ -374,33 +380,36 @@ class Delivery:
                 return None
             self._close_batch(owned)
 
-    def next_batches(self, most: int) -> list[Batch[Any, Any]]:
-        """Deliver up to `most` records of all partitions, as `next_batch` does."""
+    def next_batches(self, max_records: int) -> list[Batch[Any, Any]]:
+        """Deliver up to `max_records` records of all partitions, as `next_batch` does."""
         batches: list[Batch[Any, Any]] = []
-        while most > 0 and (batch := self.next_batch(most, behind=bool(batches))) is not None:
+        while (
+            max_records > 0
+            and (batch := self.next_batch(max_records, follows_batch=bool(batches))) is not None
+        ):
             batches.append(batch)
-            most -= len(batch)
+            max_records -= len(batch)
         return batches
 
     def converted(self, raw: Record, made: Record | Outcome) -> None:
         """Take the awaited conversion of the `unconverted` record; drop it if its partition was
         revoked."""
         if self.unconverted is raw:
-            self.unconverted = self._stuck = self._conversion_error = None
-            self._ahead.append((raw, made))
+            self.unconverted = self._converting = self._conversion_error = None
+            self._converted.append((raw, made))
 
-    def refused(self, raw: Record, error: Exception) -> None:
+    def conversion_failed(self, raw: Record, error: Exception) -> None:
         """Its deserializer failed: raise the error once the records before it are delivered."""
         if self.unconverted is raw:
             self.unconverted = None
-            self._refused = error
+            self._error_after_converted = error
 
     def _add_in_flight(self, owned: OwnedPartition) -> None:
         self._in_flight = (*(o for o in self._in_flight if o is not owned), owned)
 
-    def _raise_kept(self) -> None:
-        if self._kept is not None:
-            (_, error), self._kept = self._kept, None
+    def _raise_deferred_error(self) -> None:
+        if self._deferred_error is not None:
+            (_, error), self._deferred_error = self._deferred_error, None
             raise error
 
     def _read(self, owned: OwnedPartition) -> Record | None:
@@ -413,7 +422,7 @@ class Delivery:
         try:
             record = self._records.next()
         except DecodeError as error:
-            self._give_up(owned, error)
+            self._fail_partition(owned, error)
             raise
         if record is not None:
             owned.position = record._offset + 1
@@ -424,16 +433,16 @@ class Delivery:
         conversion = self.conversion
         assert conversion is not None
         while True:
-            if self._ahead:
-                raw, made = self._ahead.popleft()
+            if self._converted:
+                raw, made = self._converted.popleft()
             else:
                 following = self._next_raw()
-                if self._refused is not None:
-                    error, self._refused = self._refused, None
-                    if self._stuck is not None:
-                        self._not_converted(error)
+                if self._error_after_converted is not None:
+                    error, self._error_after_converted = self._error_after_converted, None
+                    if self._converting is not None:
+                        self._note_conversion_error(error)
                     elif isinstance(error, DecodeError):
-                        self._give_up(owned, error)
+                        self._fail_partition(owned, error)
                     raise error
                 if following is None:
                     return None
@@ -441,12 +450,12 @@ class Delivery:
                 try:
                     made = conversion.now(raw)
                 except Exception as error:
-                    self._not_converted(error)
+                    self._note_conversion_error(error)
                     raise
                 if made is SUSPENDS:
                     self.unconverted = raw
                     return None
-                self._stuck = self._conversion_error = self.unconverted = None
+                self._converting = self._conversion_error = self.unconverted = None
             # Taken from the raw record: an error handler may have returned a different record.
             owned.position = raw._offset + 1
             owned.leader_epoch = raw._leader_epoch
@@ -454,69 +463,73 @@ class Delivery:
                 return made
 
     def _next_raw(self) -> Record | None:
-        """Return the record to convert next; None at the end of the open batch, or if `_refused`
-        has the error to raise instead."""
-        if self._stuck is None and self._records is not None and self._refused is None:
+        """Return the record to convert next; None at the end of the open batch, or if
+        `_error_after_converted` has the error to raise instead."""
+        if (
+            self._converting is None
+            and self._records is not None
+            and self._error_after_converted is None
+        ):
             try:
-                self._stuck = self._records.next()
+                self._converting = self._records.next()
             except DecodeError as error:
-                self._refused = error
-        return self._stuck
+                self._error_after_converted = error
+        return self._converting
 
-    def _must_await(self, conversion: Conversion, most: int) -> bool:
-        """Whether a conversion must be awaited before `most` records can be delivered at once."""
-        if not conversion.suspends or len(self._ahead) >= most:
+    def _must_await(self, conversion: Conversion, max_records: int) -> bool:
+        """Whether a conversion must be awaited before `max_records` can be delivered at once."""
+        if not conversion.suspends or len(self._converted) >= max_records:
             return False
         raw = self._next_raw()
-        if raw is None or self._refused is not None:
+        if raw is None or self._error_after_converted is not None:
             return False
         self.unconverted = raw
         return True
 
-    def _read_many(self, owned: OwnedPartition, most: int) -> Batch[Any, Any] | None:
-        """Return up to `most` records of the open batch."""
+    def _read_many(self, owned: OwnedPartition, max_records: int) -> Batch[Any, Any] | None:
+        """Return up to `max_records` records of the open batch."""
         records: list[Any] = []
         try:
-            while len(records) < most and (record := self._read(owned)) is not None:
+            while len(records) < max_records and (record := self._read(owned)) is not None:
                 records.append(record)
         except Exception as error:
             if not records:
                 raise
-            self._kept = (owned, error)
+            self._deferred_error = (owned, error)
         return Batch(owned.tp.topic, owned.tp.partition, tuple(records)) if records else None
 
-    def _skip(self, owned: OwnedPartition, most: int) -> Batch[Any, Any] | None:
+    def _read_undecoded(self, owned: OwnedPartition, max_records: int) -> Batch[Any, Any] | None:
         """Return as many records as `_read_many` would, checked and not decoded."""
         records, raw = self._records, self._batch
         if records is None or raw is None:
             return None
         try:
-            unread = records.fork()
-            count = records.skip(most)
+            undecoded = records.fork()
+            count = records.skip(max_records)
         except DecodeError as error:
-            self._give_up(owned, error)
+            self._fail_partition(owned, error)
             raise
         if not count:
             return None
-        unread.stop_after(count)
+        undecoded.stop_after(count)
         owned.advance(records.offset + 1, raw.leader_epoch)
-        return Batch._of_undecoded(owned.tp.topic, owned.tp.partition, unread, count)
+        return Batch._of_undecoded(owned.tp.topic, owned.tp.partition, undecoded, count)
 
-    def _give_up(self, owned: OwnedPartition, error: DecodeError) -> None:
+    def _fail_partition(self, owned: OwnedPartition, error: DecodeError) -> None:
         """Stop delivering the partition: to continue would silently skip the rest of the batch."""
         owned.fail(error)
-        self._leave(owned)
+        self._stop_delivering(owned)
         owned.drop_buffer()
-        self._took()
-        self._came_to_rest()
+        self._on_room()
+        self._on_awaiting_seek()
 
-    def _not_converted(self, error: Exception) -> None:
+    def _note_conversion_error(self, error: Exception) -> None:
         """Keep the error of the stuck record: each call raises it until the application seeks."""
         known, self._conversion_error = self._conversion_error, error
         if known is None:
-            self._came_to_rest()
+            self._on_awaiting_seek()
 
-    def resting(self) -> list[tuple[OwnedPartition, Exception]]:
+    def awaiting_seek(self) -> list[tuple[OwnedPartition, Exception]]:
         """Return the partitions that deliver nothing until the application seeks, and why."""
         found = [
             (owned, owned.failure)
@@ -528,12 +541,12 @@ class Delivery:
         return found
 
     def _open_batch(self) -> OwnedPartition | None:
-        if not self._turn:
+        if not self._round_robin:
             return None
-        owned, _ = self._turn.popitem(last=False)
+        owned, _ = self._round_robin.popitem(last=False)
         self._current = owned
         batch = self._batch = owned.take_batch()
-        self._took()  # the next fetch can be sent while these records are delivered
+        self._on_room()  # the next fetch can be sent while these records are delivered
         # Control batches are transaction markers: skipped, together with their offsets.
         passed_over = batch.is_control or batch.hidden
         self._records = None if passed_over else batch.records(owned.position, views=self._views)
@@ -549,4 +562,4 @@ class Delivery:
         if owned not in self._in_flight:
             owned.count_processed()
         self._current = self._batch = self._records = None
-        self._queue(owned)
+        self._enqueue(owned)

@@ -96,7 +96,7 @@ class Committer:
         is_all_asked_for = self._waiting_count > 0 or not self._options.enable_auto_commit
         for tp in partitions:
             owned = self._delivery.owned.get(tp)
-            if owned is not None and (is_all_asked_for or self._delivery.in_hand((tp,))):
+            if owned is not None and (is_all_asked_for or self._delivery.has_in_flight((tp,))):
                 self._losses.add(owned, reason)
 
     def on_poll(self) -> None:

@@ -134,7 +134,7 @@ class PollTimer:
 
     async def run_out(self, group_id: str) -> None:
         """Return when the application has not polled in time."""
-        while (due := self._application.poll_due(self._ran())) > anyio.current_time():
+        while (due := self._application.poll_due_at(self._ran())) > anyio.current_time():
             # An application without an assignment need not poll; with one, it may be due sooner.
             await self._applied.wait(due)
         logger.warning(
@@ -314,13 +314,13 @@ class Driver:
                 "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
             )
         if self.member.ownership.acknowledged_at > before.ownership.acknowledged_at:
-            self._application.alive()
+            self._application.on_lease_extended()
         for effect in effects:
             match effect:
                 case Send():
                     tasks.start_soon(self._send, effect)
                 case Revoke() | Lose():
-                    self._application.ending(lost=isinstance(effect, Lose))
+                    self._application.on_generation_end(lost=isinstance(effect, Lose))
                     self._give(effect, tasks)
                 case Assign() | Reconcile() | Compute():
                     self._give(effect, tasks)
@@ -332,7 +332,7 @@ class Driver:
                 case WakeAt(time=time):
                     self._wake_at = time
                 case Fail(error=error):
-                    self._application.failed(error)
+                    self._application.on_fatal_error(error)
                 case FallBack(error=error):
                     logger.info("group %s: %s", before.config.group_id, error)
                     self.fell_back = True

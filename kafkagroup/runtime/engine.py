@@ -60,7 +60,7 @@ second, so the warning is logged within three."""
 _UNUSABLE_TOPIC_INTERVAL = 300.0
 """Seconds between two of these warnings."""
 
-_RESTING_INTERVAL = 5.0
+_AWAITING_SEEK_INTERVAL = 5.0
 """Seconds between two reports of partitions that are not read."""
 
 _NOTHING = Problem(
@@ -130,7 +130,9 @@ class Engine:
             session, cluster, callbacks, self._on_partitions_added, claims=membership is not None
         )
         self._following = CoalescingTask(spawn, self._follow_metadata, "metadata watch")
-        self._resting = CoalescingTask(spawn, self._report_resting, "partitions at rest")
+        self._awaiting_seek = CoalescingTask(
+            spawn, self._report_awaiting_seek, "partitions awaiting a seek"
+        )
         self._metadata_is_new = False
         self._topics_changed = OneShotEvent()
         """Set when the requested topics or their metadata change."""
@@ -404,28 +406,28 @@ class Engine:
 
     def _partition_failed(self, owned: OwnedPartition, error: Exception) -> None:
         self._session.errors.fail_partition(owned, error)
-        self.report_resting()
+        self.report_awaiting_seek()
 
-    def report_resting(self) -> None:
+    def report_awaiting_seek(self) -> None:
         """Report the partitions that are not read, repeatedly until there are none."""
-        self._resting.ask()
+        self._awaiting_seek.ask()
 
-    async def _report_resting(self) -> None:
+    async def _report_awaiting_seek(self) -> None:
         """Report the partitions that are not read until the application seeks, as one problem: if
         a group is denied, all its partitions fail."""
         troubles = self._cluster.troubles
-        while resting := self._delivery.resting():
-            first, error = min(resting, key=lambda found: found[0].tp)
-            others = f" (and {len(resting) - 1} more)" if len(resting) > 1 else ""
+        while found := self._delivery.awaiting_seek():
+            first, error = min(found, key=lambda item: item[0].tp)
+            others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             problem = Problem(
                 subject=f"reading {first.tp}{others}",
                 cause=str(error),
                 advice="remove the cause, then seek() to where it is to be read from",
                 has_own_finding=True,
             )
-            troubles.failed("resting", self._clock(), problem)
-            await anyio.sleep(_RESTING_INTERVAL)
-        troubles.succeeded("resting", self._clock())
+            troubles.failed("awaiting seek", self._clock(), problem)
+            await anyio.sleep(_AWAITING_SEEK_INTERVAL)
+        troubles.succeeded("awaiting seek", self._clock())
 
     def _on_partitions_added(self) -> None:
         """Look up the positions of new partitions, and fetch those that already have one."""

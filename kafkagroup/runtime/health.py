@@ -202,16 +202,16 @@ def health_of_consumer(
         findings += checkup.check_membership(
             now, session.membership.driver, settled=session.membership.is_stable, patience=patience
         )
-    findings += _check_resting(session.delivery)
+    findings += _check_awaiting_seek(session.delivery)
     patience = options.max_poll_interval if stalled_after is None else stalled_after
     findings += check_troubles(now, session.troubles)
     findings += checkup.check_partitions(now, session.delivery.owned.values(), patience=patience)
     return Health(tuple(findings))
 
 
-def _check_resting(delivery: Delivery) -> Iterator[HealthFinding]:
+def _check_awaiting_seek(delivery: Delivery) -> Iterator[HealthFinding]:
     """Find the partitions that are not read until the application seeks."""
-    for one, error in delivery.resting():
+    for one, error in delivery.awaiting_seek():
         lost = one.is_without_position
         yield HealthFinding(
             problem=HealthProblem.NO_POSITION if lost else HealthProblem.NOT_READ,

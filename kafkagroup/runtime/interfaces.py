@@ -45,17 +45,17 @@ class Application(Protocol):
     The member calls plain functions at once. It awaits coroutines one at a time, in order.
     """
 
-    def ending(self, *, lost: bool) -> None:
+    def on_generation_end(self, *, lost: bool) -> None:
         """Stop delivering what is revoked: the generation ends, or has ended (`lost`)."""
 
-    def alive(self) -> None:
+    def on_lease_extended(self) -> None:
         """Note that the coordinator has acknowledged the membership."""
 
-    def failed(self, error: Exception) -> None:
+    def on_fatal_error(self, error: Exception) -> None:
         """Note that the member has left the group because of this error."""
 
-    def poll_due(self, ran: float) -> float:
-        """Return by when the application must poll again, given that its loop ran last at `ran`.
+    def poll_due_at(self, loop_ran_at: float) -> float:
+        """Return when the next poll is due. `loop_ran_at`: when the application's loop last ran.
 
         Reads only. It may run in another thread than the other functions.
         """

@@ -161,7 +161,7 @@ class Reader:
         try:
             made = await conversion.later(raw)
         except Exception as error:
-            delivery.refused(raw, error)
+            delivery.conversion_failed(raw, error)
         else:
             delivery.converted(raw, made)
         finally:

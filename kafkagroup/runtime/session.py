@@ -139,7 +139,7 @@ class Session:
         self.lease.end()
         try:
             with anyio.move_on_at(min(deadline, self.closing.drain_until)):
-                while self.delivery.in_hand(partitions):
+                while self.delivery.has_in_flight(partitions):
                     await self.changed.wait()
         finally:
             self._is_draining = False

@@ -222,7 +222,7 @@ class Subscriber:
 
     # ------------------------------------------------------------ called by the driver, at once
 
-    def ending(self, *, lost: bool) -> None:
+    def on_generation_end(self, *, lost: bool) -> None:
         """Stop delivering the partitions to revoke, at once, even while a callback runs."""
         self._session.membership.begin_rebalance()
         self._lost = lost
@@ -242,12 +242,12 @@ class Subscriber:
             return [tp for tp in owned if tp.topic not in self.topics]
         return owned
 
-    def alive(self) -> None:
+    def on_lease_extended(self) -> None:
         """Wake an application that waits for the ownership lease, which was extended."""
         if self._session.polls.is_waiting_for_ownership:
             self._session.notify()
 
-    def failed(self, error: Exception) -> None:
+    def on_fatal_error(self, error: Exception) -> None:
         """Raise an error at every call of the application."""
         self._session.errors.fail(error)
 
@@ -255,12 +255,12 @@ class Subscriber:
         """Raise an error at the application's next call."""
         self._session.errors.report(error)
 
-    def poll_due(self, ran: float) -> float:
+    def poll_due_at(self, loop_ran_at: float) -> float:
         """Return when the next poll is due. A member without partitions need not poll; while the
         application waits in the client, only the event loop must run."""
         session = self._session
         # In this order: a wait that ends in between has updated `last_poll_at` already.
-        since = ran if session.polls.is_waiting else session.polls.last_poll_at
+        since = loop_ran_at if session.polls.is_waiting else session.polls.last_poll_at
         if not session.delivery.owned:
             since = anyio.current_time()
         return since + session.options.max_poll_interval
@@ -271,7 +271,8 @@ class Subscriber:
         """Drain, commit, call the listener, and release: all partitions, or of a cooperative member
         those of unsubscribed topics."""
         going = self._going(lost=False)
-        # Again: since `ending`, the assignment of an outdated generation may have been applied.
+        # Again: since `on_generation_end`, an assignment of the ended generation may have been
+        # applied.
         self._session.delivery.revoke(going)
         await self._let_go(going, deadline, tell=bool(going) or not self.cooperative)
         return self.protocols()
@@ -378,14 +379,14 @@ class Subscriber:
         """Own the partitions and call the listener. Return False if the member was fenced
         meanwhile, and owns none of them."""
         session, membership = self._session, self._session.membership
-        fresh = await together(session.delivery.made, assigned)
+        fresh = await together(session.delivery.create, assigned)
         if self._lost or (
             membership.uses_consumer_protocol
             and not membership.is_in_generation(generation.generation_id)
         ):
             return False
         self._had_partitions = bool(assigned)
-        session.delivery.take_up(fresh)
+        session.delivery.assign(fresh)
         added = [owned.tp for owned in fresh]
         self._start_at(await self._call(self._callbacks.assigned, added))
         membership.complete_rebalance(generation.generation_id)

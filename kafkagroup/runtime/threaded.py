@@ -210,20 +210,20 @@ class _Border:
         self._driver = driver
         self._application = application
 
-    def ending(self, *, lost: bool) -> None:
-        self._driver.to_application(partial(self._application.ending, lost=lost))
+    def on_generation_end(self, *, lost: bool) -> None:
+        self._driver.to_application(partial(self._application.on_generation_end, lost=lost))
 
-    def alive(self) -> None:
-        self._driver.to_application(self._application.alive)
+    def on_lease_extended(self) -> None:
+        self._driver.to_application(self._application.on_lease_extended)
 
-    def failed(self, error: Exception) -> None:
-        self._driver.to_application(partial(self._application.failed, error))
+    def on_fatal_error(self, error: Exception) -> None:
+        self._driver.to_application(partial(self._application.on_fatal_error, error))
 
     def on_error(self, error: Exception) -> None:
         self._driver.to_application(partial(cast(Assignee, self._application).on_error, error))
 
-    def poll_due(self, ran: float) -> float:
-        return self._application.poll_due(ran)
+    def poll_due_at(self, loop_ran_at: float) -> float:
+        return self._application.poll_due_at(loop_ran_at)
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
         async def revoke() -> SupportedProtocols | None:

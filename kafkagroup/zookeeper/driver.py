@@ -249,7 +249,7 @@ class ZooKeeperDriver:
                 "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
             )
         if self.member.ownership.acknowledged_at > before.ownership.acknowledged_at:
-            self._application.alive()
+            self._application.on_lease_extended()
         for effect in effects:
             match effect:
                 case Connect(session=number):
@@ -259,17 +259,17 @@ class ZooKeeperDriver:
                         self._session.close()
                 case AssignUnits(units=units):
                     if self.member.config.exclusive_generations and not units:
-                        self._application.ending(lost=False)
+                        self._application.on_generation_end(lost=False)
                     self._work_sender.send_nowait(effect)
                 case Revoke() | Lose():
-                    self._application.ending(lost=isinstance(effect, Lose))
+                    self._application.on_generation_end(lost=isinstance(effect, Lose))
                     self._work_sender.send_nowait(effect)
                 case Compute():
                     self._work_sender.send_nowait(effect)
                 case WakeAt(time=time):
                     self._wake_at = time
                 case Fail(error=error):
-                    self._application.failed(error)
+                    self._application.on_fatal_error(error)
                 case Leave():
                     pass  # `run` sees the phase
                 case _:

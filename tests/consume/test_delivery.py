@@ -132,12 +132,16 @@ def test_a_record_is_processed_when_the_next_one_is_asked_for() -> None:
     delivery.add(delivery.owned[T0], [batch(0, "a", "b")])
     assert state(delivery) == (0, 0, 2)
     assert ask(delivery) == record(0, "a")
-    assert (state(delivery), delivery.in_hand([T0]), delivery.to_commit()) == ((1, 0, 2), True, {})
+    assert (state(delivery), delivery.has_in_flight([T0]), delivery.to_commit()) == (
+        (1, 0, 2),
+        True,
+        {},
+    )
     assert ask(delivery) == record(1, "b")
-    assert (state(delivery), delivery.in_hand([T0])) == ((2, 1, 2), True)
+    assert (state(delivery), delivery.has_in_flight([T0])) == ((2, 1, 2), True)
     assert delivery.to_commit() == {T0: OffsetAndMetadata(1, leader_epoch=7)}
     assert ask(delivery) is None
-    assert (state(delivery), delivery.in_hand([T0])) == ((2, 2, 2), False)
+    assert (state(delivery), delivery.has_in_flight([T0])) == ((2, 2, 2), False)
     assert delivery.to_commit() == {T0: OffsetAndMetadata(2, leader_epoch=7)}
 
 
@@ -340,7 +344,7 @@ def test_released_is_not_in_hand_any_more() -> None:
     owned = delivery.owned[T0]
     ask(delivery)
     delivery.release([T0, T1])
-    assert (delivery.owned, delivery.in_hand([T0]), delivery.to_commit()) == ({}, False, {})
+    assert (delivery.owned, delivery.has_in_flight([T0]), delivery.to_commit()) == ({}, False, {})
     assert ask(delivery) is None
     assert (owned.revoked, owned.processed) == (True, 0)
 
@@ -362,7 +366,7 @@ def test_seek_drops_what_was_fetched_and_what_is_in_hand() -> None:
     delivery.add(delivery.owned[T0], [batch(0, "a", "b"), batch(2, "c")])
     assert ask(delivery) == record(0, "a")
     delivery.seek(T0, 0)
-    assert (state(delivery), delivery.in_hand([T0])) == ((0, 0, 0), False)
+    assert (state(delivery), delivery.has_in_flight([T0])) == ((0, 0, 0), False)
     assert ask(delivery) is None
     delivery.add(delivery.owned[T0], [batch(0, "a", "b")])
     assert ask(delivery) == record(0, "a")
@@ -379,7 +383,7 @@ def test_where_the_log_has_changed_what_is_in_hand_is_not_processed_yet(
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
     assert ask_batch(delivery, 2) == Batch("t", 0, (record(0, "a"), record(1, "b")))
     delivery.relocate(T0, offset)
-    assert (state(delivery), delivery.in_hand([T0])) == (at_once, True)
+    assert (state(delivery), delivery.has_in_flight([T0])) == (at_once, True)
     assert ask(delivery) is None
     delivery.count_processed()
     assert delivery.owned[T0].processed == later
@@ -391,7 +395,7 @@ def test_where_the_log_has_changed_and_nothing_is_in_hand() -> None:
     assert ask(delivery) == record(0, "a")
     delivery.count_processed()
     delivery.relocate(T0, 9)
-    assert (state(delivery), delivery.in_hand([T0])) == ((9, 9, 9), False)
+    assert (state(delivery), delivery.has_in_flight([T0])) == ((9, 9, 9), False)
 
 
 def test_seek_leaves_other_partitions_in_hand() -> None:
@@ -399,8 +403,8 @@ def test_seek_leaves_other_partitions_in_hand() -> None:
     delivery.add(delivery.owned[T1], [batch(0, "x", "y", tp=T1)])
     assert ask(delivery) == record(0, "x", T1)
     delivery.seek(T0, 9)
-    assert delivery.in_hand([T0, T1])
-    assert not delivery.in_hand([T0])
+    assert delivery.has_in_flight([T0, T1])
+    assert not delivery.has_in_flight([T0])
     assert ask(delivery) == record(1, "y", T1)
     assert state(delivery, T1) == (2, 1, 2)
 
@@ -605,11 +609,11 @@ def test_a_record_is_delivered_only_when_it_is_converted() -> None:
     delivery = suspending(batch(0, "a", "b"))
     assert ask(delivery) is None
     assert state(delivery) == (0, 0, 2)
-    assert not delivery.in_hand([T0])
+    assert not delivery.has_in_flight([T0])
     awaited(delivery)
     assert state(delivery) == (0, 0, 2)
     assert ask(delivery) == converted(0, "a")
-    assert (state(delivery), delivery.in_hand([T0])) == ((1, 0, 2), True)
+    assert (state(delivery), delivery.has_in_flight([T0])) == ((1, 0, 2), True)
     assert ask(delivery) is None
     assert state(delivery) == (1, 1, 2)
 
@@ -652,7 +656,7 @@ def test_what_is_converted_too_late_is_dropped(
     change(delivery)
     assert delivery.unconverted is None
     if fails:
-        delivery.refused(raw, DeserializationError(raw, "value"))
+        delivery.conversion_failed(raw, DeserializationError(raw, "value"))
     else:
         delivery.converted(raw, raw)
     assert take() is None
@@ -706,7 +710,7 @@ def test_a_batch_ends_before_a_record_whose_awaited_deserializer_fails() -> None
         assert ask_batch(delivery, 10) is None
         raw = delivery.unconverted
         assert raw == record(1, "b")
-        delivery.refused(raw, DeserializationError(raw, "value"))
+        delivery.conversion_failed(raw, DeserializationError(raw, "value"))
         if n == 0:
             assert ask_batch(delivery, 10) == Batch("t", 0, (converted(0, "a"),))
         with pytest.raises(DeserializationError):
@@ -719,25 +723,25 @@ def test_a_partition_rests_until_the_application_seeks() -> None:
     rested: list[None] = []
     conversion = Conversion(None, decode)
     delivery = owning(
-        T0, T1, delivery=Delivery(conversion, came_to_rest=lambda: rested.append(None))
+        T0, T1, delivery=Delivery(conversion, on_awaiting_seek=lambda: rested.append(None))
     )
     for tp in (T0, T1):
         delivery.add(delivery.owned[tp], [batch(0, "a")])
-    assert delivery.resting() == []
+    assert delivery.awaiting_seek() == []
     for _ in range(2):
         assert ask(delivery) is None
         raw = delivery.unconverted
         assert raw is not None
         error = DeserializationError(raw, "value")
-        delivery.refused(raw, error)
+        delivery.conversion_failed(raw, error)
         with pytest.raises(DeserializationError):
             ask(delivery)
-        assert delivery.resting() == [(delivery.owned[T0], error)]
+        assert delivery.awaiting_seek() == [(delivery.owned[T0], error)]
     assert len(rested) == 1
     delivery.seek(T0, 5)
     assert ask(delivery) is None
     assert delivery.unconverted is not None
-    assert delivery.resting() == []
+    assert delivery.awaiting_seek() == []
 
 
 def test_a_batch_ends_before_a_damaged_record() -> None:

@@ -360,17 +360,17 @@ class Clumsy:
         if where == self.where:
             raise ZeroDivisionError(where)
 
-    def ending(self, *, lost: bool) -> None:
-        self._stumble("ending")
+    def on_generation_end(self, *, lost: bool) -> None:
+        self._stumble("on_generation_end")
 
-    def alive(self) -> None:
-        self._stumble("alive")
+    def on_lease_extended(self) -> None:
+        self._stumble("on_lease_extended")
 
-    def failed(self, error: Exception) -> None:
-        self._stumble("failed")
+    def on_fatal_error(self, error: Exception) -> None:
+        self._stumble("on_fatal_error")
 
-    def poll_due(self, ran: float) -> float:
-        self._stumble("poll_due")
+    def poll_due_at(self, loop_ran_at: float) -> float:
+        self._stumble("poll_due_at")
         return float("inf")
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
@@ -387,7 +387,9 @@ class Clumsy:
         return dict.fromkeys(work.members, b"")
 
 
-@pytest.mark.parametrize("where", ["ending", "alive", "poll_due", "revoke", "assign"])
+@pytest.mark.parametrize(
+    "where", ["on_generation_end", "on_lease_extended", "poll_due_at", "revoke", "assign"]
+)
 async def test_a_bug_on_either_side_of_the_border_ends_the_membership(
     kafka: EmbeddedKafka, where: str
 ) -> None:

@@ -419,7 +419,7 @@ def beats_when_polled(stack: ExitStack) -> None:
 @_bug("L2")
 def ignores_max_poll_interval(stack: ExitStack) -> None:
     """A member whose application stops polling keeps its partitions."""
-    _replace(stack, subscribers.Subscriber, "poll_due", lambda self, ran: float("inf"))
+    _replace(stack, subscribers.Subscriber, "poll_due_at", lambda self, ran: float("inf"))
 
 
 @_bug("L2")
@@ -673,7 +673,7 @@ def resumes_where_it_was(stack: ExitStack) -> None:
     """A partition that is assigned again continues at the member's old position."""
     memory: dict[Any, Any] = {}
 
-    def make(take_up: Any) -> Any:
+    def make(assign: Any) -> Any:
         def remembering(self: Any, fresh: Any) -> None:
             kept = memory.setdefault(id(self), {})
             for owned in fresh:
@@ -681,11 +681,11 @@ def resumes_where_it_was(stack: ExitStack) -> None:
                 if before is not None and before.position != UNKNOWN:
                     owned.start_at(before.position)
                 kept[owned.tp] = owned
-            take_up(self, fresh)
+            assign(self, fresh)
 
         return remembering
 
-    _around(stack, Delivery, "take_up", make)
+    _around(stack, Delivery, "assign", make)
 
 
 @_bug("S8", "S7")
@@ -799,7 +799,7 @@ def does_not_pass_markers(stack: ExitStack) -> None:
 
     def close(self: Any, owned: Any) -> None:
         self._current = self._batch = None
-        self._queue(owned)
+        self._enqueue(owned)
 
     _replace(stack, Delivery, "_close_batch", close)
 
@@ -1048,7 +1048,7 @@ def does_not_wait_for_the_work_of_a_generation(stack: ExitStack) -> None:
     """A group member rejoins while its application still works in the previous generation."""
 
     async def hasty(self: Any, deadline: float) -> None:
-        self.ending(lost=False)
+        self.on_generation_end(lost=False)
         self.fresh = None
 
     _replace(stack, groups._GenerationQueue, "revoke", hasty)
@@ -1070,7 +1070,7 @@ def works_on_when_its_place_is_lost(stack: ExitStack) -> None:
 
     _replace(stack, groups.Generation, "_deadline", property(lambda self: float("inf")))
     _replace(stack, groups._GenerationQueue, "lose", lose)
-    _around(stack, groups._GenerationQueue, "ending", make)
+    _around(stack, groups._GenerationQueue, "on_generation_end", make)
 
 
 @_bug("L2")
@@ -1078,7 +1078,7 @@ def hands_out_nothing_after_a_loss(stack: ExitStack) -> None:
     """A member that has lost its membership rejoins without notifying its application."""
 
     async def lose(self: Any, reason: str) -> None:
-        self.ending(lost=True)
+        self.on_generation_end(lost=True)
         self.fresh = None
         self.unlucky = True
 
@@ -1102,7 +1102,7 @@ def delivers_what_was_buffered_when_paused(stack: ExitStack) -> None:
 
     def pause(self: Any, tp: Any) -> None:
         self.owned[tp].paused = True
-        self._took()
+        self._on_room()
 
     _replace(stack, Delivery, "pause", pause)
 
@@ -1112,10 +1112,10 @@ def delivers_what_arrives_after_a_pause(stack: ExitStack) -> None:
     """The response to a fetch in flight is delivered though its partition was paused."""
 
     def queue(self: Any, owned: Any) -> None:
-        if owned.buffered and owned is not self._current and owned not in self._turn:
-            self._turn[owned] = None
+        if owned.buffered and owned is not self._current and owned not in self._round_robin:
+            self._round_robin[owned] = None
 
-    _replace(stack, Delivery, "_queue", queue)
+    _replace(stack, Delivery, "_enqueue", queue)
 
 
 @_bug("S15")
@@ -1337,7 +1337,7 @@ def revokes_what_it_lost_midway(stack: ExitStack) -> None:
         self._lost = False
         return self.protocols()
 
-    _around(stack, subscribers.Subscriber, "ending", make)
+    _around(stack, subscribers.Subscriber, "on_generation_end", make)
     _replace(stack, subscribers.Subscriber, "lose", lose)
 
 
@@ -1465,7 +1465,7 @@ def leaves_though_it_owns_nothing(stack: ExitStack) -> None:
         since = ran if self._session.polls.is_waiting else self._session.polls.last_poll_at
         return float(since + self._session.options.max_poll_interval)
 
-    _replace(stack, subscribers.Subscriber, "poll_due", due)
+    _replace(stack, subscribers.Subscriber, "poll_due_at", due)
 
 
 @_bug("S10", "L9")
@@ -1479,7 +1479,7 @@ def leaves_before_its_time(stack: ExitStack) -> None:
 
         return early
 
-    _around(stack, subscribers.Subscriber, "poll_due", make)
+    _around(stack, subscribers.Subscriber, "poll_due_at", make)
 
 
 @_bug("L9", "S10")
@@ -1501,7 +1501,7 @@ def takes_only_deliveries_for_polls(stack: ExitStack) -> None:
         return lambda self, _: due(self, self._session.polls.last_poll_at)
 
     _around(stack, readers.Reader, "_wait", waiting)
-    _around(stack, subscribers.Subscriber, "poll_due", timing)
+    _around(stack, subscribers.Subscriber, "poll_due_at", timing)
 
 
 @_bug("L6")

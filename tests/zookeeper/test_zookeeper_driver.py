@@ -36,17 +36,17 @@ class Stuck:
         self.owns = False
         self.story: list[tuple[str, float]] = []
 
-    def ending(self, *, lost: bool) -> None:
+    def on_generation_end(self, *, lost: bool) -> None:
         self.owns = False
 
-    def alive(self) -> None:
+    def on_lease_extended(self) -> None:
         pass
 
-    def failed(self, error: Exception) -> None:
+    def on_fatal_error(self, error: Exception) -> None:
         raise error
 
-    def poll_due(self, ran: float) -> float:
-        return (self.left if self.owns else ran) + 20.0
+    def poll_due_at(self, loop_ran_at: float) -> float:
+        return (self.left if self.owns else loop_ran_at) + 20.0
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
         return None
