@@ -21,11 +21,13 @@ FAST := tests/assign tests/consume tests/member tests/wire $(wildcard tests/sim/
 ROOMS := $(FAST) $(addprefix tests/,model runtime sim transport zookeeper)
 # Files with tests that run alone, and with long ones: finding the tests of all others takes longer.
 SERIAL := $(shell grep -lrE 'mark\.serial' tests --include 'test_*.py')
-LONG := $(shell grep -lrE 'mark\.long' tests --include 'test_*.py')
+LONG := $(shell grep -lrE 'mark\.long|_IS_LONG' tests --include 'test_*.py')
 # A worker of pytest-xdist for each CPU.
 PARALLEL := -n auto --maxprocesses 8
+# One more: some of these tests block their thread for seconds.
+ROOMS_WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 # Brokers are waited for: more workers than CPUs, each with a Kafka of its own.
-WAITING_WORKERS := 4
+WAITING_WORKERS := 6
 WIRE_DEPENDENCIES := aiokafka hypothesis kio pyarrow pytest pytest-asyncio pytest-xdist trio
 
 # Shell: prints the first of some commands that is a Python which can make environments. Only
@@ -78,7 +80,7 @@ test: .venv/compiled.stamp $(SPARK) ## all but the long tests, on real Kafka, Zo
 	@$(if $(SPARK),,echo "NO JAVA: no test meets a real Kafka")
 	@rm -f .venv/tests-*
 	@$(if $(SPARK),$(BIN)/python tests/jars.py)
-	$(call pytest,rooms,$(PARALLEL) -m "not (brokers or long or serial)" $(ROOMS))
+	$(call pytest,rooms,-n $(ROOMS_WORKERS) --maxprocesses 8 -m "not (brokers or long or serial)" $(ROOMS))
 	$(call pytest,waiting,-n $(WAITING_WORKERS) -m "not (brokers or long or serial)" $(addprefix --ignore=,$(ROOMS)))
 	$(call pytest,serial,-m "serial and not (brokers or long)" $(SERIAL))
 	@echo "== make test passed on $$($(BIN)/python --version); $$($(COMPILED_OR_NOT)); the Kafka of those that share one:"

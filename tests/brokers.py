@@ -1,9 +1,15 @@
 """What tests that talk to a broker share."""
 
 import anyio
+import pytest
 
 from kafkagroup import Broker, Consumer, TopicPartition
 from kafkagroup.wire.records import NewRecord, encode_batch
+
+TRIO_IS_LONG = pytest.mark.parametrize(
+    "anyio_backend", ["asyncio", pytest.param("trio", marks=pytest.mark.long)]
+)
+"""For a test that waits for seconds of real time: on trio it runs in `make test-all` only."""
 
 FAST = {"heartbeat_interval_ms": 50, "session_timeout_ms": 6_000}
 """Options of a member that notices changes soon; 6 s is the least that brokers accept."""
@@ -23,6 +29,22 @@ async def append(broker: Broker, tp: TopicPartition, records: list[NewRecord]) -
 def numbered(partition: int, count: int, start: int = 0) -> list[NewRecord]:
     """Records whose values say where they are: b"0/17"."""
     return [NewRecord(None, b"%d/%d" % (partition, n), 1000 + n) for n in range(start, count)]
+
+
+def set_heartbeat_interval(bootstrap: str, group: str, milliseconds: int) -> None:
+    """Set the heartbeat interval that a real broker gives the members of a KIP-848 group. With its
+    default, members learn of a rebalance after up to 5 s."""
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+    entry = ConfigEntry(
+        "consumer.heartbeat.interval.ms",
+        str(milliseconds),
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for altered in admin.incremental_alter_configs([resource]).values():
+        altered.result(20)
 
 
 class Worker:

@@ -20,6 +20,17 @@ def test_a_group_is_a_module_that_starts_something_or_all_of_spark(nodeid: str) 
     assert workers.group_of(nodeid) == GROUPS[nodeid]
 
 
+def test_the_longest_groups_start_first() -> None:
+    workers = pytest.importorskip("workers", reason="pytest-xdist is not installed")
+    groups = ["tests/cli/test_views.py", "tests/test_demo.py::test_a", "tests/spark"]
+    assert sorted(groups, key=workers.rank) == [groups[2], groups[1], groups[0]]
+
+
+def test_the_longest_groups_exist() -> None:
+    workers = pytest.importorskip("workers", reason="pytest-xdist is not installed")
+    assert [path for path in workers.LONGEST if not (workers.ROOT / path).exists()] == []
+
+
 def test_another_distribution_that_is_asked_for_remains() -> None:
     from conftest import pytest_xdist_make_scheduler
 

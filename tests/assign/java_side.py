@@ -10,6 +10,7 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,30 @@ def find_java() -> Java:
     """Raises: LocalKafkaUnavailable when there is no Java, or no jars and no way to fetch them."""
     command = find_command()
     return Java(command, resolve_jars(RELEASE, command))
+
+
+@cache
+def compiled(source: Path) -> Path:
+    """Return a folder with the classes of a program, compiled once in each process: to compile it
+    at each start, as `java Member.java` does, takes longer than to start."""
+    java = find_java()
+    classes = tempfile.TemporaryDirectory(prefix="kafkagroup-java-")
+    _folders.append(classes)
+    # Only launchers expand the `*` of a class path.
+    jars = ":".join(map(str, java.jars.glob("*.jar")))
+    compiler = (
+        java.command,
+        "-XX:TieredStopAtLevel=1",
+        "-m",
+        "jdk.compiler/com.sun.tools.javac.Main",
+    )
+    command = [*compiler, "-cp", jars, "-d", classes.name, str(source)]
+    subprocess.run(command, check=True, timeout=120)
+    return Path(classes.name)
+
+
+_folders: list[tempfile.TemporaryDirectory[str]] = []
+"""They are removed when the process ends."""
 
 
 def assign(cases: Iterable[Case], *, timeout: float = 600.0) -> list[Assignment | None]:

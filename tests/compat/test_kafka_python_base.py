@@ -5,7 +5,7 @@ from typing import ClassVar
 import anyio
 import anyio.lowlevel
 import pytest
-from brokers import until
+from brokers import TRIO_IS_LONG, until
 
 from kafkagroup import Admin
 from kafkagroup.compat.kafka_python import BaseCoordinator, KafkaClient, Metrics
@@ -128,6 +128,7 @@ async def test_a_generation_that_is_not_taken_up_yet_is_not_its_own():
             assert one.generation > first
 
 
+@TRIO_IS_LONG
 async def test_the_preferred_protocol_that_all_offer_is_used(bootstrap, name):
     one, other = workers(bootstrap, name), workers(bootstrap, name)
     other.protocols = [("old", b"other"), ("new", b"other")]

@@ -4,7 +4,7 @@ import re
 
 import anyio
 import pytest
-from brokers import until
+from brokers import TRIO_IS_LONG, until
 
 from kafkagroup import (
     Consumer,
@@ -65,6 +65,7 @@ async def committed(bootstrap, name):
 # ---------------------------------------------------------------- membership
 
 
+@TRIO_IS_LONG
 async def test_members_share_and_take_over(bootstrap, name, fill):
     await fill(2, 3)
     listener = Listener()
@@ -355,6 +356,7 @@ async def test_a_callback_that_raises_harms_nobody(bootstrap, name, fill):
             assert await one.commit_offsets_async(offsets, callback) is True
 
 
+@TRIO_IS_LONG
 async def test_a_commit_that_closing_cuts_off_is_told():
     with EmbeddedKafka({"t": 1}) as near:
         near.produce("t", ["a"])
@@ -367,6 +369,7 @@ async def test_a_commit_that_closing_cuts_off_is_told():
         assert not isinstance(future.exception, CommitFailedError)
 
 
+@TRIO_IS_LONG
 async def test_committed_offsets_are_refreshed_once_after_each_rebalance():
     with EmbeddedKafka({"t": 1}) as near:
         near.produce("t", ["a", "b"])

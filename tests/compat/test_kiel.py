@@ -6,7 +6,7 @@ import logging
 import anyio
 import anyio.to_thread
 import pytest
-from brokers import until
+from brokers import TRIO_IS_LONG, until
 from gate import Gate
 
 from kafkagroup import Consumer, TopicPartition
@@ -390,6 +390,7 @@ async def test_a_commit_that_is_refused_for_good_is_logged(caplog):
             assert near.committed("t", "t") == {0: 1}
 
 
+@TRIO_IS_LONG
 async def test_a_commit_that_comes_too_late_is_no_reason_to_stop():
     with EmbeddedKafka({"t": 1}) as near:
         near.append("t", 0, encode(1))

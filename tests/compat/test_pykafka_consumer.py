@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import anyio
 import anyio.lowlevel
 import pytest
-from brokers import numbered, until
+from brokers import TRIO_IS_LONG, numbered, until
 
 from kafkagroup import (
     Admin,
@@ -112,9 +112,10 @@ async def test_no_message_in_time_is_none(bootstrap, name, fill, block):
             assert await consumer.consume(block=block) is None
 
 
+@TRIO_IS_LONG
 async def test_iteration_ends_when_there_is_no_message_in_time(bootstrap, name, fill):
     await fill(1, 3)
-    async with consumer_of(bootstrap, name, consumer_timeout_ms=3_000) as consumer:
+    async with consumer_of(bootstrap, name, consumer_timeout_ms=1_500) as consumer:
         with anyio.fail_after(20):
             assert [message.offset async for message in consumer] == [0, 1, 2]
 
@@ -511,6 +512,7 @@ async def test_commits_are_retried_so_often_and_with_these_pauses(near):
     assert len(near.requests(OffsetCommitRequest)) == 3
 
 
+@TRIO_IS_LONG
 async def test_a_member_that_the_coordinator_does_not_know_joins_again(near):
     """pykafka's heartbeat thread dies of it, and the consumer is stuck."""
     near.produce("t", ["a", "b"])

@@ -35,7 +35,7 @@ def test_every_folder_that_has_long_tests_is_named() -> None:
     long = {
         test.relative_to(ROOT).parts[1]
         for test in (ROOT / "tests").rglob("test_*.py")
-        if re.search(r"pytest\.mark\.long", test.read_text("utf-8"))
+        if re.search(r"mark\.long|[_]IS_LONG", test.read_text("utf-8"))
     }
     (listed,) = re.findall("### What only .*?\n(.*?)###", TEXT, re.S)
     assert long

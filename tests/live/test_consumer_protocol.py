@@ -12,7 +12,7 @@ import time
 import anyio
 import confluent_kafka
 import pytest
-from brokers import Worker, until
+from brokers import TRIO_IS_LONG, Worker, until
 
 from kafkagroup import Broker, BrokerError, Consumer, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
@@ -142,6 +142,7 @@ async def test_a_static_member_finds_its_partitions_again_and_nobody_else_gets_t
         await other.consumer.stop()
 
 
+@TRIO_IS_LONG
 async def test_line_41_the_broker_matches_the_pattern_and_topics_to_come(bootstrap, name, fill):
     await fill(2, 1)
     consumer = Consumer(
@@ -220,6 +221,7 @@ async def test_line_40_auto_is_classic_in_a_group_that_must_stay_so(bootstrap, n
         await classic.consumer.stop()
 
 
+@TRIO_IS_LONG
 async def test_who_blocks_the_loop_stays_a_member_with_the_thread(bootstrap, name, fill):
     """What it is to let go of waits for it; its heartbeats go on meanwhile, and it is not out."""
     await fill(4)

@@ -3,7 +3,7 @@ converted is committed."""
 
 import anyio
 import pytest
-from brokers import FAST, Worker, until
+from brokers import FAST, TRIO_IS_LONG, Worker, until
 
 from kafkagroup import Consumer, TopicPartition
 
@@ -14,6 +14,7 @@ ALL = [(partition, offset) for partition in range(PARTITIONS) for offset in rang
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@TRIO_IS_LONG
 async def test_a_rebalance_in_the_midst_of_conversions(bootstrap, name, fill, protocol):
     """The member that takes a partition over delivers what the other one was converting."""
     await fill(PARTITIONS, EACH)
@@ -25,7 +26,7 @@ async def test_a_rebalance_in_the_midst_of_conversions(bootstrap, name, fill, pr
             partition, offset = map(int, data.split(b"/"))
             if member == 1 and len(converted[1]) == 20 and not hangs.is_set():
                 hangs.set()
-                await anyio.sleep(5)
+                await anyio.sleep(2)
             await anyio.sleep(0.002)
             converted[member].add((partition, offset))
             return partition, offset

@@ -2,7 +2,7 @@
 
 import anyio
 import pytest
-from brokers import Worker, until
+from brokers import TRIO_IS_LONG, Worker, until
 
 from kafkagroup import CommitFailedError, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor
@@ -28,6 +28,7 @@ async def take_all(consumer):
 
 
 @pytest.mark.parametrize("thread", [False, True], ids=["", "thread"])
+@TRIO_IS_LONG
 async def test_an_application_that_was_away(bootstrap, name, fill, protocol, thread):
     """A job that always takes too long believed for ever that it was committed."""
     await fill(1, 3)
@@ -37,14 +38,14 @@ async def test_an_application_that_was_away(bootstrap, name, fill, protocol, thr
         group_protocol=protocol,
         heartbeat_thread=thread,
         enable_auto_commit=False,
-        max_poll_interval_ms=1_000,
-        rebalance_timeout_ms=1_000,
+        max_poll_interval_ms=500,
+        rebalance_timeout_ms=500,
     )
     tp = TopicPartition(name, 0)
     async with worker.consumer as consumer:
         with anyio.fail_after(20):
             await consumer.getone()
-        await anyio.sleep(2)
+        await anyio.sleep(1)
         error = await fails(consumer)
         assert error.partitions == (tp,)
         assert worker.story == [("assigned", [0]), ("lost", [0])]
@@ -55,6 +56,7 @@ async def test_an_application_that_was_away(bootstrap, name, fill, protocol, thr
             assert (await consumer.committed([tp]))[tp].offset == 1
 
 
+@TRIO_IS_LONG
 async def test_a_rebalance_that_took_one_of_two(bootstrap, name, fill, protocol):
     """What is still owned is committed first."""
     await fill(2, 3)

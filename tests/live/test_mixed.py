@@ -19,8 +19,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-from assign.java_side import find_java
-from brokers import numbered, numbers, until
+from assign.java_side import compiled, find_java
+from brokers import numbered, numbers, set_heartbeat_interval, until
 
 from kafkagroup import Broker, Consumer
 from kafkagroup.assign import (
@@ -49,6 +49,7 @@ ASSIGNORS = {
     "sticky": sticky_assignor,
     "cooperative-sticky": cooperative_sticky_assignor,
 }
+JAVA_MEMBER = Path(__file__).parent / "java" / "Member.java"
 OUR_VERSION = 3
 """Of the assignments that this library writes; aiokafka and librdkafka write version 0."""
 JAVA_ASSIGNORS = {
@@ -243,12 +244,12 @@ class Group:
 
     async def _java(self, member):
         java = find_java()
-        program = Path(__file__).parent / "java" / "Member.java"
-        command = [java.command, "-XX:TieredStopAtLevel=1", "-cp", f"{java.jars}/*"]
+        classes = f"{compiled(JAVA_MEMBER)}:{java.jars}/*"
+        command = [java.command, "-XX:TieredStopAtLevel=1", "-cp", classes, JAVA_MEMBER.stem]
         options = _dotted(member, JAVA_ASSIGNORS[self.strategy])
         arguments = [self.bootstrap, self.name, *(f"{k}={v}" for k, v in options.items())]
         async with await anyio.open_process(
-            [*command, str(program), *arguments], stderr=subprocess.DEVNULL
+            [*command, *arguments], stderr=subprocess.DEVNULL
         ) as process:
 
             async def end():
@@ -388,7 +389,7 @@ async def test_each_kind_leads_the_others_and_makes_room_for_them(
 def java():
     """Skips where Kafka's own consumer cannot run."""
     try:
-        find_java()
+        compiled(JAVA_MEMBER)
     except LocalKafkaUnavailable as missing:
         pytest.skip(f"no Java member: {missing}")
 
@@ -429,6 +430,7 @@ async def test_the_coordinator_assigns_to_each_kind_and_they_hand_over_cleanly(
     """KIP-848, from the first member to the last; and each kind takes another's place."""
     kinds = "java", "ours", "librdkafka"
     await fill(PARTITIONS)
+    await anyio.to_thread.run_sync(set_heartbeat_interval, bootstrap, name, HEARTBEAT_MS)
     async with Group.on(bootstrap, name, "cooperative-sticky") as group:
         for kind in kinds:
             group.start(kind, assigned_to=True)
@@ -447,6 +449,7 @@ async def test_a_group_of_all_kinds_rolls_to_the_new_protocol_and_back(bootstrap
     """One member at a time: between, some are assigned to and some would lead; nothing is lost."""
     kinds = "ours", "java", "librdkafka"
     await fill(PARTITIONS)
+    await anyio.to_thread.run_sync(set_heartbeat_interval, bootstrap, name, HEARTBEAT_MS)
     async with Group.on(bootstrap, name, "cooperative-sticky") as group:
         for kind in kinds:
             group.start(kind)

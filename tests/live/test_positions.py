@@ -4,7 +4,7 @@ import re
 
 import anyio
 import pytest
-from brokers import FAST, Worker, numbered, until
+from brokers import FAST, TRIO_IS_LONG, Worker, numbered, until
 
 from kafkagroup import (
     Admin,
@@ -124,6 +124,7 @@ async def test_a_pattern_finds_topics_of_today_and_tomorrow(bootstrap, name, fil
 
 
 @pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+@TRIO_IS_LONG
 async def test_a_pattern_that_matches_nothing_joins_the_group(
     bootstrap, name, fill, group_protocol
 ):

@@ -3,7 +3,7 @@ committed to the new one, by both group protocols: embedded broker, real Kafka."
 
 import anyio
 import pytest
-from brokers import FAST
+from brokers import FAST, TRIO_IS_LONG
 
 from kafkagroup import Consumer
 from kafkagroup.admin import Admin
@@ -94,6 +94,7 @@ def late(monkeypatch):
     return arrives
 
 
+@TRIO_IS_LONG
 async def test_a_commit_in_flight(bootstrap, name, fill, consumer, late):
     """It leaves before the topic is deleted, and arrives when there is another of its name."""
     await fill(1, {0: records(b"old", READ)})
@@ -108,6 +109,7 @@ async def test_a_commit_in_flight(bootstrap, name, fill, consumer, late):
         await is_untouched(consumer, name)
 
 
+@TRIO_IS_LONG
 async def test_a_commit_when_metadata_has_the_new_topic(bootstrap, name, fill, consumer):
     """The position is of the old one: it was committed by the new one's id."""
     await fill(1, {0: records(b"old", READ)})
@@ -120,6 +122,7 @@ async def test_a_commit_when_metadata_has_the_new_topic(bootstrap, name, fill, c
         await is_untouched(consumer, name)
 
 
+@TRIO_IS_LONG
 async def test_a_commit_when_metadata_has_no_such_topic(bootstrap, name, fill, consumer):
     """It went by name, and was repeated until there was another topic of the name."""
     await fill(1, {0: records(b"old", READ)})
@@ -135,6 +138,7 @@ async def test_a_commit_when_metadata_has_no_such_topic(bootstrap, name, fill, c
 
 
 @pytest.mark.parametrize("timeout_ms", [30_000])
+@TRIO_IS_LONG
 async def test_a_commit_ends_long_before_its_timeout(bootstrap, name, fill, consumer):
     """It was repeated for 30 s, while the application or a rebalance waited for it."""
     await fill(1, {0: records(b"old", READ)})

@@ -20,7 +20,7 @@ import anyio
 import attrs
 import pytest
 from anyio.to_thread import run_sync
-from brokers import FAST, Worker, until
+from brokers import FAST, TRIO_IS_LONG, Worker, until
 from certificates import Authority, Certificate, authority
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
@@ -315,6 +315,7 @@ def skip_where_missing(brokers: Brokers, mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM, "OAUTHBEARER"])
+@TRIO_IS_LONG
 async def test_a_group_lives_behind_every_mechanism(
     brokers: Brokers, topic: str, mechanism: str
 ) -> None:

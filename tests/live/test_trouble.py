@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.to_thread import run_sync
+from brokers import TRIO_IS_LONG
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafkagroup import (
@@ -67,6 +68,7 @@ async def told(caplog: pytest.LogCaptureFixture, words: str, within: float) -> s
 
 
 @BOTH
+@TRIO_IS_LONG
 async def test_an_advertised_address_where_nothing_listens(
     real: LocalKafka, name: str, protocol: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,6 +94,7 @@ async def test_an_advertised_address_where_nothing_listens(
 
 
 @BOTH
+@TRIO_IS_LONG
 async def test_topics_that_cannot_be_consumed(
     real: LocalKafka, name: str, protocol: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 import anyio
 import anyio.to_thread
 import pytest
-from brokers import Worker, until
+from brokers import TRIO_IS_LONG, Worker, until
 from gate import Gate
 from kazoo.client import KazooClient
 
@@ -158,6 +158,7 @@ async def test_a_session_that_ended_is_lost_and_the_member_comes_back(
     ]
 
 
+@TRIO_IS_LONG
 async def test_a_member_that_is_cut_off_delivers_nothing_that_another_owns(
     bootstrap, name, fill, zookeeper, membership
 ):
@@ -266,6 +267,7 @@ async def test_a_split_of_zookeeper_gives_nothing_to_two(name, leads):
             await second.consumer.stop()
 
 
+@TRIO_IS_LONG
 async def test_a_restart_of_zookeeper_that_is_shorter_than_a_session_moves_nothing(
     bootstrap, name, fill
 ):

@@ -52,6 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, real: str) -> Iterator[Any]:
         session = (
             SparkSession.builder.master("local[2]")
             .config("spark.driver.memory", "700m")
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
             .config("spark.ui.enabled", "false")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "UTC")

@@ -11,7 +11,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from brokers import numbered
+from brokers import numbered, set_heartbeat_interval
 
 from kafkagroup import TopicPartition
 from kafkagroup.assign.loads import decode_loads
@@ -21,6 +21,7 @@ pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not insta
 from kafkagroup.spark import pipeline
 from kafkagroup.spark.weights import weights, write_loads
 
+HEARTBEAT_MS = 100
 GROUPS = ("pipe-classic", "pipe-848", "pipe-alone")
 
 
@@ -83,7 +84,8 @@ def out(spark: Any, module_broker: Any, tmp_path_factory: pytest.TempPathFactory
     broker.create("pipe", 4)
     for partition in range(4):
         broker.fill("pipe", partition, numbered(partition, 5))
-    live(broker.address, "pipe-classic")
+    set_heartbeat_interval(broker.address, "pipe-848", HEARTBEAT_MS)
+    live(broker.address, "pipe-classic", heartbeat_interval_ms=str(HEARTBEAT_MS))
     live(broker.address, "pipe-848", group_protocol="consumer")
     broker.commit("pipe-alone", {TopicPartition("pipe", 0): 2})
     for _ in range(2):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from assign.java_side import find_java
+from assign.java_side import compiled, find_java
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -266,7 +266,8 @@ class JavaMember:
     def __init__(self, kafka: EmbeddedKafka, assignor: str, got: set[bytes]) -> None:
         java = find_java()
         program = Path(__file__).parent.parent / "live" / "java" / "Member.java"
-        command = (java.command, "-XX:TieredStopAtLevel=1", "-cp", f"{java.jars}/*")
+        classes = f"{compiled(program)}:{java.jars}/*"
+        command = (java.command, "-XX:TieredStopAtLevel=1", "-cp", classes, program.stem)
         options = (
             f"partition.assignment.strategy={assignor}",
             "heartbeat.interval.ms=100",
@@ -274,7 +275,7 @@ class JavaMember:
         )
         self.owns: set[int] = set()
         self.process = subprocess.Popen(
-            [*command, str(program), kafka.bootstrap_servers, "t", *options],
+            [*command, kafka.bootstrap_servers, "t", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
