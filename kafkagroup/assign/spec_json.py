@@ -1,4 +1,4 @@
-"""A GroupSpec as JSON: to write by hand, to store, or to attach to a bug report.
+"""A GroupSpec from JSON, as `kafkagroup plan --spec` reads it.
 
 ```json
 {
@@ -23,17 +23,11 @@ everything in it is checked.
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
-from collections.abc import Mapping
-
-import attrs
-
 from kafkagroup.assign import json_values as js
 from kafkagroup.assign.spec import GroupSpec, MemberSpec
 from kafkagroup.types import TopicPartition
 
-__all__ = ["MAX_CHARACTERS", "MAX_PARTITIONS", "spec_from_json", "spec_to_json"]
+__all__ = ["MAX_CHARACTERS", "MAX_PARTITIONS", "spec_from_json"]
 
 MAX_CHARACTERS = 64 * 1024 * 1024
 """Longest text: twenty times that of 2,000 members that own 100,000 partitions."""
@@ -76,48 +70,6 @@ def spec_from_json(text: str) -> GroupSpec:
             for number, value, path in js.entries(by_partition, topic_path)
         },
     )
-
-
-def spec_to_json(spec: GroupSpec) -> str:
-    """Return the spec as text, with a line for each member and topic. `spec_from_json` restores it,
-    except for the racks of topics that do not exist."""
-    loads: dict[str, dict[str, float]] = {}
-    for (topic, number), load in sorted(spec.loads.items()):
-        loads.setdefault(topic, {})[str(number)] = load
-    parts: dict[str, Mapping[str, object]] = {
-        "members": {name: _member_value(of) for name, of in sorted(spec.members.items())},
-        "topics": {
-            name: {
-                "partitions": count,
-                "racks": [sorted(replicas) for replicas in spec.racks[name]],
-            }
-            if name in spec.racks
-            else count
-            for name, count in sorted(spec.partitions.items())
-        },
-        **({"loads": loads} if loads else {}),
-    }
-    return "{\n" + ",\n".join(f'  "{part}": {_lines(of)}' for part, of in parts.items()) + "\n}\n"
-
-
-def _lines(entries: Mapping[str, object]) -> str:
-    if not entries:
-        return "{}"
-    lines = (f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in entries.items())
-    return "{\n" + ",\n".join(lines) + "\n  }"
-
-
-def _member_value(member: MemberSpec) -> dict[str, object]:
-    """Return a member's topics, and its fields that differ from the default."""
-    owned: dict[str, list[int]] = {}
-    for topic, number in sorted(member.owned):
-        owned.setdefault(topic, []).append(number)
-    forms = {"owned": owned, "user_data": b64encode(member.user_data or b"").decode()}
-    value: dict[str, object] = {"topics": sorted(member.topics)}
-    for field in attrs.fields(MemberSpec):
-        if field.default is not attrs.NOTHING and getattr(member, field.name) != field.default:
-            value[field.name] = forms.get(field.name, getattr(member, field.name))
-    return value
 
 
 def _member(value: object, path: str) -> MemberSpec:
@@ -170,7 +122,3 @@ def _once(numbers: list[int], path: str) -> list[int]:
     if len(set(numbers)) < len(numbers):
         js.refuse(path, "a partition twice", "each once")
     return numbers
-
-
-def _number(value: object, path: str, *, positive: bool = False) -> float:
-    return js.number(value, path, most=_MAX_NUMBER, positive=positive)

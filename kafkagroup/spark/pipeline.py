@@ -24,27 +24,11 @@ from kafkagroup.spark.weights import weights
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DERIVED", "GROUP", "Tables", "run"]
+__all__ = ["GROUP", "Tables", "run"]
 
 GROUP = "kafkagroup-pipeline"
 """The group that the job commits to. It is left out of the tables: its commits are what it reads,
 so it is never level."""
-
-DERIVED = (
-    "commits",
-    "generations",
-    "assignments",
-    "topic_names",
-    "undecoded",
-    "rebalances",
-    "ownership",
-    "members",
-    "lag_history",
-    "evaluation",
-    "group_health",
-    "weights",
-)
-"""The tables that each run makes anew; `events`, `log_ends` and `lag` grow."""
 
 _ROWS = 1_000_000
 """Events of one batch, when there is much to read."""
@@ -168,7 +152,7 @@ def _read(tables: Tables, options: Mapping[str, str], group: str) -> None:
 def _derived(
     tables: Tables, events: DataFrame, allowed: int, horizon: float
 ) -> Iterator[tuple[str, DataFrame]]:
-    """The tables of `DERIVED`; each is asked for when those before it are written."""
+    """Compute the tables that each run replaces; some read tables that were yielded before."""
     read = tables.read
     yield "commits", history.commits(events)
     yield "generations", history.generations(events)

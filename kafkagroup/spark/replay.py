@@ -8,7 +8,7 @@ over as many tasks as Spark has.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -21,15 +21,9 @@ from kafkagroup.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-__all__ = ["Step", "histories", "imagined", "replay", "replay_one"]
-
-_HISTORY = (
-    "group_id string, topics map<string, int>,"
-    " memberships array<struct<generation: int, members: map<string, array<string>>>>"
-)
-"""Topics with their numbers of partitions, and in each generation member -> topics."""
+__all__ = ["Step", "histories", "replay", "replay_one"]
 
 _REPLAY = (
     "group_id string, assignor string, generation int, members int, partitions int, rounds int,"
@@ -190,33 +184,3 @@ def histories(events: DataFrame) -> DataFrame:
         "array_sort(`collect_list(membership)`, (a, b) -> a.generation - b.generation)"
         " AS memberships",
     )
-
-
-def imagined(
-    spark: SparkSession,
-    *,
-    groups: int,
-    members: int,
-    partitions: int,
-    generations: int = 10,
-    churn: float = 0.1,
-    seed: int = 0,
-) -> DataFrame:
-    """Groups for planning: from one generation to the next a share `churn` of the members is
-    replaced by others. One topic, one row a group; the same for the same seed."""
-
-    def history(ids: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-        import random
-
-        for number in ids:
-            chance = random.Random(f"{seed}/{number}")
-            there, fresh, told = [f"m{n:05}" for n in range(members)], members, []
-            for generation in range(1, generations + 1):
-                told.append((generation, {member: ["topic"] for member in there}))
-                for _ in range(round(members * churn)):
-                    there[chance.randrange(members)] = f"m{fresh:05}"
-                    fresh += 1
-            yield f"group-{number}", {"topic": partitions}, told
-
-    rows = spark.sparkContext.parallelize(range(groups), groups).mapPartitions(history)
-    return spark.createDataFrame(rows, _HISTORY)

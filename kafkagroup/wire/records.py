@@ -49,7 +49,6 @@ __all__ = [
     "encode_batch",
     "read_batches",
     "with_base_offset",
-    "with_log_append_time",
 ]
 
 COMPILED: bool = cython.compiled
@@ -64,8 +63,6 @@ _EPOCH_AT = 12  # the length counts the bytes from here on
 _MAGIC_AT = 16
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21  # the CRC covers the bytes from here on
-_MAX_TIMESTAMP_AT = 35
-_INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _UINT32 = Struct(">I")
 _INT64 = Struct(">q")
@@ -866,16 +863,6 @@ def with_base_offset(batch: bytes | memoryview, base_offset: int, leader_epoch: 
     _INT64.pack_into(out, 0, base_offset)
     _INT32.pack_into(out, _EPOCH_AT, leader_epoch)
     return bytes(out)
-
-
-def with_log_append_time(batch: bytes | memoryview, timestamp: int) -> bytes:
-    """Return a copy of one whole batch with log append time: all its records get this timestamp
-    (ms)."""
-    out = bytearray(batch)
-    (attributes,) = _INT16.unpack_from(out, _ATTRIBUTES_AT)
-    _INT16.pack_into(out, _ATTRIBUTES_AT, attributes | _LOG_APPEND_TIME)
-    _INT64.pack_into(out, _MAX_TIMESTAMP_AT, timestamp)
-    return _seal(out)
 
 
 def _seal(batch: bytearray) -> bytes:

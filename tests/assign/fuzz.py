@@ -8,12 +8,14 @@ A failure prints the command that replays it: the same seed, and the number of i
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import multiprocessing
 import os
 import random
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import islice
@@ -26,7 +28,6 @@ from kafkagroup.assign.cooperative_sticky import cooperative_sticky_assignor
 from kafkagroup.assign.naive import naive_assignor
 from kafkagroup.assign.range import range_assignor
 from kafkagroup.assign.roundrobin import roundrobin_assignor
-from kafkagroup.assign.spec_json import spec_to_json
 from kafkagroup.assign.sticky import sticky_assignor
 from kafkagroup.assign.weighted import weighted_sticky
 from kafkagroup.types import Assignment, TopicPartition
@@ -371,6 +372,48 @@ class _progress:
             self._bar.update(self._task, advance=size)
         elif self._done * 20 // self._total > before * 20 // self._total:
             print(f"{self._done:,} of {self._total:,}", flush=True)
+
+
+def spec_to_json(spec: GroupSpec) -> str:
+    """Return the spec as text, with a line for each member and topic. `spec_from_json` restores it,
+    except for the racks of topics that do not exist."""
+    loads: dict[str, dict[str, float]] = {}
+    for (topic, number), load in sorted(spec.loads.items()):
+        loads.setdefault(topic, {})[str(number)] = load
+    parts: dict[str, Mapping[str, object]] = {
+        "members": {name: _member_value(of) for name, of in sorted(spec.members.items())},
+        "topics": {
+            name: {
+                "partitions": count,
+                "racks": [sorted(replicas) for replicas in spec.racks[name]],
+            }
+            if name in spec.racks
+            else count
+            for name, count in sorted(spec.partitions.items())
+        },
+        **({"loads": loads} if loads else {}),
+    }
+    return "{\n" + ",\n".join(f'  "{part}": {_lines(of)}' for part, of in parts.items()) + "\n}\n"
+
+
+def _lines(entries: Mapping[str, object]) -> str:
+    if not entries:
+        return "{}"
+    lines = (f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in entries.items())
+    return "{\n" + ",\n".join(lines) + "\n  }"
+
+
+def _member_value(member: MemberSpec) -> dict[str, object]:
+    """Return a member's topics, and its fields that differ from the default."""
+    owned: dict[str, list[int]] = {}
+    for topic, number in sorted(member.owned):
+        owned.setdefault(topic, []).append(number)
+    forms = {"owned": owned, "user_data": b64encode(member.user_data or b"").decode()}
+    value: dict[str, object] = {"topics": sorted(member.topics)}
+    for field in attrs.fields(MemberSpec):
+        if field.default is not attrs.NOTHING and getattr(member, field.name) != field.default:
+            value[field.name] = forms.get(field.name, getattr(member, field.name))
+    return value
 
 
 def replay(seed: int, case: int) -> int:

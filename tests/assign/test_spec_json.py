@@ -4,11 +4,12 @@ import json
 import re
 
 import pytest
+from assign.fuzz import spec_to_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkagroup.assign import GroupSpec, MemberSpec, spec_json
-from kafkagroup.assign.spec_json import spec_from_json, spec_to_json
+from kafkagroup.assign.spec_json import spec_from_json
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import TopicPartition
 

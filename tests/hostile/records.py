@@ -15,7 +15,6 @@ from crc32c import crc32c
 
 from kafkagroup.wire.compression import Codec, compress
 from kafkagroup.wire.messages.fetch import FetchRequest
-from kafkagroup.wire.primitives import encode_varint
 
 from .honest import fetched, serving
 from .server import Conversation
@@ -29,6 +28,17 @@ LIMIT = 128 * MEBIBYTE
 BEYOND = (
     f"LimitExceededError: t/0 at offset 0: batch inflates beyond {LIMIT} bytes (max_batch_bytes)"
 )
+
+
+def encode_varint(value: int) -> bytes:
+    """Encode a signed integer of at most 64 bits as zigzag LEB128."""
+    value = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while value > 127:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def batch(

@@ -24,12 +24,11 @@ from kafkagroup.wire.messages import (
     offsets,
     produce,
 )
-from kafkagroup.wire.primitives import encode_varint
 from kafkagroup.wire.records import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.schema import Request
 
 from .honest import TOPIC_ID, cluster_of, fetched, joined, serving, synced, topic_of
-from .records import batch, zeros
+from .records import batch, encode_varint, zeros
 from .server import Conversation, Wire
 from .trial import MEBIBYTE, Attack
 

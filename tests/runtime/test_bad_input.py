@@ -17,6 +17,7 @@ import anyio
 import pytest
 from anyio.abc import SocketAttribute
 from crc32c import crc32c
+from hostile.records import encode_varint
 
 from kafkagroup import Consumer
 from kafkagroup.broker import Broker
@@ -33,7 +34,6 @@ from kafkagroup.wire.compression import Codec, compress
 from kafkagroup.wire.group_log import Subscription, encode_subscription
 from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse
 from kafkagroup.wire.messages.metadata import MetadataRequest
-from kafkagroup.wire.primitives import encode_varint
 from kafkagroup.wire.records import NewRecord, encode_batch, with_base_offset
 
 pytestmark = pytest.mark.anyio

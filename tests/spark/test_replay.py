@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -20,6 +21,23 @@ from kafkagroup.types import Assignment
 TWO = {"a": ["t"], "b": ["t"]}
 THREE = {**TWO, "c": ["t"]}
 STORY = [(1, TWO), (2, THREE), (3, {"b": ["t"], "c": ["t"]})]
+
+
+HISTORY = (
+    "group_id string, topics map<string, int>,"
+    " memberships array<struct<generation: int, members: map<string, array<string>>>>"
+)
+
+
+def churning(group: str) -> tuple[Any, ...]:
+    """A group of 1000 members, of which 100 are replaced in each of three generations."""
+    chance = random.Random(group)
+    members, memberships = [f"m{n:05}" for n in range(1000)], []
+    for generation in (1, 2, 3):
+        memberships.append((generation, {member: ["topic"] for member in members}))
+        for fresh in range(100):
+            members[chance.randrange(1000)] = f"m{generation}{fresh:05}"
+    return group, {"topic": 3000}, memberships
 
 
 def told(assignor: Any) -> list[tuple[int, ...]]:
@@ -112,7 +130,7 @@ def test_recorded_groups_in_parallel(spark: Any) -> None:
         ]
     assert history.undecoded(events).count() == 0
     planned = replay.replay(
-        replay.imagined(spark, groups=2, members=1000, partitions=3000, generations=3),
+        spark.createDataFrame([churning("group-0"), churning("group-1")], HISTORY),
         [cooperative_sticky_assignor],
     ).collect()
     assert len(planned) == 6

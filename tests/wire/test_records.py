@@ -27,7 +27,6 @@ from kafkagroup.wire.records import (
     encode_batch,
     read_batches,
     with_base_offset,
-    with_log_append_time,
 )
 
 # From Apache Kafka 4.3.1: MemoryRecords.builder with each codec, base offset 1000, leader epoch 9,
@@ -400,17 +399,6 @@ def test_base_offset_and_epoch_are_patched_under_the_same_crc(codec: Codec) -> N
     patched = with_base_offset(memoryview(written), 2**40, 17)
     assert patched == encode_batch(JAVA_RECORDS, codec=codec, base_offset=2**40, leader_epoch=17)
     assert records(patched) == as_read(JAVA_RECORDS, base=2**40, epoch=17)
-
-
-@codecs
-def test_log_append_time_is_stamped_under_a_new_crc(codec: Codec) -> None:
-    data = with_log_append_time(memoryview(JAVA[codec]), 123)
-    expected = header(only(JAVA[codec])) | {
-        "max_timestamp": 123,
-        "timestamp_type": TimestampType.LOG_APPEND_TIME,
-    }
-    assert header(only(data)) == expected
-    assert [r.timestamp for r in records(data)] == [123] * 3
 
 
 def test_an_empty_batch_is_not_written() -> None:

@@ -80,7 +80,6 @@ class GroupCoordinatorMetrics:
         self.heartbeat = heartbeat
         self.metrics = metrics
         self.metric_group_name = f"{prefix}-coordinator-metrics"
-        self._tags = tags
         observed = heartbeat.metrics
         for name, what, measure in (
             (

@@ -52,81 +52,65 @@ _NAMES = {
 }
 """The main API's name of an option -> pykafka's, where they differ."""
 
+_PASSED_ON = (
+    "max_partition_fetch_bytes",
+    "num_consumer_fetchers",
+    "queued_max_records",
+    "fetch_min_bytes",
+    "fetch_max_wait_ms",
+    "offsets_channel_backoff_ms",
+    "offsets_commit_max_retries",
+    "rebalance_max_retries",
+    "rebalance_backoff_ms",
+)
+"""The main API's options whose values are passed on unchanged."""
+
 
 class _Balanced(Guest):
     """What both consumers share. Use them in `async with` on asyncio and trio, or, on asyncio, with
     `start()` and `stop()`."""
 
-    def __init__(
-        self,
-        topic: Any,
-        cluster: Cluster | str | Sequence[str],
-        consumer_group: str | bytes,
-        *,
-        fetch_message_max_bytes: int,
-        num_consumer_fetchers: int,
-        auto_commit_enable: bool,
-        auto_commit_interval_ms: int,
-        queued_max_messages: int,
-        fetch_min_bytes: int,
-        fetch_wait_max_ms: int,
-        offsets_channel_backoff_ms: int,
-        offsets_commit_max_retries: int,
-        auto_offset_reset: int,
-        consumer_timeout_ms: int,
-        rebalance_max_retries: int,
-        rebalance_backoff_ms: int,
-        auto_start: bool,
-        reset_offset_on_start: bool,
-        post_rebalance_callback: PostRebalanceCallback | None,
-        use_rdkafka: bool,
-        membership_protocol: GroupMembershipProtocol,
-        **kept: Any,
-    ) -> None:
-        """`kept` are the main API's options for group membership. Raises: ConfigurationError."""
-        if use_rdkafka:
+    def __init__(self, given: Mapping[str, Any], **membership: Any) -> None:
+        """`given` are the arguments of the public constructor, by name; `membership` are the main
+        API's options for group membership. Raises: ConfigurationError."""
+        if given["use_rdkafka"]:
             raise ConfigurationError("use_rdkafka=True is not available; there is no librdkafka")
-        if auto_offset_reset not in (OffsetType.EARLIEST, OffsetType.LATEST):
+        reset = given["auto_offset_reset"]
+        if reset not in (OffsetType.EARLIEST, OffsetType.LATEST):
             raise ConfigurationError(
-                f"auto_offset_reset={auto_offset_reset!r}; expected OffsetType.EARLIEST or LATEST"
+                f"auto_offset_reset={reset!r}; expected OffsetType.EARLIEST or LATEST"
             )
-        where = cluster if isinstance(cluster, Cluster) else Cluster(cluster)
+        topic, cluster = given["topic"], given["cluster"]
+        cluster = cluster if isinstance(cluster, Cluster) else Cluster(cluster)
+        timeout_ms, auto_commits = given["consumer_timeout_ms"], given["auto_commit_enable"]
         self._topic = text(getattr(topic, "name", topic))
-        self._reset = OffsetType(auto_offset_reset)
-        self._resets_on_start = reset_offset_on_start
-        self._timeout = None if consumer_timeout_ms < 0 else consumer_timeout_ms / 1000
-        self._auto_start = auto_start
-        self._auto_commits = auto_commit_enable
-        self._callback = post_rebalance_callback
+        self._reset = OffsetType(reset)
+        self._resets_on_start: bool = given["reset_offset_on_start"]
+        self._timeout = None if timeout_ms < 0 else timeout_ms / 1000
+        self._auto_start: bool = given["auto_start"]
+        self._auto_commits: bool = auto_commits
+        self._callback: PostRebalanceCallback | None = given["post_rebalance_callback"]
         self._held: Offsets = {}
         self._started = False
         super().__init__()
         with renamed(_NAMES):
             self._consumer = Consumer(
                 self._topic,
-                bootstrap_servers=where.hosts,
-                security=where.security,
-                group_id=text(consumer_group),
-                assignors=[assignor_of(membership_protocol)],
-                max_partition_fetch_bytes=fetch_message_max_bytes,
-                num_consumer_fetchers=num_consumer_fetchers,
+                bootstrap_servers=cluster.hosts,
+                security=cluster.security,
+                group_id=text(given["consumer_group"]),
+                assignors=[assignor_of(given["membership_protocol"])],
                 # Always on, so that each rebalance commits; `auto_commit_enable` decides about the
                 # interval and `stop`. A value that is not a boolean is left for Consumer to reject.
-                enable_auto_commit=auto_commit_enable is False or auto_commit_enable,
+                enable_auto_commit=auto_commits is False or auto_commits,
                 auto_commit_interval_ms=(
-                    _FOREVER if auto_commit_enable is False else auto_commit_interval_ms
+                    _FOREVER if auto_commits is False else given["auto_commit_interval_ms"]
                 ),
-                queued_max_records=queued_max_messages,
-                fetch_min_bytes=fetch_min_bytes,
-                fetch_max_wait_ms=fetch_wait_max_ms,
-                offsets_channel_backoff_ms=offsets_channel_backoff_ms,
-                offsets_commit_max_retries=offsets_commit_max_retries,
                 auto_offset_reset="earliest" if self._reset == OffsetType.EARLIEST else "latest",
-                rebalance_max_retries=rebalance_max_retries,
-                rebalance_backoff_ms=rebalance_backoff_ms,
                 max_poll_interval_ms=_FOREVER,
                 on_partitions_assigned=self._assigned,
-                **kept,
+                **{name: given[_NAMES.get(name, name)] for name in _PASSED_ON},
+                **membership,
             )
 
     # ------------------------------------------------------------ starting and stopping
@@ -328,27 +312,7 @@ class BalancedConsumer(_Balanced):
         TLS and credentials, or a KazooClient, of which only the addresses and the chroot are used.
         """
         super().__init__(
-            topic,
-            cluster,
-            consumer_group,
-            fetch_message_max_bytes=fetch_message_max_bytes,
-            num_consumer_fetchers=num_consumer_fetchers,
-            auto_commit_enable=auto_commit_enable,
-            auto_commit_interval_ms=auto_commit_interval_ms,
-            queued_max_messages=queued_max_messages,
-            fetch_min_bytes=fetch_min_bytes,
-            fetch_wait_max_ms=fetch_wait_max_ms,
-            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
-            offsets_commit_max_retries=offsets_commit_max_retries,
-            auto_offset_reset=auto_offset_reset,
-            consumer_timeout_ms=consumer_timeout_ms,
-            rebalance_max_retries=rebalance_max_retries,
-            rebalance_backoff_ms=rebalance_backoff_ms,
-            auto_start=auto_start,
-            reset_offset_on_start=reset_offset_on_start,
-            post_rebalance_callback=post_rebalance_callback,
-            use_rdkafka=use_rdkafka,
-            membership_protocol=membership_protocol,
+            locals(),
             membership=_membership(zookeeper, zookeeper_connect, zookeeper_connection_timeout_ms),
         )
 
@@ -404,27 +368,7 @@ class ManagedBalancedConsumer(BalancedConsumer):
         # Skips BalancedConsumer.__init__, which is for ZooKeeper; pykafka does the same.
         _Balanced.__init__(
             self,
-            topic,
-            cluster,
-            consumer_group,
-            fetch_message_max_bytes=fetch_message_max_bytes,
-            num_consumer_fetchers=num_consumer_fetchers,
-            auto_commit_enable=auto_commit_enable,
-            auto_commit_interval_ms=auto_commit_interval_ms,
-            queued_max_messages=queued_max_messages,
-            fetch_min_bytes=fetch_min_bytes,
-            fetch_wait_max_ms=fetch_wait_max_ms,
-            offsets_channel_backoff_ms=offsets_channel_backoff_ms,
-            offsets_commit_max_retries=offsets_commit_max_retries,
-            auto_offset_reset=auto_offset_reset,
-            consumer_timeout_ms=consumer_timeout_ms,
-            rebalance_max_retries=rebalance_max_retries,
-            rebalance_backoff_ms=rebalance_backoff_ms,
-            auto_start=auto_start,
-            reset_offset_on_start=reset_offset_on_start,
-            post_rebalance_callback=post_rebalance_callback,
-            use_rdkafka=use_rdkafka,
-            membership_protocol=membership_protocol,
+            locals(),
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import attrs
@@ -244,13 +245,17 @@ def _coordinates(
 def _list_groups(
     cluster: Cluster, node_id: int, request: ListGroupsRequest, _: Caller, reply: Reply
 ) -> None:
-    states, types = request.states_filter, request.types_filter
-    found = (
-        *cluster.coordinator.list_groups(states, types),
-        *cluster.consumer_groups.list_groups(states, types),
+    # An empty filter means all.
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    groups = tuple(
+        group
+        for group in chain(cluster.coordinator.list_groups(), cluster.consumer_groups.list_groups())
+        if cluster.coordinator_of(group.group_id) == node_id
+        and (not states or group.group_state.lower() in states)
+        and (not types or group.group_type in types)
     )
-    own = tuple(g for g in found if cluster.coordinator_of(g.group_id) == node_id)
-    reply(ListGroupsResponse(error_code=ErrorCode.NONE, groups=own))
+    reply(ListGroupsResponse(error_code=ErrorCode.NONE, groups=groups))
 
 
 def _describe_groups(

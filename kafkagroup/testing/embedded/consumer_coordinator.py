@@ -10,7 +10,7 @@ A group does not change its type while it has members. Source: KIP-848 and Apach
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import cast
 from uuid import UUID
 
@@ -281,21 +281,15 @@ class ConsumerCoordinator:
 
     # ------------------------------------------------------------ administration
 
-    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> tuple[ListedGroup, ...]:
-        """List the groups with these states and types; empty means all."""
-        wanted_states = {state.lower() for state in states}
-        wanted_types = {kind.lower() for kind in types}
-        return tuple(
-            ListedGroup(
+    def list_groups(self) -> Iterator[ListedGroup]:
+        """List all groups."""
+        for group in self.groups.values():
+            yield ListedGroup(
                 group_id=group.group_id,
                 protocol_type="consumer",
                 group_state=group.state,
                 group_type="consumer",
             )
-            for group in self.groups.values()
-            if (not wanted_states or group.state.lower() in wanted_states)
-            and (not wanted_types or "consumer" in wanted_types)
-        )
 
     def delete(self, group_id: str) -> DeletableGroupResult:
         """Delete an empty group."""

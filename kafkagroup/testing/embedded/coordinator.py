@@ -9,7 +9,7 @@ Sources: the group membership protocol of Apache Kafka 4.3, KIP-345, 394, 559, 8
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 
 import attrs
 
@@ -478,21 +478,15 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ administration
 
-    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> tuple[ListedGroup, ...]:
-        """List the groups with these states and types; empty means all."""
-        wanted_states = {state.lower() for state in states}
-        wanted_types = {kind.lower() for kind in types}
-        return tuple(
-            ListedGroup(
+    def list_groups(self) -> Iterator[ListedGroup]:
+        """List all groups."""
+        for group in self.groups.values():
+            yield ListedGroup(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type or "",
                 group_state=group.state.value,
                 group_type="classic",
             )
-            for group in self.groups.values()
-            if (not wanted_states or group.state.value.lower() in wanted_states)
-            and (not wanted_types or "classic" in wanted_types)
-        )
 
     def describe(self, group_id: str, version: int) -> DescribedGroup:
         """Describe one group; the members' metadata only if it is stable."""
