@@ -345,7 +345,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         if self._engine is None:
             return
         if self._pattern is not None:
-            await self._engine.follow(
+            await self._engine.subscribe_by_pattern(
                 self._pattern, exclude_internal=self._options.exclude_internal_topics
             )
         elif self._subscription:
@@ -358,7 +358,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         self._manual = False
         if self._engine is not None:
             with self._changing():
-                await self._engine.let_go("the consumer unsubscribed")
+                await self._engine.unsubscribe("the consumer unsubscribed")
 
     async def assign(self, partitions: Partitions) -> None:
         """Consume exactly these partitions, without membership. With a `group_id`, offsets are

@@ -504,7 +504,7 @@ class GroupMember(Service):
         self, cause: RebalanceCause, reason: str, protocols: SupportedProtocols | None = None
     ) -> None:
         driver = self._running_driver()
-        self._history.asked(cause, reason)
+        self._history.note_rejoin_request(cause, reason)
         driver.rejoin(reason, protocols)
 
     def _running_driver(self) -> Running:

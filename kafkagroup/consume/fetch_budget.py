@@ -25,7 +25,7 @@ class FetchBudget:
         """Bytes that long polls leave to immediate fetches."""
         self.wanted = min(_LEAST, most)
         """The target: bytes to have buffered, and the most that one request asks for."""
-        self.on_its_way = 0
+        self.in_flight_bytes = 0
         """Bytes that the responses to requests in flight may bring."""
 
     def share(self, *, buffered: int, unread: int, lanes: int) -> int:
@@ -38,21 +38,21 @@ class FetchBudget:
         if unread >= self.wanted:
             return 0
         most = self._most - self._reserve
-        left = most - buffered - self.on_its_way
+        left = most - buffered - self.in_flight_bytes
         return max(0, min(self.wanted, most // lanes, left))
 
     def immediate_share(self, *, buffered: int) -> int:
         """Return how many bytes an immediate fetch may ask for. Unread bytes do not matter: they
         belong to other partitions, and the application may wait for these."""
-        return max(0, min(self.wanted, self._most - buffered - self.on_its_way))
+        return max(0, min(self.wanted, self._most - buffered - self.in_flight_bytes))
 
     def asked(self, size: int) -> None:
         """Count a fetch request that was sent, and may bring `size` bytes."""
-        self.on_its_way += size
+        self.in_flight_bytes += size
 
     def answered(self, size: int) -> None:
         """Count that request as ended, by a response or an error."""
-        self.on_its_way -= size
+        self.in_flight_bytes -= size
 
     def arrived(self, unread: int) -> None:
         """Adapt the target when records arrive; `unread` bytes of earlier ones were left then."""

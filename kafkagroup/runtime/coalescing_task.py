@@ -13,22 +13,22 @@ Spawn = Callable[[Callable[[], Awaitable[None]], str], None]
 class CoalescingTask:
     """Runs `work` in one task at a time. `work` returns, without a last wait, once it is done."""
 
-    __slots__ = ("_busy", "_name", "_spawn", "_work")
+    __slots__ = ("_is_running", "_name", "_spawn", "_work")
 
     def __init__(self, spawn: Spawn, work: Callable[[], Awaitable[None]], name: str) -> None:
         self._spawn = spawn
         self._work = work
         self._name = name
-        self._busy = False
+        self._is_running = False
 
-    def ask(self) -> None:
+    def ensure_running(self) -> None:
         """Start the task, unless it runs: there may be work."""
-        if not self._busy:
-            self._busy = True
+        if not self._is_running:
+            self._is_running = True
             self._spawn(self._run, self._name)
 
     async def _run(self) -> None:
         try:
             await self._work()
         finally:
-            self._busy = False
+            self._is_running = False

@@ -85,18 +85,18 @@ if TYPE_CHECKING:
 
     from kafkagroup.member.consumer_state import Member as ConsumerMember
 
-__all__ = ["Driver", "DriverEvent", "PollTimer", "computed"]
+__all__ = ["Driver", "DriverEvent", "PollTimer", "run_compute"]
 
 DriverEvent = Event | Subscribed | AssignmentApplied | TopicsNamed
 Work = Revoke | Lose | Assign | Reconcile | Compute
 
 logger = logging.getLogger(__name__)
 
-_PULSE = 1 / 3
-"""How often, in sessions, the driver steps even if nothing happens."""
+_MAX_STEP_INTERVAL = 1 / 3
+"""The driver steps at least this often, in session timeouts."""
 
-_Rebalancing = JoinGroupRequest | SyncGroupRequest
-"""Requests that wait at the coordinator for the other members."""
+_RebalanceRequest = JoinGroupRequest | SyncGroupRequest
+"""Requests that the coordinator holds until the other members have sent theirs."""
 
 _OVERDUE = Overdue(NO_RESPONSE.advice, allowed=0.0)
 _OVERDUE_REBALANCE = Overdue(
@@ -109,12 +109,12 @@ _OVERDUE_REBALANCE = Overdue(
 _CONNECTION = {Route.COORDINATOR: "group", Route.ASIDE: MAIN}
 
 
-async def computed(application: Application, work: Compute) -> Computed | ComputeFailed:
-    """Have the application carry out a `Compute`."""
+async def run_compute(application: Application, work: Compute) -> Computed | ComputeFailed:
+    """Compute the group's assignment by the application's assignor."""
     try:
         assignments = await application.compute(work)
     except Exception as error:
-        # The assignor is the user's code: what it raises ends this member, not the loop.
+        # The assignor is the user's code: its error fails this member, not the event loop.
         return ComputeFailed(now=anyio.current_time(), token=work.token, error=error)
     return Computed(now=anyio.current_time(), token=work.token, assignments=assignments)
 
@@ -122,24 +122,24 @@ async def computed(application: Application, work: Compute) -> Computed | Comput
 class PollTimer:
     """Detects an application that does not poll in time, and so keeps partitions from others."""
 
-    def __init__(self, application: Application, ran: Callable[[], float]) -> None:
-        """`ran` tells when the application's loop last ran."""
+    def __init__(self, application: Application, loop_ran_at: Callable[[], float]) -> None:
+        """`loop_ran_at` returns when the application's loop last ran."""
         self._application = application
-        self._ran = ran
+        self._loop_ran_at = loop_ran_at
         self._applied = ChangeSignal()
 
     def on_assignment_applied(self) -> None:
         """Note that the application has applied an assignment."""
         self._applied.notify()
 
-    async def run_out(self, group_id: str) -> None:
-        """Return when the application has not polled in time."""
-        while (due := self._application.poll_due_at(self._ran())) > anyio.current_time():
-            # An application without an assignment need not poll; with one, it may be due sooner.
+    async def wait_until_overdue(self, group_id: str) -> None:
+        """Wait until the application has failed to poll in time."""
+        while (due := self._application.poll_due_at(self._loop_ran_at())) > anyio.current_time():
+            # An application without an assignment need not poll; with one, a poll is due sooner.
             await self._applied.wait(due)
         logger.warning(
-            "group %s: leaving, as the application has stood still for max_poll_interval_ms"
-            " (rebalance_timeout_ms, of a GroupMember)",
+            "group %s: the application has not polled for max_poll_interval_ms (of a GroupMember:"
+            " its event loop was blocked for rebalance_timeout_ms); the member leaves the group",
             group_id,
         )
 
@@ -156,43 +156,44 @@ class Driver:
         history: History | None = None,
     ) -> None:
         self.member = member
-        """The state, readable at any time; only `run` changes it."""
+        """The state. Any thread may read it; only `run` replaces it."""
         self.closed = OneShotEvent()
         """Set once the member has left or failed."""
         self.fell_back = False
-        """Whether it ended because its protocol is unavailable, and another one may be tried."""
+        """Whether the member ended because the coordinator does not support its protocol, and may
+        be replaced by a member of the classic protocol."""
         self._history = history or History()
         self._cluster = cluster
         self._application = application
         self._lag = lag
-        self._over = False
-        """Events are ignored."""
+        self._is_over = False
+        """Whether the member has ended: later events are dropped."""
         self._wake_at = float("inf")
-        self._polls: PollTimer
+        self._poll_timer: PollTimer
         self._clock: Callable[[], float]
-        """Of the loop that `run` runs in."""
-        self._unnamed: frozenset[UUID] = frozenset()
-        """Topics whose names are to be looked up."""
-        self._names_wanted: OneShotEvent
-        """Set when there are others of these."""
-        # Unbounded on purpose: each event answers an effect, so there are never more than those.
+        """The clock of the loop that executes `run`."""
+        self._unnamed_topics: frozenset[UUID] = frozenset()
+        """Ids of assigned topics whose names must be looked up."""
+        self._unnamed_changed: OneShotEvent
+        """Set when `_unnamed_topics` has changed."""
+        # Unbounded on purpose: nearly every event is the result of one effect.
         self._events: Mailbox[DriverEvent] = Mailbox()
         self._work: list[Work] = []
-        """For the application, in order."""
-        self._served: OneShotEvent | None = None
-        """While the application is at it: set when it has done all."""
+        """Calls of the application that wait for earlier ones."""
+        self._work_done: OneShotEvent | None = None
+        """While a task calls the application: set when all calls have returned."""
 
-    # ------------------------------------------------------------ what others ask
+    # ------------------------------------------------------------ called from outside `run`
 
     @property
     def coordinator(self) -> Node | None:
-        """The coordinator, while it is known."""
+        """The coordinator; None while it is unknown."""
         found = self.member.coordinator
-        return None if found is None else _node(found)
+        return None if found is None else _node_of(found)
 
     @property
     def ownership(self) -> Ownership:
-        """What it owns, and until when."""
+        """What the member owns, and until when."""
         return self.member.ownership
 
     @property
@@ -202,17 +203,17 @@ class Driver:
 
     @property
     def member_id(self) -> str:
-        """This member, as the coordinator calls it; "" before it has joined."""
+        """The member id; "" before the member has joined."""
         return self.member.member_id
 
     @property
     def generation_id(self) -> int:
-        """The generation it is in, or is joining."""
+        """The generation (or member epoch) that the member is in or joins."""
         return self.member.generation_id
 
     @property
     def protocols(self) -> SupportedProtocols:
-        """What it offers."""
+        """The supported protocols, with their metadata."""
         return self.member.protocols
 
     @property
@@ -221,83 +222,83 @@ class Driver:
         return self.member.leads
 
     def is_current(self, generation_id: int) -> bool:
-        """Whether the generation is the one that it is in, with what was assigned in it."""
+        """Whether this is the member's current generation, and has an assignment."""
         return self.member.is_current(generation_id)
 
     @property
     def may_commit(self) -> bool:
-        """Whether the coordinator takes commits."""
+        """Whether the coordinator accepts commits of this member now."""
         return self.member.may_commit
 
     @property
     def is_expelled(self) -> bool:
-        """Whether it left because the application did not come back in time."""
+        """Whether the member left because the application did not poll in time."""
         leaving = self.member.leaving
         return leaving is not None and leaving.lost
 
     async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
-        """Until when commits may be sent: the coordinator refuses those that come too late."""
+        """Return infinity: the coordinator itself refuses late commits."""
         return float("inf")
 
     def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
-        """Ask for a new generation, perhaps with other metadata."""
-        self._ask(RejoinRequested(now=anyio.current_time(), reason=reason, protocols=protocols))
+        """Request a new generation, with these protocols instead if given."""
+        self._request(RejoinRequested(now=anyio.current_time(), reason=reason, protocols=protocols))
 
     def subscribe(self, topics: frozenset[str], pattern: str | None) -> None:
-        """Have the coordinator assign of other topics; only of members that it assigns to."""
+        """Replace the subscription. Only under KIP-848, where the coordinator assigns."""
         names = tuple(sorted(topics))
-        self._ask(Subscribed(now=anyio.current_time(), topics=names, pattern=pattern))
+        self._request(Subscribed(now=anyio.current_time(), topics=names, pattern=pattern))
 
     def invalidate_coordinator(self, reason: str) -> None:
-        """Look for the coordinator again: the one that is known is not to be trusted."""
-        self._ask(CoordinatorInvalidated(now=anyio.current_time(), reason=reason))
+        """Look up the coordinator again before the next request."""
+        self._request(CoordinatorInvalidated(now=anyio.current_time(), reason=reason))
 
     def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
-        """Leave the group, as `Leaving` has it; `closed` is set when that is done."""
+        """Leave the group, as `Leaving` describes; `closed` is set when that is done."""
         now = anyio.current_time()
-        self._ask(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
+        self._request(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
 
-    def _ask(self, event: DriverEvent) -> None:
-        """Take an event from outside of `run`."""
+    def _request(self, event: DriverEvent) -> None:
+        """Post an event from outside `run`; the subclass posts it to another thread."""
         self._post(event)
 
     def _post(self, event: DriverEvent) -> None:
-        if not self._over:
+        if not self._is_over:
             self._events.put(event)
 
     # ------------------------------------------------------------ running
 
     async def run(self) -> None:
-        """Join, and stay until the member has left or failed."""
+        """Join, and return when the member has left or failed."""
         self._clock = loop_clock()
         try:
-            await self._be_member()
+            await self._run_member()
         finally:
             self.closed.set()
 
-    async def _be_member(self) -> None:
+    async def _run_member(self) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                self._polls = PollTimer(self._application, self._ran)
+                self._poll_timer = PollTimer(self._application, self._application_ran_at)
                 tasks.start_soon(self._watch_polls)
                 if not isinstance(self.member, Member):
-                    self._names_wanted = OneShotEvent()
+                    self._unnamed_changed = OneShotEvent()
                     tasks.start_soon(self._look_up_names)
                 self._step(Started(now=self._clock(), jitter=random.random()), tasks)
                 while not self.member.is_closed:
                     self._step(await self._next_event(), tasks)
-                if self._served is not None:
-                    await self._served.wait()
+                if self._work_done is not None:
+                    await self._work_done.wait()
                 tasks.cancel_scope.cancel()
         finally:
-            self._over = True
+            self._is_over = True
 
     async def _next_event(self) -> DriverEvent:
-        pulse = self._clock() + self.member.config.session_timeout * _PULSE
-        due = min(self._wake_at, pulse)
+        step_by = self._clock() + self.member.config.session_timeout * _MAX_STEP_INTERVAL
+        due = min(self._wake_at, step_by)
         event = await self._events.take(due)
         now = self._clock()
-        self._lag.saw(now - due, now)
+        self._lag.record(now - due, now)
         if event is None:
             self._wake_at = float("inf")
             event = Woke(now=now, jitter=random.random())
@@ -308,7 +309,9 @@ class Driver:
         self.member, effects = _advance(before, event)
         if self.member.attempts != before.attempts:
             self._note_attempts(before, event)
-        self._observe(partial(self._history.stepped, Step(before, event, self.member, effects)))
+        self._call_history(
+            partial(self._history.on_step, Step(before, event, self.member, effects))
+        )
         if self.member.phase is not before.phase:
             logger.debug(
                 "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
@@ -321,12 +324,12 @@ class Driver:
                     tasks.start_soon(self._send, effect)
                 case Revoke() | Lose():
                     self._application.on_generation_end(lost=isinstance(effect, Lose))
-                    self._give(effect, tasks)
+                    self._add_work(effect, tasks)
                 case Assign() | Reconcile() | Compute():
-                    self._give(effect, tasks)
+                    self._add_work(effect, tasks)
                 case LookUpNames(topic_ids=topic_ids):
-                    self._unnamed = topic_ids
-                    self._names_wanted.set()
+                    self._unnamed_topics = topic_ids
+                    self._unnamed_changed.set()
                 case ReportError(error=error):
                     cast(Assignee, self._application).on_error(error)
                 case WakeAt(time=time):
@@ -337,15 +340,15 @@ class Driver:
                     logger.info("group %s: %s", before.config.group_id, error)
                     self.fell_back = True
                 case Leave():
-                    pass  # the phase says so
+                    pass  # `run` ends, because the phase is a closed one
 
     def _note_attempts(self, before: Member | ConsumerMember, event: DriverEvent) -> None:
         """Report an error code of the coordinator, and its recovery. A coordinator that does not
-        answer is reported by the connection."""
+        response is reported by the connection."""
         troubles, now, group_id = self._cluster.troubles, event.now, before.config.group_id
         if not self.member.attempts:
             troubles.succeeded((group_id, "membership"), now)
-        elif isinstance(event, Replied) and (code := _refusal(event.message)):
+        elif isinstance(event, Replied) and (code := _error_code(event.message)):
             problem = Problem(
                 subject=f"membership of group {group_id}",
                 cause=str(BrokerError(code)),
@@ -360,21 +363,21 @@ class Driver:
         try:
             if send.coordinator is None:
                 with anyio.fail_after(send.timeout):
-                    answer = await self._cluster.request_any(send.request)
+                    response = await self._cluster.request_any(send.request)
             else:
-                broker = self._cluster.broker(_node(send.coordinator))
+                broker = self._cluster.broker(_node_of(send.coordinator))
                 connection_id = _CONNECTION[send.route]
                 await broker.ready(connection_id)
                 if not self.member.awaits(send.token):
-                    # The request may be outdated: it would report a partition that was added since
-                    # as released, and the coordinator would assign it to another member.
+                    # Without this, an outdated request would report partitions that were added
+                    # since as released, and the coordinator would assign them to other members.
                     return
-                answer = await broker.request(
+                response = await broker.request(
                     send.request,
                     connection_id=connection_id,
                     timeout=send.timeout,
                     overdue=_OVERDUE_REBALANCE
-                    if isinstance(send.request, _Rebalancing)
+                    if isinstance(send.request, _RebalanceRequest)
                     else _OVERDUE,
                 )
         except TimeoutError:
@@ -388,67 +391,67 @@ class Driver:
                 now=self._clock(), jitter=random.random(), token=send.token, error=error
             )
         else:
-            self._measure(send.request, answer, sent)
+            self._measure(send.request, response, sent)
             event = Replied(
-                now=self._clock(), jitter=random.random(), token=send.token, message=answer
+                now=self._clock(), jitter=random.random(), token=send.token, message=response
             )
         self._post(event)
 
     async def _watch_polls(self) -> None:
-        await self._polls.run_out(self.member.config.group_id)
+        await self._poll_timer.wait_until_overdue(self.member.config.group_id)
         self.leave("the application stopped polling", lost=True)
 
-    def _observe(self, look: Callable[[], object]) -> None:
-        """Show the history something."""
-        look()
+    def _call_history(self, report: Callable[[], object]) -> None:
+        """Call the history; the subclass does it in the application's loop."""
+        report()
 
-    def _ran(self) -> float:
-        """When the application's loop last ran."""
+    def _application_ran_at(self) -> float:
+        """Return when the application's loop last ran."""
         return self._clock()
 
-    def _measure(self, request: object, answer: Any, sent: float) -> None:
+    def _measure(self, request: object, response: Any, sent: float) -> None:
         meters = self._history.meters
         match request:
             case HeartbeatRequest():
                 meter = meters.heartbeat
-            case JoinGroupRequest() if not answer.error_code:
+            case JoinGroupRequest() if not response.error_code:
                 meter = meters.join
-            case SyncGroupRequest() if not answer.error_code:
+            case SyncGroupRequest() if not response.error_code:
                 meter = meters.sync
             case _:
                 epoch = getattr(request, "member_epoch", -1)
-                if epoch < 0 or (epoch == 0 and answer.error_code):
+                if epoch < 0 or (epoch == 0 and response.error_code):
                     return
                 # KIP-848: a heartbeat of epoch 0 joins.
                 meter = meters.heartbeat if epoch else meters.join
         now = self._clock()
         meter.record(now, now - sent)
 
-    def _give(self, work: Work, tasks: TaskGroup) -> None:
+    def _add_work(self, work: Work, tasks: TaskGroup) -> None:
         self._work.append(work)
-        if self._served is None:
-            self._served = OneShotEvent()
-            tasks.start_soon(self._serve_application, self._served)
+        if self._work_done is None:
+            self._work_done = OneShotEvent()
+            tasks.start_soon(self._run_work, self._work_done)
 
-    async def _serve_application(self, served: OneShotEvent) -> None:
+    async def _run_work(self, done: OneShotEvent) -> None:
         application = self._application
         while self._work:
             match work := self._work.pop(0):
                 case Revoke(token=token, deadline=deadline):
-                    offer = await application.revoke(deadline)
-                    self._post(Revoked(now=anyio.current_time(), token=token, protocols=offer))
+                    protocols = await application.revoke(deadline)
+                    self._post(Revoked(now=anyio.current_time(), token=token, protocols=protocols))
                 case Lose(token=token, reason=reason):
-                    offer = await application.lose(reason)
-                    self._post(Revoked(now=anyio.current_time(), token=token, protocols=offer))
+                    protocols = await application.lose(reason)
+                    self._post(Revoked(now=anyio.current_time(), token=token, protocols=protocols))
                 case Assign(generation=generation):
                     await self._assign(generation)
                 case Reconcile(token=token, generation=generation):
                     if await self._assign(generation):
                         self._post(AssignmentApplied(now=anyio.current_time(), token=token))
                 case Compute():
-                    self._post(await computed(application, work))
-        self._served = None
-        served.set()
+                    self._post(await run_compute(application, work))
+        self._work_done = None
+        done.set()
 
     async def _assign(self, generation: GenerationInfo) -> bool:
         """Have the application apply an assignment; return whether it did."""
@@ -456,66 +459,69 @@ class Driver:
         try:
             await self._application.assign(generation)
         except KafkaGroupError as error:
-            # Usually the leader's bytes are no assignment.
+            # Usually the leader's assignment cannot be decoded.
             failure = error
             self._post(AssignFailed(now=anyio.current_time(), error=error))
-        self._polls.on_assignment_applied()
+        self._poll_timer.on_assignment_applied()
         if failure is None and (member := self.member).is_current(generation.generation_id):
             now = anyio.current_time()
-            self._observe(partial(self._history.on_assignment_applied, now, member, generation))
+            self._call_history(
+                partial(self._history.on_assignment_applied, now, member, generation)
+            )
         return failure is None
 
     async def _look_up_names(self) -> None:
-        """Name the topics that are assigned by ids which the step cannot name."""
+        """Look up the names of assigned topics that the member knows only by id."""
         pauses = Pauses(self._cluster.options)
         troubles, group_id = self._cluster.troubles, self.member.config.group_id
         while True:
-            self._names_wanted = OneShotEvent()
-            if not self._unnamed:
+            self._unnamed_changed = OneShotEvent()
+            if not self._unnamed_topics:
                 pauses.reset()
                 troubles.succeeded((group_id, "names"), self._clock())
-                await self._names_wanted.wait()
+                await self._unnamed_changed.wait()
                 continue
             try:
-                names = await self._cluster.names(self._unnamed)
+                names = await self._cluster.names(self._unnamed_topics)
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("group %s: names of topics: %s", self.member.config.group_id, error)
                 names = {}
             if names:
-                self._unnamed -= names.keys()
+                self._unnamed_topics -= names.keys()
                 self._post(TopicsNamed(now=anyio.current_time(), names=names))
             else:
                 # A broker may not know a new topic yet.
                 problem = Problem(
                     subject=f"assignment of group {group_id}",
-                    cause=f"no broker knows topic {min(self._unnamed)}, of which it has partitions",
+                    cause="partitions are assigned of a topic that no broker knows, of id"
+                    f" {min(self._unnamed_topics)}",
                     advice="check whether the topic was deleted, and that the brokers agree on it",
                 )
                 troubles.failed((group_id, "names"), self._clock(), problem)
-                await self._names_wanted.wait(anyio.current_time() + pauses.next())
+                await self._unnamed_changed.wait(anyio.current_time() + pauses.next())
 
 
 def _advance(
     member: Member | ConsumerMember, event: DriverEvent
 ) -> tuple[Member | ConsumerMember, Sequence[Effect | ConsumerEffect]]:
-    """Step the member by its own protocol."""
+    """Step the member by the function of its protocol."""
     if isinstance(member, Member):
         return classic.step(member, cast(Event, event))
-    # On use: most members are classic, and importing a consumer must not wait for this.
+    # Imported here: most members are classic, and importing a consumer must stay cheap.
     from kafkagroup.member import consumer_protocol
 
     return consumer_protocol.step(member, cast(ConsumerEvent, event))
 
 
-def _refusal(answer: Any) -> int:
-    """The error code of an answer to a member; 0 for none."""
-    if isinstance(answer, FindCoordinatorResponse):
-        if not answer.coordinators:
+def _error_code(response: Any) -> int:
+    """Return the error code of a response to a member; 0 for none."""
+    if isinstance(response, FindCoordinatorResponse):
+        if not response.coordinators:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        answer = answer.coordinators[0]
-    code: int = getattr(answer, "error_code", 0)
+        response = response.coordinators[0]
+    code: int = getattr(response, "error_code", 0)
     return code
 
 
-def _node(coordinator: Coordinator) -> Node:
+def _node_of(coordinator: Coordinator) -> Node:
     return Node(coordinator.node_id, coordinator.host, coordinator.port)

@@ -63,7 +63,7 @@ _UNUSABLE_TOPIC_INTERVAL = 300.0
 _AWAITING_SEEK_INTERVAL = 5.0
 """Seconds between two reports of partitions that are not read."""
 
-_NOTHING = Problem(
+_NOTHING_TO_CONSUME = Problem(
     subject="waiting for records",
     cause="nothing is subscribed to and nothing is assigned",
     advice="name topics or a pattern in Consumer(...), or call subscribe() or assign()",
@@ -93,7 +93,7 @@ class Engine:
         self._exclude_internal = True
         self._leaving: Running | None = None
         """The member that is leaving. The caller that began it may have been cancelled since."""
-        self._denied: frozenset[str] = frozenset()
+        self._denied_topics: frozenset[str] = frozenset()
         """Topics whose denied authorization was reported."""
         group_id = self._options.group_id
         if group_id is not None:
@@ -129,14 +129,14 @@ class Engine:
         self._subscriber = Subscriber(
             session, cluster, callbacks, self._on_partitions_added, claims=membership is not None
         )
-        self._following = CoalescingTask(spawn, self._follow_metadata, "metadata watch")
+        self._metadata_watch = CoalescingTask(spawn, self._follow_metadata, "metadata watch")
         self._awaiting_seek = CoalescingTask(
             spawn, self._report_awaiting_seek, "partitions awaiting a seek"
         )
         self._metadata_is_new = False
         self._topics_changed = OneShotEvent()
         """Set when the requested topics or their metadata change."""
-        self._unusable: set[str] = set()
+        self._unusable_topics: set[str] = set()
         """Requested topics that cannot be consumed."""
         if (
             membership is None
@@ -151,7 +151,7 @@ class Engine:
 
     def start(self) -> None:
         """Start the background tasks."""
-        self._spawn(self._keep_metadata, "metadata")
+        self._spawn(self._refresh_metadata, "metadata")
         self._cluster.call_on_change(self._metadata_changed)
         if self._options.group_id is not None and self._options.enable_auto_commit:
             session = self._session
@@ -162,7 +162,7 @@ class Engine:
     async def close(self) -> None:
         """Leave the group, then close all connections."""
         self._session.begin_close()
-        await self.let_go("the consumer was closed")
+        await self.unsubscribe("the consumer was closed")
         await self._cluster.aclose()
 
     def wake(self) -> None:
@@ -173,7 +173,7 @@ class Engine:
     @property
     def fetching_bytes(self) -> int:
         """Bytes that fetch requests in flight may return."""
-        return self._fetcher.on_its_way
+        return self._fetcher.in_flight_bytes
 
     def made_room(self) -> None:
         """The buffer has room again."""
@@ -202,13 +202,15 @@ class Engine:
             self.join()
         else:
             reason = "the subscription changed"
-            self._session.history.asked(RebalanceCause.SUBSCRIPTION, reason)
+            self._session.history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
             if self._session.membership.uses_consumer_protocol and isinstance(driver, Driver):
                 driver.subscribe(topics, self._server_pattern)
             else:
                 driver.rejoin(reason, self._subscriber.protocols())
 
-    async def follow(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> None:
+    async def subscribe_by_pattern(
+        self, pattern: re.Pattern[str], *, exclude_internal: bool
+    ) -> None:
         """Consume the topics whose whole name matches, existing and future ones."""
         self._pattern, self._exclude_internal = pattern, exclude_internal
         if self._session.membership.uses_consumer_protocol:
@@ -217,21 +219,21 @@ class Engine:
         self._cluster.follow_all_topics(True)
         await self._cluster.refresh()
         # Also if nothing matches: the member joins, to be in the group when a topic appears.
-        await self._subscribe(self._matching(pattern))
+        await self._subscribe(self._matching_topics(pattern))
 
     @property
     def _server_pattern(self) -> str | None:
         return None if self._pattern is None else server_pattern(self._pattern)
 
-    async def _match(self) -> None:
+    async def _update_matching_topics(self) -> None:
         """Subscribe to the topics that match now, unless the coordinator matches."""
         if self._pattern is None or self._session.membership.uses_consumer_protocol:
             return
-        matching = self._matching(self._pattern)
+        matching = self._matching_topics(self._pattern)
         if matching != self._subscription:
             await self._subscribe(matching)
 
-    def _matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
+    def _matching_topics(self, pattern: re.Pattern[str]) -> frozenset[str]:
         return frozenset(
             name
             for name, topic in self._cluster.metadata.topics.items()
@@ -256,7 +258,7 @@ class Engine:
         self._report_denied()
         self._on_partitions_added()
 
-    async def let_go(self, reason: str) -> None:
+    async def unsubscribe(self, reason: str) -> None:
         """Finish the records in flight, commit, leave the group, and own nothing."""
         # A cooperative member revokes unsubscribed topics only: without topics, everything.
         self._subscription, self._pattern = frozenset(), None
@@ -289,17 +291,17 @@ class Engine:
         if session.membership.driver is None or session.membership.driver.closed.is_set():
             return  # an expelled member joins again at the next poll
         if not session.membership.uses_consumer_protocol:
-            session.history.asked(RebalanceCause.REQUESTED, reason)
+            session.history.note_rejoin_request(RebalanceCause.REQUESTED, reason)
         session.membership.driver.rejoin(reason)
 
     def join(self) -> None:
         """Become a member of the group, for the first time or again."""
         session = self._session
-        driver = self._member()
+        driver = self._create_member()
         session.membership.begin(driver, anyio.current_time())
-        self._spawn(partial(self._be_member, driver), "membership")
+        self._spawn(partial(self._run_member, driver), "membership")
 
-    def _member(self) -> Running:
+    def _create_member(self) -> Running:
         """Return a member that does not run yet."""
         options, session = self._options, self._session
         if self._membership is not None:
@@ -326,7 +328,7 @@ class Engine:
         watchers = session.lag, session.history
         if session.membership.uses_consumer_protocol:
             return kind(
-                self._cluster, self._consumer_protocol_member(), self._subscriber, *watchers
+                self._cluster, self._create_consumer_protocol_member(), self._subscriber, *watchers
             )
         config = Config(
             group_id=options.group_id or "",
@@ -344,7 +346,7 @@ class Engine:
         member = Member(config=config, protocols=self._subscriber.protocols())
         return kind(self._cluster, member, self._subscriber, *watchers)
 
-    def _consumer_protocol_member(self) -> ConsumerMember:
+    def _create_consumer_protocol_member(self) -> ConsumerMember:
         """Return a KIP-848 member that has not joined yet."""
         from kafkagroup.member import consumer_state
 
@@ -370,7 +372,7 @@ class Engine:
             pattern=self._server_pattern,
         )
 
-    async def _be_member(self, driver: Running) -> None:
+    async def _run_member(self, driver: Running) -> None:
         await driver.run()
         session = self._session
         if isinstance(driver, Driver) and driver.fell_back and driver is not self._leaving:
@@ -378,7 +380,9 @@ class Engine:
             if self._pattern is None:
                 self.join()
             else:
-                await self.follow(self._pattern, exclude_internal=self._exclude_internal)
+                await self.subscribe_by_pattern(
+                    self._pattern, exclude_internal=self._exclude_internal
+                )
             return
         if driver.is_expelled and driver is not self._leaving:
             session.membership.expel()
@@ -410,7 +414,7 @@ class Engine:
 
     def report_awaiting_seek(self) -> None:
         """Report the partitions that are not read, repeatedly until there are none."""
-        self._awaiting_seek.ask()
+        self._awaiting_seek.ensure_running()
 
     async def _report_awaiting_seek(self) -> None:
         """Report the partitions that are not read until the application seeks, as one problem: if
@@ -436,18 +440,18 @@ class Engine:
 
     # ------------------------------------------------------------ background
 
-    async def _keep_metadata(self) -> None:
+    async def _refresh_metadata(self) -> None:
         most = self._options.metadata_max_age
-        asked_at = anyio.current_time()
+        requested_at = anyio.current_time()
         while True:
             self._report_topics()
             topics = self._cluster.topics
             unknown = topics - set(self._cluster.metadata.partition_counts(topics))
             pause = min(_UNKNOWN_TOPIC_PAUSE, most) if unknown else most
-            if await self._topics_changed.wait(asked_at + pause):
+            if await self._topics_changed.wait(requested_at + pause):
                 self._topics_changed = OneShotEvent()
                 continue
-            asked_at = anyio.current_time()
+            requested_at = anyio.current_time()
             try:
                 await self._cluster.refresh()
             except (TransportError, RemoteProtocolError) as error:
@@ -456,14 +460,14 @@ class Engine:
     def _report_topics(self) -> None:
         """Report the requested topics that cannot be consumed."""
         troubles, metadata, now = self._cluster.troubles, self._cluster.metadata, self._clock()
-        asked = self._asked_topics()
-        for name in self._unusable - asked:
+        requested = self._requested_topics()
+        for name in self._unusable_topics - requested:
             troubles.forget(("topic", name))
-        self._unusable &= asked
-        for name in sorted(asked):
+        self._unusable_topics &= requested
+        for name in sorted(requested):
             problem = topic_problem(metadata, name)
             if problem is not None:
-                self._unusable.add(name)
+                self._unusable_topics.add(name)
                 troubles.failed(
                     ("topic", name),
                     now,
@@ -471,28 +475,28 @@ class Engine:
                     warn_after=_UNUSABLE_TOPIC_WARN_AFTER,
                     warn_interval=_UNUSABLE_TOPIC_INTERVAL,
                 )
-            elif name in self._unusable and name in metadata.topics:
-                self._unusable.remove(name)
+            elif name in self._unusable_topics and name in metadata.topics:
+                self._unusable_topics.remove(name)
                 troubles.succeeded(("topic", name), now)
 
     def report_nothing_to_consume(self) -> None:
         """Report a poll with a time limit while nothing is subscribed or assigned."""
-        self._cluster.troubles.failed("nothing to consume", self._clock(), _NOTHING)
+        self._cluster.troubles.failed("nothing to consume", self._clock(), _NOTHING_TO_CONSUME)
 
-    def _asked_topics(self) -> frozenset[str]:
+    def _requested_topics(self) -> frozenset[str]:
         """Return the topics of the subscription and of the owned partitions."""
         return self._subscription | {tp.topic for tp in self._delivery.owned}
 
     def _metadata_changed(self) -> None:
         self._metadata_is_new = True
-        self._following.ask()
+        self._metadata_watch.ensure_running()
 
     async def _follow_metadata(self) -> None:
         while self._metadata_is_new:
             self._metadata_is_new = False
             self._report_denied()
             self._on_partitions_added()
-            await self._match()
+            await self._update_matching_topics()
             if self._options.group_id is None and self._subscription:
                 self._own_all()
             await self._subscriber.follow_topics()
@@ -502,9 +506,9 @@ class Engine:
         otherwise wait for its records in vain."""
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         topics = self._cluster.metadata.topics
-        asked = self._asked_topics()
-        denied = frozenset(t for t in asked if t in topics and topics[t].error_code == code)
-        for topic in sorted(denied - self._denied):
+        requested = self._requested_topics()
+        denied = frozenset(t for t in requested if t in topics and topics[t].error_code == code)
+        for topic in sorted(denied - self._denied_topics):
             self._session.errors.report(broker_error(code, operation="DESCRIBE", topic=topic))
-        self._denied = denied
+        self._denied_topics = denied
         self._topics_changed.set()

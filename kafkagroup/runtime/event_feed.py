@@ -24,16 +24,16 @@ class EventFeed:
     def __init__(self) -> None:
         self._readers: WeakSet[GroupEvents] = WeakSet()
         # Weak: a reader need not be closed.
-        self._over = False
+        self._is_closed = False
 
     def publish(self, event: GroupEvent) -> None:
         """Pass an event on to all that read."""
         for reader in tuple(self._readers):
-            reader._take(event)
+            reader._add(event)
 
     def close(self) -> None:
         """Nothing follows: readers end once they have read the rest."""
-        self._over = True
+        self._is_closed = True
         for reader in tuple(self._readers):
             reader._end()
 
@@ -43,7 +43,7 @@ class EventFeed:
             raise ConfigurationError(f"buffer={buffer}; expected at least 1")
         reader = GroupEvents(buffer)
         self._readers.add(reader)
-        if self._over:
+        if self._is_closed:
             reader._end()
         return reader
 
@@ -59,7 +59,7 @@ class GroupEvents:
         self._events: deque[GroupEvent] = deque()
         self._buffer = buffer
         self._missed = 0
-        self._over = False
+        self._is_closed = False
         self._changed = ChangeSignal()
 
     def __aiter__(self) -> GroupEvents:
@@ -70,7 +70,7 @@ class GroupEvents:
         `stop`."""
         await anyio.lowlevel.checkpoint()
         while not self._events:
-            if self._over:
+            if self._is_closed:
                 raise StopAsyncIteration
             await self._changed.wait()
         if self._missed:
@@ -78,7 +78,7 @@ class GroupEvents:
             return missed
         return self._events.popleft()
 
-    def _take(self, event: GroupEvent) -> None:
+    def _add(self, event: GroupEvent) -> None:
         if len(self._events) == self._buffer:
             self._events.popleft()
             self._missed += 1
@@ -86,5 +86,5 @@ class GroupEvents:
         self._changed.notify()
 
     def _end(self) -> None:
-        self._over = True
+        self._is_closed = True
         self._changed.notify()

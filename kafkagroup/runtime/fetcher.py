@@ -98,7 +98,7 @@ class _Immediate:
     def wake(self) -> None:
         """Have the task check all partitions, once more if it already runs."""
         self.is_woken = True
-        self.fetching.ask()
+        self.fetching.ensure_running()
 
     def begin_round(self) -> None:
         """Note that the task checks all partitions now."""
@@ -107,7 +107,7 @@ class _Immediate:
     def note_use(self, now: float) -> None:
         """Note a use of the connection, which is closed after a while without use."""
         self.used_at = now
-        self.closing.ask()
+        self.closing.ensure_running()
 
 
 class Fetcher:
@@ -156,9 +156,9 @@ class Fetcher:
         self._leading = CoalescingTask(spawn, self._find_leaders, "leaders")
 
     @property
-    def on_its_way(self) -> int:
+    def in_flight_bytes(self) -> int:
         """Bytes that fetch requests in flight may return."""
-        return self._room.on_its_way
+        return self._room.in_flight_bytes
 
     def wake(self) -> None:
         """Check what to fetch: there may be new partitions, leaders or positions."""
@@ -170,7 +170,7 @@ class Fetcher:
 
     def _look_around(self) -> None:
         self._is_woken = True
-        self._starting.ask()
+        self._starting.ensure_running()
 
     def made_room(self) -> None:
         """Wake the waiting tasks: fewer bytes are buffered or in flight."""
@@ -183,7 +183,7 @@ class Fetcher:
         while self._is_woken:  # other tasks may wake this one while it checks many partitions
             self._is_woken = False
             if not self._all_led():
-                self._leading.ask()
+                self._leading.ensure_running()
             lanes = set(await together(self._lanes, self._delivery.owned.values()))
             for node_id, lane in lanes - self._running:
                 self._running.add((node_id, lane))

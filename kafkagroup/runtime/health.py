@@ -129,7 +129,7 @@ class Checkup:
         """Find an event loop that is late by more than `most` seconds; None: by more than the limit
         of the logged warning."""
         late = self._loop.longest
-        if late > (self._loop.enough if most is None else most):
+        if late > (self._loop.warn_after if most is None else most):
             detail = f"the event loop was late by {late:.1f} s"
             yield HealthFinding(problem=HealthProblem.LOOP_LAG, detail=detail)
 

@@ -93,19 +93,19 @@ class History:
         self.lost = 0
         """How often the membership was lost, or ended by the member."""
         self.causes: Counter[RebalanceCause] = Counter()
-        """Of all rebalances; one with two causes counts for both."""
+        """The causes of all rebalances; one with two causes counts for both."""
         self.rebalances = 0
-        self._began: float | None = None
-        """When the rebalance under way began."""
-        self._marked = 0.0
-        """Up to when its time is accounted for."""
-        self._spent: dict[str, float] = {}
-        self._why: dict[RebalanceCause, str] = {}
-        """The causes of the rebalance under way, in words."""
-        self._asked: dict[RebalanceCause, str] = {}
-        """What this side has asked for, and no rebalance has begun for."""
+        self._began_at: float | None = None
+        """When the current rebalance began; None between rebalances."""
+        self._accounted_until = 0.0
+        """The moment up to which `_stage_seconds` counts."""
+        self._stage_seconds: dict[str, float] = {}
+        self._current_causes: dict[RebalanceCause, str] = {}
+        """The causes of the current rebalance, each with its reason."""
+        self._requested_causes: dict[RebalanceCause, str] = {}
+        """The causes that this member requested a rebalance for which has not begun."""
         self._coordinator: Coordinator | None = None
-        self._led: frozenset[str] | None = None
+        self._last_members: frozenset[str] | None = None
         """The members of the last generation, if this one led it."""
 
     def metrics(self, now: float, driver: Running | None, loop_lag: float) -> GroupMetrics:
@@ -124,23 +124,23 @@ class History:
 
     # ------------------------------------------------------------ reports
 
-    def asked(self, cause: RebalanceCause, reason: str) -> None:
+    def note_rejoin_request(self, cause: RebalanceCause, reason: str) -> None:
         """Note that this member requests a rebalance, besides one that is under way."""
-        self._asked.setdefault(cause, reason)
+        self._requested_causes.setdefault(cause, reason)
 
-    def noticed(self, cause: RebalanceCause, reason: str) -> None:
-        """The rebalance under way has this cause, too."""
-        self._why.setdefault(cause, reason)
+    def note_cause(self, cause: RebalanceCause, reason: str) -> None:
+        """Add a cause of the current rebalance."""
+        self._current_causes.setdefault(cause, reason)
 
-    def let_go(self, seconds: float) -> None:
-        """Count so much of the time since the assignment as revocation."""
-        self._spend("letting_go", seconds)
-        self._spend("taking_up", -seconds)
+    def note_revocation_time(self, seconds: float) -> None:
+        """Count this part of the time since the assignment as revocation."""
+        self._add_time("letting_go", seconds)
+        self._add_time("taking_up", -seconds)
 
-    def stepped(self, step: Step) -> None:
+    def on_step(self, step: Step) -> None:
         """Note a step of the member."""
         event, after, now = step.event, step.after, step.event.now
-        self._account(now, step.before)
+        self._add_time_until(now, step.before)
         found = after.coordinator
         if found is not None and found != self._coordinator:
             self._coordinator = found
@@ -150,76 +150,77 @@ class History:
         for effect in step.effects:
             match effect:
                 case Lose(reason=reason):
-                    self._lose(step, reason)
+                    self._on_loss(step, reason)
                 case Revoke() | Reconcile() if after.leaving is None:
-                    self._begin(step, _cause(event))
+                    self._begin_rebalance(step, _cause(event))
                 case Leave():
-                    self._leave(now, "" if after.leaving is None else after.leaving.reason)
+                    self._on_leave(now, "" if after.leaving is None else after.leaving.reason)
                 case Fail(error=error):
-                    self._leave(now, str(error))
+                    self._on_leave(now, str(error))
         if after.phase.value == "unjoined":
-            self._begin(step, _cause(event))
+            self._begin_rebalance(step, _cause(event))
 
     def on_assignment_applied(self, now: float, state: State, generation: GenerationInfo) -> None:
         """Note that the application has applied the assignment of the current generation."""
-        if self._began is None:
+        if self._began_at is None:
             return
-        self._account(now, state)
+        self._add_time_until(now, state)
         members = frozenset(generation.members)
         joined: frozenset[str] = frozenset()
         left: frozenset[str] = frozenset()
-        if generation.is_leader and self._led is not None:
-            joined, left = members - self._led, self._led - members
+        if generation.is_leader and self._last_members is not None:
+            joined, left = members - self._last_members, self._last_members - members
             if joined:
-                self._why.setdefault(RebalanceCause.MEMBER_JOINED, "")
+                self._current_causes.setdefault(RebalanceCause.MEMBER_JOINED, "")
             if left:
-                self._why.setdefault(RebalanceCause.MEMBER_LEFT, "")
-        self._led = members if generation.is_leader else None
-        causes = tuple(self._why) or (RebalanceCause.UNKNOWN,)
+                self._current_causes.setdefault(RebalanceCause.MEMBER_LEFT, "")
+        self._last_members = members if generation.is_leader else None
+        causes = tuple(self._current_causes) or (RebalanceCause.UNKNOWN,)
         event = Rebalanced(
             at=now,
             generation_id=generation.generation_id,
             member_id=generation.member_id,
             is_leader=generation.is_leader,
             causes=causes,
-            reason=_words(self._why),
+            reason=_reasons(self._current_causes),
             joined=tuple(sorted(joined)),
             left=tuple(sorted(left)),
-            seconds=now - self._began,
-            phases=RebalancePhases(**self._spent),
+            seconds=now - self._began_at,
+            phases=RebalancePhases(**self._stage_seconds),
         )
-        self._end()
+        self._end_rebalance()
         self.last = event
         self.rebalances += 1
         self.causes.update(causes)
         self.meters.rebalance.record(now, event.seconds)
         self.feed.publish(event)
 
-    # ------------------------------------------------------------ what follows
+    # ------------------------------------------------------------ events
 
-    def _begin(self, step: Step, cause: RebalanceCause | None) -> None:
-        """Note that a rebalance is under way; it may have begun before."""
-        self._why = {**self._why, **self._asked}
-        self._asked = {}
-        if self._began is not None:
+    def _begin_rebalance(self, step: Step, cause: RebalanceCause | None) -> None:
+        """Note that a rebalance has begun, now or before."""
+        self._current_causes = {**self._current_causes, **self._requested_causes}
+        self._requested_causes = {}
+        if self._began_at is not None:
             return
         if cause is not None:
-            self._why.setdefault(cause, getattr(step.after, "reason", ""))
-        self._began = self._marked = step.event.now
+            self._current_causes.setdefault(cause, getattr(step.after, "reason", ""))
+        self._began_at = self._accounted_until = step.event.now
         self.feed.publish(
             RebalanceStarted(
                 at=step.event.now,
                 generation_id=step.before.generation_id,
-                causes=tuple(self._why),
-                reason=_words(self._why),
+                causes=tuple(self._current_causes),
+                reason=_reasons(self._current_causes),
             )
         )
 
-    def _lose(self, step: Step, reason: str) -> None:
+    def _on_loss(self, step: Step, reason: str) -> None:
         self.lost += 1
-        self._led = None
+        self._last_members = None
         leaving = step.after.leaving
-        # An answer without an error that ends a generation: another had passed over this member.
+        # A response without an error that ends the generation: it was of a later generation, which
+        # began without this member.
         cause = _cause(step.event) or RebalanceCause.FENCED
         if leaving is not None:
             cause = RebalanceCause.POLL_TIMEOUT if leaving.lost else RebalanceCause.UNKNOWN
@@ -232,30 +233,30 @@ class History:
             )
         )
         if leaving is None and not any(isinstance(effect, Fail) for effect in step.effects):
-            self._begin(step, cause)
-            self._why.setdefault(cause, reason)
+            self._begin_rebalance(step, cause)
+            self._current_causes.setdefault(cause, reason)
 
-    def _leave(self, now: float, reason: str) -> None:
-        self._led = None
-        self._asked = {}
-        self._end()
+    def _on_leave(self, now: float, reason: str) -> None:
+        self._last_members = None
+        self._requested_causes = {}
+        self._end_rebalance()
         self.feed.publish(GroupLeft(at=now, reason=reason))
 
-    def _end(self) -> None:
-        self._began = None
-        self._spent = {}
-        self._why = {}
+    def _end_rebalance(self) -> None:
+        self._began_at = None
+        self._stage_seconds = {}
+        self._current_causes = {}
 
-    def _account(self, now: float, state: State) -> None:
+    def _add_time_until(self, now: float, state: State) -> None:
         """Count the time since the last call as spent in this state."""
         stage = _STAGES.get(state.phase.value)
         if stage is not None:
-            self._spend(stage, now - self._marked)
-        self._marked = now
+            self._add_time(stage, now - self._accounted_until)
+        self._accounted_until = now
 
-    def _spend(self, stage: str, seconds: float) -> None:
-        if self._began is not None:
-            self._spent[stage] = self._spent.get(stage, 0.0) + seconds
+    def _add_time(self, stage: str, seconds: float) -> None:
+        if self._began_at is not None:
+            self._stage_seconds[stage] = self._stage_seconds.get(stage, 0.0) + seconds
 
 
 def _cause(event: object) -> RebalanceCause | None:
@@ -274,5 +275,5 @@ def _cause(event: object) -> RebalanceCause | None:
     return None
 
 
-def _words(why: Mapping[RebalanceCause, str]) -> str:
-    return "; ".join(filter(None, why.values()))
+def _reasons(causes: Mapping[RebalanceCause, str]) -> str:
+    return "; ".join(filter(None, causes.values()))

@@ -11,19 +11,19 @@ __all__ = ["LoopLag"]
 
 logger = logging.getLogger(__name__)
 
-_HALF = 30.0
+_WINDOW = 30.0
 """Seconds of one window; the maxima of the current and the last window are kept."""
 
-_QUIET = 60.0
-"""Seconds between warnings: a loop that is blocked once is blocked often."""
+_WARN_INTERVAL = 60.0
+"""Seconds between two warnings: a loop that is blocked once is blocked often."""
 
-_SHARE = 1 / 3
+_WARN_SHARE = 1 / 3
 """The share of the session timeout from which a delay causes a warning."""
 
-_MOST = 5.0
-"""Seconds from which it does for any session timeout: rebalances wait as well."""
+_WARN_AFTER = 5.0
+"""Seconds of delay that cause a warning for any session timeout: rebalances wait, too."""
 
-_ADVICE = "let what blocks run in a thread, as by anyio.to_thread.run_sync"
+_ADVICE = "run what blocks it in a thread, for example with anyio.to_thread.run_sync"
 
 
 class LoopLag:
@@ -31,36 +31,36 @@ class LoopLag:
 
     def __init__(self, group_id: str, session_timeout: float, *, threaded: bool) -> None:
         self._group_id = group_id
-        self.enough = min(session_timeout * _SHARE, _MOST)
+        self.warn_after = min(session_timeout * _WARN_SHARE, _WARN_AFTER)
         """Seconds of delay that cause a warning."""
-        self._waited = "rebalances" if threaded else "heartbeats"
+        self._delayed = "rebalances" if threaded else "heartbeats"
         self._advice = _ADVICE if threaded else f"{_ADVICE}, or set heartbeat_thread=True"
-        self._quiet_until = float("-inf")
-        self._turned = float("-inf")
-        self._worst = 0.0
-        self._before = 0.0
+        self._next_warning_at = float("-inf")
+        self._window_began_at = float("-inf")
+        self._longest = 0.0
+        self._previous_longest = 0.0
 
     @property
     def longest(self) -> float:
-        """By how many seconds the loop was late, at most, during the last minute or so."""
-        return max(self._worst, self._before)
+        """The longest delay of the last 30 to 60 seconds, in seconds."""
+        return max(self._longest, self._previous_longest)
 
     def note(self, late: float, now: float) -> None:
-        """Keep that something ran, or still waits, `late` seconds after its time."""
-        if now - self._turned >= _HALF:
-            self._before, self._worst, self._turned = self._worst, 0.0, now
-        self._worst = max(self._worst, late)
+        """Note that something ran, or still waits, `late` seconds after its time."""
+        if now - self._window_began_at >= _WINDOW:
+            self._previous_longest, self._longest, self._window_began_at = self._longest, 0.0, now
+        self._longest = max(self._longest, late)
 
-    def saw(self, late: float, now: float) -> None:
-        """Keep that something ran `late` seconds after its time, and warn if that was long."""
+    def record(self, late: float, now: float) -> None:
+        """Note that something ran `late` seconds after its time, and warn if that is long."""
         self.note(late, now)
-        if late < self.enough or now < self._quiet_until:
+        if late < self.warn_after or now < self._next_warning_at:
             return
-        self._quiet_until = now + _QUIET
+        self._next_warning_at = now + _WARN_INTERVAL
         logger.warning(
-            "group %s: the event loop was late by %.1f s, and %s waited: %s",
+            "group %s: the event loop was late by %.1f s, which delayed %s; %s",
             self._group_id,
             late,
-            self._waited,
+            self._delayed,
             self._advice,
         )

@@ -75,7 +75,7 @@ class Positions:
     def look_up(self) -> None:
         """Start looking up missing positions, and validating doubtful ones."""
         if any(_is_lost(o) for o in self._delivery.owned.values()):
-            self._looking_up.ask()
+            self._looking_up.ensure_running()
         self._validation.wake()
 
     async def _look_all_up(self) -> None:

@@ -16,7 +16,7 @@ cdef class Reader:
     cdef Delivery _delivery
     cdef object _clock
     cdef bint _reading
-    cdef double _checkpointed
+    cdef double _checkpoint_at
 
     @cython.locals(now=double)
     cpdef ready(self)

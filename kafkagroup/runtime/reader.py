@@ -25,7 +25,7 @@ __all__ = ["NothingArrived", "Reader", "Records"]
 
 T = TypeVar("T")
 
-_BUDGET = 0.001
+_MAX_BLOCKED = 0.001
 """Seconds that delivering records may keep the event loop, which heartbeats need too."""
 
 
@@ -48,7 +48,7 @@ class Reader:
         self._delivery = session.delivery
         self._clock = session.clock
         self._reading = False
-        self._checkpointed = float("-inf")
+        self._checkpoint_at = float("-inf")
 
     def ready(self) -> Any:
         """Return the next record, of the types that the consumer's deserializers return, while the
@@ -75,18 +75,18 @@ class Reader:
         ConsumerBusyError while another task waits here.
         """
         session = self._session
-        self._refuse_two()
-        session.came_back()
+        self._raise_if_reading()
+        session.on_poll()
         now = session.clock()
-        if now - self._checkpointed > _BUDGET:
+        if now - self._checkpoint_at > _MAX_BLOCKED:
             now = await self._checkpoint()
-        aside = waited = False
+        is_prepared_by_await = waited = False
         while True:
             if session.closing.has_begun:
                 raise ConsumerClosedError("the consumer is closed")
             # Errors in data after a batch are raised after the batch: so not between decompressing
             # it, or converting one of its records, and delivering the record.
-            if not aside and self._errors.is_pending:
+            if not is_prepared_by_await and self._errors.is_pending:
                 # This call is a poll: an application that gets an error each time is not away.
                 self._polls.note_poll(now)
                 self._errors.raise_next()
@@ -94,8 +94,8 @@ class Reader:
             # without this check of the lease, two members would process the same records.
             driver = session.membership.driver
             owns = driver is None or now < driver.ownership.lease_expires_at
-            aside = owns and self._delivery.heavy is not None
-            if aside:
+            is_prepared_by_await = owns and self._delivery.heavy is not None
+            if is_prepared_by_await:
                 now = await self._inflate()
                 continue
             if owns and (taken := take()) is not None:
@@ -104,8 +104,8 @@ class Reader:
                 return taken
             if owns and self._delivery.heavy is not None:
                 continue
-            aside = owns and self._delivery.unconverted is not None
-            if aside:
+            is_prepared_by_await = owns and self._delivery.unconverted is not None
+            if is_prepared_by_await:
                 now = await self._convert(now)
                 continue
             if self._errors.is_pending:
@@ -115,7 +115,7 @@ class Reader:
             now = await self._wait(until, owns=owns)
             waited = True
 
-    def _refuse_two(self) -> None:
+    def _raise_if_reading(self) -> None:
         if self._reading:
             raise ConsumerBusyError
 
@@ -126,14 +126,14 @@ class Reader:
         if session.is_draining:
             return
         self._clock = session.clock
-        until = self._checkpointed + _BUDGET
+        until = self._checkpoint_at + _MAX_BLOCKED
         if session.membership.driver is not None:
             until = min(until, session.membership.driver.ownership.lease_expires_at)
         self._lease.grant(until)
 
     async def _checkpoint(self) -> float:
         """Let other tasks run; return the time afterwards."""
-        return await self._step_aside(anyio.lowlevel.checkpoint)
+        return await self._run_others(anyio.lowlevel.checkpoint)
 
     async def _inflate(self) -> float:
         """Prepare a batch in a thread: in the event loop it would block for milliseconds."""
@@ -141,13 +141,13 @@ class Reader:
         assert heavy is not None
         # Shielded: a caller with a short timeout would otherwise never get the batch's records.
         with anyio.CancelScope(shield=True):
-            now = await self._step_aside(partial(self._prepare, heavy))
+            now = await self._run_others(partial(self._prepare, heavy))
         self._delivery.drop_heavy(heavy)
         return now
 
     async def _convert(self, now: float) -> float:
         """Await a coroutine deserializer for the next record, which is not delivered meanwhile."""
-        if now - self._checkpointed > _BUDGET:
+        if now - self._checkpoint_at > _MAX_BLOCKED:
             # A deserializer that finds everything in a cache never lets other tasks run.
             return await self._checkpoint()
         delivery = self._delivery
@@ -175,7 +175,7 @@ class Reader:
             if await anyio.to_thread.run_sync(heavy.prepare):
                 return
 
-    async def _step_aside(self, meanwhile: Callable[[], Awaitable[object]]) -> float:
+    async def _run_others(self, meanwhile: Callable[[], Awaitable[object]]) -> float:
         """Let other tasks run until `meanwhile` is done; return the time afterwards."""
         self._reading = True
         self._lease.end()
@@ -184,8 +184,8 @@ class Reader:
         finally:
             self._reading = False
         self.task = anyio.get_current_task().id
-        self._checkpointed = anyio.current_time()
-        return self._checkpointed
+        self._checkpoint_at = anyio.current_time()
+        return self._checkpoint_at
 
     async def _wait(self, until: float, *, owns: bool) -> float:
         session = self._session
@@ -198,10 +198,10 @@ class Reader:
             with anyio.move_on_at(until) if until < math.inf else nullcontext():
                 await session.changed.wait()
         finally:
-            self._checkpointed = session.clock()
-            self._polls.end_wait(self._checkpointed)
+            self._checkpoint_at = session.clock()
+            self._polls.end_wait(self._checkpoint_at)
             self._reading = False
-        return self._checkpointed
+        return self._checkpoint_at
 
 
 class Records:

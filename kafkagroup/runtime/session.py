@@ -92,7 +92,7 @@ class Session:
         if self._is_draining:
             self.notify()
 
-    def came_back(self) -> None:
+    def on_poll(self) -> None:
         """The application polls: the records in flight are processed."""
         self.count_processed()
         self.committer.on_poll()
@@ -113,7 +113,7 @@ class Session:
 
     # ------------------------------------------------------------ ownership
 
-    def lose(self, partitions: Iterable[TopicPartition], reason: str) -> None:
+    def note_lost(self, partitions: Iterable[TopicPartition], reason: str) -> None:
         """Note partitions before they are released against the application's will."""
         self.committer.note_lost(partitions, reason)
         # The next record must count as a poll.

@@ -106,7 +106,7 @@ class Subscriber:
         session: Session,
         cluster: Cluster,
         callbacks: Callbacks,
-        taken_up: Callable[[], None],
+        on_assigned: Callable[[], None],
         *,
         claims: bool,
     ) -> None:
@@ -117,7 +117,7 @@ class Subscriber:
         self._session = session
         self._cluster = cluster
         self._callbacks = callbacks
-        self._taken_up = taken_up
+        self._on_assigned = on_assigned
         self._assignors = {protocol_name(a): a for a in session.options.assignors}
         self._claims = claims
         """Whether partitions are claimed one by one, in ZooKeeper: the claims define the owners, no
@@ -125,9 +125,9 @@ class Subscriber:
         self.cooperative = claims or all(is_cooperative(a) for a in session.options.assignors)
         """Whether partitions are kept while the group rebalances: only if every assignor is
         cooperative."""
-        self._lost = False
+        self._has_lost_all = False
         """Whether all partitions are lost, and the listener was not called yet."""
-        self._parting: anyio.CancelScope | None = None
+        self._revocation_wait: anyio.CancelScope | None = None
         """The wait before a revocation; cancelled when all partitions are lost."""
         self._last_assignment: tuple[Sequence[TopicPartition], int] = ((), -1)
         """The last assignment, sorted, and its generation; kept through revocations."""
@@ -139,13 +139,13 @@ class Subscriber:
         """Whether that generation was assigned a second time."""
         self._computed_generation = -1
         """The generation that this member computed the assignment of."""
-        self._counts: dict[str, int] = {}
+        self._partition_counts: dict[str, int] = {}
         """As leader: the partition counts that the assignment was computed from."""
         self._racks: Racks = {}
         """As leader, where any member has a rack: the racks of the replicas, likewise."""
-        self._racked = False
-        self._watched: frozenset[str] = frozenset()
-        self._misassigned_in = -1
+        self._has_racks = False
+        self._watched_topics: frozenset[str] = frozenset()
+        self._unsubscribed_since = -1
         """The first generation of several in a row whose assignment has topics that are not
         subscribed to; else -1."""
         self._pauses = Pauses(cluster.options)
@@ -157,23 +157,27 @@ class Subscriber:
     def protocols(self) -> SupportedProtocols:
         """Return the supported protocols: every assignor, with the same subscription."""
         session = self._session
-        owned, had = tuple(sorted(session.delivery.owned)), self._last_assignment
+        owned, last_assignment = tuple(sorted(session.delivery.owned)), self._last_assignment
         if self._claims:
-            owned, had = (), ((), -1)
+            owned, last_assignment = (), ((), -1)
         # The topics of owned partitions stay in the metadata until those are revoked: assignors
         # ignore owned partitions of other topics, and would assign them to another member.
         topics = self.topics | {tp.topic for tp in owned}
         # The coordinator rebalances for a member whose metadata differs from that of its last join:
         # the generation makes the difference.
-        says = owned or self._is_reassigned
-        generation = session.membership.identity.generation_id if says else self._misassigned_in
+        names_generation = owned or self._is_reassigned
+        generation = (
+            session.membership.identity.generation_id
+            if names_generation
+            else self._unsubscribed_since
+        )
         return tuple(
             (
                 name,
                 encode_subscription(
                     Subscription(
                         topics=tuple(topics),
-                        user_data=user_data(assignor, *had),
+                        user_data=user_data(assignor, *last_assignment),
                         owned=owned,
                         generation=generation,
                         rack=session.options.client_rack,
@@ -191,16 +195,16 @@ class Subscriber:
         racks = await self._replica_racks()
         # Others ran if a thread compared the racks of many partitions.
         leads = driver is self._session.membership.driver and driver.leads
-        if leads and (reason := self._growth(racks)):
-            self._session.history.asked(RebalanceCause.TOPICS, reason)
+        if leads and (reason := self._topic_change(racks)):
+            self._session.history.note_rejoin_request(RebalanceCause.TOPICS, reason)
             driver.rejoin(reason)
 
-    def _growth(self, racks: Racks) -> str | None:
+    def _topic_change(self, racks: Racks) -> str | None:
         """Return why the assignment is out of date; None if it is not. `racks`: the replicas'
         current racks."""
-        counts = self._cluster.metadata.partition_counts(self._watched)
-        for topic in sorted(self._watched):
-            before, now = self._counts.get(topic, 0), counts.get(topic, 0)
+        counts = self._cluster.metadata.partition_counts(self._watched_topics)
+        for topic in sorted(self._watched_topics):
+            before, now = self._partition_counts.get(topic, 0), counts.get(topic, 0)
             if before != now:
                 return f"topic {topic} went from {before} to {now} partitions"
         # Nearly always the same object: comparing the racks of many partitions takes long.
@@ -211,12 +215,12 @@ class Subscriber:
     async def _replica_racks(self) -> Racks:
         """Return the racks of all replicas in the current metadata; empty if no member has a rack.
         The same object as before if nothing has changed."""
-        while self._racked:
-            metadata, watched, before = self._cluster.metadata, self._watched, self._racks
+        while self._has_racks:
+            metadata, watched, before = self._cluster.metadata, self._watched_topics, self._racks
             size = _PARTITION_BYTES * sum(metadata.partition_counts(watched).values())
-            racks = await self._run(partial(_racks_now, metadata, watched, before), size)
+            racks = await self._run_job(partial(_racks_now, metadata, watched, before), size)
             known = metadata, watched, before
-            if all(map(is_, known, (self._cluster.metadata, self._watched, self._racks))):
+            if all(map(is_, known, (self._cluster.metadata, self._watched_topics, self._racks))):
                 return racks
         return {}
 
@@ -225,17 +229,17 @@ class Subscriber:
     def on_generation_end(self, *, lost: bool) -> None:
         """Stop delivering the partitions to revoke, at once, even while a callback runs."""
         self._session.membership.begin_rebalance()
-        self._lost = lost
+        self._has_lost_all = lost
         if lost:
             self._session.committer.begin_loss()
         else:
             self._session.committer.end_loss()
-        if lost and self._parting is not None:
-            self._parting.cancel()
-        self._session.delivery.revoke(self._going(lost=lost))
+        if lost and self._revocation_wait is not None:
+            self._revocation_wait.cancel()
+        self._session.delivery.revoke(self._partitions_to_revoke(lost=lost))
         self._session.notify()
 
-    def _going(self, *, lost: bool) -> list[TopicPartition]:
+    def _partitions_to_revoke(self, *, lost: bool) -> list[TopicPartition]:
         """Return the partitions to revoke before the next join."""
         owned = sorted(self._session.delivery.owned)
         if self.cooperative and not lost and not self._session.membership.uses_consumer_protocol:
@@ -270,21 +274,23 @@ class Subscriber:
     async def revoke(self, deadline: float) -> SupportedProtocols:
         """Drain, commit, call the listener, and release: all partitions, or of a cooperative member
         those of unsubscribed topics."""
-        going = self._going(lost=False)
+        revoked = self._partitions_to_revoke(lost=False)
         # Again: since `on_generation_end`, an assignment of the ended generation may have been
         # applied.
-        self._session.delivery.revoke(going)
-        await self._let_go(going, deadline, tell=bool(going) or not self.cooperative)
+        self._session.delivery.revoke(revoked)
+        await self._drain_and_release(
+            revoked, deadline, call_listener=bool(revoked) or not self.cooperative
+        )
         return self.protocols()
 
     async def lose(self, reason: str) -> SupportedProtocols:
         """Release all partitions without a commit, which would be refused, or overwrite that of the
         new owner."""
-        partitions = self._going(lost=True)
+        partitions = self._partitions_to_revoke(lost=True)
         logger.warning("lost %d partitions: %s", len(partitions), reason)
         self._release(partitions, reason)
-        self._lost, self._misassigned_in = False, -1
-        await self._call(self._callbacks.lost, partitions)
+        self._has_lost_all, self._unsubscribed_since = False, -1
+        await self._call_listener(self._callbacks.lost, partitions)
         self._session.committer.end_loss()
         self._session.notify()
         return self.protocols()
@@ -292,11 +298,11 @@ class Subscriber:
     async def assign(self, generation: GenerationInfo) -> None:
         """Apply the assignment of a generation, call the listener, and look up positions."""
         session, encoded = self._session, generation.assignment
-        assigned = await self._run(partial(decode_assignment, encoded), len(encoded))
+        assigned = await self._run_job(partial(decode_assignment, encoded), len(encoded))
         if session.membership.uses_consumer_protocol:
-            self._notice_growth(assigned)
-            await self._know({tp.topic for tp in assigned})
-        if await self._rejoined_for_subscription(generation, assigned):
+            self._note_new_partitions(assigned)
+            await self._follow_assigned_topics({tp.topic for tp in assigned})
+        if await self._rejoin_if_unsubscribed(generation, assigned):
             return
         self._identify(generation)
         owed_poll = (
@@ -313,26 +319,26 @@ class Subscriber:
         if await self._own(generation, assigned):
             await self._complete_rebalance(revoked_count)
 
-    async def _rejoined_for_subscription(
+    async def _rejoin_if_unsubscribed(
         self, generation: GenerationInfo, assigned: Sequence[TopicPartition]
     ) -> bool:
         """Rejoin if the assignment has topics that are not subscribed to; return whether it has."""
         session, membership = self._session, self._session.membership
         unsubscribed = sorted({tp.topic for tp in assigned} - self.topics)
         if not unsubscribed or membership.uses_consumer_protocol or membership.driver is None:
-            self._misassigned_in = -1
+            self._unsubscribed_since = -1
             self._pauses.reset()
             return False
-        if self._misassigned_in >= 0:
+        if self._unsubscribed_since >= 0:
             await self._pauses.wait()  # or a leader that repeats this causes rebalances in a loop
         else:
-            self._misassigned_in = generation.generation_id
+            self._unsubscribed_since = generation.generation_id
         # Either the subscription changed while the group rebalanced, and the leader had the old
         # one. Or this is a static member that was away: the coordinator stored its new subscription
         # and returned its old assignment (KIP-345), and would do so again for equal metadata.
         names = escaped(", ".join(unsubscribed))
         reason = f"assigned topics that are not subscribed: {names}"
-        session.history.asked(RebalanceCause.SUBSCRIPTION, reason)
+        session.history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
         membership.driver.rejoin(reason)
         return True
 
@@ -357,8 +363,10 @@ class Subscriber:
             return
         # KIP-814: a static leader that was away must notice what changed in the meantime.
         size = sum(map(len, generation.members.values()))
-        await self._watch(*await self._run(partial(_subscriptions, generation.members), size))
-        self._counts = basis_in(generation.assignment) or self._counts
+        await self._watch_topics(
+            *await self._run_job(partial(_subscriptions, generation.members), size)
+        )
+        self._partition_counts = basis_in(generation.assignment) or self._partition_counts
 
     async def _revoke_others(
         self, generation: GenerationInfo, assigned: Sequence[TopicPartition]
@@ -371,26 +379,26 @@ class Subscriber:
         if revoked:
             session.delivery.revoke(revoked)
             now, share = anyio.current_time(), session.options.rebalance_timeout * _DRAIN_SHARE
-            await self._let_go(revoked, now + share, tell=True)
-            session.history.let_go(anyio.current_time() - now)
+            await self._drain_and_release(revoked, now + share, call_listener=True)
+            session.history.note_revocation_time(anyio.current_time() - now)
         return len(revoked)
 
     async def _own(self, generation: GenerationInfo, assigned: Sequence[TopicPartition]) -> bool:
         """Own the partitions and call the listener. Return False if the member was fenced
         meanwhile, and owns none of them."""
         session, membership = self._session, self._session.membership
-        fresh = await together(session.delivery.create, assigned)
-        if self._lost or (
+        created = await together(session.delivery.create, assigned)
+        if self._has_lost_all or (
             membership.uses_consumer_protocol
             and not membership.is_in_generation(generation.generation_id)
         ):
             return False
         self._had_partitions = bool(assigned)
-        session.delivery.assign(fresh)
-        added = [owned.tp for owned in fresh]
-        self._start_at(await self._call(self._callbacks.assigned, added))
+        session.delivery.assign(created)
+        added = [owned.tp for owned in created]
+        self._start_at(await self._call_listener(self._callbacks.assigned, added))
         membership.complete_rebalance(generation.generation_id)
-        self._taken_up()
+        self._on_assigned()
         return True
 
     async def _complete_rebalance(self, revoked_count: int) -> None:
@@ -404,13 +412,13 @@ class Subscriber:
         # now: otherwise no member gets these partitions.
         if (revoked_count or self._is_reassigned) and not self._claims and driver is not None:
             reason = f"let go of {revoked_count or 'some'} partitions"
-            session.history.asked(RebalanceCause.HANDOVER, reason)
+            session.history.note_rejoin_request(RebalanceCause.HANDOVER, reason)
             driver.rejoin(reason)
         else:
             # Topics may have changed since the assignment was computed.
             await self.follow_topics()
 
-    def _notice_growth(self, assigned: Sequence[TopicPartition]) -> None:
+    def _note_new_partitions(self, assigned: Sequence[TopicPartition]) -> None:
         """Record new partitions as the cause of an assignment that has some which the metadata does
         not have yet."""
         most = {tp.topic: tp.partition + 1 for tp in assigned}  # sorted: each topic's last remains
@@ -418,9 +426,9 @@ class Subscriber:
         for topic, count in most.items():
             if 0 < (before := known.get(topic, 0)) < count:
                 reason = f"topic {topic} went from {before} to {count} partitions or more"
-                self._session.history.noticed(RebalanceCause.TOPICS, reason)
+                self._session.history.note_cause(RebalanceCause.TOPICS, reason)
 
-    async def _know(self, topics: set[str]) -> None:
+    async def _follow_assigned_topics(self, topics: set[str]) -> None:
         """Follow assigned topics, also those that the coordinator found by matching a pattern."""
         self._cluster.topics.update(topics)
         if len(self._cluster.metadata.partition_counts(topics)) < len(topics):
@@ -431,60 +439,66 @@ class Subscriber:
         """As leader: assign the partitions of every topic that any member subscribes to."""
         assignor = self._assignors[work.protocol_name]
         size = sum(map(len, work.members.values()))
-        subscriptions, topics = await self._run(partial(_subscriptions, work.members), size)
-        await self._watch(subscriptions, topics)
-        size += _PARTITION_BYTES * sum(self._counts.values())
+        subscriptions, topics = await self._run_job(partial(_subscriptions, work.members), size)
+        await self._watch_topics(subscriptions, topics)
+        size += _PARTITION_BYTES * sum(self._partition_counts.values())
         loads = await self._loads()
         if not any(assignor is known for known in _THREAD_SAFE):
             size = 0
-        spec = await self._run(
-            partial(_spec, assignor, subscriptions, work, self._counts, self._racks, loads), size
+        spec = await self._run_job(
+            partial(
+                _spec, assignor, subscriptions, work, self._partition_counts, self._racks, loads
+            ),
+            size,
         )
-        assignment = await self._run(partial(assignor, spec), size)
-        left = {m: self._left_to(work.instance_ids.get(m)) for m in work.members}
-        encoded = await self._run(
-            partial(_encoded, work.protocol_name, assignor, spec, assignment, left), size
+        assignment = await self._run_job(partial(assignor, spec), size)
+        user_data_of = {
+            m: self._assignment_user_data(work.instance_ids.get(m)) for m in work.members
+        }
+        encoded = await self._run_job(
+            partial(_encoded, work.protocol_name, assignor, spec, assignment, user_data_of), size
         )
         if self._session.membership.driver is not None:
             self._computed_generation = self._session.membership.driver.generation_id
         return encoded
 
-    async def _run(self, job: Callable[[], T], size: int) -> T:
+    async def _run_job(self, job: Callable[[], T], size: int) -> T:
         """Run a job on `size` bytes; in a thread if they are many."""
         if size <= _LARGE_GROUP:
             return job()
         return await self._cluster.options.run_in_thread(job)
 
-    def _left_to(self, instance_id: str | None) -> bytes | None:
+    def _assignment_user_data(self, instance_id: str | None) -> bytes | None:
         """As leader: return the user data of a member's assignment. A static leader's own has the
         partition counts, to compare with when it returns (KIP-814)."""
         if instance_id is None or instance_id != self._session.options.group_instance_id:
             return None
-        return encode_basis(self._counts)
+        return encode_basis(self._partition_counts)
 
     async def _loads(self) -> Mapping[TopicPartition, float]:
         """As leader: return the loads that `partition_loads` reports."""
-        ask = self._session.options.partition_loads
-        if ask is None:
+        measure = self._session.options.partition_loads
+        if measure is None:
             return {}
         try:
             with anyio.fail_after(_LOADS_TIMEOUT):
-                found = ask()
+                found = measure()
                 return await found if inspect.isawaitable(found) else found
         except Exception as error:
             # The group waits: an assignment without loads is better than none.
             logger.warning("partition_loads failed, all count as 1.0: %r", error)
             return {}
 
-    async def _watch(
+    async def _watch_topics(
         self, subscriptions: Mapping[str, Subscription], topics: frozenset[str]
     ) -> None:
         """As leader: look up the partitions of all subscribed topics, and follow their changes."""
-        self._watched = topics
-        self._racked = any(s.rack is not None for s in subscriptions.values())
-        self._cluster.topics.update(self._watched)
+        self._watched_topics = topics
+        self._has_racks = any(s.rack is not None for s in subscriptions.values())
+        self._cluster.topics.update(self._watched_topics)
         if self._claims or (
-            len(self._cluster.metadata.partition_counts(self._watched)) < len(self._watched)
+            len(self._cluster.metadata.partition_counts(self._watched_topics))
+            < len(self._watched_topics)
         ):
             # With claims every member computes the assignment, so all need the same metadata.
             # Otherwise refresh only for unknown topics: the whole group waits for the response, and
@@ -492,12 +506,12 @@ class Subscriber:
             await self._cluster.refresh()
         self._racks = await self._replica_racks()
         # From the same metadata as the racks: other tasks may have run meanwhile.
-        self._counts = self._cluster.metadata.partition_counts(self._watched)
+        self._partition_counts = self._cluster.metadata.partition_counts(self._watched_topics)
 
     # ------------------------------------------------------------ revocation and the listener
 
-    async def _let_go(
-        self, going: Sequence[TopicPartition], deadline: float, *, tell: bool
+    async def _drain_and_release(
+        self, revoked: Sequence[TopicPartition], deadline: float, *, call_listener: bool
     ) -> None:
         """Wait for the records in flight, commit, call the listener, and release the partitions.
 
@@ -505,47 +519,47 @@ class Subscriber:
         refused, and over a dead connection it would keep the member from rejoining.
         """
         session = self._session
-        with anyio.CancelScope() as self._parting:
-            if self._lost:
+        with anyio.CancelScope() as self._revocation_wait:
+            if self._has_lost_all:
                 return
-            await session.drain(going, deadline)
+            await session.drain(revoked, deadline)
             if session.committer.is_automatic:
-                await self._last_commit(self._commit_time(deadline))
+                await self._commit_before_release(self._commit_timeout(deadline))
             else:
-                await session.committer.wait_for_commits(self._commit_time(deadline))
-        if self._lost:
+                await session.committer.wait_for_commits(self._commit_timeout(deadline))
+        if self._has_lost_all:
             return
-        if tell:
-            await self._call(self._callbacks.revoked, going)
-            with anyio.CancelScope() as self._parting:
+        if call_listener:
+            await self._call_listener(self._callbacks.revoked, revoked)
+            with anyio.CancelScope() as self._revocation_wait:
                 # Commits that the callback began: in the next generation they would be refused.
-                await session.committer.wait_for_commits(self._commit_time(deadline))
-        self._release(going, "a rebalance revoked it")
+                await session.committer.wait_for_commits(self._commit_timeout(deadline))
+        self._release(revoked, "a rebalance revoked it")
 
     def _release(self, partitions: Sequence[TopicPartition], reason: str) -> None:
         """Release partitions. Their delivered records without a commit count as lost, unless the
         application has unsubscribed from the topic."""
-        self._session.lose([tp for tp in partitions if self._subscribes(tp.topic)], reason)
+        self._session.note_lost([tp for tp in partitions if self._subscribes(tp.topic)], reason)
         self._session.delivery.release(partitions)
 
     def _subscribes(self, topic: str) -> bool:
         pattern = self.pattern
         return topic in self.topics or (pattern is not None and bool(pattern.fullmatch(topic)))
 
-    def _commit_time(self, deadline: float) -> float:
+    def _commit_timeout(self, deadline: float) -> float:
         """Return the seconds that a commit may take before the deadline, or before the end of
         closing: even if the coordinator cannot be reached, there must be time for the listener."""
         left = min(deadline, self._session.closing.leave_until) - anyio.current_time()
         return max(left, 1.0) * _COMMIT_SHARE
 
-    async def _last_commit(self, left: float) -> None:
+    async def _commit_before_release(self, left: float) -> None:
         try:
             await self._session.committer.commit_processed(left)
         except KafkaGroupError as error:
             # The rebalance continues: the next owner starts at the previous commit.
             logger.warning("the commit before letting go failed: %s", error)
 
-    async def _call(
+    async def _call_listener(
         self, callback: PartitionsCallback | None, partitions: Sequence[TopicPartition]
     ) -> object:
         """Call the rebalance listener; return its result."""
@@ -591,9 +605,9 @@ def _subscriptions(members: Mapping[str, bytes]) -> tuple[dict[str, Subscription
     equal: dict[tuple[str, ...], tuple[str, ...]] = {}
     subscriptions = {}
     for member, metadata in members.items():
-        one = decode_subscription(metadata)
-        topics = equal.setdefault(one.topics, one.topics)
-        subscriptions[member] = evolve(one, topics=topics)
+        subscription = decode_subscription(metadata)
+        topics = equal.setdefault(subscription.topics, subscription.topics)
+        subscriptions[member] = evolve(subscription, topics=topics)
     return subscriptions, frozenset().union(*equal)
 
 
@@ -604,19 +618,19 @@ def _member(
     instance_id: str | None,
 ) -> MemberSpec:
     """Return a member as its subscription and its assignor's user data describe it."""
-    said = told(assignor, subscription.user_data)
+    claims = told(assignor, subscription.user_data)
     owned, generation = subscription.owned, subscription.generation
-    if said.owned is not None:
-        owned, generation = said.owned, said.generation
+    if claims.owned is not None:
+        owned, generation = claims.owned, claims.generation
     elif generation < 0:
-        generation = said.generation  # subscriptions before version 2 do not have it
+        generation = claims.generation  # subscriptions before version 2 do not have it
     return MemberSpec(
         topics=topics,
         instance_id=instance_id,
         rack=subscription.rack,
         owned=owned,
         generation=generation,
-        capacity=said.capacity,
+        capacity=claims.capacity,
         user_data=subscription.user_data,
     )
 
@@ -648,12 +662,12 @@ def _encoded(
     assignor: Assignor,
     spec: GroupSpec,
     assignment: Assignment,
-    left: Mapping[str, bytes | None],
+    user_data_of: Mapping[str, bytes | None],
 ) -> dict[str, bytes]:
-    """Check and encode an assignor's result. `left`: each member's user data."""
+    """Check and encode an assignor's result. `user_data_of`: each member's user data."""
     if is_cooperative(assignor):
         _check_handover(name, spec, assignment)
-    return {m: encode_assignment(assignment.get(m, ()), data) for m, data in left.items()}
+    return {m: encode_assignment(assignment.get(m, ()), data) for m, data in user_data_of.items()}
 
 
 def _check_handover(name: str, spec: GroupSpec, assignment: Assignment) -> None:

@@ -1,10 +1,10 @@
 """The driver in a thread of its own: heartbeats continue while the application blocks its loop.
 
 The thread has a loop of the same kind, whose clock is the application's, and its own connections.
-Two borders are crossed, by nothing but posting a call to the other loop: what the application is to
-do runs in the application's loop, in the order it was said; what it asks of the driver runs in the
-thread's. Neither side ever blocks on the other. What the application reads of the driver (`member`,
-with its `ownership`) is a value that the thread replaces as a whole.
+The two loops only post calls to each other, in order: calls of the application run in the
+application's loop, and requests to the driver in the thread's. Neither side blocks on the other.
+The application reads the driver's `member`, with its `ownership`: a value that the thread replaces
+as a whole.
 
 While the application's loop is blocked, a revocation waits for it up to the rebalance timeout, as
 it does for slow work, and `max_poll_interval_ms` runs as if the application did not poll.
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 
     from kafkagroup.member.consumer_state import Member as ConsumerMember
 
-__all__ = ["Post", "ThreadedDriver", "this_loop"]
+__all__ = ["Post", "ThreadedDriver", "running_loop"]
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 Call = Callable[[], object]
 Post = Callable[[Call], object]
-"""Has a loop make a call soon, from any thread; calls are made in order. Raises: RuntimeError when
-the loop is over."""
+"""Schedules a call in a loop, from any thread; calls run in order. Raises: RuntimeError after the
+loop has ended."""
 
 _STOP_TIMEOUT = 1.0
-"""Seconds that the thread, cut short, may take to end: a look-up of a host name cannot be."""
+"""Seconds to wait for the cancelled thread: a look-up of a host name cannot be cancelled."""
 
 
 class ThreadedDriver(Driver):
@@ -65,162 +65,165 @@ class ThreadedDriver(Driver):
         lag: LoopLag,
         history: History | None = None,
     ) -> None:
-        super().__init__(cluster, member, _Border(self, application), lag, history)
+        super().__init__(cluster, member, _ApplicationProxy(self, application), lag, history)
         self._scope: anyio.CancelScope
-        """Around all that the thread does."""
-        self._post_here: Post
-        self._post_there: Post | None = None
-        self._asked: deque[Call] = deque()
-        """For the thread, which may not have a loop yet."""
-        self._probed: float | None = None
-        """When the application's loop was asked whether it runs, until it answers."""
+        """The scope of all tasks in the thread."""
+        self._post_to_application_loop: Post
+        self._post_to_thread_loop: Post | None = None
+        self._thread_calls: deque[Call] = deque()
+        """Calls that wait to run in the thread, which may not have a loop yet."""
+        self._probe_sent_at: float | None = None
+        """When the pending probe was posted to the application's loop; None without one."""
         self._error: BaseException | None = None
-        self._ended = OneShotEvent()
-        self._calls, self._called = anyio.create_memory_object_stream[
+        self._thread_ended = OneShotEvent()
+        self._coroutines_in, self._coroutines_out = anyio.create_memory_object_stream[
             Callable[[], Awaitable[object]]
         ](float("inf"))
 
     # ------------------------------------------------------------ in the application's loop
 
     async def run(self) -> None:
-        """Join, and stay until the member has left or failed."""
-        backend, options, self._post_here = this_loop()
-        self._clock = loop_clock()  # the thread's own goes alike
-        # A daemon: one that outlived the application's loop must not keep the process.
+        """Join, and return when the member has left or failed."""
+        backend, options, self._post_to_application_loop = running_loop()
+        self._clock = loop_clock()  # the thread's loop has the same clock
+        # A daemon: if the thread hangs, the process can still exit.
         thread = threading.Thread(
-            target=self._main, args=(backend, options), name="kafkagroup heartbeats", daemon=True
+            target=self._run_thread,
+            args=(backend, options),
+            name="kafkagroup heartbeats",
+            daemon=True,
         )
         try:
             thread.start()
-            async for call in self._called:
+            async for call in self._coroutines_out:
                 await call()
         finally:
-            self._to_thread(self._stop)
+            self._post_to_thread(self._stop)
             with anyio.move_on_after(_STOP_TIMEOUT, shield=True):
-                await self._ended.wait()
+                await self._thread_ended.wait()
                 thread.join()
-            self._called.close()
+            self._coroutines_out.close()
             self.closed.set()
         if self._error is not None:
             raise self._error
 
-    def _ask(self, event: DriverEvent) -> None:
-        self._to_thread(partial(self._post, event))
+    def _request(self, event: DriverEvent) -> None:
+        self._post_to_thread(partial(self._post, event))
 
-    def _to_thread(self, call: Call) -> None:
-        self._asked.append(call)
-        if self._post_there is not None:
-            with suppress(RuntimeError):  # its loop is over, and so is the membership
-                self._post_there(self._take_asked)
+    def _post_to_thread(self, call: Call) -> None:
+        self._thread_calls.append(call)
+        if self._post_to_thread_loop is not None:
+            with suppress(RuntimeError):  # the thread's loop has ended, and so has the membership
+                self._post_to_thread_loop(self._make_thread_calls)
 
-    def _run_here(self, call: Call) -> None:
+    def _guard_call(self, call: Call) -> None:
         try:
             call()
         except Exception as error:
-            # This is no task: asyncio would only log the error, and trio would end the whole run.
+            # Not in a task: asyncio would only log the error, and trio would end the whole run.
             self._error = error
-            self._to_thread(self._stop)
+            self._post_to_thread(self._stop)
 
-    def _answer_probe(self, probed: float) -> None:
-        self._probed = None
+    def _on_probe(self, sent_at: float) -> None:
+        self._probe_sent_at = None
         now = self._clock()
-        self._lag.saw(now - probed, now)
+        self._lag.record(now - sent_at, now)
 
-    def _end(self) -> None:
-        self._calls.close()  # also if the thread failed before it had a loop
-        self._ended.set()
+    def _on_thread_end(self) -> None:
+        self._coroutines_in.close()  # also if the thread failed before it had a loop
+        self._thread_ended.set()
 
     # ------------------------------------------------------------ in the thread
 
-    def _main(self, backend: str, options: dict[str, Any]) -> None:
+    def _run_thread(self, backend: str, options: dict[str, Any]) -> None:
         try:
-            anyio.run(self._live, backend=backend, backend_options=options)
+            anyio.run(self._run_loop, backend=backend, backend_options=options)
         except BaseException as error:
             self._error = error
         finally:
             with suppress(RuntimeError):  # the application's loop has ended
-                self._post_here(self._end)
+                self._post_to_application_loop(self._on_thread_end)
 
-    async def _live(self) -> None:
+    async def _run_loop(self) -> None:
         with anyio.CancelScope() as self._scope:
             async with anyio.create_task_group() as tasks:
-                self._cluster = _Beside(self._cluster, tasks, self.to_application)
-                _, _, self._post_there = this_loop()
-                self._take_asked()
+                self._cluster = _ThreadCluster(self._cluster, tasks, self.post_to_application)
+                _, _, self._post_to_thread_loop = running_loop()
+                self._make_thread_calls()
                 tasks.start_soon(self._probe)
-                await self._be_member()
+                await self._run_member()
                 await self._cluster.aclose()
                 tasks.cancel_scope.cancel()
-        self._post_here(self._calls.close)
+        self._post_to_application_loop(self._coroutines_in.close)
 
-    def _take_asked(self) -> None:
-        while self._asked:
-            self._asked.popleft()()
+    def _make_thread_calls(self) -> None:
+        while self._thread_calls:
+            self._thread_calls.popleft()()
 
     def _stop(self) -> None:
         self._scope.cancel()
 
     async def _probe(self) -> None:
         while True:
-            now, probed = anyio.current_time(), self._probed
-            if probed is None:
-                self._probed = now
-                self.to_application(partial(self._answer_probe, now))
+            now, sent_at = anyio.current_time(), self._probe_sent_at
+            if sent_at is None:
+                self._probe_sent_at = now
+                self.post_to_application(partial(self._on_probe, now))
             else:
-                self._lag.note(now - probed, now)
+                self._lag.note(now - sent_at, now)
             await anyio.sleep(self.member.config.heartbeat_interval)
 
-    def _observe(self, look: Call) -> None:
-        # Whoever reads events does so in the application's loop.
-        self.to_application(look)
+    def _call_history(self, report: Call) -> None:
+        # Events are read in the application's loop.
+        self.post_to_application(report)
 
-    def _ran(self) -> float:
-        probed = self._probed
-        return anyio.current_time() if probed is None else probed
+    def _application_ran_at(self) -> float:
+        sent_at = self._probe_sent_at
+        return anyio.current_time() if sent_at is None else sent_at
 
-    def to_application(self, call: Call) -> None:
-        """Have a call made in the application's loop."""
-        self._post_here(partial(self._run_here, call))
+    def post_to_application(self, call: Call) -> None:
+        """Run a function in the application's loop."""
+        self._post_to_application_loop(partial(self._guard_call, call))
 
-    async def ask_application(self, function: Callable[[], Awaitable[T]]) -> T:
-        """As `hand_over`, and wait for its answer."""
-        answer: Future[T] = Future()
-        answered = OneShotEvent()
+    async def call_in_application(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run a coroutine in the application's loop, after earlier ones; return its result."""
+        result: Future[T] = Future()
+        is_done = OneShotEvent()
 
         async def call() -> None:
             try:
-                answer.set_result(await function())
+                result.set_result(await function())
             except Exception as error:
-                answer.set_exception(error)
-            self._to_thread(answered.set)
+                result.set_exception(error)
+            self._post_to_thread(is_done.set)
 
-        self.hand_over(call)
-        await answered.wait()
-        return answer.result()
+        self.start_in_application(call)
+        await is_done.wait()
+        return result.result()
 
-    def hand_over(self, function: Callable[[], Awaitable[object]]) -> None:
-        """Have a coroutine run in the application's loop, when those before it are done."""
-        self.to_application(partial(self._calls.send_nowait, function))
+    def start_in_application(self, function: Callable[[], Awaitable[object]]) -> None:
+        """Run a coroutine in the application's loop, after earlier ones; do not wait for it."""
+        self.post_to_application(partial(self._coroutines_in.send_nowait, function))
 
 
-class _Border:
-    """The application, as the thread sees it."""
+class _ApplicationProxy:
+    """Passes the driver's calls on to the application, in the application's loop."""
 
     def __init__(self, driver: ThreadedDriver, application: Application) -> None:
         self._driver = driver
         self._application = application
 
     def on_generation_end(self, *, lost: bool) -> None:
-        self._driver.to_application(partial(self._application.on_generation_end, lost=lost))
+        self._driver.post_to_application(partial(self._application.on_generation_end, lost=lost))
 
     def on_lease_extended(self) -> None:
-        self._driver.to_application(self._application.on_lease_extended)
+        self._driver.post_to_application(self._application.on_lease_extended)
 
     def on_fatal_error(self, error: Exception) -> None:
-        self._driver.to_application(partial(self._application.on_fatal_error, error))
+        self._driver.post_to_application(partial(self._application.on_fatal_error, error))
 
     def on_error(self, error: Exception) -> None:
-        self._driver.to_application(partial(cast(Assignee, self._application).on_error, error))
+        self._driver.post_to_application(partial(cast(Assignee, self._application).on_error, error))
 
     def poll_due_at(self, loop_ran_at: float) -> float:
         return self._application.poll_due_at(loop_ran_at)
@@ -228,50 +231,50 @@ class _Border:
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
         async def revoke() -> SupportedProtocols | None:
             if not self._driver.ownership.is_revoking:
-                return None  # lost since, while the loop stalled: nothing can be committed
+                return None  # lost while the loop was stalled: a commit would be refused
             return await self._application.revoke(deadline)
 
-        return await self._driver.ask_application(revoke)
+        return await self._driver.call_in_application(revoke)
 
     async def lose(self, reason: str) -> SupportedProtocols | None:
         lose = partial(self._application.lose, reason)
         leaving = self._driver.member.leaving
         if leaving is not None and leaving.lost:
-            # It did not poll in time; the others must not wait until it does.
-            self._driver.hand_over(lose)
+            # The application did not poll in time: leave without waiting for it.
+            self._driver.start_in_application(lose)
             return None
-        return await self._driver.ask_application(lose)
+        return await self._driver.call_in_application(lose)
 
     async def assign(self, generation: GenerationInfo) -> None:
-        await self._driver.ask_application(partial(self._application.assign, generation))
+        await self._driver.call_in_application(partial(self._application.assign, generation))
 
     async def compute(self, work: Compute) -> Mapping[str, bytes]:
-        return await self._driver.ask_application(partial(self._application.compute, work))
+        return await self._driver.call_in_application(partial(self._application.compute, work))
 
 
-class _TroublesBeside(Troubles):
-    """The application's, which are reported and read in its loop."""
+class _TroublesProxy(Troubles):
+    """Passes reports on to the application's `Troubles`, in the application's loop."""
 
-    def __init__(self, troubles: Troubles, to_application: Callable[[Call], None]) -> None:
+    def __init__(self, troubles: Troubles, post_to_application: Callable[[Call], None]) -> None:
         super().__init__()
         self.open = troubles.open
         self._troubles = troubles
-        self._to_application = to_application
+        self._post = post_to_application
 
     def failed(self, key: Hashable, now: float, problem: Problem, **options: Any) -> None:
-        self._to_application(partial(self._troubles.failed, key, now, problem, **options))
+        self._post(partial(self._troubles.failed, key, now, problem, **options))
 
     def succeeded(self, key: Hashable, now: float) -> None:
-        self._to_application(partial(self._troubles.succeeded, key, now))
+        self._post(partial(self._troubles.succeeded, key, now))
 
 
-class _Beside(Cluster):
-    """The brokers that the application's cluster knows, over connections of the thread's."""
+class _ThreadCluster(Cluster):
+    """The same brokers as the application's cluster, over the thread's own connections."""
 
     def __init__(
-        self, cluster: Cluster, tasks: TaskGroup, to_application: Callable[[Call], None]
+        self, cluster: Cluster, tasks: TaskGroup, post_to_application: Callable[[Call], None]
     ) -> None:
-        troubles = _TroublesBeside(cluster.troubles, to_application)
+        troubles = _TroublesProxy(cluster.troubles, post_to_application)
         super().__init__(cluster.bootstrap_servers, cluster.options, tasks, troubles)
         self._other = cluster
 
@@ -280,14 +283,15 @@ class _Beside(Cluster):
         return await super().request_any(request)
 
 
-def this_loop() -> tuple[str, dict[str, Any], Post]:
-    """The running loop: how to run another one with the same clock, and how to post to it."""
+def running_loop() -> tuple[str, dict[str, Any], Post]:
+    """Return the running loop's backend, the options for a second loop with the same clock, and
+    the function that posts calls to the running loop."""
     try:
-        # Clocks of asyncio's loops are the system's monotonic one.
+        # All loops of asyncio use the system's monotonic clock.
         return "asyncio", {}, asyncio.get_running_loop().call_soon_threadsafe
     except RuntimeError:
         import trio
 
-        # Each run of trio has a clock with an offset of its own, unless it is given one.
+        # Each run of trio creates a clock with its own offset, unless it is given one.
         post = trio.lowlevel.current_trio_token().run_sync_soon
         return "trio", {"clock": trio.lowlevel.current_clock()}, post

@@ -112,7 +112,7 @@ class Validation:
         owned = self._delivery.owned.values()
         if are_many(owned) or self._doubtful(owned):
             self._is_woken = True
-            self._settling.ask()
+            self._settling.ensure_running()
 
     async def _settle_all(self) -> None:
         pauses = Pauses(self._cluster.options)

@@ -41,10 +41,10 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Disconnect,
     ZooKeeperEvent,
 )
-from kafkagroup.runtime.driver import PollTimer, computed
+from kafkagroup.runtime.driver import PollTimer, run_compute
 from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
-from kafkagroup.runtime.threaded import this_loop
+from kafkagroup.runtime.threaded import running_loop
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
@@ -278,7 +278,7 @@ class ZooKeeperDriver:
 
     def _connect(self, number: int) -> None:
         config = self.member.config
-        _, _, post = this_loop()
+        _, _, post = running_loop()
         self._session = Session(
             number,
             self._hosts,
@@ -304,7 +304,7 @@ class ZooKeeperDriver:
                 self._trouble.without_session(now, since, self._session.connect_error)
 
     async def _watch_polls(self) -> None:
-        await self._polls.run_out(self.member.config.group_id)
+        await self._polls.wait_until_overdue(self.member.config.group_id)
         self.leave("the application stopped polling", lost=True)
 
     # ------------------------------------------------------------ the application
@@ -322,7 +322,7 @@ class ZooKeeperDriver:
                     protocols = await application.lose(reason)
                     self._put(Revoked(now=anyio.current_time(), token=token, protocols=protocols))
                 case Compute():
-                    self._put(await computed(application, work))
+                    self._put(await run_compute(application, work))
         done.set()
 
     async def _assign(self, assign: AssignUnits) -> ZooKeeperEvent:

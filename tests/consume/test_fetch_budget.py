@@ -49,9 +49,9 @@ def test_what_is_on_its_way_takes_room_until_it_is_answered() -> None:
     room = FetchBudget(4 * MIB)
     room.wanted = 3 * MIB
     room.asked(2 * MIB)
-    assert (room.on_its_way, share(room)) == (2 * MIB, MIB)
+    assert (room.in_flight_bytes, share(room)) == (2 * MIB, MIB)
     room.answered(2 * MIB)
-    assert (room.on_its_way, share(room)) == (0, 3 * MIB)
+    assert (room.in_flight_bytes, share(room)) == (0, 3 * MIB)
 
 
 def test_no_lane_takes_the_room_of_another() -> None:

@@ -28,7 +28,7 @@ from kafkagroup import (
 from kafkagroup.assign import range_assignor, roundrobin_assignor
 from kafkagroup.errors import ErrorCode
 from kafkagroup.member.zookeeper_nodes import Paths
-from kafkagroup.runtime.threaded import this_loop
+from kafkagroup.runtime.threaded import running_loop
 from kafkagroup.testing import EmbeddedKafka, LocalZooKeeper
 from kafkagroup.testing.local import LocalKafkaUnavailable
 from kafkagroup.zookeeper.session import Access, Session
@@ -69,7 +69,7 @@ async def test_why_no_session_begins_is_known_of_each_session():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = "{}:{}".format(*closed.getsockname())
-        _, _, post = this_loop()
+        _, _, post = running_loop()
         session = Session(
             1,
             address,

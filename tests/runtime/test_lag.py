@@ -11,14 +11,14 @@ def test_the_worst_of_the_last_minute_is_kept() -> None:
     lag = LoopLag("g", 45.0, threaded=False)
     kept = []
     for now, late in [(0, 0.0), (1, 0.2), (2, 0.7), (20, 0.1), (31, 0.3), (59, 0.0), (62, 0.1)]:
-        lag.saw(late, 100.0 + now)
+        lag.record(late, 100.0 + now)
         kept.append(lag.longest)
     assert kept == [0.0, 0.2, 0.7, 0.7, 0.7, 0.7, 0.3]
 
 
 def test_being_early_is_no_lag() -> None:
     lag = LoopLag("g", 45.0, threaded=False)
-    lag.saw(-0.5, 100.0)
+    lag.record(-0.5, 100.0)
     assert lag.longest == 0.0
 
 
@@ -27,13 +27,14 @@ def test_what_endangers_the_session_is_told_once_a_minute(
     caplog: pytest.LogCaptureFixture, session: float, enough: float
 ) -> None:
     lag = LoopLag("g", session, threaded=False)
-    lag.saw(enough - 0.1, 100.0)
+    lag.record(enough - 0.1, 100.0)
     lag.note(enough, 101.0)
     assert caplog.messages == []
     for now in (102.0, 103.0, 161.9, 162.0):
-        lag.saw(enough + now / 100, now)
+        lag.record(enough + now / 100, now)
     assert caplog.messages == [
-        f"group g: the event loop was late by {enough + late:.1f} s, and heartbeats waited: let"
-        " what blocks run in a thread, as by anyio.to_thread.run_sync, or set heartbeat_thread=True"
+        f"group g: the event loop was late by {enough + late:.1f} s, which delayed heartbeats; run"
+        " what blocks it in a thread, for example with anyio.to_thread.run_sync, or set"
+        " heartbeat_thread=True"
         for late in (1.02, 1.62)
     ]

@@ -60,7 +60,7 @@ def spawner(tasks: TaskGroup, names: list[str]) -> Callable[..., None]:
     return spawn
 
 
-async def test_a_chore_has_one_task_at_a_time_and_none_when_it_is_done() -> None:
+async def test_a_coalescing_task_has_one_task_at_a_time_and_none_when_it_is_done() -> None:
     todo, done, names = [1, 2], [], []
 
     async def work() -> None:
@@ -69,20 +69,20 @@ async def test_a_chore_has_one_task_at_a_time_and_none_when_it_is_done() -> None
             done.append(todo.pop(0))
 
     async with anyio.create_task_group() as tasks:
-        chore = CoalescingTask(spawner(tasks, names), work, "sweeping")
-        chore.ask()
-        chore.ask()
+        task = CoalescingTask(spawner(tasks, names), work, "sweeping")
+        task.ensure_running()
+        task.ensure_running()
         await anyio.sleep(1.5)
         todo.append(3)
-        chore.ask()
+        task.ensure_running()
         await anyio.sleep(2)
         assert (done, names) == ([1, 2, 3], ["sweeping"])
         todo.append(4)
-        chore.ask()
+        task.ensure_running()
     assert (done, names) == ([1, 2, 3, 4], ["sweeping", "sweeping"])
 
 
-async def test_a_chore_that_was_cancelled_is_done_again_when_asked() -> None:
+async def test_a_coalescing_task_that_was_cancelled_is_done_again_on_request() -> None:
     done: list[int] = []
 
     async def work() -> None:
@@ -99,11 +99,11 @@ async def test_a_chore_that_was_cancelled_is_done_again_when_asked() -> None:
 
             outer.start_soon(scoped)
 
-        chore = CoalescingTask(spawn, work, "sweeping")
-        chore.ask()
+        task = CoalescingTask(spawn, work, "sweeping")
+        task.ensure_running()
         await anyio.sleep(0.5)
         inner.cancel()
         await anyio.sleep(0.5)
         inner = anyio.CancelScope()
-        chore.ask()
+        task.ensure_running()
     assert done == [1]

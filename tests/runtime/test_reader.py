@@ -89,7 +89,7 @@ async def test_nothing_is_ready_once_ownership_is_no_longer_sure() -> None:
         lambda session: session.errors.report(ConfigurationError("told")),
         lambda session: session.errors.fail(ConfigurationError("failed")),
         lambda session: session.notify(),
-        lambda session: session.lose([TP], "the generation is over"),
+        lambda session: session.note_lost([TP], "the generation is over"),
     ],
     ids=["tell", "fail", "notify", "lose"],
 )

@@ -494,7 +494,7 @@ async def test_lag_is_measured_and_told_of(
         (message,) = caplog.messages
         assert message.startswith("group g: the event loop was late by ")
         assert message.endswith(
-            " s, and rebalances waited: let what blocks run in a thread, as by"
+            " s, which delayed rebalances; run what blocks it in a thread, for example with"
             " anyio.to_thread.run_sync"
         )
 
@@ -510,7 +510,7 @@ async def test_lag_without_a_thread_is_that_of_the_heartbeats(
             await until(lambda: caplog.messages)
         assert SESSION / 2 < consumer.loop_lag < 20
         assert caplog.messages[0].endswith(
-            " s, and heartbeats waited: let what blocks run in a thread, as by"
+            " s, which delayed heartbeats; run what blocks it in a thread, for example with"
             " anyio.to_thread.run_sync, or set heartbeat_thread=True"
         )
 

@@ -78,7 +78,7 @@ class _Anyio:
 @_bug("S3")
 def skips_the_last_commit(stack: ExitStack) -> None:
     """Revoked partitions are released without a commit of the processed records."""
-    _replace(stack, subscribers.Subscriber, "_last_commit", _nothing)
+    _replace(stack, subscribers.Subscriber, "_commit_before_release", _nothing)
 
 
 @_bug("S3")
@@ -89,7 +89,7 @@ def does_not_wait_for_the_last_commit(stack: ExitStack) -> None:
         with anyio.move_on_after(0.001):
             await self._session.committer.commit_processed(1.0)
 
-    _replace(stack, subscribers.Subscriber, "_last_commit", hasty)
+    _replace(stack, subscribers.Subscriber, "_commit_before_release", hasty)
 
 
 @_bug("S2")
@@ -106,7 +106,7 @@ def rejoins_while_revoking(stack: ExitStack) -> None:
 
         return called
 
-    _around(stack, subscribers.Subscriber, "_call", make)
+    _around(stack, subscribers.Subscriber, "_call_listener", make)
 
 
 @_bug("S2")
@@ -119,7 +119,7 @@ def keeps_its_partitions_in_an_eager_rebalance(stack: ExitStack) -> None:
 
         return eager
 
-    _around(stack, subscribers.Subscriber, "_going", make)
+    _around(stack, subscribers.Subscriber, "_partitions_to_revoke", make)
 
 
 @_bug("S9")
@@ -173,7 +173,7 @@ def does_not_tell_what_is_lost(stack: ExitStack) -> None:
 
         return called
 
-    _around(stack, subscribers.Subscriber, "_call", make)
+    _around(stack, subscribers.Subscriber, "_call_listener", make)
 
 
 @_bug("S3", "S13", "S5")
@@ -490,7 +490,7 @@ def asks_for_metadata_without_end(stack: ExitStack) -> None:
             except KafkaGroupError:
                 pass
 
-    _replace(stack, engines.Engine, "_keep_metadata", hot)
+    _replace(stack, engines.Engine, "_refresh_metadata", hot)
 
 
 # ------------------------------------------------------------------ cooperative
@@ -1028,7 +1028,7 @@ def forgets_what_is_sought_in_a_rebalance(stack: ExitStack) -> None:
 
         return called
 
-    _around(stack, subscribers.Subscriber, "_call", make)
+    _around(stack, subscribers.Subscriber, "_call_listener", make)
 
 
 # ------------------------------------------------------------------ throttling
@@ -1274,17 +1274,19 @@ def begins_the_deadline_again_with_each_record(stack: ExitStack) -> None:
 def waits_for_the_application_to_poll(stack: ExitStack) -> None:
     """A revocation waits until the application polls."""
 
-    def make(let_go: Any) -> Any:
-        async def polled(self: Any, going: Any, deadline: float, *, tell: bool) -> None:
-            while going and not (
-                self._session.polls.is_waiting or self._session.closing.has_begun or self._lost
+    def make(release: Any) -> Any:
+        async def polled(self: Any, revoked: Any, deadline: float, *, call_listener: bool) -> None:
+            while revoked and not (
+                self._session.polls.is_waiting
+                or self._session.closing.has_begun
+                or self._has_lost_all
             ):
                 await anyio.sleep(0.05)
-            await let_go(self, going, deadline, tell=tell)
+            await release(self, revoked, deadline, call_listener=call_listener)
 
         return polled
 
-    _around(stack, subscribers.Subscriber, "_let_go", make)
+    _around(stack, subscribers.Subscriber, "_drain_and_release", make)
 
 
 @_bug("S21", "S13", "S3")
@@ -1299,7 +1301,7 @@ def reports_revoked_for_lost(stack: ExitStack) -> None:
 
         return called
 
-    _around(stack, subscribers.Subscriber, "_call", make)
+    _around(stack, subscribers.Subscriber, "_call_listener", make)
 
 
 @_bug("S21")
@@ -1326,15 +1328,15 @@ def revokes_what_it_lost_midway(stack: ExitStack) -> None:
 
     def make(ending: Any) -> Any:
         def unaware(self: Any, *, lost: bool) -> None:
-            if not (lost and self._parting is not None):
+            if not (lost and self._revocation_wait is not None):
                 ending(self, lost=lost)
 
         return unaware
 
     async def lose(self: Any, reason: str) -> Any:
-        await self._call(self._callbacks.revoked, self._going(lost=True))
-        self._session.delivery.release(self._going(lost=True))
-        self._lost = False
+        await self._call_listener(self._callbacks.revoked, self._partitions_to_revoke(lost=True))
+        self._session.delivery.release(self._partitions_to_revoke(lost=True))
+        self._has_lost_all = False
         return self.protocols()
 
     _around(stack, subscribers.Subscriber, "on_generation_end", make)

@@ -30,7 +30,7 @@ from kafkagroup import (
 )
 from kafkagroup.errors import ErrorCode
 from kafkagroup.producer import Producer
-from kafkagroup.runtime.threaded import _TroublesBeside
+from kafkagroup.runtime.threaded import _TroublesProxy
 from kafkagroup.testing.embedded import Close, EmbeddedKafka, Swallow
 from kafkagroup.transport.trouble import Problem, Troubles
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
@@ -164,7 +164,7 @@ def test_it_keeps_no_more_than_a_thousand() -> None:
 def test_what_happens_in_the_heartbeat_thread_is_kept_in_the_applications_loop() -> None:
     calls: list[Callable[[], object]] = []
     ours = Troubles()
-    threads = _TroublesBeside(ours, calls.append)
+    threads = _TroublesProxy(ours, calls.append)
     threads.failed("key", 20.0, problem(), since=0.0)
     assert ours.open == {}
     calls.pop()()
