@@ -56,6 +56,8 @@ class OwnedPartition(Progress):
     reset: bool = False
     """Whether the position was outside of the log: it is looked up by the reset policy then, not by
     the committed offset."""
+    is_of_deleted_topic: bool = False
+    """Whether the offsets are of a topic that was deleted and created again under the same name."""
     failure: Exception | None = None
     """The error that stopped the fetching; the application must seek. None if there is none."""
     retry_at: float = 0.0
@@ -70,6 +72,11 @@ class OwnedPartition(Progress):
 
     def start_at(self, offset: int, *, leader_epoch: int = -1) -> None:
         """Continue at `offset`: a committed offset, a reset, or the application's seek."""
+        if self.is_of_deleted_topic:
+            # The coordinator has deleted the committed offset. Otherwise the same offset in the new
+            # topic would count as committed.
+            self.committed, self.covered = UNKNOWN, self.position
+            self.is_of_deleted_topic = False
         if not self.is_uncommitted:
             self.covered = offset
         self.position = self.processed = self.fetch_offset = offset
@@ -154,6 +161,10 @@ class OwnedPartition(Progress):
     def request_reset(self) -> None:
         """Request that the position is looked up by the reset policy: it is outside of the log."""
         self.reset = True
+
+    def note_deleted_topic(self) -> None:
+        """Note that the offsets are of a topic that was deleted and created again."""
+        self.is_of_deleted_topic = True
 
     def follow_truncation(self, epoch: int, leader_epoch: int) -> None:
         """Note that the log was truncated at the position: the record before it has leader epoch

@@ -106,6 +106,9 @@ class Positions:
             for owned in fresh:
                 owned.request_reset()
         to_reset = [o for o in lost if _is_lost(o) and o.reset]
+        for owned in to_reset:
+            if owned.is_recreated(topic_ids.get(owned.tp.topic, NO_ID)):
+                owned.note_deleted_topic()
         if self._policy == "none":
             for owned in to_reset:
                 self._failed(owned, _no_policy(owned))

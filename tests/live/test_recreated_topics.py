@@ -147,3 +147,14 @@ async def test_a_commit_ends_long_before_its_timeout(bootstrap, name, fill, cons
         await delete(bootstrap, name)
         with anyio.fail_after(10):
             await commit_fails(consumer)
+
+
+async def test_the_same_offset_is_committed_again(bootstrap, name, fill, consumer):
+    """The offset that was committed in the old topic counted as committed in the new one."""
+    await fill(1, {0: records(b"old", NEW)})
+    async with consumer:
+        await take(consumer, NEW)
+        await consumer.commit()
+        await delete(bootstrap, name)
+        await fill(1, {0: records(b"new", NEW)})
+        await is_untouched(consumer, name)

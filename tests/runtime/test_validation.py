@@ -447,6 +447,29 @@ async def test_a_topic_made_anew_is_read_from_its_start(
         assert warnings(caplog) == ["t was deleted and made anew: position 10 is of the old topic"]
 
 
+@pytest.mark.parametrize("policy", ["earliest", "none"])
+async def test_the_same_offset_is_committed_again_in_a_recreated_topic(
+    reading: Any, policy: str
+) -> None:
+    """The offset that was committed in the old topic counted as committed in the new one."""
+    async with reading() as (kafka, consumer):
+        options = {"auto_offset_reset": policy, "enable_auto_commit": False}
+        async with consumer(group_id="g", **options) as c:
+            await c.assign([TP])
+            c.seek(TP, 0)
+            await values_of(c, 10)
+            await c.commit()
+            assert kafka.committed("g", "t") == {0: 10}
+            make_anew(kafka, 10)
+            if policy == "none":
+                with pytest.raises(OffsetOutOfRangeError):
+                    await c.getone()
+                c.seek(TP, 0)
+            assert (await values_of(c, 10))[0] == "new 0"
+            await c.commit()
+            assert kafka.committed("g", "t") == {0: 10}
+
+
 async def test_a_topic_made_anew_goes_by_the_policy(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer(auto_offset_reset="latest") as c:
         await c.assign([TP])
