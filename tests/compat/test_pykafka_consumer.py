@@ -115,7 +115,7 @@ async def test_no_message_in_time_is_none(bootstrap, name, fill, block):
 @TRIO_IS_LONG
 async def test_iteration_ends_when_there_is_no_message_in_time(bootstrap, name, fill):
     await fill(1, 3)
-    async with consumer_of(bootstrap, name, consumer_timeout_ms=1_500) as consumer:
+    async with consumer_of(bootstrap, name, consumer_timeout_ms=3_000) as consumer:
         with anyio.fail_after(20):
             assert [message.offset async for message in consumer] == [0, 1, 2]
 
