@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 import attrs
 
 _MEMBERS = "tests/live/test_rebalancing.py::test_members_share_and_take_over"
-_PEERS = "test_each_kind_leads_the_others_cooperatively_and_hands_over_cleanly"
+_PEERS = "test_each_client_leads_the_others_cooperatively_and_hands_over_cleanly"
 _NEW = "tests/live/test_consumer_protocol.py::"
 _KEEPER = "tests/live/test_zookeeper.py::"
 
@@ -32,18 +32,18 @@ STORIES: Mapping[str, tuple[str, ...]] = {
     "Apache Kafka 4.3.1, consumer group protocol (KIP-848)": (
         f"{_NEW}test_nothing_is_lost_while_members_come_and_go[asyncio-kafka]",
         f"{_NEW}test_nothing_is_lost_while_members_come_and_go[trio-kafka]",
-        f"{_NEW}test_a_group_rolls_to_the_new_protocol_and_back[eager-asyncio-kafka]",
+        f"{_NEW}test_a_group_migrates_to_the_consumer_protocol_and_back[eager-asyncio-kafka]",
     ),
     "Apache Kafka 4.3.1, three brokers": (
-        "tests/live/test_replicas.py::test_the_nearest_replica_and_then_a_new_leader",
+        "tests/live/test_replicas.py::test_it_fetches_from_the_nearest_replica_and_then_from_a_new_leader",
     ),
     "Apache ZooKeeper 3.9.3 beside Kafka 4.3.1": (
         f"{_KEEPER}test_members_share_the_partitions_and_hand_them_over[asyncio-kafka]",
-        f"{_KEEPER}test_a_session_that_ended_is_lost_and_the_member_comes_back[asyncio-kafka]",
+        f"{_KEEPER}test_a_member_whose_session_expired_loses_its_partitions_and_rejoins[asyncio-kafka]",
     ),
     "Apache Spark, from topic to topic": (
         "tests/spark/test_sink.py::test_a_stream_from_topic_to_topic",
-        "tests/spark/test_streams.py::test_a_new_query_goes_on_where_the_group_is",
+        "tests/spark/test_streams.py::test_a_new_query_resumes_at_the_groups_offsets",
     ),
 }
 """What is met -> the tests that stand for it, as pytest names them. All need real Kafka."""

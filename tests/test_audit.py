@@ -38,7 +38,7 @@ class Services:
         return {"dependencies": report}
 
 
-def test_all_is_well() -> None:
+def test_no_vulnerability_passes() -> None:
     services = Services(pypi=[GOOD, {**BAD, "vulns": []}])
     found = audit(PACKAGES, services)
     assert found == Audit(PACKAGES, {}, {})
@@ -46,7 +46,7 @@ def test_all_is_well() -> None:
     assert services.asked == [("pypi", ["anyio", "Some_Name"])]
 
 
-def test_a_vulnerability_is_told_with_its_fix() -> None:
+def test_a_vulnerability_is_reported_with_its_fix() -> None:
     found = audit(PACKAGES, Services(pypi=[GOOD, BAD]))
     assert found.lines() == [
         "VULNERABLE: Some_Name 1.2: PYSEC-1, CVE-1, fixed in 1.3",
@@ -55,13 +55,13 @@ def test_a_vulnerability_is_told_with_its_fix() -> None:
     ]
 
 
-def test_what_one_service_does_not_know_the_other_is_asked() -> None:
+def test_packages_unknown_to_one_service_are_looked_up_in_the_other() -> None:
     services = Services(pypi=[GOOD, SKIPPED], osv=[BAD])
     assert list(audit(PACKAGES, services).vulnerable) == ["Some_Name"]
     assert services.asked[1] == ("osv", ["Some_Name"])
 
 
-def test_what_nobody_knows_is_named() -> None:
+def test_packages_unknown_to_both_services_are_named() -> None:
     found = audit(PACKAGES, Services(pypi=[GOOD, SKIPPED], osv=None))
     assert found.lines() == [
         "NOT AUDITED: 1 of 2 packages: pypi: not known there; osv: no route: Some_Name 1.2",
@@ -113,7 +113,7 @@ def test_a_run_without_a_report_is_no_audit(
         pip_audit("pypi", PACKAGES)
 
 
-def test_a_service_that_hangs_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_hangs_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(command: list[str], **_: object) -> None:
         raise subprocess.TimeoutExpired(command, 30)
 

@@ -87,7 +87,7 @@ def mine_in(assignment: bytes) -> list[int]:
         ({"a": candidate(b"A", 4, version=3) + b"more", "b": candidate(b"B")}, "a"),
     ],
 )
-def test_who_led_stays_and_who_resigned_comes_last(members, leader):
+def test_the_leader_stays_and_members_that_resigned_come_last(members, leader):
     assert elect(members) == dict.fromkeys(members, elected(leader, leader.upper().encode()))
 
 
@@ -95,7 +95,7 @@ def test_who_led_stays_and_who_resigned_comes_last(members, leader):
     "garbage",
     [b"", b"\0", b"hello", b"\xff\xff" + candidate(b"")[2:], candidate(b"value")[:-1]],
 )
-def test_who_cannot_be_read_is_left_out_and_ends_nobody_else(garbage, caplog):
+def test_a_member_with_undecodable_metadata_is_left_out_alone(garbage, caplog):
     members = {"a": candidate(b"A"), "z": garbage}
     assert elect(members) == {"a": elected("a", b"A")}
     assert elect({"z": garbage}) == {}
@@ -134,11 +134,11 @@ def test_who_cannot_be_read_is_left_out_and_ends_nobody_else(garbage, caplog):
         ),
     ],
 )
-def test_shares_are_even_and_stay_where_they_are(members, shares):
+def test_shards_are_balanced_and_stay(members, shares):
     assert {m: mine_in(a) for m, a in share_out(5, members).items()} == shares
 
 
-def test_everybody_is_told_of_everybody():
+def test_every_member_learns_of_all_members():
     members = {"b": worker(b"host-2", [1], 1), "a": worker(b"host-1", [0], 1)}
     values = {"a": b"host-1", "b": b"host-2"}
     assert share_out(2, members) == {"a": roster([0], values), "b": roster([1], values)}
@@ -153,7 +153,7 @@ claims = st.dictionaries(
 
 
 @given(shards=st.integers(1, 40), claimed=claims)
-def test_every_shard_has_one_owner_and_no_fewer_could_move(shards, claimed):
+def test_every_shard_has_one_owner_with_the_fewest_moves(shards, claimed):
     members = {m: worker(b"", owned, generation) for m, (owned, generation) in claimed.items()}
     given = {m: mine_in(a) for m, a in share_out(shards, members).items()}
     assert sorted(shard for mine in given.values() for shard in mine) == list(range(shards))
@@ -172,7 +172,7 @@ def test_every_shard_has_one_owner_and_no_fewer_could_move(shards, claimed):
 
 
 @given(st.binary(max_size=60))
-def test_garbage_raises_nothing_in_whoever_decides(data):
+def test_undecodable_metadata_raises_nothing_in_the_leader(data):
     elect({"a": candidate(b"A"), "z": data})
     share_out(3, {"a": worker(b"A"), "z": data})
 
@@ -196,7 +196,7 @@ def test_what_cannot_work_is_refused(make, message):
         make()
 
 
-def test_every_option_of_a_member_is_an_option_of_the_recipes():
+def test_elections_and_shards_take_every_option_of_a_member():
     parameters = inspect.signature(GroupMember.__init__).parameters.values()
     options = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
     assert set(MemberOptions.__annotations__) == options
@@ -269,9 +269,7 @@ async def test_a_scope_ends_one_session_after_the_last_acknowledged_heartbeat_wa
 
 
 @pytest.mark.anyio
-async def test_a_late_scope_of_a_generation_that_is_not_sure_any_more_ends_at_once(
-    freeze, short_sessions
-):
+async def test_a_scope_entered_after_the_lease_expired_ends_at_once(freeze, short_sessions):
     async with short_sessions(), member() as alone:
         generation = await anext(alone)
         done = []
@@ -283,9 +281,7 @@ async def test_a_late_scope_of_a_generation_that_is_not_sure_any_more_ends_at_on
 
 
 @pytest.mark.anyio
-async def test_who_wakes_up_after_its_session_does_nothing_more_that_takes_time(
-    freeze, short_sessions
-):
+async def test_a_resumed_process_is_cancelled_before_it_continues(freeze, short_sessions):
     done = []
     async with short_sessions(), member() as alone:
         generation = await anext(alone)
@@ -297,7 +293,7 @@ async def test_who_wakes_up_after_its_session_does_nothing_more_that_takes_time(
 
 
 @pytest.mark.anyio
-async def test_work_begins_anew_when_the_coordinator_is_back(short_sessions):
+async def test_work_starts_again_when_the_coordinator_is_back(short_sessions):
     """The coordinator finds nothing wrong: without a new generation, the work that was cancelled
     would never be taken up again."""
     async with short_sessions() as kafka, member() as alone:
@@ -338,7 +334,7 @@ async def test_the_broker_dies_and_the_leader_stops_leading_within_its_session(s
 
 
 @pytest.mark.anyio
-async def test_a_generation_that_is_given_up_before_it_came_is_over_when_it_is_taken(
+async def test_a_generation_lost_before_it_was_delivered_is_over(
     short_sessions,
 ):
     """`rejoin` while SyncGroup was on its way once left its generation standing for the user, who
@@ -393,7 +389,7 @@ async def test_metadata_that_changes_between_generations_costs_no_rebalance_of_i
 
 
 @pytest.mark.anyio
-async def test_asking_early_for_the_next_share_waits_and_costs_nothing(short_sessions):
+async def test_an_early_request_for_the_next_assignment_waits(short_sessions):
     async with short_sessions() as kafka:
         async with Shards("g", 4, bootstrap_servers=SERVER, **OPTIONS) as shards:
             share = await anext(shards)
@@ -440,7 +436,7 @@ async def test_an_assignment_of_another_program_is_a_typed_error(short_sessions)
 
 
 @pytest.mark.anyio
-async def test_who_watches_hears_of_the_end(short_sessions):
+async def test_an_observer_is_notified_of_the_end(short_sessions):
     async with short_sessions():
         election = Election("g", bootstrap_servers=SERVER, **OPTIONS)
         async with election, anyio.create_task_group() as tasks:
@@ -462,7 +458,7 @@ async def test_who_watches_hears_of_the_end(short_sessions):
 
 
 @pytest.mark.anyio
-async def test_who_stops_leaves_when_its_work_has_ended(short_sessions):
+async def test_a_stopped_member_leaves_after_its_work(short_sessions):
     """`stop` in another task once left the group at once, and the next leader began while the last
     one was still cleaning up."""
     order: list[object] = []
@@ -492,7 +488,7 @@ async def test_who_stops_leaves_when_its_work_has_ended(short_sessions):
 
 
 @pytest.mark.anyio
-async def test_stop_inside_the_scope_waits_for_nobody(short_sessions):
+async def test_stop_inside_the_scope_does_not_wait(short_sessions):
     async with short_sessions() as kafka:
         async with Election("g", bootstrap_servers=SERVER, **OPTIONS) as election:
             with anyio.fail_after(1.0):

@@ -13,14 +13,14 @@ from demo_view import Board, Member, State, ranges
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def test_all_is_well() -> None:
+def test_a_complete_run_has_no_findings() -> None:
     records = [Processed(0, 0, 0), Processed(1, 1, 0), Processed(2, 0, 1)]
     assert settle(range(3), records, ()) == Account(
         produced=3, processed=3, uncommitted=0, lost=(), duplicates=(), unexplained=()
     )
 
 
-def test_what_was_never_processed_is_lost() -> None:
+def test_unprocessed_records_are_lost() -> None:
     assert settle(range(4), [Processed(1, 0, 1), Processed(2, 0, 2)], ()) == Account(
         produced=4, processed=2, uncommitted=0, lost=(0, 3), duplicates=(), unexplained=()
     )
@@ -42,7 +42,7 @@ def test_a_record_in_the_window_that_came_once_is_no_duplicate() -> None:
     )
 
 
-def test_what_nobody_produced_is_unexplained() -> None:
+def test_records_that_were_not_produced_are_unexplained() -> None:
     assert settle([0], [Processed(0, 0, 0), Processed(9, 0, 1)], ()) == Account(
         produced=1, processed=2, uncommitted=0, lost=(), duplicates=(), unexplained=(9,)
     )

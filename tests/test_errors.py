@@ -102,7 +102,7 @@ def test_a_bad_option_is_a_value_error_too() -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_every_error_says_what_happened(cls: type[Exception]) -> None:
+def test_every_error_has_a_message(cls: type[Exception]) -> None:
     error, words = example(cls)
     assert str(error) == words
     assert inspect.getdoc(cls)
@@ -166,7 +166,9 @@ def test_the_attributes_of_a_corrupt_record_have_defaults() -> None:
     ("code", "resource", "operation"),
     [(29, "topic 't'", "READ"), (30, "group 'g'", "READ"), (31, "the cluster", "")],
 )
-def test_what_is_denied_is_named(code: int, resource: str, operation: str) -> None:
+def test_an_authorization_error_names_the_resource(
+    code: int, resource: str, operation: str
+) -> None:
     error = broker_error(code, "doing it", operation="READ", topic="t", group="g")
     assert type(error) is AuthorizationError
     assert (error.code, error.resource, error.operation) == (code, resource, operation)
@@ -178,7 +180,7 @@ def test_other_codes_deny_nothing() -> None:
     assert type(broker_error(25, "doing it", operation="READ", topic="t")) is BrokerError
 
 
-def test_text_of_a_broker_is_one_short_line() -> None:
+def test_text_from_a_broker_is_shortened_to_one_line() -> None:
     """A log or a terminal must not take orders from it."""
     said = "no\r\n2026 INFO all is well \x1b[2J\u202e" + "x" * 100_000
     shown = escaped(said)

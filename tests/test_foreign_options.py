@@ -65,11 +65,11 @@ def test_an_option_of_another_client(option: str, said: str) -> None:
     assert answer(Consumer, **{option: 1}) == f"Consumer() has no option {option}; {said}"
 
 
-def test_an_option_that_is_like_none() -> None:
+def test_an_option_without_a_similar_one() -> None:
     assert answer(Consumer, xyzzy=1) == "Consumer() has no option xyzzy"
 
 
-def test_several_at_once_are_answered_together_and_without_their_values() -> None:
+def test_several_options_are_explained_together_without_values() -> None:
     said = answer(Consumer, "t", sasl_plain_password="secret", api_version=(0, 9))
     assert said == (
         "Consumer() has no option sasl_plain_password, api_version; sasl_plain_password is"
@@ -88,7 +88,7 @@ def test_a_mapping_of_options_as_confluent_has_it(client: Any) -> None:
     )
 
 
-def test_each_client_answers_with_its_own_options() -> None:
+def test_each_client_suggests_its_own_options() -> None:
     protocol = GroupProtocol("t", "n", b"", lambda members: {})
     said = answer(GroupMember, "g", protocol, session_timeout=1)
     assert said == "GroupMember() has no option session_timeout; did you mean session_timeout_ms?"
@@ -106,11 +106,11 @@ def theirs() -> set[str]:
 
 
 @pytest.mark.parametrize("option", sorted(theirs()))
-def test_every_option_of_the_other_python_clients_is_answered(option: str) -> None:
+def test_every_option_of_the_other_python_clients_is_explained(option: str) -> None:
     assert f"; {option}" in answer(Consumer, **{option: 1})
 
 
-def test_the_answers_name_what_exists() -> None:
+def test_the_explanations_name_existing_options() -> None:
     known = set().union(*map(options_of, CLIENTS))
     assert set(_RENAMED.values()) <= known
     assert not (_RENAMED.keys() | _ANSWERS.keys() | _SECURITY.keys()) & options_of(Consumer)

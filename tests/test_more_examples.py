@@ -125,7 +125,7 @@ def test_batches_are_committed_when_they_are_stored(
     assert kafka.group_state("group") == "Empty"
 
 
-def test_a_full_pool_pauses_and_goes_on_when_it_has_drained(kafka: EmbeddedKafka) -> None:
+def test_a_full_pool_pauses_consuming_until_it_has_drained(kafka: EmbeddedKafka) -> None:
     kafka.produce("t", map(str, range(200)))
     with running("back_pressure.py", kafka, "--workers", "2", "--most", "10") as process:
         assert process.stdout is not None

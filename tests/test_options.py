@@ -60,7 +60,7 @@ def test_a_signature_has_the_options_as_they_are_declared(
     }
 
 
-def test_the_options_that_recipes_pass_on_have_the_types_of_a_member() -> None:
+def test_options_passed_to_a_member_have_its_types() -> None:
     options = {
         name: option.annotation
         for name, option in declared(GroupMemberOptions).items()
@@ -136,7 +136,7 @@ def test_the_defaults_in_seconds() -> None:
     )
 
 
-def test_what_is_given_is_taken() -> None:
+def test_given_options_are_used() -> None:
     options = checked(
         group_id=None,
         assignors=[roundrobin_assignor],
@@ -163,7 +163,7 @@ def test_what_is_given_is_taken() -> None:
     ) == (None, (roundrobin_assignor,), timedelta(hours=1), 6.0, 2.0, 7.0, 0, 0.0, 1.0, 0)
 
 
-def test_back_offs_of_their_own_are_those_of_everything_else_unless_given() -> None:
+def test_reconnect_backoffs_default_to_the_retry_backoffs() -> None:
     same = checked(retry_backoff_ms=250)
     assert (same.rebalance_backoff, same.offsets_channel_backoff) == (0.25, 0.25)
     own = checked(rebalance_backoff_ms=2_000, offsets_channel_backoff_ms=500)
@@ -303,13 +303,13 @@ def test_a_close_timeout_is_finite(value: float) -> None:
     # Without the addresses of functions: all workers of pytest-xdist must find the same ids.
     ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", str(value)),
 )
-def test_what_cannot_work(changes: dict[str, Any], message: str) -> None:
+def test_contradictory_options_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         checked(**changes)
     assert str(caught.value) == message
 
 
-def test_line_40_auto_is_classic_where_an_assignor_of_the_clients_is_asked_for() -> None:
+def test_line_40_auto_is_classic_with_a_client_side_assignor() -> None:
     assert checked(group_protocol="auto").group_protocol is ConsumerProtocol.AUTO
     given = checked(group_protocol="auto", assignors=[range_assignor])
     assert given.group_protocol is ConsumerProtocol.CLASSIC
@@ -337,7 +337,7 @@ def refused(name: str, value: object) -> str:
 
 
 @pytest.mark.parametrize("name", BOOLEANS)
-def test_a_switch_takes_true_and_false_alone(name: str) -> None:
+def test_a_boolean_option_takes_only_true_and_false(name: str) -> None:
     """A variable of the environment is a string, and "false" counted as true: it committed."""
     said = f"{name}='false' is a string; expected True or False"
     assert refused(name, "false") == said
@@ -345,7 +345,7 @@ def test_a_switch_takes_true_and_false_alone(name: str) -> None:
     assert refused(name, None) == f"{name}=None; expected True or False"
 
 
-def test_a_switch_with_a_default_of_its_own_takes_none_as_well() -> None:
+def test_a_boolean_option_with_a_derived_default_takes_none_too() -> None:
     assert refused("leave_group_on_close", "no") == (
         "leave_group_on_close='no' is a string; expected True or False or None"
     )
@@ -376,12 +376,12 @@ def test_a_name_is_a_string(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_callback_is_called(name: str) -> None:
+def test_a_callback_must_be_callable(name: str) -> None:
     assert refused(name, "f") == f"{name}='f' is a string; expected a function or None"
 
 
 @pytest.mark.parametrize("name", ["group_protocol", "isolation_level"])
-def test_one_of_several_lists_them(name: str) -> None:
+def test_an_unknown_choice_lists_the_valid_ones(name: str) -> None:
     for value in ("new", None, 1):
         assert refused(name, value).partition("; expected one of ")[2].startswith("['")
 
@@ -413,11 +413,11 @@ def test_one_of_several_lists_them(name: str) -> None:
         ("membership", 5, "membership=5 is a number; expected a ZooKeeperMembership or None"),
     ],
 )
-def test_what_has_another_shape(name: str, value: object, message: str) -> None:
+def test_values_of_the_wrong_type_are_refused(name: str, value: object, message: str) -> None:
     assert refused(name, value) == message
 
 
-def test_what_may_hold_a_secret_is_not_shown() -> None:
+def test_values_that_may_be_secret_are_not_shown() -> None:
     given = {"sasl.password": "secret"}
     assert refused("group_id", given) == "group_id is of type dict; expected a string or None"
     with pytest.raises(ConfigurationError, match=r"^security is a dict; expected"):
@@ -425,7 +425,7 @@ def test_what_may_hold_a_secret_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("client", [GroupMember, Admin, Producer])
-def test_the_other_clients_check_alike(client: Any) -> None:
+def test_all_clients_check_their_options(client: Any) -> None:
     positional = ("g", GroupProtocol("t", "n", b"", dict)) if client is GroupMember else ()
     for name, value, message in (
         ("request_timeout_ms", "10000", "is a string; expected a number, 1 to"),

@@ -59,7 +59,7 @@ async def test_keys_have_their_partitions() -> None:
         assert ends(kafka) == wanted
 
 
-async def test_without_keys_calls_take_turns() -> None:
+async def test_without_keys_calls_rotate_over_partitions() -> None:
     async with cluster() as kafka, Producer(**SERVERS) as producer:
         for _ in range(6):
             await producer.write("new", records(None, None))
@@ -77,7 +77,7 @@ async def test_large_records_are_several_batches() -> None:
         assert ends(kafka)[0] == 4
 
 
-async def test_another_leader_is_found() -> None:
+async def test_a_moved_leader_is_followed() -> None:
     async with cluster(nodes=2) as kafka, Producer(**SERVERS) as producer:
         await producer.write("new", records(None), partition=0)
         kafka.move_leader("new", 0, 3 - kafka.leader("new", 0))
@@ -87,14 +87,14 @@ async def test_another_leader_is_found() -> None:
         assert ends(kafka)[0] == 3
 
 
-async def test_an_answer_that_is_lost_may_double_a_batch() -> None:
+async def test_a_lost_response_may_duplicate_a_batch() -> None:
     async with cluster() as kafka, Producer(**SERVERS) as producer:
         kafka.fail(ProduceRequest, Close())
         await producer.write("new", records(None), partition=0)
         assert ends(kafka)[0] == 2
 
 
-async def test_what_was_not_written_is_told() -> None:
+async def test_a_failure_reports_what_was_not_written() -> None:
     async with cluster() as kafka, Producer(**SERVERS) as producer:
         place = partition_of(b"b", 5)
         kafka.fail(
@@ -108,7 +108,7 @@ async def test_what_was_not_written_is_told() -> None:
         assert isinstance(raised.value.why, BrokerError)
 
 
-async def test_a_record_that_is_refused_is_named() -> None:
+async def test_a_refused_record_is_named() -> None:
     """KIP-467: a compacted topic takes no record without a key, and says which it was."""
     refusal = PartitionProduceResponse(
         index=0,
@@ -123,7 +123,7 @@ async def test_a_record_that_is_refused_is_named() -> None:
     assert (error.index, str(error)) == (2, "INVALID_RECORD (87): no key")
 
 
-async def test_no_answer_in_time() -> None:
+async def test_a_missing_response_times_out() -> None:
     async with cluster() as kafka:
         options = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 5_000}
         async with Producer(**SERVERS, **options) as producer:
@@ -133,7 +133,7 @@ async def test_no_answer_in_time() -> None:
             assert isinstance(raised.value.why, RequestTimeoutError)
 
 
-async def test_what_is_not_there() -> None:
+async def test_missing_topics_and_partitions_are_errors() -> None:
     async with cluster(), Producer(**SERVERS) as producer:
         assert await producer.partition_count("new") == 5
         with pytest.raises(BrokerError, match="there is no topic none"):
@@ -142,7 +142,7 @@ async def test_what_is_not_there() -> None:
             await producer.write("new", records(None), partition=5)
 
 
-async def test_bad_options_and_calls() -> None:
+async def test_wrong_options_and_calls_are_refused() -> None:
     for wrong in (
         {"delivery_timeout_ms": 0},
         {"retry_backoff_max_ms": 1},

@@ -138,7 +138,7 @@ def test_every_error_that_an_application_may_meet_is_a_public_name() -> None:
 
 
 @pytest.mark.parametrize("name", kafkagroup.__all__)
-def test_every_name_resolves_to_what_bears_it(name: str) -> None:
+def test_every_public_name_resolves_to_its_object(name: str) -> None:
     value = getattr(kafkagroup, name)
     assert value.__name__ == name
     assert value.__doc__
@@ -249,5 +249,5 @@ def test_assignors_and_wire_run_where_anyio_is_missing() -> None:
     assert run(program) == "fine\n"
 
 
-def test_it_tells_type_checkers_that_it_is_typed() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     assert Path(kafkagroup.__file__).with_name("py.typed").exists()

@@ -25,7 +25,7 @@ def decoded() -> Record:
     return record
 
 
-def test_a_record_tells_all_its_values() -> None:
+def test_the_repr_of_a_record_has_all_its_values() -> None:
     assert repr(decoded()) == (
         "Record(topic='t', partition=3, offset=40, timestamp=1000,"
         " timestamp_type=<TimestampType.CREATE_TIME: 0>, key=b'k', value=b'v',"
@@ -74,7 +74,7 @@ def test_a_record_can_be_matched() -> None:
             pytest.fail("no match")
 
 
-def test_headers_are_made_once() -> None:
+def test_headers_are_decoded_once() -> None:
     record = decoded()
     assert record.headers is record.headers
 
@@ -102,7 +102,7 @@ def test_types_of_key_and_value_may_be_given_at_run_time(generic: Any) -> None:
     assert hints == {"one": generic[str, Order], "other": generic | None, "return": hints["one"]}
 
 
-def test_a_consumer_may_be_made_and_derived_with_its_types() -> None:
+def test_a_consumer_may_be_subscripted_and_subclassed_with_types() -> None:
     class Orders(Consumer[str, Order]):
         """Of one application."""
 
@@ -111,7 +111,7 @@ def test_a_consumer_may_be_made_and_derived_with_its_types() -> None:
     assert type(Record[bytes, bytes](*VALUES)) is Record
 
 
-def test_pydantic_takes_a_record() -> None:
+def test_pydantic_accepts_a_record() -> None:
     pydantic = pytest.importorskip("pydantic", reason="NOT TESTED, pydantic: it is not installed")
 
     class Handled(pydantic.BaseModel):

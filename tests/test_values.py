@@ -91,7 +91,9 @@ MADE = [
 
 
 @pytest.mark.parametrize(("make", "given"), MADE)
-def test_they_are_made_and_shown_and_taken_apart_alike(make: Any, given: dict[str, Any]) -> None:
+def test_they_are_created_shown_and_matched_as_attrs_classes_are(
+    make: Any, given: dict[str, Any]
+) -> None:
     ours, theirs = (make(kit) for kit in PAIRED)
     mine, other = ours(**given), theirs(**given)
     assert repr(mine) == repr(other).rpartition(">.")[2]
@@ -113,7 +115,7 @@ def test_they_are_made_and_shown_and_taken_apart_alike(make: Any, given: dict[st
 
 
 @pytest.mark.parametrize("kit", PAIRED)
-def test_what_is_equal(kit: Any) -> None:
+def test_equality(kit: Any) -> None:
     Plain, Changing, Known = plain(kit), changing(kit), known_by_itself(kit)
     assert Plain(1) == Plain(1, "y") != Plain(1, "z")
     assert hash(Plain(1)) == hash(Plain(1))
@@ -127,7 +129,7 @@ def test_what_is_equal(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("kit", PAIRED)
-def test_what_is_frozen(kit: Any) -> None:
+def test_frozen_values_refuse_assignment(kit: Any) -> None:
     value, mutable = plain(kit)(1), changing(kit)(1)
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         value.x = 2
@@ -140,7 +142,7 @@ def test_what_is_frozen(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("kit", PAIRED)
-def test_a_default_that_is_made_is_made_for_each(kit: Any) -> None:
+def test_a_factory_is_called_for_each_instance(kit: Any) -> None:
     Below = family(kit)
     one, two = Below(first=1), Below(first=1)
     one.own.append(1)
@@ -148,7 +150,7 @@ def test_a_default_that_is_made_is_made_for_each(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("kit", PAIRED)
-def test_what_is_missing_or_too_much_is_refused(kit: Any) -> None:
+def test_missing_and_unknown_arguments_are_refused(kit: Any) -> None:
     for wrong in ({}, {"first": 1, "third": 3}):
         with pytest.raises(TypeError, match=r"__init__\(\)"):
             family(kit)(**wrong)
@@ -158,7 +160,7 @@ def test_what_is_missing_or_too_much_is_refused(kit: Any) -> None:
 
 @pytest.mark.parametrize("change", [attrs.evolve, _values.evolve])
 @pytest.mark.parametrize("kit", PAIRED[:1])
-def test_one_that_is_like_another(kit: Any, change: Any) -> None:
+def test_evolve_returns_a_changed_copy(kit: Any, change: Any) -> None:
     Below = family(kit)
     before = Below(first=1, own=[1])
     after = change(before, second="c")
@@ -169,7 +171,7 @@ def test_one_that_is_like_another(kit: Any, change: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [attrs.evolve, _values.evolve])
-def test_one_that_is_like_another_is_looked_at_as_any_new_one(change: Any) -> None:
+def test_evolve_runs_the_same_checks(change: Any) -> None:
     before = with_hooks(COMMON)(1)
     after = change(before, x=2)
     assert (after.x, after.seen) == (2, ["x=1", "x=2"])
@@ -189,7 +191,7 @@ def test_they_are_copied_and_pickled() -> None:
     assert copy.deepcopy(value) is not value
 
 
-def test_a_name_is_written_with_what_makes_it_in_a_traceback() -> None:
+def test_tracebacks_show_the_generated_source() -> None:
     with pytest.raises(TypeError, match=r"^Pickled\.__init__\(\) missing 1 required"):
         Pickled()  # type: ignore[call-arg]
 
@@ -207,7 +209,7 @@ def test_a_hash_is_the_same_in_each_process() -> None:
     assert len(outputs) == 1
 
 
-def test_methods_are_written_once_and_only_if_used() -> None:
+def test_methods_are_generated_once_on_first_use() -> None:
     Plain = plain(COMMON)
     written = {name for name, of in vars(Plain).items() if inspect.isfunction(of)}
     assert not written & {"__init__", "__eq__", "__hash__", "__repr__"}

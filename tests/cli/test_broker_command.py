@@ -24,7 +24,7 @@ async def topics_at(address: str) -> tuple[int, dict[str, int]]:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_serves_until_it_is_told_to_end(ending: signal.Signals) -> None:
+def test_serves_until_a_signal_or_the_end_of_stdin(ending: signal.Signals) -> None:
     with running("broker", "--port", "0", "--topic", "t:2", "--topic", "u") as process:
         address = process.stdout.readline().decode().strip()
         assert anyio.run(topics_at, address) == (1, {"t": 2, "u": 1})
@@ -42,7 +42,7 @@ def test_several_nodes_and_json() -> None:
             assert anyio.run(topics_at, address) == (3, {"t": 4})
 
 
-def test_a_port_that_is_taken() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         found = CliRunner().invoke(app, ["broker", "--port", str(port)])
@@ -64,7 +64,7 @@ def test_a_port_that_is_taken() -> None:
         (("--port", "65535", "--nodes", "2"), "broker: --port 65535 leaves no room for 2 nodes"),
     ],
 )
-def test_asked_wrongly(arguments: tuple[str, ...], line: str) -> None:
+def test_wrong_arguments_are_refused(arguments: tuple[str, ...], line: str) -> None:
     found = CliRunner().invoke(app, ["broker", *arguments])
     assert (found.exit_code, found.stdout) == (2, "")
     assert found.stderr.startswith(f"kafkagroup: {line}")

@@ -75,13 +75,13 @@ def profiles(nothing_configured: Path) -> Path:
     return nothing_configured
 
 
-def test_nothing_said() -> None:
+def test_defaults_apply_without_any_settings() -> None:
     found = connection()
     assert found.options() == {"bootstrap_servers": "localhost:9092", "security": None}
     assert (found.bootstrap_servers, found.group_id) == ("localhost:9092", None)
 
 
-def test_the_first_place_that_says_a_name_wins(profiles: Path) -> None:
+def test_the_first_source_that_sets_an_option_wins(profiles: Path) -> None:
     assert connection().options()["bootstrap_servers"] == "default:1"
     found = connection(BOOTSTRAP_SERVERS="variable:1").options()
     assert (found["bootstrap_servers"], found["client_id"]) == ("variable:1", "me")
@@ -92,11 +92,11 @@ def test_the_first_place_that_says_a_name_wins(profiles: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["client.id", "client-id", "client_id", "Client.ID"])
-def test_names_are_written_as_one_likes(name: str) -> None:
+def test_option_names_accept_dots_dashes_and_underscores(name: str) -> None:
     assert connection("-X", f"{name}=x").options()["client_id"] == "x"
 
 
-def test_both_spellings_of_the_servers() -> None:
+def test_both_names_of_bootstrap_servers_are_accepted() -> None:
     assert connection("--bootstrap-server", "a:1").bootstrap_servers == "a:1"
 
 
@@ -112,7 +112,7 @@ def test_a_profile_stands_alone(profiles: Path) -> None:
     assert by_argument.group_id == "billing"
 
 
-def test_clients_get_what_they_take(profiles: Path) -> None:
+def test_each_client_gets_the_options_that_it_accepts(profiles: Path) -> None:
     found = connection("--profile", "production", "-X", "default.api.timeout.ms=7")
     consumer = found.options(Consumer)
     assert (consumer["group_id"], consumer["enable_auto_commit"]) == ("billing", False)
@@ -132,7 +132,7 @@ def test_another_file(tmp_path: Path, profiles: Path) -> None:
     assert connection("--config", str(profiles), CONFIG=str(other)).bootstrap_servers == "default:1"
 
 
-def test_spark_gets_texts_by_kafkas_names(profiles: Path) -> None:
+def test_spark_gets_strings_under_kafkas_option_names(profiles: Path) -> None:
     found = connection("--profile", "production", "-X", "enable.ssl.certificate.verification=False")
     assert found.properties() == {
         "bootstrap.servers": "one:1,two:2",
@@ -149,7 +149,7 @@ def test_a_secret_does_not_show(profiles: Path) -> None:
     assert "in-the-file" not in repr(connection("--profile", "production"))
 
 
-def test_a_secret_that_others_can_read(profiles: Path) -> None:
+def test_a_file_with_a_secret_that_others_can_read_is_warned_about(profiles: Path) -> None:
     profiles.chmod(0o640)
     result, _ = asked("--profile", "production")
     assert result.exit_code == 0
@@ -159,7 +159,7 @@ def test_a_secret_that_others_can_read(profiles: Path) -> None:
     assert asked()[0].stderr == ""  # none is in [default]
 
 
-def test_a_check_that_is_switched_off_is_told() -> None:
+def test_disabled_verification_is_warned_about() -> None:
     result, _ = asked("-X", "ssl.endpoint.identification.algorithm=none")
     assert result.exit_code == 0
     assert result.stderr.startswith("kafkagroup: warning: host names are not checked: ")
@@ -210,13 +210,13 @@ def test_a_check_that_is_switched_off_is_told() -> None:
         (("--config", "none.toml"), {}, "none.toml: No such file or directory"),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_a_wrong_option_is_reported_in_one_line(
     arguments: tuple[str, ...], variables: dict[str, str], line: str
 ) -> None:
     assert one_line(*arguments, **variables) == line
 
 
-def test_variables_that_mean_something_else_are_left_alone() -> None:
+def test_unrelated_environment_variables_are_ignored() -> None:
     assert connection(PURE="1", KAFKA_JARS="x").said == {}
 
 
@@ -233,18 +233,18 @@ def test_variables_that_mean_something_else_are_left_alone() -> None:
         ("[default", "{}: Expected ']' at the end of a table"),
     ],
 )
-def test_a_file_that_is_wrong(nothing_configured: Path, text: str, line: str) -> None:
+def test_a_malformed_file_is_refused(nothing_configured: Path, text: str, line: str) -> None:
     nothing_configured.write_text(text)
     name = ["--profile", "x"] if text.startswith("profiles") else []
     assert one_line(*name).startswith(line.format(nothing_configured))
 
 
-def test_a_file_that_is_no_text(nothing_configured: Path) -> None:
+def test_a_binary_file_is_refused(nothing_configured: Path) -> None:
     nothing_configured.write_bytes(b"\xff")
     assert one_line() == f"{nothing_configured} is not UTF-8"
 
 
-def test_a_profile_that_is_not_there(profiles: Path) -> None:
+def test_a_missing_profile_is_refused(profiles: Path) -> None:
     assert one_line("--profile", "produktion") == (
         f"{profiles} has no profile 'produktion'; did you mean 'production'?"
     )

@@ -35,7 +35,7 @@ def consume(kafka: EmbeddedKafka, *arguments: str) -> subprocess.CompletedProces
 ALL = ("--from-beginning", "--exit-at-end")
 
 
-def test_everything_there_is(kafka: EmbeddedKafka) -> None:
+def test_consumes_to_the_end_of_all_partitions(kafka: EmbeddedKafka) -> None:
     """More than is written at a time."""
     values = [f"{n}" for n in range(3_000)]
     kafka.produce("t", values)
@@ -58,7 +58,7 @@ def test_fields_and_bytes(kafka: EmbeddedKafka) -> None:
     assert [json.loads(line)["value"] for line in lines] == [{"base64": "/w=="}, None]
 
 
-def test_so_many_records_and_no_more(kafka: EmbeddedKafka) -> None:
+def test_consumes_at_most_the_requested_number_of_records(kafka: EmbeddedKafka) -> None:
     kafka.produce("t", ["a", "b", "c"], partition=0)
     done = consume(kafka, "--from-beginning", "--max-records", "2", "--group", "g")
     assert (done.returncode, done.stdout) == (0, b"a\nb\n")
@@ -68,7 +68,7 @@ def test_so_many_records_and_no_more(kafka: EmbeddedKafka) -> None:
     assert kafka.committed("g", "t").get(0) == 3
 
 
-def test_what_was_lost_before_it_was_committed_is_a_warning(kafka: EmbeddedKafka) -> None:
+def test_a_partition_lost_before_its_commit_is_warned_about(kafka: EmbeddedKafka) -> None:
     """It is printed; the partition's new owner prints it again."""
     kafka.produce("t", ["a"], partition=0)
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
@@ -82,7 +82,7 @@ def test_what_was_lost_before_it_was_committed_is_a_warning(kafka: EmbeddedKafka
     assert kafka.committed("g", "t") == {}
 
 
-def test_without_from_beginning_what_comes_next(kafka: EmbeddedKafka) -> None:
+def test_without_from_beginning_only_new_records_are_printed(kafka: EmbeddedKafka) -> None:
     kafka.produce("t", ["old"], partition=0)
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     with running("consume", "t", *servers, "--max-records", "1") as process:
@@ -94,7 +94,7 @@ def test_without_from_beginning_what_comes_next(kafka: EmbeddedKafka) -> None:
     assert process.returncode == 0
 
 
-def test_after_a_silence(kafka: EmbeddedKafka) -> None:
+def test_ends_after_the_idle_timeout(kafka: EmbeddedKafka) -> None:
     kafka.produce("t", ["a"])
     done = consume(kafka, "--from-beginning", "--timeout", "0.7")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"a\n", b"")
@@ -109,13 +109,15 @@ def test_partitions(kafka: EmbeddedKafka) -> None:
     assert kafka.committed("g", "t") == {0: 1, 1: 1}
 
 
-def test_an_empty_topic_has_its_end(kafka: EmbeddedKafka) -> None:
+def test_an_empty_topic_ends_at_once(kafka: EmbeddedKafka) -> None:
     assert (done := consume(kafka, *ALL)).stdout == b""
     assert done.returncode == 0
 
 
 @pytest.mark.parametrize("group", [(), ("--group", "g")])
-def test_who_reads_has_enough(kafka: EmbeddedKafka, group: tuple[str, ...]) -> None:
+def test_ends_quietly_when_the_reader_closes_the_pipe(
+    kafka: EmbeddedKafka, group: tuple[str, ...]
+) -> None:
     """As with `| head -1`. More is there than a pipe takes."""
     kafka.produce("t", ["x" * 1_000] * 2_000, partition=0)
     options = ("--bootstrap-servers", kafka.bootstrap_servers, "--from-beginning", *group)
@@ -130,7 +132,7 @@ def test_who_reads_has_enough(kafka: EmbeddedKafka, group: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_the_end_and_what_was_printed_is_committed(
+def test_a_signal_ends_the_command_and_commits_printed_records(
     kafka: EmbeddedKafka, ending: signal.Signals
 ) -> None:
     kafka.produce("t", ["a"], partition=0)
@@ -144,7 +146,7 @@ def test_a_signal_is_the_end_and_what_was_printed_is_committed(
     assert kafka.group_state("g") == "Empty"
 
 
-def test_what_is_being_printed_when_the_signal_comes_is_committed(
+def test_a_record_being_printed_at_the_signal_is_committed(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was there to be read, and was printed again by the next one."""
@@ -160,7 +162,7 @@ def test_what_is_being_printed_when_the_signal_comes_is_committed(
     assert kafka.committed("g", "t").get(0) == 1
 
 
-def test_a_signal_ends_it_while_nobody_reads(kafka: EmbeddedKafka) -> None:
+def test_a_signal_ends_the_command_while_the_pipe_is_full(kafka: EmbeddedKafka) -> None:
     kafka.produce("t", ["x" * 1_000] * 2_000, partition=0)
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     with running("consume", "t", *servers, "--from-beginning") as process:
@@ -176,7 +178,7 @@ def test_a_signal_ends_it_while_nobody_reads(kafka: EmbeddedKafka) -> None:
     assert first == b"x" * 10
 
 
-def test_a_topic_that_is_not_there(kafka: EmbeddedKafka) -> None:
+def test_a_missing_topic_is_an_error(kafka: EmbeddedKafka) -> None:
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     found = CliRunner().invoke(app, ["consume", "none", *servers])
     told = "kafkagroup: UNKNOWN_TOPIC_OR_PARTITION (3): there is no topic none\n"
@@ -204,7 +206,7 @@ def test_asked_wrongly(arguments: tuple[str, ...], line: str) -> None:
     assert found.stderr.count("\n") == 1
 
 
-def test_its_lines_are_what_produce_reads(kafka: EmbeddedKafka) -> None:
+def test_its_output_can_be_piped_into_produce(kafka: EmbeddedKafka) -> None:
     kafka.create_topic("copy", 2)
     records = [
         NewRecord(b"a", b"\xff\x00\n", 1_000, (("h", b"\xfe"), ("h", None))),

@@ -44,7 +44,7 @@ def test_all_is_well_on_sasl_ssl_by_a_profile(tmp_path: Path, nothing_configured
     assert "canary" not in done.stdout.decode()
 
 
-def test_what_is_wrong_and_what_to_do() -> None:
+def test_problems_are_printed_with_remedies() -> None:
     arguments = ("doctor", "--bootstrap-servers", "127.0.0.1:1", "--group", "\x1b[2J")
     found = CliRunner().invoke(app, arguments)
     assert (found.exit_code, found.stderr) == (1, "")

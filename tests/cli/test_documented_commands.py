@@ -36,7 +36,7 @@ def test_a_command_of_the_readme(
         pass
 
 
-def test_all_commands_about_groups_are_there() -> None:
+def test_every_group_command_is_documented() -> None:
     assert {line.split()[0] for line in COMMANDS} >= {"describe", "lag", "watch", "reset-offsets"}
 
 

@@ -55,19 +55,21 @@ def is_there(number: int) -> bool:
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("exit 0", 0), ("kill -9 $$", 137)])
-def test_its_exit_code_is_the_commands(kafka: EmbeddedKafka, script: str, code: int) -> None:
+def test_exits_with_the_exit_code_of_the_command(
+    kafka: EmbeddedKafka, script: str, code: int
+) -> None:
     done = run(*elect(kafka.bootstrap_servers, f"echo out; echo err >&2; {script}"))
     assert (done.returncode, done.stdout) == (code, b"out\n")
     assert done.stderr == b"kafkagroup: elected to lead 'g', token 1\nerr\n"
     assert kafka.group_state("g") in ("Empty", "Dead")
 
 
-def test_what_is_on_stdin_is_the_commands(kafka: EmbeddedKafka) -> None:
+def test_passes_stdin_to_the_command(kafka: EmbeddedKafka) -> None:
     done = run(*elect(kafka.bootstrap_servers, "cat; cat <&- 2>/dev/null"), given=b"\xff\n")
     assert done.stdout == b"\xff\n"
 
 
-def test_who_leads_goes_on_when_others_come_and_the_next_takes_over(kafka: EmbeddedKafka) -> None:
+def test_the_leader_stays_when_others_join_and_the_next_takes_over(kafka: EmbeddedKafka) -> None:
     servers = kafka.bootstrap_servers
     with running(*elect(servers, TELL + "exec sleep 60")) as one:
         assert started(one)[:2] == ("g", 1)
@@ -95,7 +97,7 @@ def test_signals_are_passed_on(kafka: EmbeddedKafka) -> None:
     assert process.returncode == 5
 
 
-def test_a_candidate_that_waits_ends_by_the_signal(kafka: EmbeddedKafka) -> None:
+def test_a_signal_ends_a_waiting_candidate(kafka: EmbeddedKafka) -> None:
     servers = kafka.bootstrap_servers
     with running(*elect(servers, TELL + "exec sleep 60")) as one:
         started(one)
@@ -108,7 +110,7 @@ def test_a_candidate_that_waits_ends_by_the_signal(kafka: EmbeddedKafka) -> None
 
 
 @pytest.mark.serial  # what the end takes is compared with the session timeout
-def test_who_cannot_be_heard_ends_its_command_before_another_is_elected(
+def test_a_leader_without_a_connection_ends_its_command_before_another_leads(
     kafka: EmbeddedKafka,
 ) -> None:
     """What it has started ends with it, even what does not listen to SIGTERM; then it stands for
@@ -142,7 +144,9 @@ def session(number: int) -> list[int]:
     return found
 
 
-def test_who_was_frozen_ends_its_command_and_stands_again(kafka: EmbeddedKafka) -> None:
+def test_a_leader_that_was_frozen_ends_its_command_and_becomes_a_candidate_again(
+    kafka: EmbeddedKafka,
+) -> None:
     """Another was elected meanwhile."""
     servers = kafka.bootstrap_servers
     with running(*elect(servers, TELL + "exec sleep 60")) as one:
@@ -160,7 +164,9 @@ def test_who_was_frozen_ends_its_command_and_stands_again(kafka: EmbeddedKafka) 
             assert started(one)[1] > other[1]
 
 
-def test_who_was_removed_ends_its_command_as_soon_as_another_leads(kafka: EmbeddedKafka) -> None:
+def test_a_leader_removed_by_an_admin_ends_its_command_as_soon_as_another_leads(
+    kafka: EmbeddedKafka,
+) -> None:
     """It hears of it late, and long before its session would have ended."""
     script = TELL + "exec sleep 60"
     patient = ("--session-timeout", "120", "--grace", "2", "--", "sh", "-c", script)
@@ -202,7 +208,7 @@ async def remove(servers: str, member_id: str) -> None:
         (("/etc/passwd",), 126, b"/etc/passwd: Permission denied"),
     ],
 )
-def test_a_command_that_cannot_be_run(
+def test_a_command_that_does_not_exist_is_an_error(
     kafka: EmbeddedKafka, words: tuple[str, ...], code: int, line: bytes
 ) -> None:
     done = run("elect", "g", "--bootstrap-servers", kafka.bootstrap_servers, "--", *words)
@@ -228,7 +234,7 @@ def test_asked_wrongly(arguments: tuple[str, ...], line: str) -> None:
     assert found.stderr.count("\n") == 1
 
 
-def test_nobody_there_to_elect() -> None:
+def test_without_a_broker_it_reports_an_error() -> None:
     done = run("elect", "g", "--bootstrap-servers", "127.0.0.1:1", "--", "true")
     assert done.returncode == 1
     assert done.stderr.startswith(b"kafkagroup: no broker answered: ")

@@ -128,7 +128,7 @@ def test_bad_input_is_one_line_that_helps(arguments: tuple[str, ...], line: str)
         ("remove-member", "g", "--instance", "a", "--yes"),
     ],
 )
-def test_a_server_that_does_not_answer(arguments: tuple[str, ...]) -> None:
+def test_an_unreachable_server_is_one_line_of_error(arguments: tuple[str, ...]) -> None:
     assert_failed(run(*arguments, "--bootstrap-servers", "127.0.0.1:1"), 1, "no broker answere")
 
 
@@ -143,7 +143,7 @@ def test_a_server_that_does_not_answer(arguments: tuple[str, ...]) -> None:
         ),
     ],
 )
-def test_a_file_that_no_offsets_are_in(tmp_path: Path, text: bytes, line: str) -> None:
+def test_a_file_without_offsets_is_refused(tmp_path: Path, text: bytes, line: str) -> None:
     file = tmp_path / "offsets.json"
     file.write_bytes(text)
     result = run("reset-offsets", "g", "--from-file", str(file))
@@ -153,7 +153,9 @@ def test_a_file_that_no_offsets_are_in(tmp_path: Path, text: bytes, line: str) -
 # ---------------------------------------------------------------- half told
 
 
-def test_the_group_of_the_profile_is_meant(kafka: EmbeddedKafka, nothing_configured: Path) -> None:
+def test_the_group_defaults_to_that_of_the_profile(
+    kafka: EmbeddedKafka, nothing_configured: Path
+) -> None:
     nothing_configured.write_text(
         f"[profiles.shop]\nbootstrap.servers = '{kafka.bootstrap_servers}'\ngroup.id = 'idle'\n"
     )
@@ -161,7 +163,7 @@ def test_the_group_of_the_profile_is_meant(kafka: EmbeddedKafka, nothing_configu
     assert json.loads(result.stdout)["groups"][0]["group_id"] == "idle"
 
 
-def test_a_cluster_that_wants_to_know_who_asks(nothing_configured: Path) -> None:
+def test_a_cluster_that_requires_authentication_says_so(nothing_configured: Path) -> None:
     with EmbeddedKafka(users={"operator": "hunter2"}) as kafka:
         nothing_configured.write_text(
             f"[default]\nbootstrap.servers = '{kafka.bootstrap_servers}'\n"
@@ -301,7 +303,7 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
         one.close()
 
 
-def test_lag_live(kafka: EmbeddedKafka) -> None:
+def test_watching_lag_updates_until_ctrl_c(kafka: EmbeddedKafka) -> None:
     arguments = ("idle", "--watch", "0.1", "--bootstrap-servers", kafka.bootstrap_servers)
     with terminal("lag", *arguments) as one:
         one.see("last samples")
@@ -313,7 +315,7 @@ def test_lag_live(kafka: EmbeddedKafka) -> None:
         assert (one.process.wait(), "Traceback" in rest) == (0, False)
 
 
-def test_a_terminal_that_is_too_small_has_the_worst_and_the_rest_in_one_row() -> None:
+def test_a_small_terminal_shows_the_largest_lags_and_sums_the_rest() -> None:
     with EmbeddedKafka({"orders": 50}) as kafka:
         for partition in range(50):
             kafka.produce("orders", [b"x"] * partition, partition=partition)
@@ -336,7 +338,7 @@ def test_a_terminal_that_is_too_small_has_the_worst_and_the_rest_in_one_row() ->
     assert ["35", "others"] in rows
 
 
-def test_a_reset_is_asked_for(kafka: EmbeddedKafka) -> None:
+def test_a_reset_asks_for_confirmation(kafka: EmbeddedKafka) -> None:
     arguments = ("idle", "--to-earliest", "--bootstrap-servers", kafka.bootstrap_servers)
     for answer, told, code in (("n\n", "Nothing is changed.", 1), ("y\n", "Committed.", 0)):
         with terminal("reset-offsets", *arguments) as one:
@@ -348,7 +350,7 @@ def test_a_reset_is_asked_for(kafka: EmbeddedKafka) -> None:
 
 
 @pytest.mark.parametrize("how", [KeyboardInterrupt, click.Abort])
-def test_ctrl_c_at_the_question_says_nothing(
+def test_ctrl_c_at_the_confirmation_aborts_quietly(
     monkeypatch: pytest.MonkeyPatch, how: type[BaseException]
 ) -> None:
     def confirmed(*_: object) -> None:
@@ -362,7 +364,7 @@ def test_ctrl_c_at_the_question_says_nothing(
 # ---------------------------------------------------------------- completion
 
 
-def test_groups_are_completed(kafka: EmbeddedKafka) -> None:
+def test_group_names_are_completed_in_the_shell(kafka: EmbeddedKafka) -> None:
     def completed(words: str, at: str) -> list[str]:
         shell = {"_KAFKAGROUP_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": at}
         result = CliRunner(env=shell).invoke(app, prog_name="kafkagroup")
@@ -375,7 +377,7 @@ def test_groups_are_completed(kafka: EmbeddedKafka) -> None:
     assert completed("kafkagroup des", "1") == ["plain,describe"]
 
 
-def test_a_group_that_must_not_be_seen_is_not_watched(kafka: EmbeddedKafka) -> None:
+def test_watching_a_group_without_permission_is_an_error(kafka: EmbeddedKafka) -> None:
     kafka.fail(DescribeGroupsRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
     result = run("watch", "idle", "--bootstrap-servers", kafka.bootstrap_servers)
     assert_failed(result, 1, "GROUP_AUTHORIZATION_FAILED")

@@ -232,7 +232,7 @@ Totals
 """
 
 
-def test_what_if_a_member_left_and_another_joined() -> None:
+def test_plans_for_a_member_that_leaves_and_one_that_joins() -> None:
     arguments = ("--assignor", "roundrobin", "--remove", "node-2", "--add", "1")
     assert shown(run(*arguments, spec=SPEC)) == WHAT_IF
 
@@ -285,7 +285,7 @@ def test_a_narrow_terminal_loses_nothing() -> None:
     assert "…" not in found.stdout
 
 
-def test_names_cannot_steer_the_terminal() -> None:
+def test_names_cannot_control_the_terminal() -> None:
     name = "[red]x\x1b[31m\n\ud800"
     spec = {"members": {name: {"topics": ["t"]}}, "topics": {"t": 1}}
     found = run("--assignor", "range", spec=spec)
@@ -410,7 +410,9 @@ def test_bad_input_is_one_line_that_helps(
         (("--assignor", "own:broken"), "assignor 'broken' raised ValueError: one two ("),
     ],
 )
-def test_what_does_not_go_with_the_group(arguments: tuple[str, ...], line: str) -> None:
+def test_options_that_contradict_the_group_are_refused(
+    arguments: tuple[str, ...], line: str
+) -> None:
     assert_failed(run(*arguments, spec=SPEC), 2, line)
 
 
@@ -426,7 +428,7 @@ def test_a_server_that_does_not_answer() -> None:
     assert_failed(run("--group", "g", "--bootstrap-server", "127.0.0.1:1"), 1, "no broker answere")
 
 
-def test_what_was_typed_cannot_steer_the_terminal_either(here: Path) -> None:
+def test_arguments_cannot_control_the_terminal(here: Path) -> None:
     (here / "\x1b[2J").write_bytes(b"\xe9")
     found = run("--spec", "\x1b[2J", "--assignor", "range")
     assert_failed(found, 2, "plan: \\x1b[2J is not UTF-8: ")
@@ -436,7 +438,7 @@ def test_an_unknown_command() -> None:
     assert_failed(CliRunner().invoke(app, ["plans"]), 2, "No such command 'plans'.")
 
 
-def test_help_tells_of_every_command_and_assignor() -> None:
+def test_help_lists_every_command_and_assignor() -> None:
     found = CliRunner().invoke(app, ["--help"])
     assert found.exit_code == 0
     assert all(f"  {name} " in found.stdout for name in _app.COMMANDS)

@@ -44,7 +44,7 @@ def values(kafka: EmbeddedKafka) -> list[object]:
     return sorted((one["value"] for one in written(kafka)), key=str)
 
 
-def test_lines_as_they_are(kafka: EmbeddedKafka) -> None:
+def test_each_line_becomes_a_value(kafka: EmbeddedKafka) -> None:
     """No byte has a meaning but the line's end, and the last line may lack it."""
     done = produce(kafka, b"a\r\n\n\xff\0\nlast", "--partition", "3")
     assert (done.returncode, done.stdout) == (0, b"")
@@ -53,7 +53,7 @@ def test_lines_as_they_are(kafka: EmbeddedKafka) -> None:
     assert found == [(3, None, v) for v in ("a\r", "", {"base64": "/wA="}, "last")]
 
 
-def test_keys_go_where_other_clients_put_them(kafka: EmbeddedKafka) -> None:
+def test_keys_go_to_the_partitions_that_other_clients_choose(kafka: EmbeddedKafka) -> None:
     keys = [f"key-{n}" for n in range(200)] + [""]
     given = "".join(f"{key}:{n}:x\n" for n, key in enumerate(keys)).encode()
     done = produce(kafka, given, "--key-separator", ":")
@@ -66,7 +66,7 @@ def test_keys_go_where_other_clients_put_them(kafka: EmbeddedKafka) -> None:
     }
 
 
-def test_more_than_a_batch_takes_in_order(kafka: EmbeddedKafka) -> None:
+def test_several_batches_keep_their_order(kafka: EmbeddedKafka) -> None:
     """This broker takes far less than what would go into one batch."""
     lines = [f"{n:06}" for n in range(20_000)]
     done = produce(kafka, "\n".join(lines).encode(), "--partition", "0")
@@ -84,7 +84,7 @@ def test_compressed(kafka: EmbeddedKafka, codec: str) -> None:
     assert len(sent[0].topic_data[0].partition_data[0].records) < 2_000
 
 
-def test_headers_of_all(kafka: EmbeddedKafka) -> None:
+def test_headers_are_added_to_every_record(kafka: EmbeddedKafka) -> None:
     given = b'{"value": "v", "headers": [["own", null]]}\n'
     produce(kafka, given, "--json", "--headers", "a=b=c", "--headers", "d=")
     (record,) = written(kafka)
@@ -101,7 +101,7 @@ def test_headers_of_all(kafka: EmbeddedKafka) -> None:
         (b"a\n", ("--partition", "7"), "line 1: topic 't' has partitions 0 to 6", 0),
     ],
 )
-def test_an_error_says_which_line(
+def test_an_error_names_the_line(
     kafka: EmbeddedKafka, given: bytes, arguments: tuple[str, ...], line: str, before: int
 ) -> None:
     done = produce(kafka, given, *arguments)
@@ -111,7 +111,7 @@ def test_an_error_says_which_line(
     assert len(written(kafka)) == before
 
 
-def test_an_error_is_told_while_somebody_types(kafka: EmbeddedKafka) -> None:
+def test_an_error_is_reported_while_stdin_is_open(kafka: EmbeddedKafka) -> None:
     """It does not wait for the next line, nor for the end of stdin."""
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     with running("produce", "t", *servers, "--key-separator", "=") as process:
@@ -121,14 +121,14 @@ def test_an_error_is_told_while_somebody_types(kafka: EmbeddedKafka) -> None:
         assert process.stderr.read().startswith(b"kafkagroup: line 2: there is no")
 
 
-def test_a_broker_that_leads_no_more_is_no_error(kafka: EmbeddedKafka) -> None:
+def test_a_moved_leader_is_followed(kafka: EmbeddedKafka) -> None:
     fault = kafka.fail(ProduceRequest, ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2)
     assert produce(kafka, b"a\n").returncode == 0
     assert values(kafka) == ["a"]
     fault.stop()
 
 
-def test_what_may_not_be_written(kafka: EmbeddedKafka) -> None:
+def test_a_topic_without_write_permission_is_an_error(kafka: EmbeddedKafka) -> None:
     kafka.fail(ProduceRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     done = produce(kafka, b"a\n", "--partition", "0")
     assert done.returncode == 1
@@ -139,7 +139,7 @@ def test_what_may_not_be_written(kafka: EmbeddedKafka) -> None:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_the_end(kafka: EmbeddedKafka, ending: signal.Signals) -> None:
+def test_a_signal_ends_the_command(kafka: EmbeddedKafka, ending: signal.Signals) -> None:
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     with running("produce", "t", *servers) as process:
         process.stdin.write(b"a\n")
@@ -175,7 +175,7 @@ def test_a_signal_while_a_record_is_not_acknowledged(
         assert process.stderr.read() == b"kafkagroup: " + told + b"\n"
 
 
-def test_a_topic_that_is_not_there_is_told_before_a_line_is_typed(kafka: EmbeddedKafka) -> None:
+def test_a_missing_topic_is_reported_before_stdin_is_read(kafka: EmbeddedKafka) -> None:
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     with running("produce", "none", *servers) as process:
         assert process.wait(TIMEOUT) == 1

@@ -26,7 +26,7 @@ def test_a_line() -> None:
 @pytest.mark.parametrize(
     "data", [None, b"", b"text", b"\0\r\n\x1b", b"\xff\x00", bytes(range(256))]
 )
-def test_there_and_back(data: bytes | None) -> None:
+def test_a_record_round_trips(data: bytes | None) -> None:
     line = record_to_json(record(data, data, ("h", data)))
     assert "\n" not in line
     assert record_from_json(line.encode()) == Placed(
@@ -34,7 +34,7 @@ def test_there_and_back(data: bytes | None) -> None:
     )
 
 
-def test_the_least() -> None:
+def test_the_shortest_record_is_accepted() -> None:
     assert record_from_json(b'{"value": "v"}') == Placed(NewRecord(None, b"v"), None)
     given = {"value": None, "key": None, "headers": None, "timestamp": None, "partition": None}
     assert record_from_json(json.dumps(given).encode()) == Placed(NewRecord(None, None), None)
@@ -62,6 +62,6 @@ def test_the_least() -> None:
         (b'{"value": "", "partition": true}', "partition: expected a whole number of 0 or more"),
     ],
 )
-def test_what_is_wrong_is_told(line: bytes, told: str) -> None:
+def test_errors_name_the_field(line: bytes, told: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
         record_from_json(line)

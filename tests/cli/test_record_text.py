@@ -27,17 +27,17 @@ def test_formats(form: str, text: str) -> None:
     assert formatter(form, for_terminal=False)(RECORD) == text
 
 
-def test_nothing_steers_a_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     assert formatter(r"{value}\n", for_terminal=True)(RECORD) == "a\\xff\\x1b\\n\n"
 
 
 @pytest.mark.parametrize("stamp", [2**62, -(2**62)])
-def test_a_time_that_no_calendar_has(stamp: int) -> None:
+def test_a_timestamp_out_of_range_is_printed_as_a_number(stamp: int) -> None:
     record = RECORD._replace(timestamp=stamp)
     assert formatter("{time}", for_terminal=False)(record) == str(stamp)
 
 
 @pytest.mark.parametrize("form", ["{", "}", "{}", "{0}", "{values}", "{value!r}", "{offset:>5}"])
-def test_what_is_no_format(form: str) -> None:
+def test_a_wrong_format_is_refused(form: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^--format "):
         formatter(form, for_terminal=False)

@@ -98,7 +98,7 @@ def test_a_topic_that_exists_is_an_error_and_the_others_are_created(kafka: Embed
     )
 
 
-def test_topics_are_deleted_when_somebody_says_yes(kafka: EmbeddedKafka) -> None:
+def test_topics_are_deleted_after_confirmation(kafka: EmbeddedKafka) -> None:
     refused = topics(kafka, "delete", "orders")
     assert refused.exit_code == 2
     assert "nothing is changed without --yes" in refused.stderr

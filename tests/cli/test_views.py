@@ -68,7 +68,7 @@ def test_sparklines() -> None:
     assert sparkline([]) == ""
 
 
-def test_a_live_table_has_the_worst_that_fit() -> None:
+def test_a_live_table_has_the_largest_lags_that_fit() -> None:
     lags = {
         TopicPartition("orders", p): PartitionLag(committed=0, end=p, lag=p, seconds=p / 4)
         for p in range(1000)
@@ -99,7 +99,7 @@ def test_lag_in_a_line() -> None:
 # ---------------------------------------------------------------- descriptions
 
 
-def test_a_group_on_its_way() -> None:
+def test_a_rebalancing_group_is_shown_as_such() -> None:
     """KIP-848: who has what now, and what it is to have."""
     found = printed(
         group(
@@ -117,7 +117,7 @@ def test_a_group_on_its_way() -> None:
     assert "b me /b 5 0 nothing -> orders 1" in found
 
 
-def test_what_a_classic_group_keeps_to_itself_while_it_rebalances() -> None:
+def test_a_rebalancing_classic_group_is_shown_without_assignments() -> None:
     busy = group(member("a", partitions=None), state=GroupState.PREPARING_REBALANCE)
     assert "a me /a ?" in printed(busy)
 
@@ -125,7 +125,7 @@ def test_what_a_classic_group_keeps_to_itself_while_it_rebalances() -> None:
 # ---------------------------------------------------------------- changes
 
 
-def test_nothing_has_changed() -> None:
+def test_no_change_prints_nothing() -> None:
     one = group(member("a", ZERO))
     assert not changed(one, one)
     assert changed(one, one).words() == "Stable; 1 member"
@@ -170,14 +170,14 @@ def test_a_rebalance_step_by_step() -> None:
     }
 
 
-def test_a_static_member_that_comes_again() -> None:
+def test_a_restarted_static_member_is_one_line() -> None:
     first, second = (member(name, ZERO, instance_id="node-1") for name in ("a", "b"))
     change = changed(group(first), group(second))
     assert change.words() == "Stable; came again: node-1 (/b)"
     assert change.cause == "1 came again"
 
 
-def test_a_rebalance_without_a_cause_that_shows() -> None:
+def test_a_rebalance_without_a_visible_cause_is_shown() -> None:
     busy = group(member("a", partitions=None), state=GroupState.PREPARING_REBALANCE)
     cause = "no other member is seen: they joined again, or one came and went"
     assert changed(group(member("a", ZERO)), busy).cause == cause
@@ -206,7 +206,7 @@ def test_a_group_that_is_first_seen_while_it_rebalances() -> None:
     assert changed(busy, after).taken_up == {}
 
 
-def test_a_group_that_comes_and_goes() -> None:
+def test_a_group_that_is_created_and_removed_is_shown() -> None:
     one = group(member("a", ZERO))
     assert changed(None, one).words() == "absent -> Stable; joined: a (/a); a gets orders 0"
     assert changed(one, None).words() == (

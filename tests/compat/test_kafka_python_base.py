@@ -110,7 +110,7 @@ async def test_members_share_and_take_over(bootstrap, name):
         assert one.jobs == b"abc"
 
 
-async def test_a_generation_that_is_not_taken_up_yet_is_not_its_own():
+async def test_a_generation_counts_once_its_assignment_is_applied():
     """A member whose application stays away joins by itself, and computes as leader."""
     settings = BrokerSettings(group_min_session_timeout=0.1)
     with EmbeddedKafka(settings=settings) as near:
@@ -129,7 +129,7 @@ async def test_a_generation_that_is_not_taken_up_yet_is_not_its_own():
 
 
 @TRIO_IS_LONG
-async def test_the_preferred_protocol_that_all_offer_is_used(bootstrap, name):
+async def test_the_preferred_protocol_that_all_members_support_is_used(bootstrap, name):
     one, other = workers(bootstrap, name), workers(bootstrap, name)
     other.protocols = [("old", b"other"), ("new", b"other")]
     async with one, other:
@@ -141,7 +141,7 @@ async def test_the_preferred_protocol_that_all_offer_is_used(bootstrap, name):
         assert {story[-1][3] for story in taken_up} == {"old"}
 
 
-async def test_what_is_offered_is_asked_before_each_join(bootstrap, name):
+async def test_supported_protocols_are_read_before_each_join(bootstrap, name):
     async with workers(bootstrap, name) as one:
         await active(one)
         one.protocols = [("spread", b"changed")]
@@ -169,14 +169,14 @@ async def test_closing_leaves_and_resets_and_the_group_may_be_joined_again(boots
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_outside_of_with_it_starts_when_it_is_used(bootstrap, name):
+async def test_outside_of_a_with_block_it_starts_on_first_use(bootstrap, name):
     one = workers(bootstrap, name)
     await active(one)
     assert one.jobs == b"abc"
     await one.close()
 
 
-async def test_work_that_ends_with_the_generation(bootstrap, name):
+async def test_on_join_prepare_runs_when_the_generation_ends(bootstrap, name):
     async with workers(bootstrap, name) as one:
         await active(one)
         async with anyio.create_task_group() as tasks:
@@ -195,7 +195,7 @@ async def test_work_that_ends_with_the_generation(bootstrap, name):
 # ---------------------------------------------------------------- the coordinator
 
 
-async def test_who_coordinates(bootstrap, name):
+async def test_it_knows_its_coordinator(bootstrap, name):
     async with workers(bootstrap, name) as one, Admin(bootstrap_servers=bootstrap) as admin:
         assert (one.coordinator_unknown(), one.coordinator_id) == (True, None)
         await one.ensure_coordinator_known()
@@ -225,7 +225,7 @@ async def test_a_coordinator_that_fails_is_unknown_and_is_found_again():
             assert one.coordinator_id == near.coordinator("g")
 
 
-async def test_the_coordinator_is_asked_for_until_it_is_there():
+async def test_it_looks_for_the_coordinator_until_one_is_available():
     with EmbeddedKafka() as near:
         near.fail(FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=2)
         async with workers(near.bootstrap_servers, "g") as one:
@@ -237,7 +237,7 @@ async def test_the_coordinator_is_asked_for_until_it_is_there():
                 await one.ensure_coordinator_known()
 
 
-async def test_what_ends_the_membership_is_raised():
+async def test_the_error_that_ended_the_membership_is_raised():
     with EmbeddedKafka() as near:
         near.fail(JoinGroupRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
         async with workers(near.bootstrap_servers, "g") as one:
@@ -248,7 +248,7 @@ async def test_what_ends_the_membership_is_raised():
 # ---------------------------------------------------------------- heartbeats
 
 
-async def test_heartbeats_go_out_by_themselves():
+async def test_heartbeats_are_sent_in_the_background():
     with EmbeddedKafka() as near:
         async with workers(near.bootstrap_servers, "g") as one:
             assert (one.heartbeat.should_heartbeat(), one.heartbeat.session_expired()) == (
@@ -264,7 +264,7 @@ async def test_heartbeats_go_out_by_themselves():
             assert -6 < one.heartbeat.last_receive - one.heartbeat.last_send <= 0.5
 
 
-async def test_disabled_heartbeats_give_the_place_away_and_a_join_begins_anew():
+async def test_disabling_heartbeats_leaves_and_the_next_use_rejoins():
     with EmbeddedKafka() as near:
         async with workers(near.bootstrap_servers, "g") as one:
             await active(one)
@@ -296,7 +296,7 @@ def test_the_defaults_are_the_originals():
     assert (one.heartbeat.interval, one.heartbeat.timeout) == (3.0, 30.0)
 
 
-async def test_the_configuration_is_the_members():
+async def test_the_configuration_reaches_the_member():
     with EmbeddedKafka() as near:
         configs = {"session_timeout_ms": 7_000, "retry_backoff_ms": 50, "api_version": (0, 10)}
         near.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -309,12 +309,12 @@ async def test_the_configuration_is_the_members():
             assert one._member._member.config.heartbeat_interval == 0.05
 
 
-def test_a_config_that_there_is_not():
+def test_an_unknown_configuration_is_refused():
     with pytest.raises(ConfigurationError, match="no such config: sesion_timeout_ms"):
         Workers(KafkaClient(), Metrics(), sesion_timeout_ms=1)
 
 
-def test_what_a_subclass_has_to_say():
+def test_a_subclass_must_implement_the_hooks():
     base = BaseCoordinator(KafkaClient(), Metrics())
     for call in (
         base.protocol_type,

@@ -123,7 +123,7 @@ async def test_a_pattern(bootstrap, name, fill):
         assert [r.topic for r in await take(one, 2)] == [name, name]
 
 
-async def test_a_pattern_that_nothing_matches(bootstrap, name):
+async def test_a_pattern_without_matching_topics_joins(bootstrap, name):
     """The group is joined, with nothing to consume, and the application goes on."""
     one = coordinator_of(bootstrap, name)
     one._subscription.subscribe(pattern=f"{name}-none")
@@ -149,7 +149,7 @@ async def test_a_pattern_that_nothing_matches(bootstrap, name):
         (re.compile("ORDER", re.IGNORECASE), True),
     ],
 )
-def test_a_pattern_matches_where_names_begin(pattern, matches):
+def test_a_pattern_matches_from_the_start_of_the_name(pattern, matches):
     """`re.match`, as there: a group whose pattern was "order" would else consume nothing."""
     subscription = SubscriptionState()
     subscription.subscribe(pattern=pattern)
@@ -172,7 +172,7 @@ async def test_partitions_given_by_hand_need_no_join(bootstrap, name, fill):
             assert (await one.consumer.getone()).partition == 1
 
 
-def test_what_it_offers():
+def test_metadata_lists_the_supported_assignors():
     one = coordinator_of("localhost", "g", "b", "a")
     assert one.protocol_type() == "consumer"
     offered = [(name, decode_subscription(data).topics) for name, data in one.group_protocols()]
@@ -185,7 +185,7 @@ def test_what_it_offers():
         one.group_protocols()
 
 
-async def test_it_offers_that_indeed():
+async def test_metadata_is_what_the_broker_receives():
     with EmbeddedKafka({"t": 1}) as near:
         async with coordinator_of(near.bootstrap_servers, "t") as one:
             with anyio.fail_after(20):
@@ -252,7 +252,7 @@ async def test_auto_commit_at_its_interval(bootstrap, name, fill):
                 await anyio.sleep(0.02)
 
 
-async def test_rescheduling_the_auto_commit(bootstrap, name, fill):
+async def test_maybe_auto_commit_follows_the_interval(bootstrap, name, fill):
     await fill(1, 5)
     async with coordinator_of(bootstrap, name, auto_commit_interval_ms=100_000) as one:
         await take(one, 3)
@@ -280,7 +280,7 @@ async def test_an_auto_commit_that_fails_is_followed_by_the_next():
 # ---------------------------------------------------------------- offsets
 
 
-async def test_commits_that_are_waited_for(bootstrap, name, fill):
+async def test_synchronous_commits(bootstrap, name, fill):
     await fill(2, 3)
     zero, one = (TopicPartition(name, p) for p in range(2))
     async with coordinator_of(bootstrap, name, **NEVER) as coordinator:
@@ -308,7 +308,7 @@ async def test_commits_are_retried_until_they_succeed():
             assert len(near.requests(OffsetCommitRequest)) == 4
 
 
-async def test_commits_that_nobody_waits_for(bootstrap, name, fill):
+async def test_asynchronous_commits(bootstrap, name, fill):
     await fill(1, 3)
     tp = TopicPartition(name, 0)
     told = []
@@ -327,7 +327,7 @@ async def test_commits_that_nobody_waits_for(bootstrap, name, fill):
         assert told == [("mine", good, True), ("default", bad, failed.exception)]
 
 
-async def test_commits_that_nobody_waits_for_keep_their_order():
+async def test_asynchronous_commits_keep_their_order():
     with EmbeddedKafka({"t": 1}) as near:
         near.produce("t", ["a"])
         async with coordinator_of(near.bootstrap_servers, "t", **NEVER) as one:
@@ -343,7 +343,7 @@ async def test_commits_that_nobody_waits_for_keep_their_order():
             assert near.committed("t", "t") == {0: 5}
 
 
-async def test_a_callback_that_raises_harms_nobody(bootstrap, name, fill):
+async def test_an_error_in_a_commit_callback_is_logged(bootstrap, name, fill):
     await fill(1, 3)
 
     def callback(offsets, response):
@@ -357,7 +357,7 @@ async def test_a_callback_that_raises_harms_nobody(bootstrap, name, fill):
 
 
 @TRIO_IS_LONG
-async def test_a_commit_that_closing_cuts_off_is_told():
+async def test_a_commit_cut_off_by_close_fails_its_future():
     with EmbeddedKafka({"t": 1}) as near:
         near.produce("t", ["a"])
         async with coordinator_of(near.bootstrap_servers, "t", **NEVER) as one:
@@ -437,6 +437,6 @@ def test_the_defaults_are_the_originals():
     assert (options.enable_auto_commit, one._auto_commit_task._interval) == (True, 5.0)
 
 
-def test_without_a_group_nothing_is_committed_by_itself():
+def test_without_a_group_auto_commit_is_off():
     one = ConsumerCoordinator(KafkaClient(), SubscriptionState(), Metrics(), group_id=None)
     assert one._auto_commit_task is None

@@ -80,7 +80,7 @@ def test_a_members_heartbeats(clock):
     assert (beat.last_send, beat.last_receive) == (119.0, 118.0)
 
 
-def test_an_interval_that_is_longer_than_the_session():
+def test_a_heartbeat_interval_beyond_the_session_timeout_is_refused():
     with pytest.raises(ConfigurationError, match="heartbeat_interval_ms=9 must not be more"):
         Heartbeat(heartbeat_interval_ms=9, session_timeout_ms=8)
 
@@ -142,7 +142,7 @@ def test_the_metrics_of_a_consumer_have_the_originals_names():
     assert sensors.commit_latency == MEASURED.commit
 
 
-def test_metrics_of_nothing():
+def test_metrics_before_any_measurement():
     metrics = Metrics()
     GroupCoordinatorMetrics(Heartbeat(), metrics, "")
     found = {name.name: metric.value() for name, metric in metrics.metrics.items()}
@@ -180,5 +180,5 @@ def test_subscriptions():
     assert not by_hand.partitions_auto_assigned()
 
 
-def test_every_public_name_is_there():
+def test_the_public_names_of_the_module():
     assert all(hasattr(kafka_python, name) for name in kafka_python.__all__)

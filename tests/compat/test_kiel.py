@@ -51,7 +51,7 @@ async def committed(bootstrap, name):
 # ---------------------------------------------------------------- consuming
 
 
-async def test_values_are_json_unless_told_otherwise(bootstrap, name, fill):
+async def test_values_are_json_by_default(bootstrap, name, fill):
     await fill(1, {0: values({"a": 1}, [2])})
     async with grouped(bootstrap, name) as consumer:
         assert await consumed(consumer, name, 2) == [{"a": 1}, [2]]
@@ -65,9 +65,7 @@ def test_errors_about_options_have_kiels_names(option):
         grouped("localhost:9092", "t", **{option: -1})
 
 
-async def test_what_is_handed_out_is_committed_when_the_application_comes_back(
-    bootstrap, name, fill
-):
+async def test_returned_values_are_committed_by_the_next_call(bootstrap, name, fill):
     """kiel commits before the caller has seen anything."""
     await fill(1, {0: values(1, 2, 3)})
     async with grouped(bootstrap, name) as consumer:
@@ -78,7 +76,7 @@ async def test_what_is_handed_out_is_committed_when_the_application_comes_back(
         assert await committed(bootstrap, name) == {0: 3}
 
 
-async def test_what_the_application_did_not_come_back_for_comes_again(bootstrap, name, fill):
+async def test_values_without_a_following_call_are_delivered_again(bootstrap, name, fill):
     await fill(1, {0: values(1, 2, 3)})
     for _ in range(2):
         async with grouped(bootstrap, name) as consumer:
@@ -95,7 +93,7 @@ async def test_without_autocommit_the_application_commits(bootstrap, name, fill)
         assert await committed(bootstrap, name) == {0: 3}
 
 
-async def test_a_value_that_cannot_be_read_is_passed_over(bootstrap, name, fill, caplog):
+async def test_a_value_that_cannot_be_deserialized_is_skipped(bootstrap, name, fill, caplog):
     await fill(1, {0: [*values(1), NewRecord(None, b"{"), NewRecord(None, None), *values(2)]})
     async with grouped(bootstrap, name) as consumer:
         with caplog.at_level(logging.ERROR, "kafkagroup.compat.kiel"):
@@ -107,7 +105,7 @@ async def test_a_value_that_cannot_be_read_is_passed_over(bootstrap, name, fill,
         assert await committed(bootstrap, name) == {0: 4}
 
 
-async def test_a_topic_that_there_is_not(bootstrap, name, fill):
+async def test_a_missing_topic_is_an_error_of_kiel(bootstrap, name, fill):
     await fill(1)
     async with grouped(bootstrap, name) as consumer:
         with anyio.fail_after(20):
@@ -139,7 +137,7 @@ def encode(*given):
     return encode_batch(values(*given))
 
 
-async def test_start_is_not_looked_at(bootstrap, name, fill):
+async def test_the_start_argument_is_ignored(bootstrap, name, fill):
     await fill(1, {0: values(1, 2)})
     async with grouped(bootstrap, name, autocommit=False) as consumer:
         with anyio.fail_after(20):
@@ -148,7 +146,7 @@ async def test_start_is_not_looked_at(bootstrap, name, fill):
     assert consumer.offsets == {}
 
 
-async def test_how_long_and_for_how_much_a_call_waits():
+async def test_max_wait_time_and_min_bytes_bound_a_call():
     with EmbeddedKafka({"t": 1}) as near:
         options = {"max_wait_time": 600, "min_bytes": 10_000}
         async with grouped(near.bootstrap_servers, "t", **options) as consumer:
@@ -160,7 +158,7 @@ async def test_how_long_and_for_how_much_a_call_waits():
             assert consumer._consumer._options.fetch_min_bytes == 10_000
 
 
-async def test_how_much_one_call_brings(bootstrap, name, fill):
+async def test_max_bytes_bounds_a_call(bootstrap, name, fill):
     await fill(2, {p: values(*["x" * 1_000] * 3) for p in (0, 1)})
     async with grouped(bootstrap, name, max_bytes=2_000) as consumer:
         with anyio.fail_after(20):
@@ -195,7 +193,7 @@ async def test_members_share_and_take_over_through_zookeeper(
         await until(lambda: one.allocation == {name: [0, 1, 2]})
 
 
-async def test_who_waits_for_zookeeper_blocks_nobody(bootstrap, name, fill, zookeeper):
+async def test_waiting_for_zookeeper_does_not_block_the_loop(bootstrap, name, fill, zookeeper):
     """kiel stands still, and its loop with it, until ZooKeeper has answered."""
     await fill(1)
     with Gate(zookeeper.address(1)) as gate:
@@ -211,7 +209,7 @@ async def test_who_waits_for_zookeeper_blocks_nobody(bootstrap, name, fill, zook
             await until(lambda: consumer.allocation == {name: [0]})
 
 
-async def test_members_of_kiel_itself_are_neither_seen_nor_joined(
+async def test_members_of_the_original_kiel_are_a_group_of_their_own(
     bootstrap, name, fill, zookeeper, keeper, members_in
 ):
     """They keep offsets in ZooKeeper, claim nothing, and could not tell who owns what."""
@@ -243,7 +241,7 @@ async def test_internal_topics_are_left_out_unless_they_are_named(bootstrap, nam
         assert consumer.allocation.keys() == {*both}
 
 
-async def test_an_allocator_of_ones_own(bootstrap, name, fill):
+async def test_a_custom_allocator(bootstrap, name, fill):
     await fill(12)
     asked = []
 
@@ -316,7 +314,7 @@ async def test_offsets_that_cannot_be_read():
                 await consumer.determine_offsets("t")
 
 
-async def test_nothing_is_consumed_while_offsets_cannot_be_read(caplog):
+async def test_consuming_waits_until_offsets_can_be_read(caplog):
     """As there: each call logs it, answers with nothing, and asks again; one that came through
     reads on where the group has committed."""
     with EmbeddedKafka({"t": 2}) as near:
@@ -334,7 +332,7 @@ async def test_nothing_is_consumed_while_offsets_cannot_be_read(caplog):
             assert sorted(await consumed(consumer, "t", 2)) == [2, 3]
 
 
-async def test_a_membership_that_has_ended_is_raised():
+async def test_the_error_that_ended_the_membership_is_raised_again():
     """Where Kafka keeps the group: nothing would ever be read again."""
     with EmbeddedKafka({"t": 1}) as near:
         near.fail(JoinGroupRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
@@ -345,7 +343,7 @@ async def test_a_membership_that_has_ended_is_raised():
                         pass
 
 
-async def test_who_has_committed_is_noted_and_a_note_that_is_too_long_is_left_out():
+async def test_commits_carry_metadata_unless_it_is_too_long():
     with EmbeddedKafka({"t": 1}) as near:
         near.append("t", 0, encode(1, 2))
         async with grouped(near.bootstrap_servers, "t", autocommit=False) as consumer:
@@ -360,7 +358,7 @@ async def test_who_has_committed_is_noted_and_a_note_that_is_too_long_is_left_ou
             assert (blank.offset, blank.metadata) == (3, "")
 
 
-async def test_a_commit_that_fails_is_tried_again_with_pauses_and_not_for_ever():
+async def test_a_failed_commit_is_retried_with_backoff_up_to_a_limit():
     """kiel calls itself again, at once, until there is no stack left."""
     with EmbeddedKafka({"t": 1}) as near:
         near.append("t", 0, encode(1))
@@ -375,7 +373,7 @@ async def test_a_commit_that_fails_is_tried_again_with_pauses_and_not_for_ever()
             await consumed(consumer, "t", 1)
 
 
-async def test_a_commit_that_is_refused_for_good_is_logged(caplog):
+async def test_a_commit_with_a_permanent_error_is_logged(caplog):
     """As there; the next one covers it."""
     with EmbeddedKafka({"t": 1}) as near:
         near.append("t", 0, encode(1))
@@ -391,7 +389,7 @@ async def test_a_commit_that_is_refused_for_good_is_logged(caplog):
 
 
 @TRIO_IS_LONG
-async def test_a_commit_that_comes_too_late_is_no_reason_to_stop():
+async def test_a_commit_after_a_rebalance_does_not_stop_consuming():
     with EmbeddedKafka({"t": 1}) as near:
         near.append("t", 0, encode(1))
         async with grouped(near.bootstrap_servers, "t") as consumer:
@@ -406,7 +404,7 @@ async def test_a_commit_that_comes_too_late_is_no_reason_to_stop():
 # ---------------------------------------------------------------- the coordinator, and the end
 
 
-async def test_the_coordinator_is_asked_for_until_one_answers():
+async def test_every_broker_is_tried_until_a_coordinator_is_found():
     with EmbeddedKafka({"t": 1}) as near:
         near.fail(FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=2)
         consumer = grouped(f"127.0.0.1:1,{near.bootstrap_servers}", "t")
@@ -419,7 +417,7 @@ async def test_the_coordinator_is_asked_for_until_one_answers():
                 pass
 
 
-async def test_handlers_are_called_with_what_came_of_it():
+async def test_handlers_receive_the_result():
     """By their old names, for subclasses; their answers say that nothing is left to be tried."""
     told = []
 
@@ -467,7 +465,7 @@ def consumer_node(near):
     return Node(1, host, int(port))
 
 
-async def test_the_end(bootstrap, name, fill):
+async def test_closing_leaves_the_group(bootstrap, name, fill):
     await fill(1)
     async with grouped(bootstrap, name) as consumer:
         await until(lambda: consumer.allocation)
@@ -477,7 +475,7 @@ async def test_the_end(bootstrap, name, fill):
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_outside_of_with(bootstrap, name, fill):
+async def test_start_and_stop_outside_of_a_with_block(bootstrap, name, fill):
     await fill(1, {0: values(1)})
     consumer = grouped(bootstrap, name)
     await consumer.connect()

@@ -98,7 +98,7 @@ PRIVATE = frozenset(
     ("document", "name"),
     [(d, n) for d, n in NAMES if ": " not in n and n != "SimpleConsumer"],
 )
-def test_a_name_is_there_with_its_parameters_and_defaults(document: str, name: str) -> None:
+def test_each_name_has_the_originals_parameters_and_defaults(document: str, name: str) -> None:
     path, parenthesis, inside = name.rstrip(")").partition("(")
     first, _, attribute = path.partition(".")
     if attribute in PRIVATE:

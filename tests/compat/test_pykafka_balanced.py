@@ -50,7 +50,7 @@ def test_its_options_are_the_managed_ones_and_those_of_zookeeper():
     assert managed.keys() - ours.keys() == kafkas_own
 
 
-async def test_members_share_and_take_over_and_their_callbacks_hear_of_it(
+async def test_members_share_and_take_over_and_call_their_callbacks(
     name, fill, consumer_of, members_in
 ):
     """What stays with a member is among what it owns after the rebalance, though it was not
@@ -79,7 +79,7 @@ async def test_members_share_and_take_over_and_their_callbacks_hear_of_it(
     assert {heard[0] for heard in told} == {consumer}
 
 
-async def test_another_protocol(fill, consumer_of):
+async def test_a_custom_membership_protocol(fill, consumer_of):
     await fill(4)
     async with consumer_of(membership_protocol=RoundRobinProtocol) as one:
         async with consumer_of(membership_protocol=RoundRobinProtocol) as other:
@@ -100,7 +100,9 @@ async def test_resetting_on_start(bootstrap, name, fill, consumer_of, reset, fir
         assert found.offset == first
 
 
-async def test_a_claim_that_another_holds_is_tried_so_often(name, fill, consumer_of, keeper):
+async def test_a_claim_held_by_another_member_is_retried_up_to_a_limit(
+    name, fill, consumer_of, keeper
+):
     await fill(1, 3)
     path = f"/pykafka/{name}/claims/{name}:0"
     keeper.create(path, b"somebody", ephemeral=True, makepath=True)
@@ -109,7 +111,7 @@ async def test_a_claim_that_another_holds_is_tried_so_often(name, fill, consumer
             await take(consumer, 1)
 
 
-async def test_where_zookeeper_is_may_be_said_in_other_ways(
+async def test_zookeeper_hosts_are_accepted_in_every_form_of_pykafka(
     name, fill, consumer_of, keeper, members_in, zookeeper
 ):
     await fill(1, 3)
@@ -123,7 +125,7 @@ async def test_where_zookeeper_is_may_be_said_in_other_ways(
         assert len(await members_in(f"/mine/{name}")) == 1
 
 
-def test_what_there_is_not():
+def test_unsupported_options_are_refused():
     with pytest.raises(ConfigurationError, match="librdkafka"):
         BalancedConsumer("t", "localhost:9092", b"g", use_rdkafka=True)
     with pytest.raises(ConfigurationError, match="zookeeper_connection_timeout_ms=0"):

@@ -88,7 +88,7 @@ async def found_coordinator(broker, group):
 # ---------------------------------------------------------------- connections
 
 
-async def test_what_it_is(bootstrap):
+async def test_its_attributes(bootstrap):
     broker = broker_at(bootstrap)
     host, port = bootstrap.split(":")
     assert (broker.id, broker.host, broker.port) == (1, host, int(port))
@@ -108,7 +108,7 @@ async def test_what_it_is(bootstrap):
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_outside_of_with_it_connects_when_it_is_told_to(bootstrap):
+async def test_outside_of_a_with_block_it_connects_on_request(bootstrap):
     """As in pykafka, where nobody enters a broker; from whichever task."""
     broker = broker_at(bootstrap)
     async with anyio.create_task_group() as tasks:
@@ -127,7 +127,7 @@ async def test_outside_of_with_it_connects_when_it_is_told_to(bootstrap):
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_connecting_in_vain_raises_what_it_met_and_leaves_nothing():
+async def test_a_failed_connect_raises_the_cause_and_leaves_nothing_open():
     broker = Broker(1, "127.0.0.1", 1, None, 30_000, 10_000)
     with pytest.raises(ConnectionLostError):
         await broker.connect()
@@ -151,7 +151,7 @@ async def test_from_metadata(bootstrap):
         assert (await made.request_metadata([])).brokers
 
 
-async def test_the_timeouts_are_those_of_each_channel():
+async def test_each_channel_has_its_own_timeout():
     with EmbeddedKafka({"t": 1}) as near:
         host, port = near.bootstrap_servers.split(":")
         near.fail(MetadataRequest, Swallow())
@@ -269,7 +269,7 @@ async def test_produce_and_fetch(bootstrap, name, fill):
     )
 
 
-async def test_a_fetch_waits_for_so_many_bytes_at_most_so_long(bootstrap, name, fill):
+async def test_min_bytes_and_timeout_bound_a_fetch(bootstrap, name, fill):
     await fill(1, 1)
     async with broker_at(bootstrap) as broker:
         start = anyio.current_time()
@@ -316,7 +316,7 @@ async def test_committed_offsets(bootstrap, name, fill):
 # ---------------------------------------------------------------- membership
 
 
-async def test_a_life_in_a_group(bootstrap, name, fill):
+async def test_joining_syncing_heartbeats_and_leaving(bootstrap, name, fill):
     await fill(3)
     group = name.encode()
     async with broker_at(bootstrap) as broker:

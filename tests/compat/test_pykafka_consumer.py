@@ -75,7 +75,7 @@ async def committed(bootstrap, name):
 # ---------------------------------------------------------------- messages
 
 
-async def test_messages_are_pykafkas(bootstrap, name, fill):
+async def test_messages_have_pykafkas_attributes(bootstrap, name, fill):
     await fill(1, {0: [NewRecord(b"k", b"v", 1234)]})
     async with consumer_of(bootstrap, name) as consumer:
         assert await take(consumer, 1) == [Message(b"v", b"k", 0, 0, 1234)]
@@ -104,7 +104,7 @@ async def test_the_members_of_a_group_share_the_partitions(bootstrap, name, fill
 
 
 @pytest.mark.parametrize("block", [True, False])
-async def test_no_message_in_time_is_none(bootstrap, name, fill, block):
+async def test_consume_returns_none_after_the_timeout(bootstrap, name, fill, block):
     await fill(1)
     timeout = 100 if block else -1
     async with consumer_of(bootstrap, name, consumer_timeout_ms=timeout) as consumer:
@@ -113,14 +113,14 @@ async def test_no_message_in_time_is_none(bootstrap, name, fill, block):
 
 
 @TRIO_IS_LONG
-async def test_iteration_ends_when_there_is_no_message_in_time(bootstrap, name, fill):
+async def test_iteration_ends_after_the_timeout_without_a_message(bootstrap, name, fill):
     await fill(1, 3)
     async with consumer_of(bootstrap, name, consumer_timeout_ms=3_000) as consumer:
         with anyio.fail_after(20):
             assert [message.offset async for message in consumer] == [0, 1, 2]
 
 
-async def test_what_has_arrived_is_handed_out_without_blocking(bootstrap, name, fill):
+async def test_fetched_messages_are_returned_without_blocking(bootstrap, name, fill):
     await fill(1, 3)
     async with consumer_of(bootstrap, name) as consumer:
         (first,) = await take(consumer, 1)
@@ -133,7 +133,9 @@ async def test_what_has_arrived_is_handed_out_without_blocking(bootstrap, name, 
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_it_starts_when_it_is_first_used_and_stops_outside_of_with(bootstrap, name, fill):
+async def test_outside_of_a_with_block_it_starts_on_first_use_and_can_be_stopped(
+    bootstrap, name, fill
+):
     await fill(1, 3)
     consumer = consumer_of(bootstrap, name)
     assert len(await take(consumer, 2)) == 2
@@ -144,7 +146,7 @@ async def test_it_starts_when_it_is_first_used_and_stops_outside_of_with(bootstr
         assert (await admin.describe_group(name)).members == ()
 
 
-async def test_without_auto_start_it_waits_for_start(bootstrap, name, fill):
+async def test_without_auto_start_it_must_be_started(bootstrap, name, fill):
     await fill(1, 3)
     async with consumer_of(bootstrap, name, auto_start=False) as consumer:
         with pytest.raises(NotStartedError, match="auto_start"):
@@ -154,7 +156,7 @@ async def test_without_auto_start_it_waits_for_start(bootstrap, name, fill):
         assert [m.offset for m in await take(consumer, 2)] == [0, 1]
 
 
-async def test_a_start_that_fails_says_why_and_leaves_nothing_behind():
+async def test_a_failed_start_raises_the_cause_and_leaves_nothing_open():
     with pytest.raises(Exception, match="no broker answered"):
         async with ManagedBalancedConsumer("t", "127.0.0.1:1", b"g"):
             pass
@@ -170,7 +172,7 @@ async def test_the_users_exception_leaves_bare(bootstrap, name, fill):
 # ---------------------------------------------------------------- offsets
 
 
-async def test_nothing_is_committed_unless_asked_for(bootstrap, name, fill):
+async def test_nothing_is_committed_by_default(bootstrap, name, fill):
     await fill(1, 3)
     async with consumer_of(bootstrap, name) as consumer:
         await take(consumer, 3)
@@ -215,7 +217,7 @@ async def test_auto_commit(bootstrap, name, fill):
     assert await committed(bootstrap, name) == {0: 3}
 
 
-async def test_committing_what_was_consumed_or_what_is_given(bootstrap, name, fill):
+async def test_commits_consumed_or_given_offsets(bootstrap, name, fill):
     await fill(2, 3)
     async with consumer_of(bootstrap, name) as consumer:
         await take(consumer, 6)
@@ -310,7 +312,7 @@ async def test_resetting_offsets_to_places_in_the_log(bootstrap, name, fill):
 
 
 @pytest.mark.parametrize("awaits", [False, True])
-async def test_the_callback_hears_of_offsets_before_and_after_and_may_change_them(
+async def test_the_rebalance_callback_gets_old_and_new_offsets_and_may_change_them(
     bootstrap, name, fill, awaits
 ):
     await fill(2, 5)
@@ -364,7 +366,7 @@ async def test_the_callback_is_given_the_offsets_where_reading_begins(
         assert [m.offset for m in await take(consumer, 1)] == [100]
 
 
-async def test_what_the_callback_is_given_may_be_given_back(bootstrap, name, fill):
+async def test_the_rebalance_callback_may_return_its_argument(bootstrap, name, fill):
     await fill(1, 3)
     options = {"post_rebalance_callback": lambda consumer, before, after: after}
     for first in (0, 2):
@@ -388,7 +390,7 @@ async def test_a_callback_that_raises_surfaces(bootstrap, name, fill):
 # ---------------------------------------------------------------- who gets what
 
 
-async def test_round_robin_and_a_protocol_of_ones_own(bootstrap, name, fill):
+async def test_round_robin_and_a_custom_protocol(bootstrap, name, fill):
     """Asked for each member, on the leader alone; not for all topics of the group at once."""
     await fill(4)
     asked = []
@@ -487,7 +489,7 @@ def near():
         yield running
 
 
-async def test_rebalances_are_retried_so_often_and_with_these_pauses(near):
+async def test_rebalances_are_retried_as_often_and_as_slowly_as_configured(near):
     """pykafka waits 0, 1, 2 times the back-off; here it doubles, at most a second or itself."""
     near.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
     options = {"rebalance_max_retries": 2, "rebalance_backoff_ms": 300}
@@ -499,7 +501,7 @@ async def test_rebalances_are_retried_so_often_and_with_these_pauses(near):
     assert len(near.requests(JoinGroupRequest)) == 3
 
 
-async def test_commits_are_retried_so_often_and_with_these_pauses(near):
+async def test_commits_are_retried_as_often_and_as_slowly_as_configured(near):
     near.produce("t", ["a"])
     options = {"offsets_commit_max_retries": 2, "offsets_channel_backoff_ms": 300}
     async with consumer_of(near.bootstrap_servers, "t", **options) as consumer:
@@ -513,7 +515,7 @@ async def test_commits_are_retried_so_often_and_with_these_pauses(near):
 
 
 @TRIO_IS_LONG
-async def test_a_member_that_the_coordinator_does_not_know_joins_again(near):
+async def test_a_member_unknown_to_the_coordinator_rejoins(near):
     """pykafka's heartbeat thread dies of it, and the consumer is stuck."""
     near.produce("t", ["a", "b"])
     async with consumer_of(near.bootstrap_servers, "t") as consumer:
@@ -545,7 +547,7 @@ async def test_heartbeats_go_out_while_the_application_blocks_its_loop():
             assert len(near.requests(JoinGroupRequest)) == joins
 
 
-async def test_a_full_queue_is_not_fetched_for(near):
+async def test_a_full_queue_stops_fetching(near):
     for n in range(10):
         near.produce("t", [str(n)])
     one = len(encode_batch([NewRecord(None, b"0", 0)]))
@@ -558,7 +560,7 @@ async def test_a_full_queue_is_not_fetched_for(near):
 
 
 @pytest.mark.parametrize("fetchers", [1, 3])
-async def test_so_many_fetchers_are_at_work(fetchers, monkeypatch):
+async def test_the_number_of_fetchers_bounds_concurrent_requests(fetchers, monkeypatch):
     opened = []
     connect = BrokerClient._connection
 
@@ -576,7 +578,7 @@ async def test_so_many_fetchers_are_at_work(fetchers, monkeypatch):
     assert fetching == {"fetch", "fetch-1", "fetch-2"} if fetchers == 3 else {"fetch"}
 
 
-async def test_how_long_and_for_how_much_a_fetch_waits(near):
+async def test_fetch_options_reach_the_request(near):
     options = {"fetch_min_bytes": 100, "fetch_wait_max_ms": 700}
     async with consumer_of(near.bootstrap_servers, "t", **options) as consumer:
         await until(lambda: consumer.partitions)
@@ -588,7 +590,7 @@ async def test_how_long_and_for_how_much_a_fetch_waits(near):
 
 
 @pytest.mark.parametrize("compacted", [True, False])
-async def test_gaps_between_offsets_are_no_trouble(near, compacted):
+async def test_gaps_between_offsets_are_skipped(near, compacted):
     """pykafka's consumer stands still at the first gap unless it is told of compaction."""
     for offset in (0, 5, 17):
         near.append("t", 0, encode_batch([NewRecord(None, b"v")], base_offset=offset))
@@ -597,7 +599,7 @@ async def test_gaps_between_offsets_are_no_trouble(near, compacted):
         assert offsets == sorted(set(offsets))
 
 
-async def test_a_cluster_is_where_the_brokers_are(near):
+async def test_a_cluster_object_gives_the_addresses(near):
     near.produce("t", ["a"])
     cluster = Cluster(near.bootstrap_servers)
     async with ManagedBalancedConsumer("t", cluster, "g") as consumer:
@@ -614,6 +616,6 @@ async def test_a_cluster_is_where_the_brokers_are(near):
         ({"fetch_message_max_bytes": 0}, "fetch_message_max_bytes=0"),
     ],
 )
-def test_what_cannot_be(option, words):
+def test_wrong_options_are_refused(option, words):
     with pytest.raises(ConfigurationError, match=words):
         ManagedBalancedConsumer("t", "localhost", b"g", **option)

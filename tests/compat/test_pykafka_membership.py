@@ -36,7 +36,7 @@ def test_its_fields():
     assert isinstance(MINE, tuple)
 
 
-def test_what_a_named_tuple_can():
+def test_it_behaves_as_a_named_tuple():
     assert GroupMembershipProtocol._make(iter(MINE)) == MINE
     assert MINE._replace(metadata=b"n") == (b"consumer", b"mine", b"n", decide_partitions_range)
     assert MINE._asdict() == dict(zip(MINE._fields, MINE, strict=True))
@@ -51,12 +51,12 @@ def test_copies_and_pickles():
     assert MINE.__getstate__() is None
 
 
-def test_the_two_that_come_along():
+def test_the_two_protocols_of_pykafka():
     assert RangeProtocol == (b"consumer", b"range", b"", decide_partitions_range)
     assert RoundRobinProtocol == (b"consumer", b"roundrobin", b"", decide_partitions_roundrobin)
 
 
-def test_metadata_is_made_for_each_topic_and_kept_nowhere():
+def test_metadata_is_created_for_each_topic_and_not_stored():
     """In pykafka the metadata of `RangeProtocol` is of the topic that was consumed last."""
     for topic in ("a", b"b"):
         found = decode_subscription(metadata_of(RangeProtocol, topic))
@@ -81,7 +81,7 @@ def test_decide_partitions(decide, first):
     assert decide(sorted(ids), partitions, b"b") == shares[1]
 
 
-def test_an_assignor_asks_the_function_in_pykafkas_words():
+def test_an_assignor_calls_pykafkas_decide_function():
     asked = []
 
     def decide(participants, partitions, consumer_id):

@@ -127,7 +127,7 @@ def test_a_picture_is_what_would_be_drawn_now(name: str) -> None:
     assert (FOLDER / name).read_text("utf-8") == PICTURES[name]()
 
 
-def test_the_pictures_that_are_shown_are_there() -> None:
+def test_every_linked_picture_exists() -> None:
     shown = set()
     for page in PAGES:
         for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text("utf-8")):
@@ -136,7 +136,7 @@ def test_the_pictures_that_are_shown_are_there() -> None:
     assert set(PICTURES) <= shown
 
 
-def test_links_to_files_lead_somewhere() -> None:
+def test_links_to_files_exist() -> None:
     """mkdocs knows of those between its pages alone."""
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
@@ -157,7 +157,7 @@ def test_the_readme_has_every_option_as_it_is_declared() -> None:
     assert made.options_table() in (ROOT / "README.md").read_text("utf-8")
 
 
-def test_every_error_says_what_it_means_and_what_to_do() -> None:
+def test_every_error_has_a_meaning_and_a_remedy() -> None:
     page = made.errors_one_by_one()
     for name in set(errors.__all__) - {"ErrorCode"}:
         said, _, remedy = page.partition(f"## {name}\n\n")[2].partition("**What to do.** ")

@@ -69,7 +69,7 @@ def rows(client: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_names_are_there(client: str) -> None:
+def test_the_names_of_the_page_exist(client: str) -> None:
     table = PAGE.partition(f"| {client} | here | what differs |\n")[2].partition("\n\n")[0]
     found = rows(client)
     assert len(found) == table.count("\n") > 10  # every row but the rule above them
@@ -77,13 +77,13 @@ def test_the_names_are_there(client: str) -> None:
     assert [ours for _, ours in found if not takes(Consumer)(ours)] == []
 
 
-def test_a_name_that_nobody_has_is_noticed() -> None:
+def test_an_unknown_name_is_found() -> None:
     for client, has in CLIENTS.items():
         assert not has("no_such_option"), client
         assert not has("no_such_method()"), client
 
 
-def test_what_is_said_of_defaults_is_so() -> None:
+def test_the_defaults_of_the_page_are_right() -> None:
     theirs = inspect.signature(aiokafka.AIOKafkaConsumer.__init__).parameters
     assert theirs["auto_offset_reset"].default == "latest"
     assert theirs["session_timeout_ms"].default == 10_000

@@ -96,7 +96,7 @@ class Loads(HTMLParser):
             self.found.append(given.get("href") or "")
 
 
-def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+def test_no_page_loads_anything_from_other_hosts(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 20
     for page in pages:
@@ -110,13 +110,13 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
         )
 
 
-def test_what_is_for_tests_and_for_the_build_is_not_shown(site: Path) -> None:
+def test_internal_files_are_not_published(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert not re.search(r"<!-- (run|made)\b", page.read_text("utf-8")), page
     assert not (site / "site").exists()
 
 
-def test_what_is_made_from_the_code_is_there(site: Path) -> None:
+def test_generated_pages_are_published(site: Path) -> None:
     for page, words in {
         "cli.html": "Usage: kafkagroup plan",
         "errors.html": "Another member joined with this member",
@@ -131,7 +131,9 @@ def test_what_is_made_from_the_code_is_there(site: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "pictures"), [("index.html", 0), ("rebalancing.html", 3), ("spark.html", 1)]
 )
-def test_a_browser_shows_it_whole(page: str, pictures: int, address: str, tmp_path: Path) -> None:
+def test_a_browser_renders_every_page(
+    page: str, pictures: int, address: str, tmp_path: Path
+) -> None:
     seen = open_page(
         f"{address}/{page}", "--window-size=1280,1600", "--dump-dom", profile=tmp_path / "profile"
     )

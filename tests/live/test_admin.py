@@ -231,7 +231,7 @@ async def test_a_broker_that_calls_an_unknown_group_dead_says_the_same():
     assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-async def test_a_group_that_rebalances_keeps_its_subscriptions_to_itself(bootstrap, name):
+async def test_a_rebalancing_group_has_no_spec(bootstrap, name):
     """The first member holds on to its generation, so that the group waits for it."""
     metadata = encode_subscription(Subscription(topics=(name,)))
     protocol = GroupProtocol("consumer", "range", metadata, lambda members: {})
@@ -389,7 +389,7 @@ async def test_each_group_has_its_own_description_or_error(bootstrap, name, fill
     assert there.group_id == name
 
 
-async def test_a_broker_that_does_not_list_its_groups_hides_no_others():
+async def test_one_brokers_failure_to_list_hides_no_other_groups():
     with EmbeddedKafka({"t": 1}, nodes=2) as kafka:
         async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
             groups = [f"g{n}" for n in range(8)]
@@ -534,7 +534,7 @@ async def test_calls_before_the_start_and_after_the_close_are_refused(bootstrap,
         (DescribeGroupsRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     ],
 )
-async def test_what_passes_is_waited_for(request_type, code):
+async def test_retriable_errors_are_retried(request_type, code):
     """Then the coordinator answers for itself: it has no such group."""
     with EmbeddedKafka() as kafka:
         async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
@@ -552,7 +552,7 @@ async def test_what_passes_is_waited_for(request_type, code):
         (MetadataRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     ],
 )
-async def test_what_does_not_pass_is_raised_at_once(request_type, code):
+async def test_permanent_errors_are_raised_at_once(request_type, code):
     """Well before the 60 s that a call may take. Also of a topic: without it the spec would be
     another group's."""
     with EmbeddedKafka({"t": 1}) as kafka:
@@ -565,7 +565,7 @@ async def test_what_does_not_pass_is_raised_at_once(request_type, code):
             assert caught.value.code == code
 
 
-async def test_a_coordinator_that_stays_away_is_given_up():
+async def test_an_unavailable_coordinator_ends_in_a_timeout():
     with EmbeddedKafka({"t": 1}) as kafka:
         kafka.fail(DescribeGroupsRequest, ErrorCode.NOT_COORDINATOR, times=None)
         options = {"default_api_timeout_ms": 300, "retry_backoff_ms": 10}
@@ -575,7 +575,7 @@ async def test_a_coordinator_that_stays_away_is_given_up():
     assert caught.value.code == ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_coordinator_that_does_not_answer_is_given_up():
+async def test_an_unresponsive_coordinator_ends_in_a_timeout():
     with EmbeddedKafka({"t": 1}) as kafka:
         kafka.fail(DescribeGroupsRequest, Swallow())
         options = {"default_api_timeout_ms": 100}
@@ -585,7 +585,7 @@ async def test_a_coordinator_that_does_not_answer_is_given_up():
     assert str(caught.value) == "no response within 0.1 s"
 
 
-async def test_metadata_that_is_no_subscription_names_its_member():
+async def test_undecodable_metadata_names_its_member():
     protocol = GroupProtocol("consumer", "range", b"\0", lambda members: dict(members))
     with EmbeddedKafka() as kafka:
         servers = kafka.bootstrap_servers
@@ -622,7 +622,7 @@ def test_what_cannot_work_is_refused(options, message):
         Admin(**options)
 
 
-async def test_a_group_has_a_name(embedded):
+async def test_an_empty_group_id_is_refused(embedded):
     async with Admin(bootstrap_servers=embedded) as admin:
         with pytest.raises(ConfigurationError, match="group_id is empty"):
             await admin.describe_group("")

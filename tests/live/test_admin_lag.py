@@ -19,7 +19,7 @@ from kafkagroup.wire.records import NewRecord, encode_batch
 pytestmark = pytest.mark.anyio
 
 
-async def test_lag_is_told_in_offsets_and_in_the_age_of_what_waits(bootstrap, name, fill):
+async def test_lag_is_in_offsets_and_in_the_age_of_the_next_record(bootstrap, name, fill):
     """Exact also inside a batch: its records were made a minute apart."""
     now = time.time()
     made = [round((now - 60 * n) * 1000) for n in (30, 20, 10)]
@@ -110,7 +110,7 @@ async def test_a_record_without_a_timestamp_has_no_age():
     )
 
 
-async def test_a_marker_of_a_transaction_is_no_record():
+async def test_a_transaction_marker_counts_as_no_record():
     """It has no age: the record after it has, and where there is none nobody can tell."""
     marker = encode_batch(
         [NewRecord(b"\0\0\0\1", b"", 500)], producer_id=7, transactional=True, control=True
@@ -138,7 +138,7 @@ async def test_a_marker_of_a_transaction_is_no_record():
         (MetadataRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None),
     ],
 )
-async def test_a_partition_that_cannot_be_read_says_so(request_type, code, lag):
+async def test_a_partition_that_cannot_be_read_has_an_error(request_type, code, lag):
     with EmbeddedKafka({"t": 1}) as kafka:
         kafka.produce("t", [b"x"])
         tp = TopicPartition("t", 0)
@@ -164,7 +164,7 @@ async def test_a_leader_that_moves_is_followed():
     assert found["g"][tp].reason is None
 
 
-async def test_a_group_that_may_not_be_read_hides_no_other():
+async def test_a_group_without_permission_hides_no_other():
     with EmbeddedKafka({"t": 1}) as kafka:
         tp = TopicPartition("t", 0)
         async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:

@@ -39,7 +39,7 @@ def at(offset: int) -> OffsetAndMetadata:
     return OffsetAndMetadata(offset)
 
 
-async def test_offsets_are_written_read_and_forgotten(bootstrap, name, fill):
+async def test_offsets_are_altered_read_and_deleted(bootstrap, name, fill):
     await fill(3, 5)
     zero, one, two = (TopicPartition(name, p) for p in range(3))
     noted = OffsetAndMetadata(2, "by hand", 0)
@@ -79,7 +79,7 @@ async def test_a_group_with_members_keeps_its_offsets(bootstrap, name, fill, opt
     assert undeleted[name].code == ErrorCode.NON_EMPTY_GROUP
 
 
-async def test_a_partition_that_does_not_exist_is_told_at_once(bootstrap, name, fill):
+async def test_a_missing_partition_is_an_error_at_once(bootstrap, name, fill):
     """Nothing is committed for the others; and it is not waited for, as one just made would be."""
     await fill(1)
     there, absent = TopicPartition(name, 0), TopicPartition(name, 7)
@@ -93,7 +93,7 @@ async def test_a_partition_that_does_not_exist_is_told_at_once(bootstrap, name, 
 # ---------------------------------------------------------------- plans
 
 
-async def test_a_reset_is_planned_looked_at_and_applied(bootstrap, name, fill):
+async def test_a_reset_is_planned_and_then_applied(bootstrap, name, fill):
     """Records were made at 1.000 s, 1.001 s and so on."""
     await fill(2, 5)
     zero, one = TopicPartition(name, 0), TopicPartition(name, 1)
@@ -166,7 +166,7 @@ async def test_partitions_without_an_offset_can_be_reset_but_not_shifted(bootstr
         ({"to": datetime(2020, 1, 1)}, "has no time zone"),
     ],
 )
-async def test_a_reset_that_says_nothing_clear_is_refused(embedded, how, message):
+async def test_an_ambiguous_reset_is_refused(embedded, how, message):
     async with Admin(bootstrap_servers=embedded) as admin:
         with pytest.raises(ConfigurationError, match=message):
             await admin.plan_reset("g", **how)
@@ -211,7 +211,7 @@ async def test_offsets_are_copied_to_another_group_as_json(bootstrap, name, fill
         ),
     ],
 )
-def test_json_that_is_no_export_says_where(text, message):
+def test_malformed_json_is_refused_with_its_place(text, message):
     with pytest.raises(ConfigurationError, match=message):
         offsets_from_json(text)
 
@@ -293,7 +293,7 @@ async def test_a_coordinator_that_moves_is_followed(request_type, call):
     assert fault.hits == 2
 
 
-async def test_one_of_two_ways_to_name_a_member(embedded):
+async def test_a_member_is_named_by_id_or_instance(embedded):
     async with Admin(bootstrap_servers=embedded) as admin:
         with pytest.raises(ConfigurationError, match="one of member_id and instance_id"):
             await admin.remove_member("g")

@@ -72,7 +72,7 @@ async def test_a_topic_from_its_creation_to_its_deletion(bootstrap, name):
                 await anyio.sleep(0.01)
 
 
-async def test_what_cannot_be_done_is_told_of_each_topic(bootstrap, name):
+async def test_each_topic_has_its_own_error(bootstrap, name):
     """One refusal does not keep the others from being done."""
     other = f"{name}-other"
     async with Admin(bootstrap_servers=bootstrap) as admin:
@@ -116,7 +116,7 @@ async def test_settings_of_a_new_topic(kafka, name):
         assert codes(await admin.create_topics([compacted])) == {name: None}
 
 
-async def test_internal_topics_are_listed_as_such(bootstrap, name, fill):
+async def test_internal_topics_are_marked(bootstrap, name, fill):
     await fill(1, 1)
     options = {"bootstrap_servers": bootstrap, "group_id": name}
     async with Consumer(name, **options) as consumer, Admin(bootstrap_servers=bootstrap) as admin:
@@ -136,7 +136,7 @@ async def test_a_consumer_is_given_the_partitions_that_were_added(bootstrap, nam
         await until(lambda: TopicPartition(name, 1) in consumer.assignment())
 
 
-async def test_one_name_is_no_collection_of_them(embedded):
+async def test_a_string_is_refused_as_a_collection_of_names(embedded):
     async with Admin(bootstrap_servers=embedded) as admin:
         with pytest.raises(ConfigurationError, match="expected several topics, not 'orders' alone"):
             await admin.delete_topics("orders")

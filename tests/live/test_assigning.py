@@ -31,7 +31,7 @@ async def _run(worker):
         await worker.run()
 
 
-async def test_sticky_members_say_what_they_had_though_they_let_go_of_it(bootstrap, name, fill):
+async def test_eager_sticky_members_report_what_they_owned_before(bootstrap, name, fill):
     await fill(6)
     first, second, third = (Worker(bootstrap, name, assignors=[sticky_assignor]) for _ in range(3))
     async with group(first, second):
@@ -48,7 +48,7 @@ async def test_sticky_members_say_what_they_had_though_they_let_go_of_it(bootstr
     assert ("revoked", before[0]) in first.story
 
 
-async def test_the_leader_is_told_of_loads_and_capacities(bootstrap, name, fill):
+async def test_the_leader_receives_loads_and_capacities(bootstrap, name, fill):
     await fill(6)
 
     async def loads():
@@ -64,7 +64,9 @@ async def test_the_leader_is_told_of_loads_and_capacities(bootstrap, name, fill)
         assert 0 in strong.owns
 
 
-async def test_a_group_is_assigned_though_its_loads_cannot_be_had(bootstrap, name, fill, caplog):
+async def test_a_group_is_assigned_without_loads_when_they_cannot_be_read(
+    bootstrap, name, fill, caplog
+):
     await fill(4)
 
     def broken():

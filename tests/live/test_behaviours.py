@@ -93,7 +93,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_8": (CLASSIC + "test_line_8_member_id_required_rejoins_at_once_with_the_id",),
     "line_9": (
         CLASSIC + "test_line_9_a_stable_member_lets_go_then_leaves",
-        "live/test_cancellation.py::test_cut_before_there_is_an_assignment",
+        "live/test_cancellation.py::test_cancelled_before_the_first_assignment",
     ),
     "line_10": (
         CLASSIC + "test_by_join_or_sync",
@@ -111,7 +111,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         CLASSIC + "test_line_14_an_assignment_of_another_protocol_is_refused",
     ),
     "line_15": (
-        "live/test_positions.py::test_a_pattern_finds_topics_of_today_and_tomorrow",
+        "live/test_positions.py::test_a_pattern_matches_present_and_later_topics",
         SUBSCRIBER + "test_line_15_a_static_member_that_comes_back_for_other_topics_gets_those",
         "live/test_cooperative.py::test_a_static_member_that_comes_back_for_other_topics_gets_those",
     ),
@@ -122,7 +122,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         CLASSIC + "test_line_18_what_is_held_is_let_go_before_joining",
         "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
     ),
-    "line_21": ("live/test_cooperative.py::test_only_what_moves_is_revoked",),
+    "line_21": ("live/test_cooperative.py::test_only_moving_partitions_are_revoked",),
     "line_22": (
         CLASSIC + "test_line_22_reset_while_leaving_is_lost_not_revoked",
         CLASSIC + "test_line_22_closed_in_a_cooperative_rebalance_is_lost",
@@ -181,11 +181,11 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_40": (
         NEW + "test_line_40_auto_falls_back_where_the_protocol_is_not_to_be_had",
         NEW_CONSUMERS + "test_line_40_a_broker_that_has_it_switched_off",
-        NEW_LIVE + "test_line_40_auto_is_classic_in_a_group_that_must_stay_so",
+        NEW_LIVE + "test_line_40_auto_chooses_classic_in_a_group_that_cannot_be_upgraded",
     ),
     "line_41": (
         NEW + "test_line_41_an_assignment_of_unknown_topics_alone_is_not_nothing",
-        NEW_LIVE + "test_line_41_the_broker_matches_the_pattern_and_topics_to_come",
+        NEW_LIVE + "test_line_41_the_broker_matches_the_pattern_also_with_later_topics",
     ),
     "line_42": (NEW_CONSUMERS + "test_line_42_who_does_not_poll_is_out_and_back_at_the_next_poll",),
     "line_43": (
@@ -195,7 +195,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_44": (
         "runtime/test_driver.py::test_auto_commit_waits_in_silence_while_the_group_rebalances",
         "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
-        CONSUMING + "test_offsets_of_others_are_refused",
+        CONSUMING + "test_commits_of_partitions_owned_by_others_are_refused",
     ),
     "line_45": (
         NEW_CONSUMERS + "test_line_45_a_commit_with_an_epoch_that_has_moved_on_is_sent_again",
@@ -236,18 +236,18 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "delivery_processed": (
         DELIVERY + "test_a_record_is_processed_when_the_next_one_is_asked_for",
-        CONSUMING + "test_an_explicit_commit_includes_the_record_in_hand",
+        CONSUMING + "test_an_explicit_commit_includes_the_record_in_flight",
         CONSUMING + "test_two_tasks_cannot_wait_for_one_consumer",
     ),
     "delivery_cancelled": (
         CONSUMING + "test_a_cancelled_await_loses_nothing",
-        "live/test_cancellation.py::test_cut_while_it_consumes",
+        "live/test_cancellation.py::test_cancelled_while_consuming",
     ),
     "delivery_callbacks": (
         "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
         "runtime/test_reading.py::test_a_seek_beats_the_look_up_that_is_on_its_way",
         CONSUMING + "test_stop_inside_the_loop_ends_it",
-        CONSUMING + "test_stop_in_a_callback_only_asks_for_the_end",
+        CONSUMING + "test_stop_in_a_callback_takes_effect_after_it",
         EMBEDDING + "test_the_users_exception_leaves_bare",
         EMBEDDING + "test_after_a_fatal_error_every_call_raises_it",
     ),
@@ -288,7 +288,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         STICKY + "test_what_is_owned_stays",
     ),
     "l2": (CLASSIC + "test_l2_a_healthy_member_sends_heartbeats_and_nothing_else",),
-    "l3": ("live/test_rebalancing.py::test_heartbeats_go_on_while_the_application_awaits",),
+    "l3": ("live/test_rebalancing.py::test_heartbeats_continue_while_the_application_awaits",),
     "l4": (
         EMBEDDING + "test_closing_keeps_its_one_deadline_when_no_broker_answers",
         "runtime/test_service.py::test_stop_twice_and_at_the_same_time",
@@ -311,7 +311,7 @@ def names_in(path: Path) -> set[str]:
     return {n.name for n in nodes if isinstance(n, functions) and n.name.startswith("test_")}
 
 
-def test_every_rule_has_its_test() -> None:
+def test_every_rule_has_a_test() -> None:
     here = names_in(Path(__file__))
     tested = {rule for rule in RULES if any(name.startswith(f"test_{rule}_") for name in here)}
     assert tested | ELSEWHERE.keys() == RULES
@@ -375,7 +375,7 @@ def member_id(worker: Worker) -> str:
 # ---------------------------------------------------------------- joining and callbacks
 
 
-async def test_line_15_an_assignment_of_what_is_not_subscribed_to_is_no_assignment(
+async def test_line_15_an_assignment_outside_the_subscription_is_refused(
     network: Network,
 ) -> None:
     """The leader had assigned the old subscription when it changed: nobody is told of it."""
@@ -393,7 +393,9 @@ async def test_line_15_an_assignment_of_what_is_not_subscribed_to_is_no_assignme
     assert told == [[TopicPartition("u", 0)]]
 
 
-async def test_line_16_the_leader_watches_what_only_others_subscribe_to(network: Network) -> None:
+async def test_line_16_the_leader_watches_topics_that_only_others_subscribe_to(
+    network: Network,
+) -> None:
     async with broker(network, 1) as kafka:
         kafka.create_topic("u", 1)
         options = {"bootstrap_servers": SERVER, "group_id": "g", "metadata_max_age_ms": 1_000}
@@ -407,7 +409,7 @@ async def test_line_16_the_leader_watches_what_only_others_subscribe_to(network:
                 assert leader.assignment() == {TopicPartition("t", 0)}
 
 
-async def test_line_16_a_replica_that_is_merely_offline_is_no_reason_to_rejoin(
+async def test_line_16_an_offline_replica_causes_no_rejoin(
     network: Network,
 ) -> None:
     async with broker(network, 4, nodes=2) as kafka:
@@ -456,7 +458,7 @@ async def test_line_16_the_leader_rejoins_when_racks_change(network: Network) ->
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, None, 1, 1.0),
     ],
 )
-async def test_line_19_the_last_commit_is_tried_to_its_deadline_and_then_the_group_goes_on(
+async def test_line_19_the_last_commit_before_a_rebalance_ends_at_its_deadline(
     wrong: ErrorCode,
     times: int | None,
     committed: int | None,
@@ -508,7 +510,7 @@ async def test_line_20_a_callback_that_raises_does_not_veto(network: Network) ->
     ("options", "ends"),
     [({}, [("revoked", [])]), (COOPERATIVE, [])],
 )
-async def test_line_21_what_a_member_without_partitions_is_told(
+async def test_line_21_a_member_without_partitions_gets_an_empty_assignment(
     options: dict[str, Any], ends: list[tuple[str, list[int]]], network: Network
 ) -> None:
     """`assigned` once per rebalance, even when empty; empty `revoked` only of an eager one."""
@@ -529,7 +531,7 @@ async def test_line_21_what_a_member_without_partitions_is_told(
 # ---------------------------------------------------------------- cooperative
 
 
-async def test_line_27_a_custom_assignor_that_hands_over_at_once_is_refused(
+async def test_line_27_a_cooperative_assignor_that_moves_owned_partitions_is_refused(
     network: Network,
 ) -> None:
     @named("hasty", cooperative=True)
@@ -572,7 +574,7 @@ async def test_line_28_after_revoking_a_member_rejoins_at_once(network: Network)
                 await until(lambda: len(second.owns) == 1)
 
 
-async def test_line_29_what_is_granted_back_while_the_application_drains_is_kept(
+async def test_line_29_partitions_assigned_back_while_the_application_drains_are_kept(
     network: Network,
 ) -> None:
     """The release of what was revoked comes late, and must not drop the new grant."""
@@ -628,7 +630,7 @@ async def test_line_30_a_member_is_eager_unless_every_assignor_is_cooperative(
 # ---------------------------------------------------------------- offsets
 
 
-async def test_line_47_an_unstable_offset_is_waited_for_as_long_as_it_takes(
+async def test_line_47_an_unstable_offset_is_awaited_without_limit(
     network: Network,
 ) -> None:
     """Without a cap, and the wait can be cancelled; the policy never gets a say."""
@@ -794,7 +796,9 @@ async def live(network: Network, options: dict[str, Any]) -> Life:
 
 
 @WAYS
-async def test_the_one_life_is_eventful(options: dict[str, Any], network: Network) -> None:
+async def test_the_recorded_run_has_every_kind_of_event(
+    options: dict[str, Any], network: Network
+) -> None:
     """Else what is asserted of it below would hold of nothing."""
     told = Counter((e.who, e.what) for e in (await live(network, options)).events)
     assert told["b", "lost"] > 0
@@ -821,7 +825,7 @@ async def test_s1_a_partition_has_one_owner_per_generation(
 
 
 @WAYS
-async def test_s2_revoking_is_over_before_the_rejoin_is_sent(
+async def test_s2_revocation_ends_before_the_rejoin_is_sent(
     options: dict[str, Any], network: Network
 ) -> None:
     """A rejoin says what the member still owns: nothing that it holds besides, and all of it given
@@ -901,7 +905,7 @@ async def test_s6_every_record_below_the_last_commit_was_processed(
 
 
 @WAYS
-async def test_s7_only_what_was_lost_uncommitted_comes_twice(
+async def test_s7_only_lost_uncommitted_records_are_delivered_twice(
     options: dict[str, Any], network: Network
 ) -> None:
     """From the last commit to the position at the loss; after a clean handover nothing."""
@@ -934,7 +938,7 @@ async def test_s8_offsets_rise_one_by_one_while_a_partition_is_owned(
 
 
 @WAYS
-async def test_s9_nothing_is_delivered_once_revoked_or_lost_is_called(
+async def test_s9_nothing_is_delivered_after_the_callback_for_revoked_or_lost(
     options: dict[str, Any], network: Network
 ) -> None:
     life = await live(network, options)
@@ -966,7 +970,7 @@ async def test_s13_lost_never_commits(options: dict[str, Any], network: Network)
 # ---------------------------------------------------------------- liveness
 
 
-async def test_l1_what_stays_is_delivered_without_a_gap(network: Network) -> None:
+async def test_l1_retained_partitions_are_delivered_without_a_gap(network: Network) -> None:
     """A member joins, the other goes on with what it keeps: at most 100 ms between records."""
     gap = 0.1
     async with broker(network, 3, records=1_000):
@@ -992,7 +996,7 @@ async def test_l1_what_stays_is_delivered_without_a_gap(network: Network) -> Non
 
 
 @pytest.mark.parametrize("down", [3.0, 20.0])
-async def test_l2_a_member_is_back_within_2_s_of_its_coordinator(
+async def test_l2_a_member_rejoins_within_2_s_of_its_coordinators_return(
     down: float, network: Network
 ) -> None:
     """Whether it was away for less than a session or for more."""
@@ -1009,7 +1013,7 @@ async def test_l2_a_member_is_back_within_2_s_of_its_coordinator(
         assert kafka.committed("t", "t") == {0: 2}
 
 
-async def test_l2_what_a_dead_member_had_moves_within_its_session(network: Network) -> None:
+async def test_l2_a_dead_members_partitions_move_within_its_session(network: Network) -> None:
     session = 6.0
     async with broker(network, 2):
         dead, alive = Worker(SERVER, "t", leave_group_on_close=False), Worker(SERVER, "t")

@@ -158,7 +158,7 @@ async def lag(reader: Reader) -> None:
 @pytest.mark.parametrize(
     "act", [getone, anext_, getmany, next_batch, committed, end_offsets, wait_assignment]
 )
-async def test_cut_before_there_is_an_assignment(act: Act, cut: str) -> None:
+async def test_cancelled_before_the_first_assignment(act: Act, cut: str) -> None:
     async def story(knife: Knife) -> None:
         async with broker() as (kafka, _):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
@@ -189,7 +189,7 @@ async def test_cut_before_there_is_an_assignment(act: Act, cut: str) -> None:
         lag,
     ],
 )
-async def test_cut_while_it_consumes(act: Act, cut: str) -> None:
+async def test_cancelled_while_consuming(act: Act, cut: str) -> None:
     async def story(knife: Knife) -> None:
         async with broker() as (kafka, network):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
@@ -209,7 +209,7 @@ async def test_cut_while_it_consumes(act: Act, cut: str) -> None:
     await cut_everywhere(cut, story)
 
 
-async def test_cut_while_it_connects(cut: str) -> None:
+async def test_cancelled_while_connecting(cut: str) -> None:
     """A connection that nobody waits for any more would stay open as long as the consumer."""
 
     async def story(knife: Knife) -> None:
@@ -237,7 +237,7 @@ async def rebalanced(reader: Reader, total: int) -> None:
 
 
 @pytest.mark.parametrize("to_end", [False, True])
-async def test_a_cut_seek_moves_each_partition_or_leaves_it(to_end: bool, cut: str) -> None:
+async def test_a_cancelled_seek_moves_each_partition_or_leaves_it(to_end: bool, cut: str) -> None:
     async def story(knife: Knife) -> None:
         async with broker() as (kafka, _):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
@@ -264,7 +264,7 @@ async def test_a_cut_seek_moves_each_partition_or_leaves_it(to_end: bool, cut: s
     await cut_everywhere(cut, story)
 
 
-async def test_a_cut_wait_for_a_position(cut: str) -> None:
+async def test_a_cancelled_wait_for_a_position(cut: str) -> None:
     async def story(knife: Knife) -> None:
         async with broker() as (kafka, _):
             async with Consumer(bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
@@ -282,7 +282,7 @@ async def test_a_cut_wait_for_a_position(cut: str) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_cut_assign(again: bool, cut: str) -> None:
+async def test_a_cancelled_assign(again: bool, cut: str) -> None:
     """Whatever it had let go of by then can be assigned anew, in one go with the rest."""
 
     async def story(knife: Knife) -> None:
@@ -307,7 +307,7 @@ async def test_a_cut_assign(again: bool, cut: str) -> None:
     await cut_everywhere(cut, story)
 
 
-async def test_a_cut_subscribe(cut: str) -> None:
+async def test_a_cancelled_subscribe(cut: str) -> None:
     async def story(knife: Knife) -> None:
         async with broker() as (kafka, _):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
@@ -326,7 +326,7 @@ async def test_a_cut_subscribe(cut: str) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_cut_unsubscribe(again: bool, cut: str) -> None:
+async def test_a_cancelled_unsubscribe(again: bool, cut: str) -> None:
     async def story(knife: Knife) -> None:
         async with broker() as (kafka, _):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
@@ -402,7 +402,7 @@ async def stop_what_was_started(consumer: Consumer, knife: Knife) -> None:
 
 
 @pytest.mark.parametrize("act", [enter, exit_, run, start, stop_what_was_started])
-async def test_cut_while_it_opens_or_closes(
+async def test_cancelled_while_opening_or_closing(
     act: Callable[[Consumer, Knife], Coroutine[Any, Any, None]], cut: str, anyio_backend_name: str
 ) -> None:
     if anyio_backend_name == "trio" and act in (start, stop_what_was_started):
@@ -432,7 +432,7 @@ async def membership() -> AsyncIterator[tuple[GroupMember, EmbeddedKafka]]:
 
 
 @pytest.mark.parametrize("rejoining", [False, True])
-async def test_cut_while_it_waits_for_a_generation(rejoining: bool, cut: str) -> None:
+async def test_cancelled_while_waiting_for_a_generation(rejoining: bool, cut: str) -> None:
     async def story(knife: Knife) -> None:
         async with membership() as (member, _), member:
             if rejoining:
@@ -458,7 +458,7 @@ async def test_cut_while_it_waits_for_a_generation(rejoining: bool, cut: str) ->
     await cut_everywhere(cut, story)
 
 
-async def test_cut_while_others_watch_a_member(cut: str) -> None:
+async def test_cancelled_while_others_watch_a_member(cut: str) -> None:
     async def story(knife: Knife) -> None:
         async with membership() as (member, _), member:
 
@@ -474,7 +474,7 @@ async def test_cut_while_others_watch_a_member(cut: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["enter", "exit", "stop"])
-async def test_cut_while_a_member_opens_or_closes(way: str, cut: str) -> None:
+async def test_cancelled_while_a_member_opens_or_closes(way: str, cut: str) -> None:
     async def story(knife: Knife) -> None:
         async with membership() as (member, kafka):
 

@@ -176,7 +176,7 @@ async def opened(knife: Knife, _: Broker) -> None:
         opened,
     ],
 )
-async def test_a_broker_answers_the_next_request_after_a_cut(
+async def test_a_broker_serves_the_next_request_after_a_cancellation(
     act: Callable[[Knife, Broker], Coroutine[Any, Any, None]], cut: str
 ) -> None:
     async def story(knife: Knife) -> None:
@@ -344,7 +344,7 @@ def _code(result: KafkaGroupError | None) -> int | None:
         remove_member,
     ],
 )
-async def test_an_admin_answers_after_a_cut(
+async def test_an_admin_works_after_a_cancellation(
     act: Callable[[Knife, Admin], Coroutine[Any, Any, None]], cut: str
 ) -> None:
     async def story(knife: Knife) -> None:
@@ -392,7 +392,7 @@ async def run(knife: Knife, admin: Admin) -> None:
 
 
 @pytest.mark.parametrize("act", [enter, exit_, stop, run])
-async def test_an_admin_is_closed_after_a_cut(
+async def test_an_admin_closes_after_a_cancellation(
     act: Callable[[Knife, Admin], Coroutine[Any, Any, None]], cut: str
 ) -> None:
     async def story(knife: Knife) -> None:
@@ -416,7 +416,7 @@ async def write(knife: Knife, producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("act", [partition_count, write])
-async def test_a_producer_writes_after_a_cut(
+async def test_a_producer_works_after_a_cancellation(
     act: Callable[[Knife, Producer], Coroutine[Any, Any, None]], cut: str
 ) -> None:
     async def story(knife: Knife) -> None:
@@ -432,7 +432,7 @@ async def test_a_producer_writes_after_a_cut(
     await cut_everywhere(cut, story)
 
 
-async def test_whoever_looks_into_everything_leaves_nothing_after_a_cut(
+async def test_a_cancelled_diagnosis_leaves_nothing_open(
     cut: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def resolve(host: str, port: int, **_: object) -> list[object]:
@@ -485,7 +485,9 @@ async def recipe(name: str) -> AsyncIterator[tuple[Recipe, EmbeddedKafka]]:
 
 @pytest.mark.parametrize("name", MAKES)
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_recipe_has_its_next_turn_after_a_cut(name: str, again: bool, cut: str) -> None:
+async def test_a_coordination_client_works_after_a_cancellation(
+    name: str, again: bool, cut: str
+) -> None:
     async def story(knife: Knife) -> None:
         async with recipe(name) as (one, _), one:
             if again:
@@ -508,7 +510,7 @@ async def test_a_recipe_has_its_next_turn_after_a_cut(name: str, again: bool, cu
     await cut_everywhere(cut, story)
 
 
-async def test_who_leads_is_told_after_a_cut(cut: str) -> None:
+async def test_leaders_are_observed_after_a_cancellation(cut: str) -> None:
     async def story(knife: Knife) -> None:
         async with recipe("election") as (election, _), election:
             assert isinstance(election, Election)
@@ -531,7 +533,9 @@ async def test_who_leads_is_told_after_a_cut(cut: str) -> None:
 
 @pytest.mark.parametrize("name", MAKES)
 @pytest.mark.parametrize("way", ["enter", "exit", "stop", "run"])
-async def test_a_recipe_is_closed_after_a_cut(name: str, way: str, cut: str) -> None:
+async def test_a_coordination_client_closes_after_a_cancellation(
+    name: str, way: str, cut: str
+) -> None:
     async def story(knife: Knife) -> None:
         async with recipe(name) as (one, kafka):
 
@@ -562,7 +566,7 @@ async def test_a_recipe_is_closed_after_a_cut(name: str, way: str, cut: str) -> 
     await cut_everywhere(cut, story)
 
 
-async def test_cut_while_somebody_reads_events(cut: str) -> None:
+async def test_cancelled_while_reading_events(cut: str) -> None:
     """None is lost: not the one that comes in the moment of the cut."""
 
     async def story(knife: Knife) -> None:
@@ -663,7 +667,7 @@ SWEPT = {
 """Class -> its coroutines that this module or `test_cancellation` cuts, or shows never to wait."""
 
 
-def test_every_public_coroutine_is_cut_somewhere() -> None:
+def test_every_public_coroutine_has_a_cancellation_test() -> None:
     """Whoever adds one adds a sweep, and its name here."""
     found: dict[str, set[str]] = {}
     for name in kafkagroup.__all__:

@@ -147,7 +147,9 @@ def test_describe(run: Run, bootstrap: str, name: str, fill, protocol: str) -> N
     assert printed[-1] == "Nothing is committed."
 
 
-def test_what_is_not_there_is_told_and_the_rest_is_shown(run: Run, name: str, fill, commit) -> None:
+def test_missing_groups_are_reported_and_the_others_shown(
+    run: Run, name: str, fill, commit
+) -> None:
     anyio.run(fill, 1, 3)
     commit(name, {TopicPartition(name, 0): 1})
     result = run("describe", f"{name}-none", name, "--json")
@@ -291,7 +293,7 @@ def test_reset_offsets(run: Run, name: str, fill, commit, committed, tmp_path: P
         assert committed(name) == {tp: OffsetAndMetadata(at) for tp, at in wanted.items()}
 
 
-def test_offsets_are_exported_and_given_to_another_group(
+def test_offsets_are_exported_and_imported_into_another_group(
     run: Run, name: str, fill, commit, committed, tmp_path: Path
 ) -> None:
     anyio.run(fill, 2, 5)

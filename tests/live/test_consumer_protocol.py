@@ -44,7 +44,9 @@ async def describe(bootstrap, group):
 
 
 @pytest.mark.parametrize("thread", [False, True], ids=["", "thread"])
-async def test_members_come_and_go_and_only_what_moves_is_revoked(bootstrap, name, fill, thread):
+async def test_only_moving_partitions_are_revoked_when_members_come_and_go(
+    bootstrap, name, fill, thread
+):
     await fill(4)
     options = {**NEW, "heartbeat_thread": thread}
     first, second = Worker(bootstrap, name, **options), Worker(bootstrap, name, **options)
@@ -92,7 +94,7 @@ async def test_nothing_is_lost_while_members_come_and_go(bootstrap, name, fill):
     ]
 
 
-async def test_a_transactional_producer_is_told_the_epoch_of_now(bootstrap, name, fill):
+async def test_group_metadata_has_the_current_epoch(bootstrap, name, fill):
     """KIP-447: it was told the epoch that the member had joined in, whatever came after."""
     await fill(2)
     first, second = Worker(bootstrap, name, **NEW), Worker(bootstrap, name, **NEW)
@@ -109,7 +111,7 @@ async def test_a_transactional_producer_is_told_the_epoch_of_now(bootstrap, name
         await first.consumer.stop()
 
 
-async def test_a_restart_goes_on_where_the_commit_was(bootstrap, name, fill):
+async def test_a_restart_resumes_at_the_committed_offset(bootstrap, name, fill):
     await fill(1, 6)
     seen = []
     for _ in range(2):
@@ -119,9 +121,7 @@ async def test_a_restart_goes_on_where_the_commit_was(bootstrap, name, fill):
     assert seen == [0, 1, 2, 3, 4, 5]
 
 
-async def test_a_static_member_finds_its_partitions_again_and_nobody_else_gets_them(
-    bootstrap, name, fill
-):
+async def test_a_restarted_static_member_keeps_its_partitions(bootstrap, name, fill):
     await fill(2)
     other = Worker(bootstrap, name, **NEW)
     async with other.consumer, anyio.create_task_group() as tasks:
@@ -143,7 +143,7 @@ async def test_a_static_member_finds_its_partitions_again_and_nobody_else_gets_t
 
 
 @TRIO_IS_LONG
-async def test_line_41_the_broker_matches_the_pattern_and_topics_to_come(bootstrap, name, fill):
+async def test_line_41_the_broker_matches_the_pattern_also_with_later_topics(bootstrap, name, fill):
     await fill(2, 1)
     consumer = Consumer(
         pattern=re.compile(f"{name.upper()}(-more)?", re.IGNORECASE),
@@ -160,7 +160,7 @@ async def test_line_41_the_broker_matches_the_pattern_and_topics_to_come(bootstr
     assert record.topic == f"{name}-more"
 
 
-async def test_the_assignor_is_the_one_that_is_asked_for(bootstrap, name, fill):
+async def test_the_coordinator_uses_the_requested_assignor(bootstrap, name, fill):
     await fill(4)
     options = {**NEW, "group_remote_assignor": "range"}
     first, second = Worker(bootstrap, name, **options), Worker(bootstrap, name, **options)
@@ -170,7 +170,7 @@ async def test_the_assignor_is_the_one_that_is_asked_for(bootstrap, name, fill):
         assert (await describe(bootstrap, name))[1:] == ("range", [1, 1])
 
 
-async def test_line_38_an_assignor_that_there_is_not_is_fatal(bootstrap, name, fill):
+async def test_line_38_an_unknown_assignor_is_fatal(bootstrap, name, fill):
     await fill(1)
     worker = Worker(bootstrap, name, **NEW, group_remote_assignor="none-such")
     with pytest.raises(BrokerError) as caught:
@@ -179,7 +179,7 @@ async def test_line_38_an_assignor_that_there_is_not_is_fatal(bootstrap, name, f
     assert caught.value.code == ErrorCode.UNSUPPORTED_ASSIGNOR
 
 
-async def test_a_subscription_that_changes_is_the_coordinators_business(bootstrap, name, fill):
+async def test_the_coordinator_follows_a_changed_subscription(bootstrap, name, fill):
     await fill(1)
     await fill(2, topic=f"{name}-b")
     worker = Worker(bootstrap, name, **NEW)
@@ -195,7 +195,7 @@ async def test_a_subscription_that_changes_is_the_coordinators_business(bootstra
     assert [what for what, _ in worker.story if what == "lost"] == []
 
 
-async def test_auto_is_the_coordinators_where_it_can(bootstrap, name, fill):
+async def test_auto_chooses_the_consumer_protocol_where_the_broker_has_it(bootstrap, name, fill):
     await fill(1)
     async with Worker(bootstrap, name, group_protocol="auto").consumer as consumer:
         await until(lambda: len(consumer.assignment()) == 1)
@@ -203,7 +203,9 @@ async def test_auto_is_the_coordinators_where_it_can(bootstrap, name, fill):
 
 
 @pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
-async def test_line_40_auto_is_classic_in_a_group_that_must_stay_so(bootstrap, name, fill):
+async def test_line_40_auto_chooses_classic_in_a_group_that_cannot_be_upgraded(
+    bootstrap, name, fill
+):
     """On the embedded broker, which upgrades no group that has members."""
     await fill(2)
     classic = Worker(bootstrap, name, assignors=[range_assignor])
@@ -222,7 +224,7 @@ async def test_line_40_auto_is_classic_in_a_group_that_must_stay_so(bootstrap, n
 
 
 @TRIO_IS_LONG
-async def test_who_blocks_the_loop_stays_a_member_with_the_thread(bootstrap, name, fill):
+async def test_with_the_heartbeat_thread_a_blocked_loop_stays_a_member(bootstrap, name, fill):
     """What it is to let go of waits for it; its heartbeats go on meanwhile, and it is not out."""
     await fill(4)
     options = {**NEW, "heartbeat_thread": True}
@@ -243,7 +245,7 @@ async def test_who_blocks_the_loop_stays_a_member_with_the_thread(bootstrap, nam
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "cooperative"])
-async def test_a_group_rolls_to_the_new_protocol_and_back(bootstrap, name, fill, eager):
+async def test_a_group_migrates_to_the_consumer_protocol_and_back(bootstrap, name, fill, eager):
     """Member by member, while it consumes; between, members of both kinds share the partitions."""
     if await is_embedded(bootstrap):
         pytest.skip("the embedded broker changes no group that has members")

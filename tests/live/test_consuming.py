@@ -50,7 +50,7 @@ async def test_a_record_arrives_with_all_its_fields(bootstrap, name, fill):
     assert second == Record(name, 0, 1, 1235, TimestampType.CREATE_TIME, None, None, (), 0)
 
 
-async def test_async_for_hands_out_every_partition_in_order(bootstrap, name, fill):
+async def test_async_for_delivers_every_partition_in_order(bootstrap, name, fill):
     await fill(3, 200)
     seen = {0: [], 1: [], 2: []}
     async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST) as consumer:
@@ -62,7 +62,7 @@ async def test_async_for_hands_out_every_partition_in_order(bootstrap, name, fil
     assert seen == {p: list(range(200)) for p in range(3)}
 
 
-async def test_an_explicit_commit_includes_the_record_in_hand(bootstrap, name, fill):
+async def test_an_explicit_commit_includes_the_record_in_flight(bootstrap, name, fill):
     await fill(1, 10)
     tp = TopicPartition(name, 0)
     async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST) as consumer:
@@ -71,7 +71,7 @@ async def test_an_explicit_commit_includes_the_record_in_hand(bootstrap, name, f
         assert await consumer.committed() == {tp: OffsetAndMetadata(3, "", 0)}
 
 
-async def test_closing_commits_what_was_processed_and_not_the_record_in_hand(bootstrap, name, fill):
+async def test_closing_commits_processed_records_and_not_the_one_in_flight(bootstrap, name, fill):
     """A record counts as processed when the next one is asked for: after a break in its body it
     comes again."""
     await fill(1, 10)
@@ -83,7 +83,7 @@ async def test_closing_commits_what_was_processed_and_not_the_record_in_hand(boo
         assert [r.offset for r in await take(consumer, 2)] == [4, 5]
 
 
-async def test_auto_commit_goes_on_by_itself_and_never_ahead(bootstrap, name, fill):
+async def test_auto_commit_never_exceeds_processed_records(bootstrap, name, fill):
     await fill(1, 10)
     tp = TopicPartition(name, 0)
     options = {**FAST, "auto_commit_interval_ms": 20}
@@ -113,7 +113,7 @@ async def test_given_offsets_are_committed_with_their_metadata(bootstrap, name, 
         }
 
 
-async def test_offsets_of_others_are_refused(bootstrap, name, fill):
+async def test_commits_of_partitions_owned_by_others_are_refused(bootstrap, name, fill):
     await fill(1, 1)
     async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST) as consumer:
         await take(consumer, 1)
@@ -135,7 +135,7 @@ async def test_a_cancelled_await_loses_nothing(bootstrap, name, fill):
     assert seen == {0: list(range(300)), 1: list(range(300))}
 
 
-async def test_batches_are_of_one_partition_and_processed_as_a_whole(bootstrap, name, fill):
+async def test_batches_have_one_partition_and_are_processed_as_a_whole(bootstrap, name, fill):
     await fill(2, 50)
     seen = {0: [], 1: []}
     async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST) as consumer:
@@ -154,7 +154,7 @@ async def test_batches_are_of_one_partition_and_processed_as_a_whole(bootstrap, 
     assert seen == {0: list(range(50)), 1: list(range(50))}
 
 
-async def test_getmany_answers_what_has_arrived(bootstrap, name, fill):
+async def test_getmany_returns_what_has_been_fetched(bootstrap, name, fill):
     await fill(2, 50)
     async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST) as consumer:
         seen = {}
@@ -183,7 +183,7 @@ async def test_position_and_seek(bootstrap, name, fill):
             await consumer.position(TopicPartition("other", 0))
 
 
-async def test_latest_starts_at_the_end_and_pins_it(bootstrap, name, fill, produce):
+async def test_latest_commits_the_end_as_the_start(bootstrap, name, fill, produce):
     """Without a commit of the start, a crash before the first record would skip what came since."""
     await fill(1, 10)
     tp = TopicPartition(name, 0)
@@ -196,7 +196,7 @@ async def test_latest_starts_at_the_end_and_pins_it(bootstrap, name, fill, produ
         assert [r.offset for r in await take(consumer, 2)] == [10, 11]
 
 
-async def test_a_duration_back_starts_at_the_first_record_that_is_younger(bootstrap, name, fill):
+async def test_a_duration_starts_at_the_first_younger_record(bootstrap, name, fill):
     """Kafka asks by timestamp: everything here is from 1970, so only the end is young enough."""
     await fill(1, 10)
     for back, position in ((timedelta(days=1), 10), (timedelta(days=365 * 100), 0)):
@@ -282,7 +282,7 @@ async def test_a_deserializer_that_fails_keeps_the_position(bootstrap, name, fil
         assert (third.key, third.value) == (None, 3)
 
 
-async def test_partitions_by_hand_use_the_groups_offsets(bootstrap, name, fill):
+async def test_manually_assigned_partitions_use_the_groups_offsets(bootstrap, name, fill):
     await fill(2, 10)
     tp = TopicPartition(name, 1)
     for start in (0, 4):
@@ -305,7 +305,7 @@ async def test_without_a_group_every_partition_is_consumed(bootstrap, name, fill
             await consumer.committed()
 
 
-async def test_a_topic_that_is_made_later_is_found(bootstrap, name, fill):
+async def test_a_topic_created_later_is_consumed(bootstrap, name, fill):
     async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST) as consumer:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(fill, 2, 5)
@@ -354,7 +354,7 @@ async def test_stop_inside_the_loop_ends_it(bootstrap, name, fill):
     assert seen == [0, 1, 2, 3]
 
 
-async def test_stop_in_a_callback_only_asks_for_the_end(bootstrap, name, fill):
+async def test_stop_in_a_callback_takes_effect_after_it(bootstrap, name, fill):
     await fill(1, 10)
 
     async def stop(partitions):
@@ -366,7 +366,7 @@ async def test_stop_in_a_callback_only_asks_for_the_end(bootstrap, name, fill):
             assert [r async for r in consumer] == []
 
 
-async def test_the_users_exception_leaves_bare(bootstrap, name, fill):
+async def test_the_users_exception_is_raised_unwrapped(bootstrap, name, fill):
     await fill(1, 1)
     with pytest.raises(ZeroDivisionError):
         async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST) as consumer:
@@ -380,7 +380,7 @@ async def test_no_broker_is_an_error_that_names_the_addresses():
             pass
 
 
-async def test_a_consumer_that_was_not_started_says_so():
+async def test_a_consumer_that_was_not_started_raises():
     consumer = Consumer("t")
     with pytest.raises(ConsumerClosedError, match="not started"):
         await consumer.getone()

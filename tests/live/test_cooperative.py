@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 COOPERATIVE = {"assignors": [cooperative_sticky_assignor]}
 
 
-async def test_only_what_moves_is_revoked(bootstrap, name, fill):
+async def test_only_moving_partitions_are_revoked(bootstrap, name, fill):
     await fill(4)
     first = Worker(bootstrap, name, **COOPERATIVE)
     second = Worker(bootstrap, name, **COOPERATIVE)
@@ -39,7 +39,7 @@ async def test_only_what_moves_is_revoked(bootstrap, name, fill):
     assert sorted(kept + moved) == [0, 1, 2, 3]
 
 
-async def test_what_stays_is_not_interrupted(bootstrap, name, fill):
+async def test_retained_partitions_are_not_interrupted(bootstrap, name, fill):
     """behaviours, L1: a member that joins takes some of the partitions; of the others no callback
     is called, no position is looked up, and no record comes twice."""
     await fill(3, 2_000)
@@ -61,9 +61,7 @@ async def test_what_stays_is_not_interrupted(bootstrap, name, fill):
     assert len(set(first.seen)) == len(first.seen)
 
 
-async def test_s20_what_a_member_reports_as_owned_is_withheld_whatever_it_subscribes_to(
-    bootstrap, name, fill
-):
+async def test_s20_owned_partitions_are_withheld_even_without_a_subscription(bootstrap, name, fill):
     """KIP-429: a client that unsubscribes from a topic, and rejoins before it has revoked the
     partitions, works on them until it has its new assignment. Our leader gave them away at once."""
     wanted, other = f"{name}-wanted", f"{name}-other"
@@ -102,7 +100,7 @@ async def test_s20_what_a_member_reports_as_owned_is_withheld_whatever_it_subscr
             await until(lambda: worker.consumer.assignment() == {TopicPartition(name, 0), *owned})
 
 
-async def test_unsubscribing_lets_go_of_everything(bootstrap, name, fill):
+async def test_unsubscribing_revokes_everything(bootstrap, name, fill):
     await fill(2, 5)
     worker = Worker(bootstrap, name, **COOPERATIVE)
     async with worker.consumer:

@@ -15,7 +15,7 @@ ALL = [(partition, offset) for partition in range(PARTITIONS) for offset in rang
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @TRIO_IS_LONG
-async def test_a_rebalance_in_the_midst_of_conversions(bootstrap, name, fill, protocol):
+async def test_a_rebalance_during_a_deserialization_loses_nothing(bootstrap, name, fill, protocol):
     """The member that takes a partition over delivers what the other one was converting."""
     await fill(PARTITIONS, EACH)
     hangs = anyio.Event()
@@ -59,7 +59,7 @@ async def test_a_rebalance_in_the_midst_of_conversions(bootstrap, name, fill, pr
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_a_record_that_was_being_converted_at_the_end_is_not_committed(
+async def test_a_record_being_deserialized_at_the_close_is_not_committed(
     bootstrap, name, fill, protocol
 ):
     await fill(1, 10)

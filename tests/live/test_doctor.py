@@ -152,7 +152,7 @@ def the_failed(found: list[Finding]) -> Finding:
     return finding
 
 
-async def test_all_is_well_on_sasl_ssl(doors: Doors) -> None:
+async def test_a_healthy_sasl_ssl_cluster_has_no_findings(doors: Doors) -> None:
     found = await findings(doors.sasl, scram("ann"))
     texts = {finding.check: finding.text for finding in found}
     assert statuses(found)[:-1] == [
@@ -176,7 +176,7 @@ async def test_all_is_well_on_sasl_ssl(doors: Doors) -> None:
 @pytest.mark.parametrize(
     ("ahead", "status"), [(0.0, "ok"), (3600.0, "warning"), (-60.0, "warning")]
 )
-async def test_the_clock_of_the_cluster(
+async def test_clock_skew_is_reported(
     real: LocalKafka, monkeypatch: pytest.MonkeyPatch, ahead: float, status: str
 ) -> None:
     """This machine's is moved, not the cluster's."""
@@ -194,7 +194,7 @@ async def test_the_clock_of_the_cluster(
         assert told.advice.startswith("set both by NTP")
 
 
-async def test_a_group_and_a_topic_that_are_well(real: LocalKafka) -> None:
+async def test_a_healthy_group_and_topic_have_no_findings(real: LocalKafka) -> None:
     name = f"test-{uuid.uuid4().hex[:8]}"
     await run_sync(create, real, name)
     worker = Worker(real.bootstrap_servers, name)
@@ -232,7 +232,7 @@ def create(kafka: LocalKafka, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(20)
 
 
-async def test_nobody_listens() -> None:
+async def test_a_closed_port_is_reported() -> None:
     found = await findings(f"127.0.0.1:{NOWHERE}", groups=["g"], topics=["t"])
     assert statuses(found) == [
         ("name", "ok"),
@@ -244,7 +244,7 @@ async def test_nobody_listens() -> None:
     assert the_failed(found).text == "Connection refused"
 
 
-async def test_a_name_that_does_not_exist() -> None:
+async def test_an_unknown_host_is_reported() -> None:
     failed = the_failed(await findings("kafka.invalid:9092"))
     assert (failed.check, failed.subject) == ("name", "kafka.invalid:9092")
 
@@ -267,7 +267,7 @@ async def test_a_tls_client_at_a_plain_port(doors: Doors) -> None:
     assert failed.advice.startswith("is this the port of a TLS listener?")
 
 
-async def test_a_ca_that_is_not_theirs(doors: Doors) -> None:
+async def test_a_wrong_ca_is_reported(doors: Doors) -> None:
     failed = the_failed(await findings(doors.tls, Security(ssl_ca_pem=Authority().pem)))
     assert (failed.check, "certificate" in failed.text) == ("TLS", True)
     assert "ssl_ca_location" in failed.advice
@@ -286,7 +286,7 @@ async def test_a_wrong_password(doors: Doors) -> None:
     assert "canary" not in str(failed)
 
 
-async def test_no_sasl_where_it_is_asked_for(doors: Doors) -> None:
+async def test_missing_sasl_is_reported(doors: Doors) -> None:
     failed = the_failed(await findings(doors.sasl, trusting()))
     assert "SASL" in failed.text + failed.advice + failed.check
 
@@ -303,7 +303,7 @@ async def test_an_advertised_address_that_cannot_be_reached(doors: Doors) -> Non
     assert statuses(found)[:2] == [("name", "ok"), ("connection", "ok")]
 
 
-async def test_a_coordinator_that_starts_is_nothing_wrong() -> None:
+async def test_a_loading_coordinator_is_no_finding() -> None:
     async with EmbeddedKafka() as kafka:
         kafka.fail(FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=2)
         found = await findings(kafka.bootstrap_servers, groups=["g"])
@@ -325,7 +325,7 @@ async def test_a_broker_that_is_too_old() -> None:
     assert release(old) == "speaks as Kafka 2.2 or older does, without groups of KIP-848"
 
 
-async def test_what_acls_deny(real: LocalKafka) -> None:
+async def test_permissions_that_acls_deny_are_reported(real: LocalKafka) -> None:
     name = f"test-{uuid.uuid4().hex[:8]}"
     await run_sync(create, real, name)
     admin = AdminClient({"bootstrap.servers": real.bootstrap_servers})
@@ -365,14 +365,14 @@ async def test_what_acls_deny(real: LocalKafka) -> None:
     assert await denied_to_bob() == {}
 
 
-async def test_a_client_that_checks_nothing_is_warned(doors: Doors) -> None:
+async def test_disabled_verification_is_reported(doors: Doors) -> None:
     with pytest.warns(UserWarning, match="not verified"):
         lax = Security(enable_ssl_certificate_verification=False)
     found = await findings(doors.tls, lax)
     assert ("TLS", "warning") in statuses(found)
 
 
-async def test_bad_input() -> None:
+async def test_wrong_input_is_refused() -> None:
     for given in ({"timeout": 0}, {"bootstrap_servers": ""}):
         with pytest.raises(ConfigurationError):
             await anext(examine(**{"bootstrap_servers": "a:1", **given}))

@@ -110,7 +110,7 @@ def member(**options: Any) -> GroupMember:
 
 
 @ASYNCIO_ONLY
-async def test_started_used_and_stopped_by_three_tasks(network: Network) -> None:
+async def test_it_may_be_started_used_and_stopped_by_three_tasks(network: Network) -> None:
     """As in a web application: one task opens, another one works, a third one closes."""
     async with broker(network) as kafka:
         c = consumer()
@@ -251,7 +251,9 @@ async def test_the_users_exception_leaves_bare(what: str, network: Network) -> N
 
 
 @ASYNCIO_ONLY
-async def test_the_users_exception_between_start_and_stop_leaves_bare(network: Network) -> None:
+async def test_the_users_exception_between_start_and_stop_is_raised_unwrapped(
+    network: Network,
+) -> None:
     async with broker(network) as kafka:
         c = consumer()
         await c.start()
@@ -264,7 +266,7 @@ async def test_the_users_exception_between_start_and_stop_leaves_bare(network: N
         assert kafka.group_state("g") == "Empty"
 
 
-async def test_in_a_task_group_of_the_users_own_that_group_wraps_it(network: Network) -> None:
+async def test_only_the_users_own_task_group_wraps_the_exception(network: Network) -> None:
     """`tasks.start(consumer.run)` cannot help that; the consumer closes in good order."""
     async with broker(network) as kafka:
         c = consumer()
@@ -333,7 +335,7 @@ async def test_closing_keeps_its_one_deadline_when_no_broker_answers(
             assert anyio.current_time() - start == took
 
 
-async def test_a_stop_by_another_task_waits_for_the_record_in_hand(network: Network) -> None:
+async def test_a_stop_by_another_task_waits_for_the_record_in_flight(network: Network) -> None:
     async with broker(network) as kafka:
         seen: list[int] = []
 
@@ -353,7 +355,7 @@ async def test_a_stop_by_another_task_waits_for_the_record_in_hand(network: Netw
             assert kafka.committed("g", "t") == {0: 3}
 
 
-async def test_a_stop_by_another_task_gives_up_on_a_record_that_takes_for_ever(
+async def test_a_stop_by_another_task_waits_no_longer_than_the_close_timeout(
     network: Network,
 ) -> None:
     async with broker(network) as kafka:
@@ -425,7 +427,7 @@ async def test_after_a_fatal_error_every_call_raises_it(network: Network) -> Non
                 assert await raised_by(calls) == dict.fromkeys(calls, FencedError)
 
 
-async def test_after_stop_every_call_says_so_and_iteration_ends(network: Network) -> None:
+async def test_after_stop_every_call_raises_and_iteration_ends(network: Network) -> None:
     async with broker(network):
         async with consumer() as c:
             await c.getone()
@@ -471,7 +473,7 @@ async def test_an_idle_member_sends_one_heartbeat_per_interval_and_nothing_else(
             assert found[HeartbeatRequest] == pytest.approx(100, abs=1)
 
 
-async def test_an_idle_consumer_sends_heartbeats_and_parked_fetches_and_nothing_else(
+async def test_an_idle_consumer_sends_only_heartbeats_and_long_polls(
     network: Network,
 ) -> None:
     async with broker(network) as kafka:

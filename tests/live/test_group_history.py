@@ -183,7 +183,7 @@ def described(bootstrap, group):
     return told
 
 
-async def test_everything_that_groups_leave_behind_is_understood(bootstrap, name, fill):
+async def test_every_record_of_the_group_log_is_decoded(bootstrap, name, fill):
     await fill(2, {0: numbered(0, 3)})
     await with_aiokafka(bootstrap, f"{name}-aiokafka", name)
     await with_kafkagroup(bootstrap, f"{name}-kafkagroup", name)

@@ -55,9 +55,7 @@ def promptly() -> Iterator[None]:
 
 
 @needs_proc
-async def test_seeks_are_served_at_once_and_over_one_more_connection(
-    bootstrap, name, fill, consumer
-):
+async def test_seeks_are_fetched_at_once_over_one_more_connection(bootstrap, name, fill, consumer):
     await fill(2, {0: numbered(0, 10)})
     t0, t1 = (TopicPartition(name, n) for n in range(2))
     before = connections_to(bootstrap)
@@ -81,7 +79,7 @@ async def test_seeks_are_served_at_once_and_over_one_more_connection(
         assert connections_to(bootstrap) - before == with_immediate
 
 
-async def test_a_resumed_partition_is_served_at_once(name, fill, produce, consumer):
+async def test_a_resumed_partition_is_fetched_at_once(name, fill, produce, consumer):
     await fill(2, {0: numbered(0, 1)})
     t1 = TopicPartition(name, 1)
     async with consumer:
@@ -97,7 +95,7 @@ async def test_a_resumed_partition_is_served_at_once(name, fill, produce, consum
             assert await take(consumer, 1) == [(1, 0)]
 
 
-async def test_an_assigned_partition_is_served_at_once(bootstrap, name, fill):
+async def test_an_assigned_partition_is_fetched_at_once(bootstrap, name, fill):
     await fill(2, {0: numbered(0, 1), 1: numbered(1, 1)})
     t0, t1 = (TopicPartition(name, n) for n in range(2))
     async with Consumer(bootstrap_servers=bootstrap, fetch_max_wait_ms=LONG_POLL) as consumer:
@@ -109,9 +107,7 @@ async def test_an_assigned_partition_is_served_at_once(bootstrap, name, fill):
             assert await take(consumer, 1) == [(1, 0)]
 
 
-async def test_what_arrives_where_the_application_has_sought_is_not_kept(
-    name, fill, produce, consumer
-):
+async def test_a_response_from_before_a_seek_is_dropped(name, fill, produce, consumer):
     """The long poll does not have the partition at its new position, which is the log's end."""
     await fill(2, {0: numbered(0, 3), 1: numbered(1, 3)})
     t1 = TopicPartition(name, 1)

@@ -29,7 +29,7 @@ async def take_all(consumer):
 
 @pytest.mark.parametrize("thread", [False, True], ids=["", "thread"])
 @TRIO_IS_LONG
-async def test_an_application_that_was_away(bootstrap, name, fill, protocol, thread):
+async def test_a_commit_after_the_poll_timeout_fails(bootstrap, name, fill, protocol, thread):
     """A job that always takes too long believed for ever that it was committed."""
     await fill(1, 3)
     worker = Worker(
@@ -57,7 +57,9 @@ async def test_an_application_that_was_away(bootstrap, name, fill, protocol, thr
 
 
 @TRIO_IS_LONG
-async def test_a_rebalance_that_took_one_of_two(bootstrap, name, fill, protocol):
+async def test_a_commit_fails_for_the_partition_that_a_rebalance_moved(
+    bootstrap, name, fill, protocol
+):
     """What is still owned is committed first."""
     await fill(2, 3)
     options = {

@@ -89,7 +89,7 @@ async def test_members_come_and_go(bootstrap, name):
     assert all(g.over.is_set() for g in first.generations + second.generations)
 
 
-async def test_only_the_leader_knows_everybody(bootstrap, name):
+async def test_only_the_leader_knows_all_members(bootstrap, name):
     first = Colleague(bootstrap, name, protocol(b"one"))
     second = Colleague(bootstrap, name, protocol(b"two"))
     async with anyio.create_task_group() as tasks:
@@ -133,7 +133,7 @@ async def test_a_rejoin_begins_a_new_generation(bootstrap, name):
         await colleague.member.stop()
 
 
-async def test_the_group_picks_a_protocol_that_all_offer(bootstrap, name):
+async def test_the_group_picks_a_protocol_that_all_members_support(bootstrap, name):
     first = Colleague(bootstrap, name, protocol(name="new"), protocol(name="old"))
     second = Colleague(bootstrap, name, protocol(name="old"))
     async with anyio.create_task_group() as tasks:
@@ -190,7 +190,7 @@ async def test_an_assignor_that_raises_ends_its_member_and_frees_the_others(boot
             await healthy.member.stop()
 
 
-async def test_assigning_to_strangers_is_the_assignors_error(bootstrap, name):
+async def test_an_assignment_to_an_unknown_member_is_an_error_of_the_assignor(bootstrap, name):
     def strange(members):
         return {"nobody": b""}
 
@@ -204,7 +204,7 @@ async def test_assigning_to_strangers_is_the_assignors_error(bootstrap, name):
             await anext(member)
 
 
-async def test_work_outside_a_scope_is_waited_for(bootstrap, name):
+async def test_the_member_waits_for_work_outside_a_scope(bootstrap, name):
     """The group waits until a member asks for its next generation."""
     first, second = Colleague(bootstrap, name), Colleague(bootstrap, name)
     order = []

@@ -28,7 +28,7 @@ def everything_to(who):
 PROTOCOL = GroupProtocol("workers", "first", b"", everything_to(min))
 
 
-async def test_what_is_processed(bootstrap, name, fill):
+async def test_processed_positions_are_shown(bootstrap, name, fill):
     """What an auto-commit would commit: never the record in hand."""
     await fill(2, 5)
     consumer = Consumer(
@@ -49,7 +49,7 @@ async def test_what_is_processed(bootstrap, name, fill):
             assert {tp: o.offset for tp, o in committed.items()} == done
 
 
-async def test_a_note_is_kept_beside_what_is_committed(bootstrap, name, fill):
+async def test_commits_carry_metadata(bootstrap, name, fill):
     await fill(1, 5)
     tp = TopicPartition(name, 0)
     async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST) as consumer:
@@ -77,7 +77,7 @@ async def test_stopping_without_a_commit(bootstrap, name, fill):
 
 @pytest.mark.parametrize("kind", ["consumer", "member"])
 @pytest.mark.parametrize("leave", [True, False])
-async def test_going_with_or_without_a_word(bootstrap, name, fill, kind, leave):
+async def test_leaving_the_group_on_close_is_optional(bootstrap, name, fill, kind, leave):
     """Without one the place stays taken until the session times out: for a restart in time."""
     await fill(1)
     options = {"bootstrap_servers": bootstrap, "leave_group_on_close": not leave, **FAST}
@@ -99,7 +99,7 @@ async def test_going_with_or_without_a_word(bootstrap, name, fill, kind, leave):
 
 @pytest.mark.parametrize("kind", ["consumer", "member"])
 @pytest.mark.parametrize("leave", [True, None])
-async def test_a_static_member_keeps_its_place_or_goes_for_good(bootstrap, name, fill, kind, leave):
+async def test_a_static_member_keeps_its_membership_or_leaves(bootstrap, name, fill, kind, leave):
     """KIP-1092: it once always stayed, whatever it was told."""
     await fill(1)
     options = {"bootstrap_servers": bootstrap, "group_instance_id": "i", **FAST}
@@ -166,7 +166,7 @@ async def test_metrics_of_a_member(bootstrap, name):
     assert found.join.rate > 0
 
 
-async def test_a_coordinator_that_is_doubted_is_asked_for_again_and_nothing_else_happens():
+async def test_invalidating_the_coordinator_looks_it_up_again_and_changes_nothing_else():
     with EmbeddedKafka({"t": 1}) as kafka:
         servers = kafka.bootstrap_servers
         worker = Worker(servers, "t")

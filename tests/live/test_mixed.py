@@ -366,7 +366,7 @@ def wave(name, produce):
     ],
     ids="-".join,
 )
-async def test_each_kind_leads_the_others_and_makes_room_for_them(
+async def test_each_client_leads_the_others_and_shares_with_them(
     bootstrap, name, fill, wave, kinds
 ):
     """The first to come leads; as the leader leaves, one of the next kind comes, until none of the
@@ -404,7 +404,7 @@ def java():
     ],
     ids="-".join,
 )
-async def test_each_kind_leads_the_others_cooperatively_and_hands_over_cleanly(
+async def test_each_client_leads_the_others_cooperatively_and_hands_over_cleanly(
     bootstrap, name, fill, wave, kinds
 ):
     """As above, and nobody ever gains a partition that its owner has not let go of."""
@@ -424,7 +424,7 @@ async def test_each_kind_leads_the_others_cooperatively_and_hands_over_cleanly(
 
 
 @pytest.mark.usefixtures("java")
-async def test_the_coordinator_assigns_to_each_kind_and_they_hand_over_cleanly(
+async def test_the_coordinator_assigns_to_each_client_and_they_hand_over_cleanly(
     bootstrap, name, fill, wave
 ):
     """KIP-848, from the first member to the last; and each kind takes another's place."""
@@ -445,7 +445,9 @@ async def test_the_coordinator_assigns_to_each_kind_and_they_hand_over_cleanly(
 
 
 @pytest.mark.usefixtures("java")
-async def test_a_group_of_all_kinds_rolls_to_the_new_protocol_and_back(bootstrap, name, fill, wave):
+async def test_a_group_of_all_clients_migrates_to_the_consumer_protocol_and_back(
+    bootstrap, name, fill, wave
+):
     """One member at a time: between, some are assigned to and some would lead; nothing is lost."""
     kinds = "ours", "java", "librdkafka"
     await fill(PARTITIONS)
@@ -470,7 +472,7 @@ async def test_a_group_of_all_kinds_rolls_to_the_new_protocol_and_back(bootstrap
     [("ours", "java", "aiokafka"), ("java", "aiokafka", "ours"), ("aiokafka", "ours", "java")],
     ids="-".join,
 )
-async def test_each_kind_leads_the_others_and_lets_them_keep_what_they_had(
+async def test_each_client_leads_the_others_and_assigns_stickily(
     bootstrap, name, fill, wave, kinds
 ):
     """Eager and sticky: what members had is in their user data, in the same format everywhere."""
@@ -493,9 +495,7 @@ async def test_each_kind_leads_the_others_and_lets_them_keep_what_they_had(
 
 
 @pytest.mark.parametrize("leader", ["ours", "librdkafka"])
-async def test_whoever_leads_cooperatively_moves_no_more_than_it_must(
-    bootstrap, name, fill, wave, leader
-):
+async def test_a_cooperative_leader_moves_no_more_than_it_must(bootstrap, name, fill, wave, leader):
     """Each understands what members of the other kind say that they own, and since when."""
     other = "librdkafka" if leader == "ours" else "ours"
     await fill(PARTITIONS)
@@ -531,7 +531,7 @@ async def test_whoever_leads_cooperatively_moves_no_more_than_it_must(
             assert set(member.owns) > held
 
 
-async def test_our_claims_read_as_java_reads_them(bootstrap, name, fill):
+async def test_other_clients_read_our_owned_partitions(bootstrap, name, fill):
     """An assignor that does not know the generation of a subscription finds it in the user data."""
     await fill(PARTITIONS)
     async with Group.on(bootstrap, name, "cooperative-sticky") as group:

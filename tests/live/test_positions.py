@@ -24,7 +24,7 @@ async def take(consumer, count):
         return [await consumer.getone() for _ in range(count)]
 
 
-async def test_offsets_of_any_log(bootstrap, name, fill):
+async def test_offsets_of_any_partition(bootstrap, name, fill):
     await fill(2, {0: numbered(0, 10)})
     full, empty = TopicPartition(name, 0), TopicPartition(name, 1)
     async with Consumer(bootstrap_servers=bootstrap) as consumer:
@@ -56,7 +56,7 @@ async def test_lag_and_seeks_to_the_ends(bootstrap, name, fill):
             await consumer.seek_to_end(TopicPartition("other", 0))
 
 
-async def test_a_paused_partition_rests_and_goes_on_where_it_was(bootstrap, name, fill, produce):
+async def test_a_paused_partition_resumes_at_its_position(bootstrap, name, fill, produce):
     await fill(2, 20)
     zero, one = TopicPartition(name, 0), TopicPartition(name, 1)
     async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST) as consumer:
@@ -110,7 +110,7 @@ async def test_group_metadata(bootstrap, name, fill):
 
 
 @pytest.mark.parametrize("group", [True, False])
-async def test_a_pattern_finds_topics_of_today_and_tomorrow(bootstrap, name, fill, group):
+async def test_a_pattern_matches_present_and_later_topics(bootstrap, name, fill, group):
     await fill(1, 3)
     options = {**FAST, "metadata_max_age_ms": 100, "pattern": f"{name}(-late)?"}
     if group:

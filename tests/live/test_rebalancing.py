@@ -33,7 +33,9 @@ async def test_members_share_and_take_over(bootstrap, name, fill, produce):
     assert [what for what, _ in second.story] == ["assigned", "revoked"]
 
 
-async def test_the_record_in_hand_is_finished_before_its_partition_goes(bootstrap, name, fill):
+async def test_the_record_in_flight_is_finished_before_its_partition_is_released(
+    bootstrap, name, fill
+):
     """The handover waits for slow work: else the next owner would do it a second time."""
     await fill(2, 3)
     first, second = Worker(bootstrap, name), Worker(bootstrap, name)
@@ -127,7 +129,7 @@ async def test_an_application_that_stops_polling_loses_its_partitions(bootstrap,
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_heartbeats_go_on_while_the_application_awaits(bootstrap, name, fill):
+async def test_heartbeats_continue_while_the_application_awaits(bootstrap, name, fill):
     """behaviours, L3: slow awaits longer than the session must not cost the membership."""
     await fill(2, 3)
     slow = Worker(bootstrap, name)
@@ -142,7 +144,9 @@ async def test_heartbeats_go_on_while_the_application_awaits(bootstrap, name, fi
 
 
 @pytest.mark.parametrize("awaits", [False, True])
-async def test_partitions_start_where_the_callback_says(bootstrap, name, fill, awaits):
+async def test_partitions_start_at_the_offsets_that_the_callback_returns(
+    bootstrap, name, fill, awaits
+):
     """For offsets that are kept elsewhere: beside the results, say. None: as it would anyway."""
     await fill(4, 10)
     first, second, third, _ = (TopicPartition(name, p) for p in range(4))
@@ -173,7 +177,7 @@ async def test_partitions_start_where_the_callback_says(bootstrap, name, fill, a
     ("answer", "error"),
     [({("other", 0): 1}, NotAssignedError), ({0: -1}, ConfigurationError)],
 )
-async def test_an_answer_of_the_callback_that_cannot_be_is_told(
+async def test_a_wrong_return_value_of_the_callback_is_an_error(
     bootstrap, name, fill, answer, error
 ):
     await fill(1, 10)
@@ -192,7 +196,7 @@ async def test_an_answer_of_the_callback_that_cannot_be_is_told(
             assert (await consumer.getone()).offset == 0
 
 
-async def test_what_another_kind_of_callback_answers_is_of_no_interest(bootstrap, name, fill):
+async def test_the_return_values_of_other_callbacks_are_ignored(bootstrap, name, fill):
     await fill(1, 10)
     told = []
     consumer = Consumer(

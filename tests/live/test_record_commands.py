@@ -36,7 +36,7 @@ def consume(bootstrap: str, topic: str, *arguments: str) -> bytes:
     return done.stdout
 
 
-def test_what_is_produced_is_consumed_and_goes_round(bootstrap: str, name: str) -> None:
+def test_produced_records_are_consumed_and_produced_again(bootstrap: str, name: str) -> None:
     copy = f"{name}-copy"
     for topic in (name, copy):
         create(bootstrap, topic, 3)
@@ -82,7 +82,7 @@ def test_librdkafka_writes_to_the_same_partitions_and_reads_what_we_write(
     assert places[b"ours"] == places[b"theirs"]
 
 
-def test_a_group_goes_on_where_it_was(bootstrap: str, name: str) -> None:
+def test_a_group_resumes_at_its_committed_offsets(bootstrap: str, name: str) -> None:
     create(bootstrap, name, 1)
     produce(bootstrap, name, b"a\nb\nc\n")
     group = ("--group", name, "--from-beginning")
@@ -92,7 +92,7 @@ def test_a_group_goes_on_where_it_was(bootstrap: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
-def test_a_record_that_is_refused_is_the_line_of_it(bootstrap: str, name: str) -> None:
+def test_a_refused_record_is_reported_with_its_line(bootstrap: str, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     if str(admin.list_topics(timeout=20).cluster_id).startswith("kafkagroup-embedded"):
         pytest.skip("the embedded broker compacts nothing")

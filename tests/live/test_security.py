@@ -316,7 +316,7 @@ def skip_where_missing(brokers: Brokers, mechanism: str) -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM, "OAUTHBEARER"])
 @TRIO_IS_LONG
-async def test_a_group_lives_behind_every_mechanism(
+async def test_a_group_works_with_every_sasl_mechanism(
     brokers: Brokers, topic: str, mechanism: str
 ) -> None:
     """Two members share, commit and leave; who comes later resumes."""
@@ -352,7 +352,7 @@ async def test_scram_needs_no_tls(brokers: Brokers, topic: str, mechanism: str) 
     assert await first_record(servers, topic, bare(mechanism)) == "a record"
 
 
-async def test_plain_without_tls_on_request(brokers: Brokers, topic: str) -> None:
+async def test_plain_without_tls_needs_an_option(brokers: Brokers, topic: str) -> None:
     servers = await filled(brokers, "SASL_BARE", topic)
     asked = bare("PLAIN", allow_plaintext_credentials=True)
     assert await first_record(servers, topic, asked) == "a record"
@@ -365,7 +365,7 @@ async def test_the_ca_from_a_file(brokers: Brokers, topic: str, tmp_path: Path) 
     assert await first_record(servers, topic, Security(ssl_ca_location=ca)) == "a record"
 
 
-async def test_a_context_of_ones_own(brokers: Brokers, topic: str) -> None:
+async def test_a_custom_ssl_context(brokers: Brokers, topic: str) -> None:
     servers = await filled(brokers, "TLS", topic)
     own = Security(ssl_context=authority().client_context())
     assert await first_record(servers, topic, own) == "a record"
@@ -399,7 +399,7 @@ def by_files_encrypted(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("given", [by_string, by_string_encrypted, by_file, by_files_encrypted])
-async def test_a_certificate_of_the_client(
+async def test_a_client_certificate(
     brokers: Brokers, topic: str, tmp_path: Path, given: Callable[[Path], dict[str, object]]
 ) -> None:
     servers = await filled(brokers, "MUTUAL", topic)
@@ -430,7 +430,7 @@ async def test_checks_can_be_switched_off_with_a_warning(
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM])
 @pytest.mark.parametrize("who", [{"sasl_password": "wrong"}, {"sasl_username": "eve"}])
-async def test_wrong_credentials_are_told_and_not_tried_again(
+async def test_wrong_credentials_are_reported_and_not_retried(
     brokers: Brokers, topic: str, mechanism: str, who: dict[str, str]
 ) -> None:
     """Trying again would lock the account, where failures are counted."""
@@ -460,7 +460,7 @@ async def test_a_token_that_has_expired(real: RealBrokers, topic: str) -> None:
     ("door", "reason"),
     [("EXPIRED", "expired"), ("STRANGER", "issuer|self.signed"), ("ELSEWHERE", "127.0.0.1")],
 )
-async def test_a_broker_that_cannot_prove_who_it_is(
+async def test_a_broker_without_a_valid_proof_is_refused(
     brokers: Brokers, topic: str, door: str, reason: str
 ) -> None:
     servers = await filled(brokers, door, topic)
@@ -468,7 +468,9 @@ async def test_a_broker_that_cannot_prove_who_it_is(
     assert re.search(reason, told)
 
 
-async def test_trust_in_the_system_is_no_trust_in_us(brokers: Brokers, topic: str) -> None:
+async def test_a_broker_with_a_private_ca_is_refused_by_default(
+    brokers: Brokers, topic: str
+) -> None:
     servers = await filled(brokers, "TLS", topic)
     await refused(TlsError, servers, topic, Security())
 
@@ -482,15 +484,13 @@ async def test_advertised_addresses_are_checked_like_the_first(
     assert "127.0.0.1" in told
 
 
-async def test_a_client_without_the_certificate_that_is_asked_for(
-    brokers: Brokers, topic: str
-) -> None:
+async def test_a_missing_client_certificate_is_reported(brokers: Brokers, topic: str) -> None:
     servers = await filled(brokers, "MUTUAL", topic)
     told = await refused(TlsError, servers, topic, security())
     assert "certificate" in told
 
 
-async def test_a_client_with_a_certificate_that_nobody_knows(brokers: Brokers, topic: str) -> None:
+async def test_an_untrusted_client_certificate_is_reported(brokers: Brokers, topic: str) -> None:
     servers = await filled(brokers, "MUTUAL", topic)
     stranger = Authority().issue("eve@example.org")
     made = security(ssl_certificate_pem=stranger.chain, ssl_key_pem=stranger.key)
@@ -507,9 +507,7 @@ async def test_a_plain_client_at_a_tls_port(
     assert "TLS" in told
 
 
-async def test_a_plain_client_where_authentication_is_asked_for(
-    brokers: Brokers, topic: str
-) -> None:
+async def test_a_missing_authentication_is_reported(brokers: Brokers, topic: str) -> None:
     servers = await filled(brokers, "SASL_BARE", topic)
     told = await refused(KafkaGroupError, servers, topic, None)
     assert "SASL" in told
@@ -521,7 +519,9 @@ async def test_a_tls_client_at_a_plain_port(brokers: Brokers, topic: str) -> Non
     assert "TLS" in told
 
 
-async def test_authentication_where_none_is_asked_for(brokers: Brokers, topic: str) -> None:
+async def test_authentication_with_a_broker_without_sasl_is_reported(
+    brokers: Brokers, topic: str
+) -> None:
     servers = await filled(brokers, "TLS", topic)
     told = await refused(AuthenticationError, servers, topic, security("SCRAM-SHA-256"))
     assert "SASL" in told
@@ -620,7 +620,9 @@ async def denied(real: RealBrokers, topic: str) -> AuthorizationError:
     return error
 
 
-async def test_a_topic_that_is_hidden(real: RealBrokers, topic: str) -> None:
+async def test_a_topic_without_describe_permission_is_an_error(
+    real: RealBrokers, topic: str
+) -> None:
     await filled(real, "SASL", topic)
     await run_sync(real.allow, "ann", ResourceType.TOPIC, topic, AclOperation.ALL)
     error = await denied(real, topic)
@@ -628,7 +630,7 @@ async def test_a_topic_that_is_hidden(real: RealBrokers, topic: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_a_topic_that_is_hidden_is_warned_of(
+async def test_a_topic_without_describe_permission_is_warned_about(
     real: RealBrokers, topic: str, protocol: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who catches the error, and goes on, would wait for ever."""
@@ -653,28 +655,32 @@ async def test_a_topic_that_is_hidden_is_warned_of(
             await consumer.end_offsets([TopicPartition(topic, 0)])
 
 
-async def test_a_topic_that_may_be_seen_and_not_read(real: RealBrokers, topic: str) -> None:
+async def test_a_topic_without_read_permission_is_an_error(real: RealBrokers, topic: str) -> None:
     await filled(real, "SASL", topic)
     await run_sync(real.allow, "bob", ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
     error = await denied(real, topic)
     assert (error.resource, error.operation) == (f"topic {topic!r}", "READ")
 
 
-async def test_a_group_that_is_not_for_everyone(real: RealBrokers, topic: str) -> None:
+async def test_a_group_without_permission_is_an_error(real: RealBrokers, topic: str) -> None:
     await filled(real, "SASL", topic)
     await run_sync(real.allow, "ann", ResourceType.GROUP, topic, AclOperation.READ)
     error = await denied(real, topic)
     assert (error.resource, error.operation) == (f"group {topic!r}", "DESCRIBE")
 
 
-async def test_a_group_that_may_be_seen_and_not_joined(real: RealBrokers, topic: str) -> None:
+async def test_a_group_without_read_permission_cannot_be_joined(
+    real: RealBrokers, topic: str
+) -> None:
     await filled(real, "SASL", topic)
     await run_sync(real.allow, "bob", ResourceType.GROUP, topic, AclOperation.DESCRIBE)
     error = await denied(real, topic)
     assert (error.resource, error.operation) == (f"group {topic!r}", "READ")
 
 
-async def test_a_group_that_may_not_be_described(real: RealBrokers, topic: str) -> None:
+async def test_a_group_without_describe_permission_is_an_error(
+    real: RealBrokers, topic: str
+) -> None:
     await run_sync(real.allow, "ann", ResourceType.GROUP, topic, AclOperation.ALL)
     bob = security("SCRAM-SHA-256", sasl_username="bob", sasl_password=USERS["bob"])
     async with Admin(bootstrap_servers=real.servers("SASL"), security=bob) as admin:
@@ -684,7 +690,7 @@ async def test_a_group_that_may_not_be_described(real: RealBrokers, topic: str) 
     assert (error.resource, error.operation) == (f"group {topic!r}", "DESCRIBE")
 
 
-async def test_whoever_is_allowed_reads(real: RealBrokers, topic: str) -> None:
+async def test_an_authorized_user_consumes(real: RealBrokers, topic: str) -> None:
     servers = await filled(real, "SASL", topic)
     await run_sync(real.allow, "bob", ResourceType.TOPIC, topic, AclOperation.READ)
     await run_sync(real.allow, "bob", ResourceType.GROUP, topic, AclOperation.READ)

@@ -69,7 +69,7 @@ async def told(caplog: pytest.LogCaptureFixture, words: str, within: float) -> s
 
 @BOTH
 @TRIO_IS_LONG
-async def test_an_advertised_address_where_nothing_listens(
+async def test_an_unreachable_advertised_address_is_reported(
     real: LocalKafka, name: str, protocol: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     await run_sync(create, real, name)
@@ -95,7 +95,7 @@ async def test_an_advertised_address_where_nothing_listens(
 
 @BOTH
 @TRIO_IS_LONG
-async def test_topics_that_cannot_be_consumed(
+async def test_missing_topics_are_reported_until_they_exist(
     real: LocalKafka, name: str, protocol: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     consumer = Consumer(
@@ -124,7 +124,7 @@ async def test_topics_that_cannot_be_consumed(
         await told(caplog, f"topic '{name}-other': it does not exist", 4.0)
 
 
-async def test_an_illegal_name(
+async def test_an_illegal_topic_name_is_reported(
     real: LocalKafka, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Consumer(f"{name} !", bootstrap_servers=real.bootstrap_servers, group_id=name):
@@ -132,7 +132,9 @@ async def test_an_illegal_name(
 
 
 @BOTH
-async def test_nothing_to_consume(real: LocalKafka, name: str, protocol: Any) -> None:
+async def test_consuming_without_a_subscription_is_an_error(
+    real: LocalKafka, name: str, protocol: Any
+) -> None:
     async with Consumer(
         bootstrap_servers=real.bootstrap_servers, group_id=name, group_protocol=protocol
     ) as consumer:

@@ -31,7 +31,7 @@ async def test_a_commit_beyond_the_end_of_its_epoch(bootstrap, name, fill):
             assert await consumer.position(tp) == 5
 
 
-async def test_a_commit_of_an_epoch_is_resumed(bootstrap, name, fill):
+async def test_a_committed_leader_epoch_is_resumed(bootstrap, name, fill):
     await fill(1, 5)
     tp = TopicPartition(name, 0)
     options = {"bootstrap_servers": bootstrap, "group_id": name, **FAST}
@@ -44,7 +44,7 @@ async def test_a_commit_of_an_epoch_is_resumed(bootstrap, name, fill):
 
 
 @pytest.mark.parametrize("count", [2, 12])
-async def test_a_topic_made_anew_is_read_from_its_start(bootstrap, name, fill, count):
+async def test_a_recreated_topic_is_read_from_its_start(bootstrap, name, fill, count):
     """With twelve records the old position is within the new log: only the id tells."""
     await fill(1, 10)
     tp = TopicPartition(name, 0)

@@ -64,7 +64,7 @@ def keeper(zookeeper):
     client.close()
 
 
-async def test_why_no_session_begins_is_known_of_each_session():
+async def test_each_session_knows_why_it_cannot_connect():
     """A warning of it names the cause: kazoo keeps it to itself."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -129,7 +129,7 @@ async def test_members_share_the_partitions_and_hand_them_over(
     assert keeper.get_children(f"/kafkagroup/{name}/claims") == []
 
 
-async def test_a_session_that_ended_is_lost_and_the_member_comes_back(
+async def test_a_member_whose_session_expired_loses_its_partitions_and_rejoins(
     bootstrap, name, fill, membership
 ):
     await fill(2, 500)
@@ -159,7 +159,7 @@ async def test_a_session_that_ended_is_lost_and_the_member_comes_back(
 
 
 @TRIO_IS_LONG
-async def test_a_member_that_is_cut_off_delivers_nothing_that_another_owns(
+async def test_a_disconnected_member_delivers_nothing_that_another_owns(
     bootstrap, name, fill, zookeeper, membership
 ):
     """It hears nothing: its own clock tells it that its time is over, before ZooKeeper's tells the
@@ -228,7 +228,7 @@ class Split(LocalZooKeeper):
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("leads", [False, True])
-async def test_a_split_of_zookeeper_gives_nothing_to_two(name, leads):
+async def test_a_partitioned_ensemble_gives_no_partition_two_owners(name, leads):
     """A node that is cut off from the others goes on answering its clients for a while, one that
     led even what is asked of the leader. Its members stop before the others' are given anything."""
     config = {"initLimit": "6", "syncLimit": "4" if leads else "24"}
@@ -268,9 +268,7 @@ async def test_a_split_of_zookeeper_gives_nothing_to_two(name, leads):
 
 
 @TRIO_IS_LONG
-async def test_a_restart_of_zookeeper_that_is_shorter_than_a_session_moves_nothing(
-    bootstrap, name, fill
-):
+async def test_a_zookeeper_restart_within_the_session_timeout_moves_nothing(bootstrap, name, fill):
     await fill(2, 3_000)
     with LocalZooKeeper() as zookeeper:
         membership = ZooKeeperMembership(f"{zookeeper.hosts}/a/chroot", session_timeout_ms=30_000)
@@ -287,7 +285,7 @@ async def test_a_restart_of_zookeeper_that_is_shorter_than_a_session_moves_nothi
     assert len(set(worker.seen)) == 6_000
 
 
-async def test_a_commit_looks_at_the_claim_first(bootstrap, name, fill, membership, keeper):
+async def test_a_commit_checks_the_claim_first(bootstrap, name, fill, membership, keeper):
     await fill(2, 10)
     async with Consumer(
         name, bootstrap_servers=bootstrap, group_id=name, membership=membership
@@ -302,7 +300,9 @@ async def test_a_commit_looks_at_the_claim_first(bootstrap, name, fill, membersh
         assert {tp.partition: o.offset for tp, o in committed.items()} == {0: 5, 1: 4}
 
 
-async def test_a_claim_that_another_holds_is_waited_for(bootstrap, name, fill, membership, keeper):
+async def test_the_member_waits_for_a_claim_held_by_another(
+    bootstrap, name, fill, membership, keeper
+):
     await fill(2, 10)
     path = f"/kafkagroup/{name}/claims/{name}:1"
     keeper.create(path, b"somebody", ephemeral=True, makepath=True)
@@ -316,7 +316,7 @@ async def test_a_claim_that_another_holds_is_waited_for(bootstrap, name, fill, m
         await worker.consumer.stop()
 
 
-async def test_another_subscription_is_another_share(bootstrap, name, fill, membership):
+async def test_a_changed_subscription_changes_the_assignment(bootstrap, name, fill, membership):
     other = f"{name}-too"
     await fill(2, 10)
     await fill(1, 1, topic=other)
@@ -332,7 +332,7 @@ async def test_another_subscription_is_another_share(bootstrap, name, fill, memb
         await worker.consumer.stop()
 
 
-async def test_a_topic_that_grows_is_shared_out_again(name, membership):
+async def test_added_partitions_are_assigned(name, membership):
     with EmbeddedKafka({name: 1}) as kafka:
         await grow(kafka, name, membership)
 
@@ -351,7 +351,7 @@ async def grow(kafka, name, membership):
         await second.consumer.stop()
 
 
-async def test_who_shares_no_assignor_with_the_group_is_told(bootstrap, name, fill, membership):
+async def test_a_member_without_a_common_assignor_is_refused(bootstrap, name, fill, membership):
     await fill(1, 10)
     options = {"bootstrap_servers": bootstrap, "group_id": name, "membership": membership}
     async with Consumer(name, assignors=[range_assignor], **options) as consumer:
@@ -374,7 +374,7 @@ def protocol(value):
     return GroupProtocol("workers", "even", value, assign)
 
 
-async def test_a_generation_begins_when_everybody_has_let_go_of_the_one_before(name, membership):
+async def test_a_generation_begins_after_all_members_released_the_previous_one(name, membership):
     """The first takes its time over ending; no Kafka is there, and none is needed."""
     working = {}
     seen = []
@@ -407,7 +407,7 @@ async def test_a_generation_begins_when_everybody_has_let_go_of_the_one_before(n
         await first.stop()
 
 
-async def test_a_member_that_is_cut_off_ends_its_generation_by_its_own_clock(
+async def test_a_disconnected_member_ends_its_generation_by_its_own_clock(
     name, zookeeper, membership
 ):
     with Gate(zookeeper.address(1)) as gate:
@@ -448,7 +448,7 @@ async def test_a_member_that_is_cut_off_ends_its_generation_by_its_own_clock(
                 await first.stop()
 
 
-async def test_recipes_run_on_it(name, membership):
+async def test_elections_and_shards_run_on_it(name, membership):
     async with Election(name, b"one", membership=membership) as election:
         async for leadership in election:
             assert leadership is not None
@@ -458,7 +458,7 @@ async def test_recipes_run_on_it(name, membership):
 # ---------------------------------------------------------------- to Kafka's own groups
 
 
-async def test_a_group_moves_to_kafka_where_it_stands(bootstrap, name, fill, membership):
+async def test_a_group_migrates_to_kafka_with_its_offsets(bootstrap, name, fill, membership):
     """docs/zookeeper.md: stop all, start all without `membership`. Offsets are where they were."""
     await fill(3, 400)
     before = [Worker(bootstrap, name, membership=membership) for _ in range(2)]
@@ -477,7 +477,7 @@ async def test_a_group_moves_to_kafka_where_it_stands(bootstrap, name, fill, mem
     assert len(seen) == len(set(seen)) == 1_200
 
 
-async def test_beside_members_that_kafka_knows_commits_are_refused(
+async def test_commits_are_refused_while_the_group_has_members_in_kafka(
     bootstrap, name, fill, membership
 ):
     """docs/zookeeper.md: why both must not run at the same time, and what says so."""
@@ -525,12 +525,12 @@ def test_options_that_only_a_coordinator_can_serve_are_refused(options, said):
         {"hosts": "zk:2181", "root": "/.."},
     ],
 )
-def test_a_membership_that_cannot_be_is_refused(options):
+def test_wrong_options_of_a_membership_are_refused(options):
     with pytest.raises(ConfigurationError):
         ZooKeeperMembership(**options)
 
 
-def test_kazoo_is_imported_for_this_alone_and_named_where_it_is_missing():
+def test_kazoo_is_imported_on_demand_and_named_if_missing():
     code = (
         "import sys, kafkagroup; from kafkagroup import Consumer, GroupMember;"
         "assert 'kazoo' not in sys.modules; sys.modules['kazoo'] = None\n"

@@ -57,13 +57,13 @@ def tls(**options):
     return Security(**{**given, "ssl_key_pem": mine.key, **options})
 
 
-async def test_members_come_by_tls(zookeeper, name):
+async def test_members_connect_with_tls(zookeeper, name):
     hosts = f"{zookeeper.secure_hosts}/{name}"
     membership = ZooKeeperMembership(hosts, security=tls())
     assert (await generation_of(membership)).members
 
 
-async def test_a_server_that_another_authority_speaks_for_is_refused(zookeeper):
+async def test_a_server_with_an_untrusted_certificate_is_refused(zookeeper):
     """kazoo by itself would try again for ever."""
     security = tls(ssl_ca_pem=Authority().pem)
     membership = ZooKeeperMembership(zookeeper.secure_hosts, security=security)
@@ -71,7 +71,7 @@ async def test_a_server_that_another_authority_speaks_for_is_refused(zookeeper):
         await generation_of(membership)
 
 
-async def test_a_server_of_another_name_is_refused(name):
+async def test_a_server_with_another_host_name_is_refused(name):
     """kazoo by itself would not look at names."""
     with LocalZooKeeper(certificate=authority().issue("zk.example.org").pem) as zookeeper:
         membership = ZooKeeperMembership(zookeeper.secure_hosts, security=tls())
@@ -79,7 +79,7 @@ async def test_a_server_of_another_name_is_refused(name):
             await generation_of(membership)
 
 
-async def test_nodes_are_the_users_alone(hosts):
+async def test_nodes_are_accessible_to_their_user_only(hosts):
     assert (await generation_of(ZooKeeperMembership(hosts, **ANN))).members
     for stranger in ({}, {**ANN, "username": "bob"}, {**ANN, "password": "guessed"}):
         with pytest.raises(ConfigurationError, match=r"NoAuth.*the nodes belong to another user"):
@@ -95,7 +95,7 @@ async def test_members_of_the_same_user_share(hosts):
                 await anyio.sleep(0.01)
 
 
-async def test_nodes_may_be_everybodys(hosts):
+async def test_nodes_may_be_accessible_to_all(hosts):
     theirs = ZooKeeperMembership(hosts, acl=OPEN_ACL_UNSAFE, **ANN)
     async with member(theirs) as one:
         with anyio.fail_after(20):
@@ -110,7 +110,7 @@ async def test_no_log_shows_the_password(hosts, caplog):
     assert CANARY not in caplog.text
 
 
-def test_nothing_else_shows_it():
+def test_no_repr_or_error_shows_the_password():
     membership = ZooKeeperMembership("zk:2181", **ANN)
     assert CANARY not in repr(membership)
     with pytest.raises(ConfigurationError) as caught:
@@ -134,7 +134,7 @@ def test_nothing_else_shows_it():
         ({"security": Security(security_protocol="PLAINTEXT")}, "expected 'SSL'"),
     ],
 )
-def test_what_cannot_be_is_refused(puresasl, options, said):
+def test_contradictory_options_are_refused(puresasl, options, said):
     with pytest.raises(ConfigurationError, match=said):
         ZooKeeperMembership("zk:2181", **options)
 
@@ -150,7 +150,7 @@ def puresasl(monkeypatch):
     monkeypatch.setattr(access, "find_spec", lambda name: name)
 
 
-def test_kazoo_is_told_of_sasl(puresasl):
+def test_sasl_options_reach_kazoo(puresasl):
     membership = ZooKeeperMembership(
         "zk:2181", username="ann", password="x", sasl_mechanism="DIGEST-MD5"
     )

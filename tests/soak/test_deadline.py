@@ -7,7 +7,7 @@ import pytest
 from deadline import TooSlowError, deadline
 
 
-def test_what_takes_too_long_fails_and_is_named():
+def test_an_overdue_step_fails_by_name():
     began = time.monotonic()
     with pytest.raises(TooSlowError, match=r"a wait was not over within 0\.01 s"):
         with deadline(0.01, "a wait"):
@@ -15,7 +15,7 @@ def test_what_takes_too_long_fails_and_is_named():
     assert time.monotonic() - began >= 0.01
 
 
-def test_what_is_over_in_time_hears_no_more_of_it():
+def test_a_step_in_time_is_not_interrupted():
     before = signal.getsignal(signal.SIGALRM)
     with deadline(60.0, "nothing"):
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0

@@ -48,7 +48,7 @@ def test_a_log_reads_as_it_was_written():
     assert list(entries(packed(LOG))) == LOG
 
 
-def test_a_log_is_the_recordedof_a_life():
+def test_a_log_without_violations():
     m = {"member": "m"}
     assert told(LOG) == [
         Assigned(time=1.0, **m, partitions=(P0,), generation=-1),
@@ -111,25 +111,25 @@ def invariants(result):
     return [violation.invariant for violation in result.violations]
 
 
-def test_what_a_killed_member_had_not_committed_may_come_again():
+def test_uncommitted_records_of_a_killed_member_may_be_delivered_again():
     killed = [gets(0, 3, at=0), [Entry(Kind.COMMITTED, 0, 1, 0, 4)]]
     found = result(killed, [gets(1, 4, at=9), lets_go(20)], killed={0})
     assert found.clean
     assert (found.figures.duplicated, found.figures.periods) == (2, 2)
 
 
-def test_what_was_committed_may_not():
+def test_committed_records_may_not_be_delivered_again():
     killed = [gets(0, 3, at=0), [Entry(Kind.COMMITTED, 0, 2, 0, 4)]]
     assert invariants(result(killed, [gets(1, 4, at=9), lets_go(20)], killed={0})) == ["S7"]
 
 
-def test_whoever_lets_go_has_committed():
+def test_a_member_commits_before_it_releases():
     first = [gets(0, 2, at=0), lets_go(5)]
     assert result(first, [gets(2, 4, at=9), lets_go(20)]).clean
     assert invariants(result(first, [gets(1, 4, at=9), lets_go(20)])) == ["S7"]
 
 
-def test_whoever_ends_without_a_word_has_not_let_go():
+def test_a_killed_member_has_not_released():
     assert invariants(result([gets(0, 4, at=0)], at=3)) == ["S2"]
 
 
@@ -137,12 +137,12 @@ def test_the_group_is_left_where_the_last_member_left_it():
     assert invariants(result([gets(0, 4, at=0), lets_go(5)], at=3)) == ["S5"]
 
 
-def test_a_record_that_nobody_had_is_lost():
+def test_a_record_that_was_never_processed_is_lost():
     found = result([gets(0, 4, at=0), lets_go(5)], records=5)
     assert (found.violations, found.figures.lost, found.clean) == ((), 1, False)
 
 
-def test_a_record_that_was_passed_over_is_lost_and_the_commit_above_it_wrong():
+def test_a_skipped_record_is_lost_and_the_commit_above_it_wrong():
     found = result([gets(0, 2, at=0), lets_go(3)], [gets(3, 4, at=9), lets_go(20)])
     assert invariants(found) == ["S6"]
     assert found.figures.lost == 1
@@ -155,7 +155,7 @@ def test_the_last_record_of_a_partition_was_processed_before_the_partition_was_l
     assert invariants(result([in_hand, lost])) == ["S6"]
 
 
-def test_what_was_written_is_known_without_looking():
+def test_the_written_records_are_known_by_their_count():
     found = list(written("t", 2, 2_002))
     assert [(e.partition.partition, e.offset, e.sequence) for e in found[998:1002]] == [
         (0, 998, 998), (0, 999, 999), (1, 0, 1_000), (1, 1, 1_001)

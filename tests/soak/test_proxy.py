@@ -58,7 +58,7 @@ async def receive_all(stream, count):
 
 
 @pytest.mark.anyio
-async def test_without_a_fate_bytes_pass_as_they_come_until_a_side_leaves():
+async def test_without_a_fault_bytes_pass_until_a_side_closes():
     async with passing() as passage:
         for number in range(3):
             await passage.client.send(b"%d" % number + MESSAGE)
@@ -85,7 +85,7 @@ async def test_fragments_are_the_same_bytes_in_small_pieces_and_then_whole():
 
 
 @pytest.mark.anyio
-async def test_what_comes_in_a_stall_passes_after_it():
+async def test_bytes_received_in_a_stall_pass_after_it():
     async with passing(stall=(1.0, 4.0)) as passage:
         began = anyio.current_time()
         await passage.client.send(b"before")
@@ -100,7 +100,7 @@ async def test_what_comes_in_a_stall_passes_after_it():
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("end", [End.CLOSED, End.RESET])
-async def test_a_connection_is_cut_when_its_life_is_over(end):
+async def test_a_connection_is_cut_at_its_time(end):
     async with passing(life=1.5, end=end) as passage:
         pass
     assert (passage.end, passage.took) == (end, pytest.approx(1.5))
@@ -141,7 +141,7 @@ class TestFates:
     def drawn(self, count=2_000, seed=7, **weather):
         return [Weather(**weather).draw(seed, number) for number in range(count)]
 
-    def test_a_seed_has_its_fates(self):
+    def test_a_seed_determines_the_faults(self):
         assert self.drawn() == self.drawn()
         assert self.drawn(count=1, seed=8) != self.drawn(count=1, seed=7)
         # Another process, with other hashes, draws the same.
@@ -159,7 +159,7 @@ class TestFates:
         assert 1.49 < max(lives) <= 1.5
         assert {fate.end for fate in fates} == set(End)
 
-    def test_some_stall_and_some_fall_silent(self):
+    def test_some_connections_stall_and_some_are_silenced(self):
         fates = self.drawn(stall=(0.05, 0.5), stalled=0.2, silenced=0.05)
         lengths = [end - begin for begin, end in (f.stall for f in fates) if begin < math.inf]
         silent = lengths.count(math.inf)
@@ -172,7 +172,7 @@ class TestFates:
         fates = self.drawn(fragmented=0.25)
         assert 430 < sum(fate.fragmented > 0 for fate in fates) < 570
 
-    def test_when_it_is_calm_nothing_happens(self):
+    def test_without_faults_nothing_is_cut(self):
         assert CALM.draw(1, 1) == Fate()
 
 
@@ -218,7 +218,7 @@ class TestProxy:
         assert proxy.faults == {"fragmented": 1, "refused": 1}
         assert (proxy.connections, proxy.cut) == (2, 0)
 
-    def test_what_ends_it_is_told(self, echo):
+    def test_the_error_that_ends_it_is_raised(self, echo):
         class Broken(Weather):
             def draw(self, seed, number):
                 raise LookupError("broken")

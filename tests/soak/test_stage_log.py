@@ -33,7 +33,7 @@ def batch(*records):
 
 
 @pytest.mark.anyio
-async def test_events_and_batches_are_read_as_they_were_told(tmp_path):
+async def test_events_and_batches_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "1a"
     log = StageLog(str(path), "1a")
     began = anyio.current_time()
@@ -51,7 +51,7 @@ async def test_events_and_batches_are_read_as_they_were_told(tmp_path):
 
 
 @pytest.mark.anyio
-async def test_what_a_kill_has_left_unfinished_is_left_out(tmp_path):
+async def test_an_incomplete_last_line_is_ignored(tmp_path):
     path = tmp_path / "1a"
     log = StageLog(str(path), "1a")
     log.tell_delivered(batch((0, 5), (1, 6)))

@@ -48,7 +48,7 @@ class Tap:
 
 
 @pytest.mark.anyio
-async def test_the_connections_of_one_client_are_heard(monkeypatch):
+async def test_the_connections_of_one_client_are_decoded(monkeypatch):
     async def connect(host, port):
         return Echo()
 

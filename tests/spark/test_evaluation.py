@@ -39,18 +39,18 @@ STEADY = window((10, 5), (20, 5), (30, 5))
         (window((10, 9), (20, 10), (30, 8)), [38], 21.0, 8, Status.OK),
     ],
 )
-def test_a_partition(
+def test_the_status_of_a_partition(
     commits: list[Commit], ends: list[int], now: float, lag: int, status: Status
 ) -> None:
     assert evaluate(commits, ends, now, lag=lag) is status
 
 
-def test_a_lag_that_is_allowed_is_none() -> None:
+def test_an_allowed_lag_counts_as_none() -> None:
     commits = window((10, 5), (20, 5), (30, 9))
     assert evaluate(commits, [39], 21.0, lag=9, allowed=9) is Status.OK
     assert evaluate(commits, [39], 21.0, lag=9, allowed=5) is Status.OK
     assert evaluate(commits, [39], 21.0, lag=9, allowed=4) is Status.WARN
 
 
-def test_the_worst_is_the_highest() -> None:
+def test_the_worst_status_is_the_groups() -> None:
     assert max(Status.WARN, Status.OK, Status.STALL) is Status.STALL

@@ -38,7 +38,7 @@ def data(message: Any, version: int, number: int) -> bytes:
     return pack(">h", number) + encode(message, version)
 
 
-def test_a_commit_and_its_end() -> None:
+def test_a_commit_and_its_tombstone() -> None:
     key = data(OffsetCommitKey(group="g", topic="t", partition=3), 0, 1)
     value = OffsetCommitValue(
         offset=9, leader_epoch=2, metadata="m", commit_timestamp=1_700_000_000_123, topic_id=AN_ID
@@ -106,7 +106,7 @@ def test_a_generation_of_consumers() -> None:
     ]
 
 
-def test_what_a_member_has_by_the_newer_protocol() -> None:
+def test_the_assignment_of_a_consumer_protocol_member() -> None:
     key = ConsumerGroupCurrentMemberAssignmentKey(group_id="g", member_id="m")
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=4,
@@ -123,14 +123,14 @@ def test_what_a_member_has_by_the_newer_protocol() -> None:
     ]
 
 
-def test_what_nobody_can_read() -> None:
+def test_an_undecodable_record_is_kept_as_bytes() -> None:
     assert event_of(b"\0\x63", b"x") == {
         "undecoded": {"reason": "a key of type 99", "key": b"\0\x63", "value": b"x"}
     }
 
 
 @pytest.mark.parametrize(("cls", "version"), VALUES)
-def test_any_record_is_a_row(cls: Any, version: int) -> None:
+def test_every_record_becomes_a_row(cls: Any, version: int) -> None:
     key_class: Any = MESSAGES[cls.__name__.removesuffix("Value") + "Key"]
     at = st.integers(-(2**63), 2**63 - 1)
 

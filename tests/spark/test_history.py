@@ -40,13 +40,13 @@ def told(spark: Any, module_broker: Any) -> Any:
     return frame.where("group_id LIKE 'history-%' OR undecoded IS NOT NULL").cache()
 
 
-def test_everything_is_understood(told: Any) -> None:
+def test_every_record_of_the_group_log_is_decoded(told: Any) -> None:
     assert history.undecoded(told).collect() == []
     keys = told.select("log_partition", "log_offset")
     assert keys.distinct().count() == told.count() > 10
 
 
-def test_what_was_committed(told: Any, module_broker: Any) -> None:
+def test_commits_are_listed(told: Any, module_broker: Any) -> None:
     rows = history.commits(told).where("partition = 0 AND NOT removed").collect()
     assert {(r.group_id, r.topic, r.offset) for r in rows} == {
         ("history-classic", "history", 1),
@@ -68,7 +68,7 @@ def test_generations(told: Any) -> None:
     assert all(r.time is not None for r in rows)
 
 
-def test_who_had_what(told: Any) -> None:
+def test_assignments_are_listed(told: Any) -> None:
     names = history.topic_names(told).withColumnRenamed("topic", "name")
     frame = history.assignments(told).join(names, "topic_id", "left")
     rows = frame.selectExpr("*", "coalesce(topic, name) AS of").collect()
@@ -77,7 +77,7 @@ def test_who_had_what(told: Any) -> None:
     assert {r.kind for r in rows if r.removed} == {"consumer"}
 
 
-def test_a_stream_of_them(spark: Any, module_broker: Any, told: Any, tmp_path: Any) -> None:
+def test_the_history_as_a_stream(spark: Any, module_broker: Any, told: Any, tmp_path: Any) -> None:
     options = {"bootstrap.servers": module_broker.address}
     frame = history.commits(history.events(spark, options, streaming=True))
     query = (
@@ -95,7 +95,7 @@ def test_a_stream_of_them(spark: Any, module_broker: Any, told: Any, tmp_path: A
     )
 
 
-def test_lag_from_what_was_committed(spark: Any, module_broker: Any, told: Any) -> None:
+def test_lag_is_computed_from_commits(spark: Any, module_broker: Any, told: Any) -> None:
     options = {"bootstrap.servers": module_broker.address}
     rows = lag(spark, options, history.commits(told)).where("partition = 0").collect()
     assert {(r.group_id, r.topic, r.committed, r.log_end, r.lag) for r in rows} == {

@@ -50,5 +50,5 @@ def test_lag_is_exact_or_null_with_a_reason(broker: Any, name: str) -> None:
     assert found[2] == Lag(wanted[2], 0, 3, 0, 0.0)
 
 
-def test_of_nothing_nothing_is_asked() -> None:
+def test_without_commits_nothing_is_requested() -> None:
     assert measure({"bootstrap.servers": "nowhere.invalid:1"}, []) == []

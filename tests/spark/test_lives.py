@@ -132,7 +132,7 @@ def test_a_member_of_kip_848_that_leaves() -> None:
     assert [t for t in tenures(life) if t[0] == "a"] == [("a", 0, 1, 11, 20)]
 
 
-def test_a_group_that_is_forgotten_begins_anew() -> None:
+def test_a_deleted_group_starts_again() -> None:
     life = live(
         [
             classic(7, 10, member("a", 0)),

@@ -25,7 +25,7 @@ PACES = {"quick": 160.0, "slow": 80.0}
 RATES = (100, 10, 60, 10, 10, 10)
 
 
-def test_loads_decide_who_is_late(spark: Any, tmp_path: Path) -> None:
+def test_measured_loads_balance_the_lag(spark: Any, tmp_path: Path) -> None:
     """The heavy partitions are the first and the third: dealt out by count, one member has both,
     and cannot keep up; by load nobody has more than it gets through."""
     weights = spark.sql(

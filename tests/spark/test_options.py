@@ -10,7 +10,7 @@ from kafkagroup.spark.options import Bound, SourceOptions, parse_options
 LEAST = {"bootstrap.servers": "k:9092", "subscribe": "a"}
 
 
-def test_what_is_given_and_what_is_left_out() -> None:
+def test_given_options_and_defaults() -> None:
     assert parse_options(LEAST) == SourceOptions(bootstrap_servers="k:9092", subscribe=("a",))
     # Spark hands over names in small letters.
     assert parse_options(
@@ -44,7 +44,7 @@ def test_what_is_given_and_what_is_left_out() -> None:
     )
 
 
-def test_partitions_of_ones_own() -> None:
+def test_explicitly_assigned_partitions() -> None:
     options = parse_options({"bootstrap.servers": "k", "assign": '{"b": [1, 0], "a": [2]}'})
     assert options.assign == (
         TopicPartition("a", 2),
@@ -67,11 +67,11 @@ def test_partitions_of_ones_own() -> None:
         ),
     ],
 )
-def test_where_to_begin(text: str, bound: Bound) -> None:
+def test_starting_offsets(text: str, bound: Bound) -> None:
     assert parse_options({**LEAST, "startingOffsets": text}).starting_offsets == bound
 
 
-def test_tls_and_sasl_are_those_of_security() -> None:
+def test_tls_and_sasl_options_become_a_security() -> None:
     options = parse_options(
         {
             **LEAST,
@@ -118,6 +118,6 @@ def test_tls_and_sasl_are_those_of_security() -> None:
         ({**LEAST, "rewind": "yes"}, "option rewind='yes': expected true or false"),
     ],
 )
-def test_what_is_wrong_is_named(options: dict[str, str], message: str) -> None:
+def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parse_options(options)

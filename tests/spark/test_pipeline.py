@@ -100,7 +100,7 @@ def rows(spark: Any, out: Path, table: str, where: str = "true") -> list[Any]:
     return frame.where(where).collect()  # type: ignore[no-any-return]
 
 
-def test_every_table_is_there_and_the_jobs_own_group_is_not(spark: Any, out: Path) -> None:
+def test_every_table_is_written_without_the_jobs_own_group(spark: Any, out: Path) -> None:
     tables = {folder.name for folder in out.iterdir()} - {"checkpoint", "events"}
     assert len(tables) >= 14
     for table in tables:
@@ -121,7 +121,7 @@ def test_rebalances_and_their_causes(spark: Any, out: Path) -> None:
         assert sum(r.moved for r in found) >= 2
 
 
-def test_who_had_what(spark: Any, out: Path) -> None:
+def test_ownership_of_partitions_over_time(spark: Any, out: Path) -> None:
     for group in GROUPS[:2]:
         found = rows(spark, out, "ownership", f"group_id = '{group}'")
         assert {r.topic for r in found} == {"pipe"}
@@ -133,7 +133,7 @@ def test_who_had_what(spark: Any, out: Path) -> None:
         assert len({r.member_id for r in found}) == 2
 
 
-def test_lag_is_known_whenever_somebody_committed(spark: Any, out: Path) -> None:
+def test_lag_is_known_at_the_time_of_each_commit(spark: Any, out: Path) -> None:
     """Records are of 1970, so at the time of each commit all of them were there."""
     found = rows(spark, out, "lag_history", "group_id = 'pipe-alone'")
     assert {(r.topic, r.partition, r.committed, r.log_end, r.lag) for r in found} == {
@@ -177,7 +177,7 @@ def test_tables_grow_and_are_replaced(spark: Any, tmp_path: Path, namespace: str
     assert (tmp_path / "out").exists() is (namespace is None)
 
 
-def test_the_page_that_is_made_of_it(spark: Any, out: Path, tmp_path: Path) -> None:
+def test_the_report_shows_the_groups(spark: Any, out: Path, tmp_path: Path) -> None:
     report = pytest.importorskip("kafkagroup.spark.report", reason="NOT TESTED: no matplotlib")
     # It shows the worst of the groups, and others have many on this broker.
     shutil.copytree(out, tmp_path / "ours")
@@ -192,7 +192,7 @@ def test_the_page_that_is_made_of_it(spark: Any, out: Path, tmp_path: Path) -> N
     assert "pipe/3" in html
 
 
-def test_loads_as_members_read_them(spark: Any, out: Path, tmp_path: Path) -> None:
+def test_measured_loads_are_read_by_members(spark: Any, out: Path, tmp_path: Path) -> None:
     file = tmp_path / "loads.json"
     assert write_loads(spark.read.parquet(str(out / "weights")), "pipe-alone", file) == 1
     measured = decode_loads(file.read_bytes())
@@ -201,7 +201,7 @@ def test_loads_as_members_read_them(spark: Any, out: Path, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["loads.json"]
 
 
-def test_a_rate_counts_as_much_as_what_waits(spark: Any) -> None:
+def test_a_weight_is_the_rate_plus_the_backlog(spark: Any) -> None:
     ends = spark.sql(
         """SELECT 't' AS topic, p AS partition, timestamp_seconds(s) AS time, e AS log_end FROM
         VALUES (0, 0, 900), (0, 500, 100), (0, 600, 400), (1, 600, 7) AS of(p, s, e)"""
@@ -214,7 +214,7 @@ def test_a_rate_counts_as_much_as_what_waits(spark: Any) -> None:
     assert [(r.partition, r.rate, r.load) for r in found] == [(0, 3.0, 4.0), (1, 0, 0), (2, 0, 0.1)]
 
 
-def test_what_a_run_reads_again_is_there_once(
+def test_events_read_twice_are_counted_once(
     spark: Any, module_broker: Any, out: Path, tmp_path: Path
 ) -> None:
     """A job that lost its checkpoint, or died before it was written, reads what it has already."""

@@ -47,7 +47,7 @@ def tasks(planner: StreamReader, start: Any, end: Any) -> list[tuple[int, int, i
 
 
 @pytest.mark.parametrize("where", ["latest", "earliest", "3000"])
-def test_a_query_that_died_in_its_first_batch_begins_where_it_began(
+def test_a_query_that_died_in_its_first_batch_starts_at_the_same_offsets(
     broker: Any, name: str, planner: Planner, where: str
 ) -> None:
     """Spark keeps where a batch ends, and asks again where the first one begins: what had come
@@ -66,7 +66,7 @@ def test_a_query_that_died_in_its_first_batch_begins_where_it_began(
     assert again.initialOffset() == begin
 
 
-def test_without_a_group_nothing_is_pinned_but_within_one_process(
+def test_without_a_group_start_offsets_last_only_in_one_process(
     broker: Any, name: str, planner: Planner
 ) -> None:
     broker.create(name)
@@ -77,9 +77,7 @@ def test_without_a_group_nothing_is_pinned_but_within_one_process(
     assert reader.initialOffset() == begin
 
 
-def test_a_new_partition_is_pinned_at_its_start_and_then_read(
-    broker: Any, name: str, planner: Planner
-) -> None:
+def test_a_new_partition_is_read_from_its_start(broker: Any, name: str, planner: Planner) -> None:
     broker.create(name)
     broker.fill(name, 0, numbered(0, 2))
     reader = planner(startingOffsets="latest")
@@ -94,7 +92,7 @@ def test_a_new_partition_is_pinned_at_its_start_and_then_read(
     assert tasks(reader, seen, end) == [(1, 4, 6)]
 
 
-def test_what_was_available_when_it_was_asked_for_and_no_more(
+def test_available_now_ends_at_the_offsets_of_the_start(
     broker: Any, name: str, planner: Planner
 ) -> None:
     broker.create(name)
@@ -109,9 +107,7 @@ def test_what_was_available_when_it_was_asked_for_and_no_more(
     assert reader.latestOffset(second, ReadMaxRows(3)) == second
 
 
-def test_a_commit_never_goes_back_and_is_of_one_topic(
-    broker: Any, name: str, planner: Planner
-) -> None:
+def test_commits_never_go_back(broker: Any, name: str, planner: Planner) -> None:
     tp = TopicPartition(name, 0)
     broker.create(name)
     broker.fill(name, 0, numbered(0, 5))
@@ -129,7 +125,7 @@ def test_a_commit_never_goes_back_and_is_of_one_topic(
     assert broker.committed(name, tp) == [1]
 
 
-def test_a_commit_that_fails_is_no_error(
+def test_a_failed_commit_does_not_fail_the_query(
     broker: Any, name: str, planner: Planner, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.create(name)
@@ -140,9 +136,7 @@ def test_a_commit_that_fails_is_no_error(
     assert "offsets are not committed to group" in caplog.text
 
 
-def test_a_group_that_was_in_a_topic_now_gone_begins_anew(
-    broker: Any, name: str, planner: Planner
-) -> None:
+def test_commits_of_a_deleted_topic_are_ignored(broker: Any, name: str, planner: Planner) -> None:
     broker.create(name)
     broker.fill(name, 0, numbered(0, 5))
     reader = planner(group_id=name)

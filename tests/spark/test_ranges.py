@@ -16,7 +16,7 @@ partitions = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 12
 logs = st.dictionaries(partitions, st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8)
 
 
-def test_positions_are_the_same_text_in_whatever_order_they_came() -> None:
+def test_the_text_of_positions_does_not_depend_on_their_order() -> None:
     ids = {"a": "1", "b": "2"}
     offsets = {TopicPartition("b", 10): 1, TopicPartition("b", 9): 2, TopicPartition("a", 0): 3}
     one = Positions(offsets, ids, "g")
@@ -37,7 +37,7 @@ def test_the_offsets_of_another_source_are_refused() -> None:
 
 @repeatable
 @given(logs, st.integers(1, 60))
-def test_a_share_for_each_that_waits(
+def test_every_partition_with_records_gets_a_part_of_the_limit(
     logs: dict[TopicPartition, tuple[int, int]], most: int
 ) -> None:
     start = {tp: at for tp, (at, _) in logs.items()}
@@ -50,7 +50,7 @@ def test_a_share_for_each_that_waits(
         assert min(1, count) <= given_out[tp] <= count
 
 
-def test_shares_are_by_what_waits() -> None:
+def test_the_limit_is_divided_by_backlog() -> None:
     a, b = TopicPartition("t", 0), TopicPartition("t", 1)
     assert capped({a: 100, b: 0}, {a: 400, b: 100}, 40) == {a: 129, b: 10}
     assert capped({a: 100, b: 0}, {a: 400, b: 100}, 400) == {a: 400, b: 100}
@@ -58,7 +58,7 @@ def test_shares_are_by_what_waits() -> None:
 
 @repeatable
 @given(logs, st.integers(1, 40))
-def test_tasks_are_the_whole_and_nothing_twice(
+def test_tasks_cover_every_offset_once(
     logs: dict[TopicPartition, tuple[int, int]], least: int
 ) -> None:
     whole = [Range(tp, "id", at, at + count) for tp, (at, count) in logs.items()]

@@ -47,7 +47,7 @@ def told(assignor: Any) -> list[tuple[int, ...]]:
     ]
 
 
-def test_the_same_story_through_three_assignors() -> None:
+def test_one_recorded_group_through_three_assignors() -> None:
     """Sticky moves as little as cooperative-sticky, but stops everything; range moves more."""
     assert told(cooperative_sticky_assignor) == [
         (2, 1, 0, 0, 3, 3, 0),
@@ -66,7 +66,7 @@ def test_the_same_story_through_three_assignors() -> None:
     ]
 
 
-def test_what_is_wrong_is_counted() -> None:
+def test_violations_are_counted() -> None:
     def forgetful(spec: GroupSpec) -> Assignment:
         return dict.fromkeys(spec.members, ())
 

@@ -76,7 +76,7 @@ def test_stuck_partitions_come_first() -> None:
     assert "3 topics or assignor changed 2026-01-01 12:00:50 not ended 2 0" in text
 
 
-def test_names_are_text_wherever_they_stand() -> None:
+def test_names_are_escaped_everywhere() -> None:
     """Who makes a group, a topic or a member chooses its name, and what others then look at."""
     stuck = Stuck(EVIL, EVIL, 0, "STOP", None, None, None)
     html = render(facts(group(EVIL, EVIL, EVIL), group("$x^{$ \x00 日本"), stuck=(stuck,)))
@@ -86,7 +86,7 @@ def test_names_are_text_wherever_they_stand() -> None:
     assert html.count("Content-Security-Policy") == 1
 
 
-def test_much_is_drawn_in_little_space(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_points_are_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "MOST_PARTITIONS", 10)
     bars = [Bar("t", p, f"m{p % 40}", 1, at(0), at(9)) for p in range(200)]
     many = Group(name="g", health=health(), bars=bars)
@@ -96,7 +96,7 @@ def test_much_is_drawn_in_little_space(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plots.plot(Group(name="g", health=health()), at(60)) == ""
 
 
-def test_members_have_the_name_that_people_know_them_by() -> None:
+def test_members_are_shown_by_client_id_or_instance() -> None:
     bars = [
         Bar("t", 0, "id-of-a", 1, at(0), at(9), "worker-a"),
         Bar("t", 1, "id-of-b", 1, at(0), at(9), "rdkafka"),
@@ -126,7 +126,7 @@ def look_at(page: Path, folder: Path) -> str:
     return open_page(page.as_uri(), "--dump-dom", profile=folder / "profile").dom
 
 
-def test_a_browser_shows_it(tmp_path: Path) -> None:
+def test_a_browser_renders_the_report(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     page.write_text(render(facts(group(EVIL, EVIL, EVIL), group("billing"))), "utf-8")
     dom = look_at(page, tmp_path)

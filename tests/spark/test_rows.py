@@ -67,7 +67,7 @@ def test_a_task_begins_and_ends_inside_batches() -> None:
             assert position == 15
 
 
-def test_columns_that_differ_from_batch_to_batch() -> None:
+def test_columns_may_differ_between_batches() -> None:
     _, (made,) = read(
         READ,
         0,
@@ -91,7 +91,7 @@ def test_columns_that_differ_from_batch_to_batch() -> None:
     ]
 
 
-def test_what_was_aborted_and_markers_are_no_rows_but_are_gone_past() -> None:
+def test_aborted_records_and_markers_are_skipped() -> None:
     batches = [
         batch(0, 2, producer_id=7, producer_epoch=0, transactional=True),
         encode_batch([ABORT], base_offset=2, producer_id=7, transactional=True, control=True),
@@ -102,7 +102,7 @@ def test_what_was_aborted_and_markers_are_no_rows_but_are_gone_past() -> None:
     assert (position, offsets(made)) == (3, [0, 1])
 
 
-def test_what_is_damaged_behind_whole_records_is_told() -> None:
+def test_damage_after_intact_records_is_an_error() -> None:
     """A check sum can be right, or nobody looks: `checkCrcs=false`."""
     good = batch(0, 5)
     lax = attrs.evolve(READ, check_crcs=False)
@@ -110,11 +110,11 @@ def test_what_is_damaged_behind_whole_records_is_told() -> None:
         read(lax, 0, 10, good, batch(5, 5)[:-1] + b"\7")
 
 
-def test_nothing_yet() -> None:
+def test_an_empty_range() -> None:
     assert read(READ, 4, 9) == (4, [])
 
 
-def test_large_answers_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_responses_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "_MOST_BYTES", 300)
     position, made = read(READ, 0, 50, *(batch(n, 5) for n in range(0, 50, 5)))
     assert (position, offsets(made)) == (50, list(range(50)))

@@ -22,7 +22,7 @@ def read(spark: Any, address: str, topic: str) -> list[Any]:
     return reader.option("subscribe", topic).load().orderBy("partition", "offset").collect()
 
 
-def test_a_record_has_all_of_a_row(spark: Any, broker: Any, name: str) -> None:
+def test_a_record_has_every_column_of_a_row(spark: Any, broker: Any, name: str) -> None:
     broker.create(name, 3)
     stamp = datetime.datetime(2026, 1, 2, 3, 4, 5, 678_901)
     row = (name, 1, stamp, bytearray(b"k"), "välue", [("h", bytearray(b"x")), ("h", None)])
@@ -41,7 +41,9 @@ def test_a_record_has_all_of_a_row(spark: Any, broker: Any, name: str) -> None:
     ]
 
 
-def test_keys_go_where_other_producers_put_them(spark: Any, broker: Any, name: str) -> None:
+def test_keys_go_to_the_partitions_that_other_producers_choose(
+    spark: Any, broker: Any, name: str
+) -> None:
     ours, theirs = f"{name}-ours", f"{name}-theirs"
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.address, "partitioner": "murmur2"}
@@ -105,7 +107,7 @@ def test_a_stream_from_topic_to_topic(spark: Any, broker: Any, name: str, tmp_pa
         ("'v' AS value", {"topic": "not-there"}, "topic 'not-there'"),
     ],
 )
-def test_what_is_wrong_is_told(
+def test_wrong_columns_are_reported(
     spark: Any, broker: Any, columns: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(Exception, match=message):

@@ -72,7 +72,7 @@ def expected(**counts: int) -> list[tuple[int, int, bytes]]:
     ]
 
 
-def test_what_is_available_now_in_batches_of_a_size(
+def test_available_now_reads_in_batches_of_the_given_size(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
     broker.create(name, 2)
@@ -100,7 +100,7 @@ def test_partitions_that_are_added_are_read_from_their_start(
     assert stream.rows() == [(0, 3, b"0/3"), (0, 4, b"0/4"), *expected(p1=4)]
 
 
-def test_the_group_is_told_of_each_batch_but_the_last_which_reconcile_tells(
+def test_every_batch_but_the_last_is_committed_and_reconcile_commits_that(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
     tp = TopicPartition(name, 0)
@@ -116,7 +116,7 @@ def test_the_group_is_told_of_each_batch_but_the_last_which_reconcile_tells(
     assert stream.reconcile() == {}
 
 
-def test_a_listener_tells_the_group_of_every_batch(
+def test_the_listener_commits_every_batch(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
     tp = TopicPartition(name, 0)
@@ -142,7 +142,7 @@ def test_a_stream_that_commits_nothing(spark: Any, broker: Any, name: str, tmp_p
     assert broker.committed(name, TopicPartition(name, 0)) == [None]
 
 
-def test_a_new_query_goes_on_where_the_group_is(
+def test_a_new_query_resumes_at_the_groups_offsets(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
     tp = TopicPartition(name, 0)
@@ -161,7 +161,7 @@ def test_a_new_query_goes_on_where_the_group_is(
 
 
 @pytest.mark.parametrize("lost", ["the commit log", "the commit log and the sink", "nothing"])
-def test_a_driver_that_dies_around_its_last_batch(
+def test_a_driver_that_dies_around_its_last_batch_loses_nothing(
     spark: Any, broker: Any, name: str, tmp_path: Path, lost: str
 ) -> None:
     """The group is never ahead of the sink, and level with it once the query has run again."""
@@ -190,7 +190,7 @@ def test_a_driver_that_dies_around_its_last_batch(
     assert broker.committed(name, tp) == [10]
 
 
-def test_a_group_with_members_is_left_alone(
+def test_commits_to_a_group_with_members_are_refused(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
     broker.create(name)
@@ -207,7 +207,7 @@ def test_a_group_with_members_is_left_alone(
         member.close()
 
 
-def test_a_group_goes_back_only_where_that_is_asked_for(
+def test_a_groups_offsets_go_back_only_on_request(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
     tp = TopicPartition(name, 0)
@@ -226,7 +226,9 @@ def test_a_group_goes_back_only_where_that_is_asked_for(
     assert broker.committed(name, tp) == [5]
 
 
-def test_a_topic_that_is_made_anew(spark: Any, broker: Any, name: str, tmp_path: Path) -> None:
+def test_a_recreated_topic_is_read_from_its_start(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
     tp = TopicPartition(name, 0)
     broker.create(name)
     broker.fill(name, 0, numbered(0, 5))
@@ -246,7 +248,7 @@ def test_a_topic_that_is_made_anew(spark: Any, broker: Any, name: str, tmp_path:
     assert broker.committed(name, tp) == [2]
 
 
-def test_what_retention_takes_from_under_a_stream(
+def test_records_deleted_before_a_batch_fail_it_or_are_skipped(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
     broker.create(name)
@@ -263,7 +265,7 @@ def test_what_retention_takes_from_under_a_stream(
 
 
 @pytest.mark.parametrize("fails", [True, False], ids=["fails", "goes-on"])
-def test_what_retention_takes_while_a_batch_is_at_it(
+def test_records_deleted_during_a_batch_fail_it_or_are_skipped(
     spark: Any, broker: Any, name: str, tmp_path: Path, fails: bool
 ) -> None:
     """Its offsets are settled, and then some of them are gone: an error, and the batch is tried
@@ -291,7 +293,7 @@ def test_what_retention_takes_while_a_batch_is_at_it(
         assert seen == [[3, 4, 5, 6, 7, 8, 9]]
 
 
-def test_topics_by_pattern_those_to_come_and_those_that_go(
+def test_a_pattern_follows_created_and_deleted_topics(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
     for topic in (f"{name}-a", f"{name}-other"):
@@ -315,7 +317,7 @@ def test_topics_by_pattern_those_to_come_and_those_that_go(
     assert stream.rows() == sorted([*expected(p0=2), *expected(p0=4)])
 
 
-def test_what_compaction_leaves(spark: Any, broker: Any, name: str, tmp_path: Path) -> None:
+def test_a_compacted_topic(spark: Any, broker: Any, name: str, tmp_path: Path) -> None:
     """The latest record of each key, at the offsets that they had."""
     broker.create(
         name,
@@ -346,7 +348,7 @@ def test_what_compaction_leaves(spark: Any, broker: Any, name: str, tmp_path: Pa
     assert broker.committed(name, TopicPartition(name, 0)) == [21]
 
 
-def test_what_aborted_transactions_leave(
+def test_aborted_transactions_are_skipped(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
     """A batch ends at an offset, however few records lie before it: those that are there come, and

@@ -22,7 +22,7 @@ def table(spark: Any, address: str, **options: str) -> Any:
     return reader.load()
 
 
-def test_a_row_has_all_of_a_record(spark: Any, broker: Any, name: str) -> None:
+def test_a_row_has_every_field_of_a_record(spark: Any, broker: Any, name: str) -> None:
     broker.create(name)
     broker.fill(name, 0, [NewRecord(b"k", b"v", 1_500, (("h", b"x"), ("h", None)))])
     broker.fill(name, 0, [NewRecord(None, None, 2_000)])
@@ -56,7 +56,7 @@ def values(frame: Any) -> list[tuple[int, int, bytes]]:
     return sorted((row.partition, row.offset, bytes(row.value)) for row in rows)
 
 
-def test_all_of_a_topic_in_as_many_tasks_as_wanted(spark: Any, broker: Any, name: str) -> None:
+def test_a_topic_in_the_requested_number_of_tasks(spark: Any, broker: Any, name: str) -> None:
     broker.create(name, 3)
     for partition in range(2):
         for start, end in ((0, 40), (40, 80), (80, 100)):
@@ -69,7 +69,7 @@ def test_all_of_a_topic_in_as_many_tasks_as_wanted(spark: Any, broker: Any, name
     assert values(split) == expected
 
 
-def test_some_columns_in_their_order(spark: Any, broker: Any, name: str) -> None:
+def test_selected_columns_keep_their_order(spark: Any, broker: Any, name: str) -> None:
     broker.create(name)
     broker.fill(name, 0, numbered(0, 2))
     frame = table(spark, broker.address, subscribe=name, columns="value,topic")
@@ -77,7 +77,7 @@ def test_some_columns_in_their_order(spark: Any, broker: Any, name: str) -> None
     assert [(bytes(v), t) for v, t in frame.collect()] == [(b"0/0", name), (b"0/1", name)]
 
 
-def test_from_where_to_where(spark: Any, broker: Any, name: str) -> None:
+def test_starting_and_ending_offsets(spark: Any, broker: Any, name: str) -> None:
     broker.create(name, 2)
     broker.fill(name, 0, numbered(0, 10))
     broker.fill(name, 1, numbered(1, 10))
@@ -96,7 +96,7 @@ def test_from_where_to_where(spark: Any, broker: Any, name: str) -> None:
     assert values(timed) == [(1, 8, b"1/8")]
 
 
-def test_what_a_group_has_not_read(spark: Any, broker: Any, name: str) -> None:
+def test_records_that_a_group_has_not_read(spark: Any, broker: Any, name: str) -> None:
     broker.create(name, 2)
     for partition in range(2):
         broker.fill(name, partition, numbered(partition, 3))
@@ -140,7 +140,7 @@ def test_transactions(spark: Any, broker: Any, name: str) -> None:
         producer.abort_transaction(20)
 
 
-def test_what_retention_took_is_an_error_or_a_warning(spark: Any, broker: Any, name: str) -> None:
+def test_deleted_records_are_an_error_or_a_warning(spark: Any, broker: Any, name: str) -> None:
     broker.create(name)
     broker.fill(name, 0, numbered(0, 10))
     broker.delete_records(name, 0, 6)
@@ -151,7 +151,7 @@ def test_what_retention_took_is_an_error_or_a_warning(spark: Any, broker: Any, n
     assert values(frame) == [(0, n, b"0/%d" % n) for n in range(6, 10)]
 
 
-def test_the_records_of_groups(spark: Any, broker: Any, name: str) -> None:
+def test_the_records_of_the_group_log(spark: Any, broker: Any, name: str) -> None:
     """Spark's own source shows nothing of an internal topic."""
     broker.create(name)
     broker.commit(name, {TopicPartition(name, 0): 7})
@@ -169,7 +169,7 @@ def test_the_records_of_groups(spark: Any, broker: Any, name: str) -> None:
     assert commits == [7]
 
 
-def test_nothing_at_all(spark: Any, broker: Any, name: str) -> None:
+def test_an_empty_topic(spark: Any, broker: Any, name: str) -> None:
     broker.create(name, 2)
     assert table(spark, broker.address, subscribe=name).collect() == []
 
@@ -182,7 +182,7 @@ def test_nothing_at_all(spark: Any, broker: Any, name: str) -> None:
         ({"subscribe": "not-there"}, "topic 'not-there'"),
     ],
 )
-def test_what_is_wrong_is_told(
+def test_wrong_options_are_reported(
     spark: Any, broker: Any, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(Exception, match=message):
