@@ -11,52 +11,52 @@ from __future__ import annotations
 
 __all__ = ["FetchBudget"]
 
-_LEAST = 1024 * 1024
+_MIN_TARGET = 1024 * 1024
 """Lower limit of the target, in bytes: smaller responses cost more than they save."""
 
 
 class FetchBudget:
     """The fetch budget of one consumer, updated with each request and response."""
 
-    def __init__(self, most: int) -> None:
-        """`most` limits the bytes that are buffered and in flight together."""
-        self._most = most
-        self._reserve = min(_LEAST, most // 4)
+    def __init__(self, limit: int) -> None:
+        """`limit`: the maximum of bytes that are buffered and in flight together."""
+        self._limit = limit
+        self._reserve = min(_MIN_TARGET, limit // 4)
         """Bytes that long polls leave to immediate fetches."""
-        self.wanted = min(_LEAST, most)
-        """The target: bytes to have buffered, and the most that one request asks for."""
+        self.target = min(_MIN_TARGET, limit)
+        """The target: bytes to have buffered, and the maximum that one request asks for."""
         self.in_flight_bytes = 0
         """Bytes that the responses to requests in flight may bring."""
 
-    def share(self, *, buffered: int, unread: int, lanes: int) -> int:
+    def long_poll_share(self, *, buffered: int, unread: int, lanes: int) -> int:
         """Return how many bytes a long poll on one of the `lanes` may ask for; 0 while enough are
         unread.
 
         `unread` is the part of the `buffered` bytes that can be delivered: the bytes of paused
         partitions take room, but the application cannot read them.
         """
-        if unread >= self.wanted:
+        if unread >= self.target:
             return 0
-        most = self._most - self._reserve
-        left = most - buffered - self.in_flight_bytes
-        return max(0, min(self.wanted, most // lanes, left))
+        limit = self._limit - self._reserve
+        left = limit - buffered - self.in_flight_bytes
+        return max(0, min(self.target, limit // lanes, left))
 
     def immediate_share(self, *, buffered: int) -> int:
         """Return how many bytes an immediate fetch may ask for. Unread bytes do not matter: they
         belong to other partitions, and the application may wait for these."""
-        return max(0, min(self.wanted, self._most - buffered - self.in_flight_bytes))
+        return max(0, min(self.target, self._limit - buffered - self.in_flight_bytes))
 
-    def asked(self, size: int) -> None:
+    def on_request(self, size: int) -> None:
         """Count a fetch request that was sent, and may bring `size` bytes."""
         self.in_flight_bytes += size
 
-    def answered(self, size: int) -> None:
+    def on_response(self, size: int) -> None:
         """Count that request as ended, by a response or an error."""
         self.in_flight_bytes -= size
 
-    def arrived(self, unread: int) -> None:
+    def on_records(self, unread: int) -> None:
         """Adapt the target when records arrive; `unread` bytes of earlier ones were left then."""
         if not unread:
-            self.wanted = min(self._most, 2 * self.wanted)
-        elif unread > self.wanted * 3 // 4:
-            self.wanted = max(min(_LEAST, self._most), self.wanted // 2)
+            self.target = min(self._limit, 2 * self.target)
+        elif unread > self.target * 3 // 4:
+            self.target = max(min(_MIN_TARGET, self._limit), self.target // 2)

@@ -26,38 +26,38 @@ A group that rebalances continuously makes these fetches for each assignment."""
 class FetchInFlight:
     """One fetch request, from before it is sent until its response is processed."""
 
-    __slots__ = ("_asked", "_id")
+    __slots__ = ("_id", "_requested")
 
     def __init__(self, fetch_id: int, partitions: Collection[OwnedPartition] = ()) -> None:
         """`fetch_id` is higher than that of every earlier request."""
         self._id = fetch_id
-        self._asked: dict[TopicPartition, tuple[OwnedPartition, int, int]] = {}
-        self.ask(partitions)
+        self._requested: dict[TopicPartition, tuple[OwnedPartition, int, int]] = {}
+        self.add(partitions)
 
-    def ask(self, partitions: Collection[OwnedPartition]) -> None:
+    def add(self, partitions: Collection[OwnedPartition]) -> None:
         """Add partitions, at their current positions, before the request is sent."""
         for owned in partitions:
-            self._asked[owned.tp] = (owned, owned.fetch_offset, owned.checked_epoch)
+            self._requested[owned.tp] = (owned, owned.fetch_offset, owned.checked_epoch)
             owned.note_fetch(self._id)
 
     @property
     def partitions(self) -> list[OwnedPartition]:
         """The partitions that it asks for."""
-        return [owned for owned, _, _ in self._asked.values()]
+        return [owned for owned, _, _ in self._requested.values()]
 
     def find(self, tp: TopicPartition) -> OwnedPartition | None:
         """Return the partition if the response counts for it: it was not revoked, the application
         has not called `seek`, no other leader was validated, and no later request asks for it."""
-        asked = self._asked.get(tp)
-        return asked[0] if asked is not None and self.covers(asked[0]) else None
+        requested = self._requested.get(tp)
+        return requested[0] if requested is not None and self.covers(requested[0]) else None
 
     def covers(self, owned: OwnedPartition) -> bool:
         """Return whether the response has the records that `owned` needs next."""
-        asked = self._asked.get(owned.tp)
+        requested = self._requested.get(owned.tp)
         return (
             owned.fetch_id == self._id
             and not owned.revoked
-            and asked == (owned, owned.fetch_offset, owned.checked_epoch)
+            and requested == (owned, owned.fetch_offset, owned.checked_epoch)
         )
 
     def adopt(self, owned: OwnedPartition, leader_epoch: int, topic_id: UUID) -> bool:
@@ -68,7 +68,7 @@ class FetchInFlight:
         Otherwise a group that rebalances again and again would send extra fetches, beside the long
         poll, for each assignment.
         """
-        before, offset, epoch = self._asked.get(owned.tp, (owned, 0, -1))
+        before, offset, epoch = self._requested.get(owned.tp, (owned, 0, -1))
         if (
             not before.revoked
             or owned.fetch_id
@@ -77,7 +77,7 @@ class FetchInFlight:
             return False
         owned.note_request(topic_id, epoch)
         owned.note_fetch(self._id)
-        self._asked[owned.tp] = (owned, offset, epoch)
+        self._requested[owned.tp] = (owned, offset, epoch)
         return True
 
 

@@ -73,7 +73,7 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = _NO_SESSION
         self._epoch = _FIRST_EPOCH
-        self._told: dict[TopicPartition, FetchPartition] = {}
+        self._partitions: dict[TopicPartition, FetchPartition] = {}
         self._topic_ids: dict[str, UUID] = {}
         self._by_id = True
         self.ends: dict[TopicPartition, int] = {}
@@ -90,14 +90,14 @@ class FetchSession:
             # A session uses either topic names or topic ids. One that uses names would take a
             # recreated topic for the old one.
             self.reset()
-        told, known = self._told, self._topic_ids
-        self._told, self._topic_ids, self._by_id = dict(wanted), ids, by_id
+        before, known = self._partitions, self._topic_ids
+        self._partitions, self._topic_ids, self._by_id = dict(wanted), ids, by_id
         if self._epoch == _FIRST_EPOCH:
             return SessionRequest(self._id, self._epoch, wanted, (), ids, by_id)
         # A partition that just returned records has a new offset, so `changed` names it, and the
         # broker moves it to the end of its list: a busy partition does not starve the others.
-        changed = {tp: entry for tp, entry in wanted.items() if told.get(tp) != entry}
-        forgotten = tuple(tp for tp in told if tp not in wanted)
+        changed = {tp: entry for tp, entry in wanted.items() if before.get(tp) != entry}
+        forgotten = tuple(tp for tp in before if tp not in wanted)
         for tp in forgotten:
             self.ends.pop(tp, None)
         # A forgotten topic keeps the id that the session has: metadata may not have it any more.
@@ -105,7 +105,7 @@ class FetchSession:
         named = {tp.topic: known[tp.topic] for tp in (*changed, *forgotten)}
         return SessionRequest(self._id, self._epoch, changed, forgotten, named, by_id)
 
-    def answered(self, session_id: int, error_code: int) -> None:
+    def on_response(self, session_id: int, error_code: int) -> None:
         """Process the session id and the error code of a fetch response."""
         first = self._epoch == _FIRST_EPOCH
         if error_code or session_id == _NO_SESSION or not (first or session_id == self._id):
@@ -122,7 +122,7 @@ class FetchSession:
         the broker may have processed or not. The next request has the old id once more, so that the
         broker closes the old session."""
         self._epoch = _FIRST_EPOCH
-        self._told = {}
+        self._partitions = {}
         self._topic_ids = {}
         self.ends = {}
 

@@ -1,7 +1,7 @@
 """Commits on behalf of the assignment that a consumer has now, one at a time.
 
-A commit reads what to commit when its turn has come: the commit before it may have been that of a
-revocation. It never names a partition that has been released.
+A commit reads the offsets when the commits before it are done: one of those may have been that of
+a revocation. It never includes a partition that was released.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.current_membership import CurrentMembership
 from kafkagroup.runtime.metrics import Meter
 from kafkagroup.runtime.offsets import GroupOffsets, Identity
-from kafkagroup.runtime.slices import slices, together
+from kafkagroup.runtime.slices import process_in_slices, slices
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.schema import NO_ID
 
@@ -57,7 +57,7 @@ class Committer:
         self.offsets: GroupOffsets | None = None
         """Sends the commits; None without a group."""
         self.is_automatic = options.enable_auto_commit
-        """Whether processed records are committed without the application asking."""
+        """Whether processed records are committed automatically."""
         self._options = options
         self._delivery = delivery
         self._membership = membership
@@ -65,43 +65,43 @@ class Committer:
         self._meter = meter
         self._is_in_callback = is_in_callback
         self._losses = Losses()
-        """What was delivered of partitions that were lost before it was committed."""
-        self._is_losing = False
-        """Partitions are lost, and the rebalance listener has not returned yet."""
-        self._waiting_count = 0
-        """How many commits of all that was delivered the application waits for."""
+        """The partitions that were lost with delivered records not committed."""
+        self._is_calling_lost = False
+        """Whether partitions are lost, and the rebalance listener has not returned yet."""
+        self._waiting_commits = 0
+        """The number of `commit_delivered` calls that the application waits for."""
         self._committing = anyio.Lock()
 
     def bind(self, offsets: GroupOffsets) -> None:
-        """Send commits by `offsets`."""
+        """Send commits with `offsets`."""
         self.offsets = offsets
 
     def disable_auto_commit(self) -> None:
-        """Commit nothing any more without the application asking."""
+        """Commit only what the application commits explicitly."""
         self.is_automatic = False
 
     # ------------------------------------------------------------ lost partitions
 
     def begin_loss(self) -> None:
         """Partitions are lost; the rebalance listener is called next."""
-        self._is_losing = True
+        self._is_calling_lost = True
 
     def end_loss(self) -> None:
         """The rebalance listener has returned, or a rebalance without a loss begins."""
-        self._is_losing = False
+        self._is_calling_lost = False
 
     def note_lost(self, partitions: Iterable[TopicPartition], reason: str) -> None:
         """Note partitions before they are released against the application's will."""
-        # Records that the application has passed over are left to the auto-commit.
-        is_all_asked_for = self._waiting_count > 0 or not self._options.enable_auto_commit
+        # Earlier records are left to the auto-commit, unless the application commits all.
+        commits_all = self._waiting_commits > 0 or not self._options.enable_auto_commit
         for tp in partitions:
             owned = self._delivery.owned.get(tp)
-            if owned is not None and (is_all_asked_for or self._delivery.has_in_flight((tp,))):
+            if owned is not None and (commits_all or self._delivery.has_in_flight((tp,))):
                 self._losses.add(owned, reason)
 
     def on_poll(self) -> None:
-        """The application polls: it leaves what it has passed over to the auto-commit."""
-        if self._options.enable_auto_commit and not self._waiting_count:
+        """Forget losses: by polling, the application leaves earlier records to the auto-commit."""
+        if self._options.enable_auto_commit and not self._waiting_commits:
             self._losses.forget()
 
     # ------------------------------------------------------------ commits
@@ -114,37 +114,37 @@ class Committer:
     ) -> None:
         """Commit what is processed and not yet committed, of all owned partitions or of those of
         `among` that are still owned. As `commit`."""
-        async with self._turn(timeout) as deadline:
+        async with self._exclusive(timeout) as deadline:
             owned = self._delivery.owned if among is None else among
-            for some in slices(await together(_to_commit, owned.values())):
-                # Read now: the commit before this one may have been that of a revocation; and of
-                # many partitions some were released since, while other tasks ran.
+            for some in slices(await process_in_slices(_with_offsets, owned.values())):
+                # Read now: the previous commit may have been that of a revocation, and while many
+                # partitions are committed, others may be released.
                 if offsets := self._delivery.to_commit(some):
-                    await self._commit_noted(offsets, _left_until(deadline), note)
+                    await self._commit_with_note(offsets, _seconds_until(deadline), note)
 
     async def commit_delivered(self, timeout: float, note: str = "") -> None:
-        """Commit all that was delivered, then raise once what of it was lost before.
+        """Commit all delivered records; raise an error if some were lost before.
 
-        Raises: CommitFailedError that names the partitions lost since the last call, after what is
-        still owned is committed and the rebalance listener has returned. A call from the listener
-        itself does not raise it. What `commit` raises.
+        Raises: CommitFailedError with the partitions lost since the last call, after the owned
+        partitions are committed and the rebalance listener has returned. A call by the listener
+        itself does not raise it. Also what `commit` raises.
         """
         if self._is_in_callback():
             return await self.commit_processed(timeout, note)
         deadline = anyio.current_time() + timeout
-        self._waiting_count += 1
+        self._waiting_commits += 1
         try:
             await self._commit_owned(deadline, note)
-            while self._is_losing and anyio.current_time() < deadline:
+            while self._is_calling_lost and anyio.current_time() < deadline:
                 await self._changed.wait(deadline)
         finally:
-            self._waiting_count -= 1
+            self._waiting_commits -= 1
         if (error := self._losses.take(self._delivery.owned)) is not None:
             raise error
         return None
 
     async def _commit_owned(self, deadline: float, note: str) -> None:
-        # Partitions that return meanwhile are left out: nothing of them was delivered before.
+        # Without partitions that are assigned meanwhile: none of their records was delivered yet.
         owned: Mapping[TopicPartition, OwnedPartition] = dict(self._delivery.owned)
         while True:
             owned, identity = self._still_owned(owned), self._membership.identity
@@ -158,9 +158,9 @@ class Committer:
     def _still_owned(
         self, before: Mapping[TopicPartition, OwnedPartition]
     ) -> dict[TopicPartition, OwnedPartition]:
-        """Return those of the same assignment still; one assigned again since is another."""
+        """Return the partitions that were owned throughout, not released and assigned again."""
         owned = self._delivery.owned
-        return {tp: one for tp, one in before.items() if owned.get(tp) is one}
+        return {tp: partition for tp, partition in before.items() if owned.get(tp) is partition}
 
     async def _were_lost(
         self,
@@ -168,15 +168,14 @@ class Committer:
         identity: Identity,
         deadline: float,
     ) -> bool:
-        """After a failed commit: wait until it is known whether some of the partitions were lost;
-        return that."""
+        """Return whether partitions were lost, after a failed commit; wait until it is known."""
         driver, interval = self._membership.driver, self._options.heartbeat_interval
         heartbeat_by = anyio.current_time() + 2 * interval
         while driver is not None and (now := anyio.current_time()) < deadline:
             if len(self._still_owned(before)) < len(before):
                 return True
-            # The coordinator, which refused the commit, may know of the loss first. The next
-            # heartbeat of a member that still takes itself for one brings it.
+            # The coordinator, which refused the commit, may have fenced the member. The next
+            # heartbeat tells the member, which still considers itself one.
             is_refused = self._membership.may_commit and self._membership.identity is identity
             if now < driver.ownership.lease_expires_at and (not is_refused or now >= heartbeat_by):
                 return False
@@ -190,19 +189,19 @@ class Committer:
         timeout: float,
         note: str = "",
     ) -> None:
-        """Commit `offsets` within `timeout` seconds, with a note beside those without metadata;
-        without it, if the broker finds it too long.
+        """Commit `offsets` within `timeout` seconds. Offsets without metadata get `note` as their
+        metadata, unless the broker finds it too long.
 
-        Raises: RequestTimeoutError when the commits before it take all of the time,
-        CommitFailedError for partitions that are not owned; what GroupOffsets raises. Of many
-        partitions some may be committed then, and others not.
+        Raises: RequestTimeoutError if earlier commits take all the time; CommitFailedError for
+        partitions that are not owned; what GroupOffsets raises. After an error, some of many
+        partitions may be committed.
         """
-        async with self._turn(timeout) as deadline:
-            self._owners(offsets)  # of all, before the first are committed
+        async with self._exclusive(timeout) as deadline:
+            self._owners(offsets)  # check all before any is committed
             for some in slices(tuple(offsets.items())):
-                await self._commit_noted(dict(some), _left_until(deadline), note)
+                await self._commit_with_note(dict(some), _seconds_until(deadline), note)
 
-    async def _commit_noted(
+    async def _commit_with_note(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float, note: str
     ) -> None:
         deadline = anyio.current_time() + timeout
@@ -223,11 +222,11 @@ class Committer:
                 pass
 
     @asynccontextmanager
-    async def _turn(self, timeout: float) -> AsyncIterator[float]:
-        """Make one commit at a time, in the order of the requests; gives the deadline.
+    async def _exclusive(self, timeout: float) -> AsyncIterator[float]:
+        """Make one commit at a time, in the order of the requests; yields the deadline.
 
-        The commits before this one count against its deadline: closing must not wait for one that
-        a dead coordinator holds up.
+        Waiting for earlier commits counts towards the deadline: closing must not wait for commits
+        to a dead coordinator.
         """
         deadline = anyio.current_time() + timeout
         try:
@@ -249,7 +248,8 @@ class Committer:
         membership = self._membership
         if not membership.may_commit:
             raise CommitFailedError(
-                "the group is rebalancing; commit what is still owned once that is over"
+                "the group is rebalancing; commit again after the rebalance, for the partitions"
+                " that are still assigned"
             )
         identity, driver = membership.identity, membership.driver
 
@@ -269,14 +269,14 @@ class Committer:
                     identity,
                     offsets,
                     timeout=until - anyio.current_time(),
-                    stands=is_current,
+                    is_current=is_current,
                     epoch=lambda: membership.generation_id,
                     topic_ids=_topic_ids(owned.values()),
                     meter=self._meter,
                 )
                 break
             except (TransportError, BrokerError):
-                # With a coordinator `until` is the deadline. Without one ownership must be
+                # With a coordinator `until` is the deadline. Without one, ownership must be
                 # confirmed again before the next attempt.
                 if not (is_current() and until <= anyio.current_time() < deadline):
                     raise
@@ -286,10 +286,10 @@ class Committer:
     def _owners(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[GroupOffsets, dict[TopicPartition, OwnedPartition]]:
-        """Return where to commit to, and the owned ones of these partitions. Raises:
-        ConfigurationError, CommitFailedError for partitions that are not owned."""
+        """Return the client of the group's offsets, and these partitions' objects. Raises:
+        ConfigurationError; CommitFailedError for partitions that are not owned."""
         if self.offsets is None:
-            raise ConfigurationError("a consumer without group_id has nowhere to commit to")
+            raise ConfigurationError("a consumer without group_id cannot commit; give group_id")
         owned: dict[TopicPartition, OwnedPartition] = {}
         not_owned: list[TopicPartition] = []
         for tp in partitions:
@@ -309,41 +309,41 @@ class Committer:
     # ------------------------------------------------------------ auto-commit
 
     async def auto_commit(self, report: Callable[[Exception], None]) -> None:
-        """Commit what is processed at each `auto_commit_interval`. `report` takes errors that no
-        later commit mends."""
+        """Commit processed records at each `auto_commit_interval`. `report` is called with errors
+        that would also fail later commits."""
         while True:
             await anyio.sleep(self._options.auto_commit_interval)
             if not (self._membership.may_commit and self.is_automatic):
-                continue  # each cooperative rebalance comes here: no warning
+                continue  # no warning: this is normal during a rebalance
             try:
                 await self.commit_processed(self._options.request_timeout)
             except CommitFailedError as error:
                 logger.warning("auto-commit: %s", error)
             except (TransportError, RemoteProtocolError) as error:
-                # The connection warns of it when it lasts.
+                # If it lasts, the connection logs a warning.
                 logger.info("auto-commit: %s", error)
             except BrokerError as error:
                 if error.retriable:
-                    # The next commit covers this one: raised, it would end an application that
-                    # could continue. GroupOffsets warns of the refusal.
+                    # The next commit covers this one. An error would end an application that could
+                    # continue. GroupOffsets warns of the refusal.
                     logger.info("auto-commit: %s", error)
                 else:
                     report(error)
 
 
 def _topic_ids(owned: Iterable[OwnedPartition]) -> dict[str, UUID]:
-    """Return the ids of the topics that the positions are of, by name, where known."""
+    """Return the ids of the positions' topics, by name, where known."""
     return {o.tp.topic: o.topic_id for o in owned if o.topic_id != NO_ID}
 
 
-def _to_commit(owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
-    """Return those with something to commit."""
+def _with_offsets(owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+    """Return the partitions that have an offset to commit."""
     return [o for o in owned if o.to_commit() is not None]
 
 
-def _left_until(deadline: float) -> float:
-    """Return the seconds until a commit's deadline. Raises: RequestTimeoutError when it is past:
-    the first thousand of many partitions may have taken all of the time."""
+def _seconds_until(deadline: float) -> float:
+    """Return the seconds until a commit's deadline. Raises: RequestTimeoutError after it: the
+    first of many partitions may have taken all the time."""
     left = deadline - anyio.current_time()
     if left < 0:
         raise RequestTimeoutError("the commit was not answered before its deadline")

@@ -344,7 +344,7 @@ class Driver:
 
     def _note_attempts(self, before: Member | ConsumerMember, event: DriverEvent) -> None:
         """Report an error code of the coordinator, and its recovery. A coordinator that does not
-        response is reported by the connection."""
+        respond is reported by the connection."""
         troubles, now, group_id = self._cluster.troubles, event.now, before.config.group_id
         if not self.member.attempts:
             troubles.succeeded((group_id, "membership"), now)

@@ -122,7 +122,7 @@ class Engine:
             self._delivery,
             self._options,
             spawn=spawn,
-            arrived=session.notify,
+            on_records=session.notify,
             look_up=self._positions.look_up,
             failed=self._partition_failed,
         )

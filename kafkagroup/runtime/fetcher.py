@@ -32,7 +32,7 @@ from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.fetch_request import HIGHEST_BY_NAME, fetch_request, partitions_of
 from kafkagroup.runtime.fetch_response import ResponseHandler
-from kafkagroup.runtime.slices import Slices, are_many, together
+from kafkagroup.runtime.slices import Slices, are_many, process_in_slices
 from kafkagroup.runtime.validation import is_doubtful
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
@@ -49,20 +49,20 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_BUDGET = 0.001
+_MAX_BLOCKED = 0.001
 """Seconds that processing a response may block the event loop before other tasks run."""
-_SMALL = 65_536
+_SMALL_RESPONSE = 65_536
 """Bytes of records that the application processes in less time than a request takes. After a larger
 response the next request is sent first, so that the broker works meanwhile."""
-_LONGEST_WAIT = 5.0
+_MAX_EXTENDED_WAIT = 5.0
 """The longest time, in seconds, that a broker may hold a long poll after empty responses."""
-_LEAST_TO_EXTEND = 0.5
+_MIN_WAIT_TO_EXTEND = 0.5
 """A `fetch_max_wait` below this default (seconds) is never extended: the application chose it."""
-_MADE_AT_ONCE = 10_000
+_MAX_BUILT_IN_LOOP = 10_000
 """The limit of partitions in a request that is built without a thread: some milliseconds' work."""
 _IMMEDIATE = "fetch-immediate"
 """The id of the second connection to a broker, for immediate fetches."""
-_UNUSED = 60.0
+_CLOSE_UNUSED_AFTER = 60.0
 """Seconds without use after which the second connection is closed. An application that seeks more
 often keeps it, and pays for one handshake of TLS and SASL; an idle consumer does not keep it."""
 
@@ -77,7 +77,7 @@ class _Outcome:
     """Whether the response had neither records nor errors."""
 
 
-_NOTHING_ASKED = _Outcome(is_metadata_stale=False, is_empty=False)
+_NO_REQUEST = _Outcome(is_metadata_stale=False, is_empty=False)
 """The outcome without a request, or after a session error: the next request is sent at once."""
 
 _Taking = Generator[None, None, _Outcome]
@@ -120,14 +120,14 @@ class Fetcher:
         options: ConsumerOptions,
         *,
         spawn: Spawn,
-        arrived: Callable[[], None],
+        on_records: Callable[[], None],
         look_up: Callable[[], None],
         failed: Callable[[OwnedPartition, Exception], None],
     ) -> None:
         self._cluster = cluster
         self._delivery = delivery
         self._options = options
-        self._arrived = arrived
+        self._on_records = on_records
         self._look_up = look_up
         self._responses = ResponseHandler(
             delivery,
@@ -151,14 +151,14 @@ class Fetcher:
         """The number of calls of `wake`."""
         self._is_woken = False
         """Whether there may be partitions that `_start_fetches` has not checked."""
-        self._room = FetchBudget(options.fetch_max_bytes)
+        self._budget = FetchBudget(options.fetch_max_bytes)
         self._starting = CoalescingTask(spawn, self._start_fetches, "lanes")
-        self._leading = CoalescingTask(spawn, self._find_leaders, "leaders")
+        self._finding_leaders = CoalescingTask(spawn, self._find_leaders, "leaders")
 
     @property
     def in_flight_bytes(self) -> int:
         """Bytes that fetch requests in flight may return."""
-        return self._room.in_flight_bytes
+        return self._budget.in_flight_bytes
 
     def wake(self) -> None:
         """Check what to fetch: there may be new partitions, leaders or positions."""
@@ -166,9 +166,9 @@ class Fetcher:
         self._wakes += 1
         # Not here but in a task, once for many calls: an application that seeks in a thousand
         # partitions would cause a thousand checks of all partitions.
-        self._look_around()
+        self._check_partitions()
 
-    def _look_around(self) -> None:
+    def _check_partitions(self) -> None:
         self._is_woken = True
         self._starting.ensure_running()
 
@@ -182,14 +182,14 @@ class Fetcher:
         long polls in flight leave out."""
         while self._is_woken:  # other tasks may wake this one while it checks many partitions
             self._is_woken = False
-            if not self._all_led():
-                self._leading.ensure_running()
-            lanes = set(await together(self._lanes, self._delivery.owned.values()))
+            if not self._have_leaders():
+                self._finding_leaders.ensure_running()
+            lanes = set(await process_in_slices(self._lanes, self._delivery.owned.values()))
             for node_id, lane in lanes - self._running:
                 self._running.add((node_id, lane))
                 self._spawn(partial(self._fetch_by_long_polls, node_id, lane), "fetching")
             if self._long_polls:
-                left_out = await together(self._left_out, self._delivery.owned.values())
+                left_out = await process_in_slices(self._left_out, self._delivery.owned.values())
                 for node_id in {self._source_of(o) for o in left_out}:
                     self._fetch_now(node_id)
 
@@ -212,8 +212,8 @@ class Fetcher:
         leader = self._leader_of(owned.tp)
         if owned.replica < 0:
             return leader
-        nearer = leader >= 0 and owned.replica in self._cluster.metadata.nodes
-        return owned.replica if nearer and self._clock() < owned.replica_until else leader
+        has_replica = leader >= 0 and owned.replica in self._cluster.metadata.nodes
+        return owned.replica if has_replica and self._clock() < owned.replica_until else leader
 
     def _leader_of(self, tp: TopicPartition) -> int:
         leader = self._cluster.metadata.leader(tp)
@@ -223,13 +223,13 @@ class Fetcher:
         """Request metadata while an owned partition has no leader: during an election, no other
         task requests it before the metadata is old."""
         pauses, troubles = Pauses(self._cluster.options), self._cluster.troubles
-        while not self._all_led():
+        while not self._have_leaders():
             if (problem := self._no_leader()) is not None:
                 troubles.failed("leaders", self._clock(), problem)
             else:
                 troubles.forget("leaders")
             await pauses.wait()
-            if not self._all_led():
+            if not self._have_leaders():
                 await self._try_refresh()
         troubles.succeeded("leaders", self._clock())
 
@@ -237,13 +237,13 @@ class Fetcher:
         """Describe why owned partitions cannot be fetched; None where only their topics are
         unknown, which the engine reports."""
         metadata = self._cluster.metadata
-        unled = (o for o in self._delivery.owned if self._leader_of(o) not in metadata.nodes)
-        there = [tp for tp in unled if metadata.partition_counts((tp.topic,))]
-        if not there:
+        leaderless = (o for o in self._delivery.owned if self._leader_of(o) not in metadata.nodes)
+        existing = [tp for tp in leaderless if metadata.partition_counts((tp.topic,))]
+        if not existing:
             return None
-        tp = min(there)
+        tp = min(existing)
         count = metadata.partition_counts((tp.topic,))[tp.topic]
-        others = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
+        others = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
         if metadata.leader(tp) is None:
             cause = f"it does not exist: topic {tp.topic} has {count} partitions"
             advice = "check what assigns it, and whether the topic was recreated"
@@ -251,11 +251,11 @@ class Fetcher:
             cause, advice = "it has no leader", "check that a broker with a replica of it is alive"
         return Problem(subject=f"fetching {tp}{others}", cause=cause, advice=advice)
 
-    def _all_led(self) -> bool:
+    def _have_leaders(self) -> bool:
         nodes = self._cluster.metadata.nodes
         return all(self._leader_of(tp) in nodes for tp in self._delivery.owned)
 
-    def _led(
+    def _led_by(
         self, node_id: int, lane: int | None, owned: Collection[OwnedPartition]
     ) -> list[OwnedPartition]:
         """Return the partitions that are fetched from a broker, over one lane; None: over any."""
@@ -265,15 +265,15 @@ class Fetcher:
             if (lane is None or self._lane_of(o) == lane) and self._source_of(o) == node_id
         ]
 
-    def _sound(self, led: Collection[OwnedPartition]) -> list[OwnedPartition]:
+    def _valid(self, led: Collection[OwnedPartition]) -> list[OwnedPartition]:
         """Return the partitions whose positions need no validation (KIP-320)."""
         metadata = self._cluster.metadata
         return [o for o in led if not is_doubtful(metadata, o)]
 
-    def _ready(self, sound: Collection[OwnedPartition], room: int) -> list[OwnedPartition]:
-        """Return the partitions that may be fetched now, if there is `room` for their bytes."""
+    def _ready(self, valid: Collection[OwnedPartition], room: int) -> list[OwnedPartition]:
+        """Return the partitions that may be fetched now, if `room` (bytes) is left."""
         return wanted(
-            sound,
+            valid,
             self._clock(),
             room=room,
             records_per_partition=self._options.queued_max_records,
@@ -297,21 +297,23 @@ class Fetcher:
             self._return_to_leaders(node_id)
             wake, wakes = self._wake, self._wakes
             now = self._clock()
-            led = await together(partial(self._led, node_id, lane), self._delivery.owned.values())
-            sound = await together(self._sound, led)
-            if len(sound) < len(led):
+            led = await process_in_slices(
+                partial(self._led_by, node_id, lane), self._delivery.owned.values()
+            )
+            valid = await process_in_slices(self._valid, led)
+            if len(valid) < len(led):
                 self._look_up()
-            room = self._room.share(
+            room = self._budget.long_poll_share(
                 buffered=self._delivery.buffered_bytes,
                 unread=self._delivery.unread_bytes,
                 lanes=len(self._running),
             )
-            ready = self._ready(sound, room)
+            ready = self._ready(valid, room)
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None or not ready:
                 await wake.wait(_next_retry(led, now))
                 continue
-            if len(ready) < sum(map(is_fetchable, sound)):
+            if len(ready) < sum(map(is_fetchable, valid)):
                 # Partitions that back off or are full may be ready before this long poll ends.
                 self._fetch_now(node_id)
             wait = self._max_wait(wait, led, ready)
@@ -340,9 +342,9 @@ class Fetcher:
         base = self._options.fetch_max_wait
         # Partitions that are left out are in the next long poll at the earliest; and not every
         # follower responds to a held long poll when records arrive.
-        asked_for_all = len(ready) == len(led) and all(o.replica < 0 for o in led)
-        if asked_for_all and self._options.fetch_min_bytes <= 1 and base >= _LEAST_TO_EXTEND:
-            return min(wait, max(base, _LONGEST_WAIT))
+        requests_all = len(ready) == len(led) and all(o.replica < 0 for o in led)
+        if requests_all and self._options.fetch_min_bytes <= 1 and base >= _MIN_WAIT_TO_EXTEND:
+            return min(wait, max(base, _MAX_EXTENDED_WAIT))
         return base
 
     async def _long_poll(
@@ -360,18 +362,18 @@ class Fetcher:
         fetch = self._in_flight()
         ready, entries, ids = await self._entries(node.node_id, ready, fetch)
         if not ready:
-            return _NOTHING_ASKED
-        part = await self._made(partial(session.request, entries, ids), len(ready))
+            return _NO_REQUEST
+        part = await self._build(partial(session.request, entries, ids), len(ready))
         key = (node.node_id, lane)
         self._long_polls[key] = fetch
         if wakes != self._wakes:
-            self._look_around()  # earlier checks did not know what this long poll leaves out
+            self._check_partitions()  # earlier checks did not know what this long poll leaves out
 
         def take(response: FetchResponse) -> _Taking:
             del self._long_polls[key]
-            session.answered(response.session_id, response.error_code)
+            session.on_response(response.session_id, response.error_code)
             if FetchSession.is_session_error(response.error_code) and not part.full:
-                return _NOTHING_ASKED
+                return _NO_REQUEST
             return (yield from self._take(fetch, response, ready, session.ends, node))
 
         try:
@@ -421,17 +423,17 @@ class Fetcher:
         while True:
             wake, now = self._wake, self._clock()
             immediate.begin_round()
-            left_out = await together(self._left_out, self._delivery.owned.values())
-            led = self._led(node_id, None, left_out)
+            left_out = await process_in_slices(self._left_out, self._delivery.owned.values())
+            led = self._led_by(node_id, None, left_out)
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None or not led:
                 if immediate.is_woken:
                     continue  # woken while this task checked many partitions
                 return
-            room = self._room.immediate_share(buffered=self._delivery.buffered_bytes)
+            room = self._budget.immediate_share(buffered=self._delivery.buffered_bytes)
             # Partitions with buffered records can wait for the next long poll: fetching them here
             # would keep the second connection busy when the application seeks again.
-            ready = [o for o in self._ready(self._sound(led), room) if not o.buffered]
+            ready = [o for o in self._ready(self._valid(led), room) if not o.buffered]
             if not ready or not schedule.is_due(ready, now):
                 due_at = schedule.due_at if ready else math.inf
                 await wake.wait(min(due_at, _next_retry(led, now)))
@@ -445,8 +447,7 @@ class Fetcher:
                     continue
                 immediate.note_use(self._clock())
                 fetch = self._in_flight()
-                asked = await self._entries(node_id, ready, fetch, left_out=True)
-                ready, entries, ids = asked
+                ready, entries, ids = await self._entries(node_id, ready, fetch, left_out=True)
                 if not ready:
                     continue
                 part = sessionless(entries, ids)
@@ -467,10 +468,10 @@ class Fetcher:
     async def _close_unused(self, node_id: int) -> None:
         """Close the second connection to a broker after a while without use."""
         immediate = self._immediate[node_id]
-        until = immediate.used_at + _UNUSED
+        until = immediate.used_at + _CLOSE_UNUSED_AFTER
         while self._clock() < until:
             await anyio.sleep_until(until)
-            until = immediate.used_at + _UNUSED
+            until = immediate.used_at + _CLOSE_UNUSED_AFTER
         if (node := self._cluster.metadata.nodes.get(node_id)) is not None:
             await self._cluster.broker(node).disconnect(_IMMEDIATE)
 
@@ -498,20 +499,20 @@ class Fetcher:
                 # Other tasks ran since these were chosen: partitions may be revoked or have another
                 # leader; a topic may have been recreated since the request was begun.
                 some = self._left_out(some) if left_out else some
-                led, topics = self._led(node_id, None, some), self._cluster.metadata.topics
+                led, topics = self._led_by(node_id, None, some), self._cluster.metadata.topics
                 some = [
                     o
-                    for o in self._sound(led)
+                    for o in self._valid(led)
                     if is_fetchable(o)
                     and ids.get(o.tp.topic) in (None, topics[o.tp.topic].topic_id)
                 ]
-            self._enter(some, entries, ids)
-            fetch.ask(some)
+            self._add_entries(some, entries, ids)
+            fetch.add(some)
             return some
 
-        return await together(ask, ready), entries, ids
+        return await process_in_slices(ask, ready), entries, ids
 
-    def _enter(
+    def _add_entries(
         self,
         ready: Collection[OwnedPartition],
         entries: dict[TopicPartition, FetchPartition],
@@ -529,10 +530,10 @@ class Fetcher:
             ids[owned.tp.topic] = self._cluster.metadata.topics[owned.tp.topic].topic_id
             owned.note_request(ids[owned.tp.topic], leader_epoch)
 
-    async def _made(self, make: Callable[[], T], partitions: int) -> T:
+    async def _build(self, make: Callable[[], T], partitions: int) -> T:
         """Build a request for this number of partitions, or a part of it, in a thread if they are
         many. No other task may use what `make` reads or changes."""
-        if partitions <= _MADE_AT_ONCE:
+        if partitions <= _MAX_BUILT_IN_LOOP:
             return make()
         return await self._cluster.options.run_in_thread(make)
 
@@ -558,19 +559,19 @@ class Fetcher:
             taking = Slices(take(response))
             taking.do_one()
 
-        coming = min(room, len(ready) * self._options.max_partition_fetch_bytes)
-        self._room.asked(coming)
+        reserved = min(room, len(ready) * self._options.max_partition_fetch_bytes)
+        self._budget.on_request(reserved)
         try:
             make = partial(fetch_request, part, self._options, max_bytes=room, wait=wait)
             await self._cluster.broker(node).request(
-                await self._made(make, len(part.partitions)),
+                await self._build(make, len(part.partitions)),
                 connection_id=connection_id,
                 timeout=self._cluster.options.request_timeout + wait,
                 highest=None if part.by_id else HIGHEST_BY_NAME,
                 on_response=begin,
             )
         finally:
-            self._room.answered(coming)
+            self._budget.on_response(reserved)
             self.made_room()  # another lane may wait for room
         assert taking is not None  # `begin` was called
         return await taking.do_rest()
@@ -587,12 +588,12 @@ class Fetcher:
         if response.error_code:
             broker = self._cluster.broker(node)
             raise TransportError(f"{broker}: {BrokerError(response.error_code)}")
-        stale, empty, came = False, True, 0
+        stale, empty, received = False, True, 0
         unread, since = self._delivery.unread_bytes, self._clock()
         topics = self._cluster.metadata.topics
         names = {topics[t].topic_id: t for t in {o.tp.topic for o in ready} if t in topics}
         for tp, data in partitions_of(response, names):
-            if self._clock() - since > _BUDGET:
+            if self._clock() - since > _MAX_BLOCKED:
                 # Without this, checking the CRCs of 50 MB blocks the loop for more than 10 ms.
                 yield
                 since = self._clock()
@@ -609,16 +610,16 @@ class Fetcher:
             # Other tasks ran meanwhile: the position may have changed.
             if fetch.find(tp) is owned:
                 stale |= self._responses.take(owned, data, found, node.node_id)
-                came += len(data.records or b"")
+                received += len(data.records or b"")
         for owned in fetch.partitions:
             if (end := ends.get(owned.tp, owned.end)) != owned.end:
                 owned.note_end(end)
-        if came:
-            self._room.arrived(unread)
-        if came > _SMALL:
+        if received:
+            self._budget.on_records(unread)
+        if received > _SMALL_RESPONSE:
             yield  # so that the next request is sent before the application runs
         if not empty:
-            self._arrived()
+            self._on_records()
         return _Outcome(is_metadata_stale=stale, is_empty=empty)
 
     # ------------------------------------------------------------ failures

@@ -30,13 +30,13 @@ __all__ = ["EARLIEST", "LATEST", "READ_UNCOMMITTED", "Found", "LogOffsets"]
 logger = logging.getLogger(__name__)
 
 EARLIEST = -2
-"""The timestamp that asks for the log's start."""
+"""The timestamp that requests the log's start."""
 _MAX_UNKNOWN = 5
 """How often in a row a partition may be unknown before that is an error."""
 LATEST = -1
-"""The timestamp that asks for the log's end; under read_committed, the last stable offset."""
+"""The timestamp that requests the log's end; under read_committed, the last stable offset."""
 READ_UNCOMMITTED = 0
-"""The isolation level for which a log ends with its last record, whatever becomes of that."""
+"""The isolation level that includes records of pending and aborted transactions."""
 
 
 @define
@@ -44,9 +44,9 @@ class Found:
     """The result of one round of ListOffsets requests."""
 
     offsets: dict[TopicPartition, OffsetAndTimestamp] = field(factory=dict)
-    """Offset -1 where no record is that young."""
+    """Offset -1 if the log has no record at or after the timestamp."""
     errors: dict[TopicPartition, BrokerError] = field(factory=dict)
-    """Errors that no retry mends."""
+    """Errors that a retry would not change."""
 
 
 class LogOffsets:
@@ -59,20 +59,22 @@ class LogOffsets:
     async def at(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return the first offset at or after each timestamp; retry until all leaders answer.
+        """Return the first offset at or after each timestamp; retry until all leaders respond.
 
-        Raises: BrokerError when one cannot, as for a topic that must not be read.
+        Raises: BrokerError for an error that a retry would not change, such as a denied topic.
         """
-        found = await self._ask(timestamps, to_the_end=False)
+        found = await self._request_all(timestamps, collect_errors=False)
         for error in found.errors.values():
             raise error
         return found.offsets
 
     async def each(self, timestamps: Mapping[TopicPartition, int]) -> Found:
         """As `at`, with the error of each partition instead of an exception."""
-        return await self._ask(timestamps, to_the_end=True)
+        return await self._request_all(timestamps, collect_errors=True)
 
-    async def _ask(self, timestamps: Mapping[TopicPartition, int], *, to_the_end: bool) -> Found:
+    async def _request_all(
+        self, timestamps: Mapping[TopicPartition, int], *, collect_errors: bool
+    ) -> Found:
         self._cluster.topics.update(tp.topic for tp in timestamps)
         pauses = Pauses(self._cluster.options)
         found = Found()
@@ -83,24 +85,26 @@ class LogOffsets:
             if tp not in found.offsets and tp not in found.errors
         }:
             try:
-                once = await self.once(missing)
+                result = await self.request_once(missing)
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("offsets: %s", error)
             else:
-                once.errors.update(self._unusable(missing.keys() - once.offsets.keys(), unknown))
-                found.offsets.update(once.offsets)
-                found.errors.update(once.errors)
-                if once.errors and not to_the_end:
+                result.errors.update(
+                    self._errors_of_unusable(missing.keys() - result.offsets.keys(), unknown)
+                )
+                found.offsets.update(result.offsets)
+                found.errors.update(result.errors)
+                if result.errors and not collect_errors:
                     break
             if len(found.offsets) + len(found.errors) < len(timestamps):
                 await pauses.wait()
         return found
 
-    def _unusable(
+    def _errors_of_unusable(
         self, partitions: Collection[TopicPartition], unknown: Counter[TopicPartition]
     ) -> dict[TopicPartition, BrokerError]:
-        """Errors of those that no broker has. A topic that was just made is not known everywhere at
-        once: `unknown` counts how often each was missing."""
+        """Return the errors of partitions that do not exist. A new topic is not known to every
+        broker immediately: `unknown` counts how often each was missing."""
         errors = {}
         for tp in partitions:
             error = partition_error(self._cluster.metadata, tp, f"offsets of {tp}")
@@ -109,7 +113,7 @@ class LogOffsets:
                 errors[tp] = error
         return errors
 
-    async def once(self, timestamps: Mapping[TopicPartition, int]) -> Found:
+    async def request_once(self, timestamps: Mapping[TopicPartition, int]) -> Found:
         """Send one round of requests; refresh the metadata when a leader has moved.
 
         Raises: NoBrokersAvailableError.
@@ -126,24 +130,24 @@ class LogOffsets:
                 stale = True
                 continue
             try:
-                answer = await self._cluster.broker(node).request_offset_limits(
+                response = await self._cluster.broker(node).request_offset_limits(
                     asked, isolation_level=self._isolation_level
                 )
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("offsets of broker %d: %s", node_id, error)
                 stale = True
                 continue
-            stale |= self._sort(answer, asked, found)
+            stale |= self._parse(response, asked, found)
         if stale:
             await self._cluster.refresh()
         return found
 
-    def _sort(
-        self, answer: ListOffsetsResponse, asked: Mapping[TopicPartition, int], found: Found
+    def _parse(
+        self, response: ListOffsetsResponse, asked: Mapping[TopicPartition, int], found: Found
     ) -> bool:
         """Sort a response into `found`; return whether metadata is stale."""
         stale, troubles = False, self._cluster.troubles
-        for topic in answer.topics:
+        for topic in response.topics:
             for p in topic.partitions:
                 tp = TopicPartition(topic.name, p.partition_index)
                 if tp not in asked:

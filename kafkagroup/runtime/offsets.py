@@ -53,7 +53,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_SAME_COORDINATOR = frozenset(
+_RETRIABLE = frozenset(
     (
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -64,9 +64,9 @@ _SAME_COORDINATOR = frozenset(
 )
 """Retried until the caller's timeout, as are the codes of a coordinator that has moved."""
 _UNKNOWN_TOPIC = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
-"""Retried `_MAX_ATTEMPTS` times at most: by a look-up, and by a commit once the metadata no longer
+"""Retried `_MAX_ATTEMPTS` times at most: by a look-up, and by a commit when the metadata no longer
 has the topic."""
-_NOT_OURS = frozenset(
+_MEMBERSHIP_ENDED = frozenset(
     (
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
@@ -75,7 +75,7 @@ _NOT_OURS = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,  # version 9+: the member's group no longer exists
     )
 )
-_NOT_KNOWN = frozenset(
+_MEMBER_CHANGED = frozenset(
     (
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.FENCED_MEMBER_EPOCH,
@@ -88,14 +88,14 @@ report that the member lost its partitions."""
 
 _READING = "reading"
 
-_UNSTABLE = (
+_PENDING_TRANSACTION = (
     "a producer has a transaction open that commits these offsets: check that it is alive; the"
     " broker aborts it after its transaction.timeout.ms"
 )
 """The advice while a pending transaction may still change the offsets (KIP-447)."""
 
 _MAX_ATTEMPTS = 5
-"""How often in a row a topic may be unknown: a new topic is not known to every broker at once."""
+"""How often in a row a topic may be unknown: brokers learn of a new topic one after another."""
 
 
 @frozen
@@ -162,13 +162,13 @@ class GroupOffsets:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         *,
         timeout: float,
-        stands: Callable[[], bool] = lambda: True,
+        is_current: Callable[[], bool] = lambda: True,
         epoch: Callable[[], int] | None = None,
         topic_ids: Mapping[str, UUID] | None = None,
         meter: Meter | None = None,
     ) -> None:
         """Commit offsets. Retry until `timeout` seconds have passed or the retries are used up,
-        while `stands` returns that the identity is still a member of its generation.
+        while `is_current` returns that the identity is still a member of its generation.
 
         `epoch` returns the member's epoch, which may grow while the assignment stays the same
         (KIP-848). `topic_ids`: the ids of the topics that the offsets were read from, where known;
@@ -178,7 +178,7 @@ class GroupOffsets:
         FencedError, BrokerError, TransportError.
         """
         last: Exception | None = None
-        gone = 0  # times in a row that metadata, too, had lost one of the topics
+        lost_count = 0  # times in a row that metadata, too, had lost one of the topics
         pauses = self.pauses()
         # Offsets of a deleted topic must not be committed to a new topic of the same name: so the
         # ids of the positions are used where known, even if metadata has another id or none.
@@ -191,13 +191,13 @@ class GroupOffsets:
                     logger.info("group %s: commit is tried again: %s", self._group_id, last)
                     await pauses.wait()
                 try:
-                    await self._commit_once(identity, offsets, ids, stands, epoch, meter)
+                    await self._commit_once(identity, offsets, ids, is_current, epoch, meter)
                 except _Retry as again:
                     last = again.error
-                    self._refused("committing", again.error)
-                    topic = await self._gone_topic(again.error, offsets, ids)
-                    gone = 0 if topic is None else gone + 1
-                    if gone == _MAX_ATTEMPTS:
+                    self._report_failure("committing", again.error)
+                    topic = await self._lost_topic(again.error, offsets, ids)
+                    lost_count = 0 if topic is None else lost_count + 1
+                    if lost_count == _MAX_ATTEMPTS:
                         raise BrokerError(
                             again.error.code,
                             f"committing topic {topic!r} of group {self._group_id!r}: it was"
@@ -207,10 +207,10 @@ class GroupOffsets:
                     self.coordinator = None
                     last = error
                 else:
-                    return self._worked("committing")
+                    return self._report_success("committing")
         raise last or RequestTimeoutError(f"the commit was not answered within {timeout:g} s")
 
-    async def _gone_topic(
+    async def _lost_topic(
         self,
         error: BrokerError,
         offsets: Iterable[TopicPartition],
@@ -234,18 +234,18 @@ class GroupOffsets:
         identity: Identity,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         topic_ids: Mapping[str, UUID],
-        stands: Callable[[], bool],
+        is_current: Callable[[], bool],
         epoch: Callable[[], int] | None,
         meter: Meter | None,
     ) -> None:
-        broker = await self._broker()
+        broker = await self._coordinator()
         await broker.connect()
-        if not stands():
+        if not is_current():
             # The member left the generation meanwhile, and the coordinator would refuse the commit;
             # if a static member has rejoined, by FENCED_INSTANCE_ID, as if another had replaced it.
             raise CommitFailedError(f"the group has rebalanced before {min(offsets)} was committed")
         sent = anyio.current_time()
-        answer = await commit_offsets(
+        response = await commit_offsets(
             broker,
             self._group_id,
             identity.generation_id if epoch is None else epoch(),
@@ -257,36 +257,36 @@ class GroupOffsets:
         if meter is not None:
             meter.record(anyio.current_time(), anyio.current_time() - sent)
         try:
-            self._check_commit(answer, offsets)
+            self._check_commit(response, offsets)
         except FencedError as error:
-            if stands():
+            if is_current():
                 raise
             raise CommitFailedError(f"{error}, this one as it joined again") from None
 
     def _check_commit(
-        self, answer: OffsetCommitResponse, offsets: Iterable[TopicPartition]
+        self, response: OffsetCommitResponse, offsets: Iterable[TopicPartition]
     ) -> None:
         unanswered = set(offsets)
-        for topic in answer.topics:
+        for topic in response.topics:
             for partition in topic.partitions:
                 unanswered.discard(TopicPartition(topic.name, partition.partition_index))
                 if (code := partition.error_code) == ErrorCode.NONE:
                     continue
                 where = f"committing {escaped(topic.name)}/{partition.partition_index}"
-                if code in _NOT_OURS:
+                if code in _MEMBERSHIP_ENDED:
                     raise CommitFailedError(
                         f"{where}: {BrokerError(code)}: the group has rebalanced; the partition's"
                         " next owner starts at the last commit that succeeded"
                     )
                 if code == ErrorCode.FENCED_INSTANCE_ID:
                     raise FencedError(f"{where}: another member took this group_instance_id")
-                self._raise(code, where, "READ", topic.name)
+                self._raise_error(code, where, "READ", topic.name)
         if unanswered:
             raise RemoteProtocolError(f"the coordinator did not answer for {min(unanswered)}")
 
-    def _raise(self, code: int, what: str, operation: str, topic: str | None = None) -> None:
+    def _raise_error(self, code: int, what: str, operation: str, topic: str | None = None) -> None:
         error = self._error(code, what, operation, topic)
-        raise _Retry(error) if self._is_passing(code) else error
+        raise _Retry(error) if self._is_retriable(code) else error
 
     def _error(self, code: int, what: str, operation: str, topic: str | None) -> BrokerError:
         group = self._group_id
@@ -294,11 +294,11 @@ class GroupOffsets:
             code, f"{what} of group {group!r}", operation=operation, topic=topic, group=group
         )
 
-    def _is_passing(self, code: int) -> bool:
+    def _is_retriable(self, code: int) -> bool:
         """Return whether a retry may succeed; invalidate a coordinator that has moved."""
         if code in COORDINATOR_MOVED:
             self.coordinator = None
-        return code in COORDINATOR_MOVED or code in _SAME_COORDINATOR
+        return code in COORDINATOR_MOVED or code in _RETRIABLE
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
@@ -313,15 +313,15 @@ class GroupOffsets:
         unknown: dict[TopicPartition, int] = {}
         pauses = self.pauses()
         while missing := [tp for tp in wanted if tp not in found]:
-            once = await self.once(missing, unknown)
-            if once.errors:
-                raise once.errors[min(once.errors)]
-            found |= once.offsets
+            result = await self.fetch_once(missing, unknown)
+            if result.errors:
+                raise result.errors[min(result.errors)]
+            found |= result.offsets
             if len(found) < len(wanted):
                 await pauses.wait()
         return found
 
-    async def once(
+    async def fetch_once(
         self,
         partitions: Collection[TopicPartition],
         unknown: MutableMapping[TopicPartition, int],
@@ -335,10 +335,10 @@ class GroupOffsets:
         (KIP-848).
         """
         try:
-            broker = await self._broker()
+            broker = await self._coordinator()
             # KIP-447: without require_stable the coordinator returns an offset that a pending
             # transaction is about to change.
-            answer = await fetch_offsets(
+            response = await fetch_offsets(
                 broker,
                 self._group_id,
                 partitions,
@@ -346,15 +346,15 @@ class GroupOffsets:
                 member=None if member is None else (member.member_id, member.generation_id),
                 topic_ids=self._topic_ids(partitions),
             )
-            found = self._sort(answer, partitions, unknown)
+            found = self._parse(response, partitions, unknown)
             if len(found.offsets) == len(partitions):
-                self._worked(_READING)
+                self._report_success(_READING)
             if unknown:
                 # The topic may have been recreated; the next request then has its new id.
                 await self._cluster.refresh()
             return found
         except _Retry as retry:
-            self._refused(_READING, retry.error)
+            self._report_failure(_READING, retry.error)
             logger.info("group %s: committed offsets: %s", self._group_id, retry.error)
         except (TransportError, RemoteProtocolError) as error:
             self.coordinator = None
@@ -363,24 +363,24 @@ class GroupOffsets:
             return CommittedOffsets(errors=dict.fromkeys(partitions, error))
         return CommittedOffsets()
 
-    def _sort(
+    def _parse(
         self,
-        answer: OffsetFetchResponse,
+        response: OffsetFetchResponse,
         partitions: Collection[TopicPartition],
         unknown: MutableMapping[TopicPartition, int],
     ) -> CommittedOffsets:
         """Sort a response into offsets and errors. Raises the error of the group as a whole."""
-        for group in answer.groups:
-            if group.error_code in _NOT_KNOWN:
+        for group in response.groups:
+            if group.error_code in _MEMBER_CHANGED:
                 raise _Retry(self._error(group.error_code, "reading offsets", "DESCRIBE", None))
             if group.error_code:
-                self._raise(group.error_code, "reading offsets", "DESCRIBE")
+                self._raise_error(group.error_code, "reading offsets", "DESCRIBE")
         found = CommittedOffsets()
-        silent = set(partitions)
-        for tp, data in answered_partitions(answer):
-            if tp not in silent:
+        unanswered = set(partitions)
+        for tp, data in answered_partitions(response):
+            if tp not in unanswered:
                 continue
-            silent.remove(tp)
+            unanswered.remove(tp)
             code, times = data.error_code, unknown.pop(tp, 0) + 1
             if code == ErrorCode.NONE:
                 found.offsets[tp] = committed_offset(data)
@@ -388,31 +388,31 @@ class GroupOffsets:
             error = self._error(code, f"reading the offset of {tp}", "DESCRIBE", tp.topic)
             if code in _UNKNOWN_TOPIC and times < _MAX_ATTEMPTS:
                 unknown[tp] = times
-            elif code in _UNKNOWN_TOPIC or not self._is_passing(code):
+            elif code in _UNKNOWN_TOPIC or not self._is_retriable(code):
                 found.errors[tp] = error
                 continue
-            self._refused(_READING, error)
+            self._report_failure(_READING, error)
             logger.info("%s", error)
-        if silent:
-            missing = RemoteProtocolError(f"no answer for the offset of {min(silent)}")
-            self._refused(_READING, missing)
-            logger.info("group %s: no answer for the offset of %s", self._group_id, min(silent))
+        if unanswered:
+            missing = RemoteProtocolError(f"no answer for the offset of {min(unanswered)}")
+            self._report_failure(_READING, missing)
+            logger.info("group %s: no answer for the offset of %s", self._group_id, min(unanswered))
         return found
 
-    def _refused(self, what: str, error: BrokerError | RemoteProtocolError) -> None:
+    def _report_failure(self, what: str, error: BrokerError | RemoteProtocolError) -> None:
         """Report a request that is retried. A coordinator that does not respond is reported by its
         connection."""
         problem = Problem(
             subject=f"{what} offsets of group {self._group_id}",
             cause=str(error),
-            advice=_UNSTABLE
+            advice=_PENDING_TRANSACTION
             if getattr(error, "code", 0) == ErrorCode.UNSTABLE_OFFSET_COMMIT
             else "check the coordinator's broker, and __consumer_offsets with its leaders",
         )
         key = self._group_id, what
         self._cluster.troubles.failed(key, anyio.current_time(), problem)
 
-    def _worked(self, what: str) -> None:
+    def _report_success(self, what: str) -> None:
         if (troubles := self._cluster.troubles).open:
             troubles.succeeded((self._group_id, what), anyio.current_time())
 
@@ -425,7 +425,7 @@ class GroupOffsets:
         found = self._cluster.topic_ids(others)
         return {**found, **known} if len(found) == len(others) else {}
 
-    async def _broker(self) -> BrokerClient:
+    async def _coordinator(self) -> BrokerClient:
         if self.coordinator is None:
             try:
                 self.coordinator = await self._cluster.find_coordinator(self._group_id)
@@ -437,9 +437,9 @@ class GroupOffsets:
 
 
 def answered_partitions(
-    answer: OffsetFetchResponse,
+    response: OffsetFetchResponse,
 ) -> Iterator[tuple[TopicPartition, OffsetFetchResponsePartitions]]:
-    for group in answer.groups:
+    for group in response.groups:
         for topic in group.topics:
             for data in topic.partitions:
                 yield TopicPartition(topic.name, data.partition_index), data

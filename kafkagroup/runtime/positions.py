@@ -64,48 +64,48 @@ class Positions:
             delivery,
             policy,
             spawn=spawn,
-            settled=found,
+            on_validated=found,
             reset=self.look_up,
             failed=failed,
         )
-        self._looking_up = CoalescingTask(spawn, self._look_all_up, "positions")
+        self._looking_up = CoalescingTask(spawn, self._look_up_all, "positions")
         self._unknown: dict[TopicPartition, int] = {}
         """How often in a row the coordinator reported the topic as unknown."""
 
     def look_up(self) -> None:
         """Start looking up missing positions, and validating doubtful ones."""
-        if any(_is_lost(o) for o in self._delivery.owned.values()):
+        if any(_needs_position(o) for o in self._delivery.owned.values()):
             self._looking_up.ensure_running()
         self._validation.wake()
 
-    async def _look_all_up(self) -> None:
+    async def _look_up_all(self) -> None:
         offsets = self._offsets
         pauses = Pauses(self._cluster.options) if offsets is None else offsets.pauses()
-        while lost := [o for o in self._delivery.owned.values() if _is_lost(o)]:
+        while pending := [o for o in self._delivery.owned.values() if _needs_position(o)]:
             try:
-                await self._look_up(lost)
+                await self._look_up(pending)
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("positions: %s", error)
-            if any(_is_lost(o) for o in lost):
+            if any(_needs_position(o) for o in pending):
                 await pauses.wait()
             else:
                 pauses.reset()
 
-    async def _look_up(self, lost: list[OwnedPartition]) -> None:
-        fresh = [o for o in lost if not o.reset]
+    async def _look_up(self, pending: list[OwnedPartition]) -> None:
+        new = [o for o in pending if not o.reset]
         # Read before the request: the topic may be recreated before the response arrives.
-        topic_ids = self._topic_ids(lost)
-        if fresh and self._offsets is not None:
-            for some in slices(fresh):
+        topic_ids = self._topic_ids(pending)
+        if new and self._offsets is not None:
+            for some in slices(new):
                 if not await self._read_committed(self._offsets, some, topic_ids):
                     break  # the coordinator would not report the others either; pause first
             # The log may have been truncated since the commit.
             self._validation.wake()
             self._found()
         else:
-            for owned in fresh:
+            for owned in new:
                 owned.request_reset()
-        to_reset = [o for o in lost if _is_lost(o) and o.reset]
+        to_reset = [o for o in pending if _needs_position(o) and o.reset]
         for owned in to_reset:
             if owned.is_recreated(topic_ids.get(owned.tp.topic, NO_ID)):
                 owned.note_deleted_topic()
@@ -121,13 +121,13 @@ class Positions:
     async def _read_committed(
         self,
         offsets: GroupOffsets,
-        fresh: Sequence[OwnedPartition],
+        new: Sequence[OwnedPartition],
         topic_ids: Mapping[str, UUID],
     ) -> bool:
         """Start at the committed offsets; return whether the coordinator has reported any."""
-        found = await offsets.once([o.tp for o in fresh], self._unknown, self._member())
-        for owned in fresh:
-            if not _is_lost(owned):
+        found = await offsets.fetch_once([o.tp for o in new], self._unknown, self._member())
+        for owned in new:
+            if not _needs_position(owned):
                 continue
             if (error := found.errors.get(owned.tp)) is not None:
                 self._failed(owned, error)
@@ -148,17 +148,17 @@ class Positions:
         owned.note_committed(committed.offset)
         owned.note_topic(topic_ids.get(owned.tp.topic, NO_ID))
 
-    async def _reset(self, lost: Sequence[OwnedPartition]) -> None:
+    async def _reset(self, pending: Sequence[OwnedPartition]) -> None:
         timestamp = _timestamp(self._policy)
-        topic_ids = self._topic_ids(lost)
-        found = await self._log_offsets.once({o.tp: timestamp for o in lost})
+        topic_ids = self._topic_ids(pending)
+        found = await self._log_offsets.request_once({o.tp: timestamp for o in pending})
         if timestamp >= 0:
             # No record is that recent: start at the end, where the next one will be.
-            late = [tp for tp, at in found.offsets.items() if at.offset == UNKNOWN]
-            ends = await self._log_offsets.once(dict.fromkeys(late, LATEST))
+            without_record = [tp for tp, at in found.offsets.items() if at.offset == UNKNOWN]
+            ends = await self._log_offsets.request_once(dict.fromkeys(without_record, LATEST))
             found = Found(found.offsets | ends.offsets, found.errors | ends.errors)
-        for owned in lost:
-            if not _is_lost(owned):
+        for owned in pending:
+            if not _needs_position(owned):
                 continue
             if (error := found.errors.get(owned.tp)) is not None:
                 self._failed(owned, error)
@@ -180,7 +180,7 @@ class Positions:
         return {o.tp.topic: known[o.tp.topic].topic_id for o in asked if o.tp.topic in known}
 
 
-def _is_lost(owned: OwnedPartition) -> bool:
+def _needs_position(owned: OwnedPartition) -> bool:
     return (owned.position == UNKNOWN or owned.reset) and not (owned.revoked or owned.failed)
 
 

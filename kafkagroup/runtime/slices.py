@@ -1,8 +1,8 @@
-"""Work that is done in slices, between which the loop's other tasks run.
+"""Work in slices, between which the loop's other tasks run.
 
-`together` and `slices` are for work on each of many partitions: a consumer may own 100,000, and a
-few microseconds for each would be most of a second. `Slices` is for work that takes long for a
-single item, as a response of megabytes: its generator yields when its time is up.
+`process_in_slices` and `slices` are for work on each of many partitions: a consumer may own
+100,000, and a few microseconds for each would block the loop for most of a second. `Slices` is for
+long work on one item, such as a response of megabytes: a generator that yields when its time is up.
 """
 
 from __future__ import annotations
@@ -12,39 +12,41 @@ from typing import Generic, TypeVar
 
 import anyio
 
-__all__ = ["Slices", "are_many", "slices", "together"]
+__all__ = ["Slices", "are_many", "process_in_slices", "slices"]
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-AT_ONCE = 1_000
-"""Most partitions that are gone through before others run: some milliseconds' work."""
+SLICE_SIZE = 1_000
+"""The number of partitions that are processed before other tasks run: some milliseconds' work."""
 
 
 def are_many(items: Collection[object]) -> bool:
-    """Whether others run while `items` are gone through."""
-    return len(items) > AT_ONCE
+    """Return whether other tasks run while `items` are processed."""
+    return len(items) > SLICE_SIZE
 
 
 def slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Go over `items`, `AT_ONCE` of them at a time."""
-    for start in range(0, len(items), AT_ONCE):
-        yield items[start : start + AT_ONCE]
+    """Yield `items` in slices of `SLICE_SIZE`."""
+    for start in range(0, len(items), SLICE_SIZE):
+        yield items[start : start + SLICE_SIZE]
 
 
-async def together(work: Callable[[Collection[T]], Iterable[R]], items: Collection[T]) -> list[R]:
-    """Return what `work` makes of `items`, a slice at a time.
+async def process_in_slices(
+    work: Callable[[Collection[T]], Iterable[R]], items: Collection[T]
+) -> list[R]:
+    """Return the results of `work` for `items`, a slice at a time.
 
-    Up to `AT_ONCE` items are one slice, and nobody else runs. Of more, what was found in the first
-    slice may hold no longer when the last one is done.
+    Up to `SLICE_SIZE` items are one slice, and no other task runs. With more, the results of the
+    first slice may be outdated when the last one is done.
     """
     if not are_many(items):
         return list(work(items))
-    made: list[R] = []
-    for some in slices(tuple(items)):
-        made += work(some)
+    results: list[R] = []
+    for part in slices(tuple(items)):
+        results += work(part)
         await anyio.sleep(0)  # noqa: ASYNC115 - anyio.lowlevel takes an import of its own
-    return made
+    return results
 
 
 class Slices(Generic[T]):

@@ -43,7 +43,7 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.interfaces import AssignedCallback, PartitionsCallback, SupportedProtocols
 from kafkagroup.runtime.offsets import Identity
 from kafkagroup.runtime.session import Session
-from kafkagroup.runtime.slices import together
+from kafkagroup.runtime.slices import process_in_slices
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata, Racks
 from kafkagroup.transport.retry import Pauses
@@ -387,7 +387,7 @@ class Subscriber:
         """Own the partitions and call the listener. Return False if the member was fenced
         meanwhile, and owns none of them."""
         session, membership = self._session, self._session.membership
-        created = await together(session.delivery.create, assigned)
+        created = await process_in_slices(session.delivery.create, assigned)
         if self._has_lost_all or (
             membership.uses_consumer_protocol
             and not membership.is_in_generation(generation.generation_id)
@@ -411,7 +411,7 @@ class Subscriber:
         # it should have rejoined, and is assigned the same generation again (KIP-345), must rejoin
         # now: otherwise no member gets these partitions.
         if (revoked_count or self._is_reassigned) and not self._claims and driver is not None:
-            reason = f"let go of {revoked_count or 'some'} partitions"
+            reason = f"revoked {revoked_count or 'some'} partitions"
             session.history.note_rejoin_request(RebalanceCause.HANDOVER, reason)
             driver.rejoin(reason)
         else:
@@ -556,8 +556,12 @@ class Subscriber:
         try:
             await self._session.committer.commit_processed(left)
         except KafkaGroupError as error:
-            # The rebalance continues: the next owner starts at the previous commit.
-            logger.warning("the commit before letting go failed: %s", error)
+            # The rebalance continues.
+            logger.warning(
+                "the commit before the revocation failed: %s; the new owner continues from the last"
+                " committed offset",
+                error,
+            )
 
     async def _call_listener(
         self, callback: PartitionsCallback | None, partitions: Sequence[TopicPartition]

@@ -27,7 +27,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.options import OffsetReset
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
-from kafkagroup.runtime.slices import are_many, slices, together
+from kafkagroup.runtime.slices import are_many, process_in_slices, slices
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata
 from kafkagroup.transport.retry import Pauses
@@ -66,8 +66,8 @@ def is_doubtful(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
 
 
 @frozen
-class _Question:
-    """What a request asks a leader about one partition."""
+class _EpochRequest:
+    """The position of one partition, as requested from its leader."""
 
     owned: OwnedPartition
     offset: int
@@ -75,7 +75,7 @@ class _Question:
     leader_epoch: int
 
     @property
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Whether the response still counts: not if the position has changed since, by a fetch or a
         seek, nor if the partition was revoked, has failed or will be reset."""
         owned = self.owned
@@ -93,17 +93,17 @@ class Validation:
         policy: OffsetReset,
         *,
         spawn: Spawn,
-        settled: Callable[[], None],
+        on_validated: Callable[[], None],
         reset: Callable[[], None],
         failed: Callable[[OwnedPartition, Exception], None],
     ) -> None:
         self._cluster = cluster
         self._delivery = delivery
         self._policy = policy
-        self._settled = settled
+        self._on_validated = on_validated
         self._reset = reset
         self._failed = failed
-        self._settling = CoalescingTask(spawn, self._settle_all, "validation")
+        self._validating = CoalescingTask(spawn, self._validate_all, "validation")
         self._is_woken = False
         """Whether there may be doubtful positions that the task has not seen."""
 
@@ -112,16 +112,16 @@ class Validation:
         owned = self._delivery.owned.values()
         if are_many(owned) or self._doubtful(owned):
             self._is_woken = True
-            self._settling.ensure_running()
+            self._validating.ensure_running()
 
-    async def _settle_all(self) -> None:
+    async def _validate_all(self) -> None:
         pauses = Pauses(self._cluster.options)
         while self._is_woken:
             self._is_woken = False
-            doubtful = await together(self._doubtful, self._delivery.owned.values())
+            doubtful = await process_in_slices(self._doubtful, self._delivery.owned.values())
             for some in slices(doubtful):
-                await self._settle(some)
-            if doubtful and await together(self._doubtful, self._delivery.owned.values()):
+                await self._validate(some)
+            if doubtful and await process_in_slices(self._doubtful, self._delivery.owned.values()):
                 self._is_woken = True
                 await pauses.wait()
 
@@ -129,21 +129,21 @@ class Validation:
         metadata = self._cluster.metadata
         return [o for o in owned if is_doubtful(metadata, o)]
 
-    async def _settle(self, found: Sequence[OwnedPartition]) -> None:
+    async def _validate(self, found: Sequence[OwnedPartition]) -> None:
         metadata = self._cluster.metadata
         # If there are many, other tasks ran since these were found.
         doubtful = self._doubtful(found)
-        by_leader: dict[int, dict[TopicPartition, _Question]] = {}
+        by_leader: dict[int, dict[TopicPartition, _EpochRequest]] = {}
         stale = False
         for owned in doubtful:
             tp = owned.tp
             if owned.is_recreated(metadata.topics[tp.topic].topic_id):
                 logger.warning(
-                    "%s was deleted and made anew: position %d is of the old topic",
+                    "topic %s was recreated: position %d is of the deleted topic, and is reset",
                     tp.topic,
                     owned.position,
                 )
-                self._start_anew(owned)
+                self._request_reset(owned)
                 continue
             leader = metadata.topics[tp.topic].partitions[tp.partition]
             if leader.leader_epoch < owned.fetch_epoch and owned.attempts < _MAX_ATTEMPTS:
@@ -151,7 +151,7 @@ class Validation:
                 owned.count_failure()
                 stale = True
                 continue
-            by_leader.setdefault(leader.leader, {})[tp] = _Question(
+            by_leader.setdefault(leader.leader, {})[tp] = _EpochRequest(
                 owned, owned.fetch_offset, owned.fetch_epoch, leader.leader_epoch
             )
         async with anyio.create_task_group() as tasks:
@@ -166,40 +166,40 @@ class Validation:
         except (TransportError, RemoteProtocolError) as error:
             logger.info("metadata: %s", error)
 
-    async def _ask(self, node_id: int, asked: dict[TopicPartition, _Question]) -> None:
+    async def _ask(self, node_id: int, asked: dict[TopicPartition, _EpochRequest]) -> None:
         node = self._cluster.metadata.nodes.get(node_id)
         if node is None:
             await self._refresh()
             return
         try:
-            answer = await self._cluster.broker(node).request(_request(asked))
+            response = await self._cluster.broker(node).request(_request(asked))
         except (TransportError, RemoteProtocolError) as error:
             logger.info("epochs of broker %d: %s", node_id, error)
             await self._refresh()
             return
         except UnsupportedVersionError:
             # A broker before 2.0 does not report this: the positions count as valid.
-            for question in asked.values():
-                question.owned.note_leader(question.leader_epoch)
-            self._settled()
+            for request in asked.values():
+                request.owned.note_leader(request.leader_epoch)
+            self._on_validated()
             return
         stale = False
-        for topic in answer.topics:
+        for topic in response.topics:
             for end in topic.partitions:
                 found = asked.get(TopicPartition(topic.topic, end.partition))
-                if found is not None and found.stands:
+                if found is not None and found.is_current:
                     stale |= self._take(found, end)
-        self._settled()
+        self._on_validated()
         if stale:
             await self._refresh()
 
-    def _take(self, question: _Question, end: EpochEndOffset) -> bool:
+    def _take(self, request: _EpochRequest, end: EpochEndOffset) -> bool:
         """Act on the response for one partition; return whether the metadata is stale."""
-        owned = question.owned
+        owned = request.owned
         if end.error_code:
             error = broker_error(
                 end.error_code,
-                f"validating {owned.tp} at {question.offset}",
+                f"validating {owned.tp} at {request.offset}",
                 operation="DESCRIBE",
                 topic=owned.tp.topic,
             )
@@ -220,15 +220,15 @@ class Validation:
             troubles.succeeded(("validation", owned.tp), anyio.current_time())
         if end.leader_epoch < 0 or end.end_offset < 0:
             logger.warning(
-                "%s: the log was truncated: its leader knows nothing of epoch %d,"
-                " which the records before position %d are of",
+                "%s: the log was truncated: its leader has no records of leader epoch %d, to which"
+                " the records before position %d belong",
                 owned.tp,
-                question.epoch,
+                request.epoch,
                 owned.position,
             )
-            self._start_anew(owned)
-        elif end.end_offset >= question.offset:
-            owned.note_leader(question.leader_epoch)
+            self._request_reset(owned)
+        elif end.end_offset >= request.offset:
+            owned.note_leader(request.leader_epoch)
         elif end.end_offset >= owned.position:
             logger.info(
                 "%s: the log was truncated at %d, above the position", owned.tp, end.end_offset
@@ -236,14 +236,16 @@ class Validation:
             # A log is truncated between batches: an open batch is valid to its end.
             owned.drop_buffer()
         else:
-            self._go_back(owned, end, question.leader_epoch)
+            self._follow_truncation(owned, end, request.leader_epoch)
         return False
 
-    def _start_anew(self, owned: OwnedPartition) -> None:
+    def _request_reset(self, owned: OwnedPartition) -> None:
         owned.request_reset()
         self._reset()
 
-    def _go_back(self, owned: OwnedPartition, end: EpochEndOffset, leader_epoch: int) -> None:
+    def _follow_truncation(
+        self, owned: OwnedPartition, end: EpochEndOffset, leader_epoch: int
+    ) -> None:
         logger.warning(
             "%s: the log was truncated: position %d, but it diverges at %d",
             owned.tp,
@@ -257,14 +259,14 @@ class Validation:
         owned.follow_truncation(end.leader_epoch, leader_epoch)
 
 
-def _request(asked: dict[TopicPartition, _Question]) -> OffsetForLeaderEpochRequest:
+def _request(asked: dict[TopicPartition, _EpochRequest]) -> OffsetForLeaderEpochRequest:
     by_topic: dict[str, list[OffsetForLeaderPartition]] = {}
-    for tp, question in asked.items():
+    for tp, request in asked.items():
         by_topic.setdefault(tp.topic, []).append(
             OffsetForLeaderPartition(
                 partition=tp.partition,
-                current_leader_epoch=question.leader_epoch,
-                leader_epoch=question.epoch,
+                current_leader_epoch=request.leader_epoch,
+                leader_epoch=request.epoch,
             )
         )
     return OffsetForLeaderEpochRequest(

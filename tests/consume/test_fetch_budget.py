@@ -8,7 +8,9 @@ MIB = 1024 * 1024
 
 
 def share(room: FetchBudget, buffered: int = 0, unread: int | None = None, lanes: int = 1) -> int:
-    return room.share(buffered=buffered, unread=buffered if unread is None else unread, lanes=lanes)
+    return room.long_poll_share(
+        buffered=buffered, unread=buffered if unread is None else unread, lanes=lanes
+    )
 
 
 def test_an_application_that_had_to_wait_gets_twice_as_much_up_to_the_bound() -> None:
@@ -16,20 +18,20 @@ def test_an_application_that_had_to_wait_gets_twice_as_much_up_to_the_bound() ->
     asked = []
     for _ in range(5):
         asked.append(share(room))
-        room.arrived(0)
+        room.on_records(0)
     assert asked == [MIB, 2 * MIB, 4 * MIB, 6 * MIB, 6 * MIB]
 
 
 def test_what_was_not_needed_is_wanted_no_more_down_to_a_mebibyte() -> None:
     room = FetchBudget(50 * MIB)
-    room.wanted = 8 * MIB
-    room.arrived(6 * MIB)
-    assert room.wanted == 8 * MIB
-    room.arrived(6 * MIB + 1)
-    assert room.wanted == 4 * MIB
+    room.target = 8 * MIB
+    room.on_records(6 * MIB)
+    assert room.target == 8 * MIB
+    room.on_records(6 * MIB + 1)
+    assert room.target == 4 * MIB
     for _ in range(5):
-        room.arrived(50 * MIB)
-    assert room.wanted == MIB
+        room.on_records(50 * MIB)
+    assert room.target == MIB
 
 
 def test_nothing_is_asked_for_while_enough_is_unread() -> None:
@@ -47,39 +49,39 @@ def test_what_is_paused_takes_room_and_counts_for_nothing_else() -> None:
 
 def test_what_is_on_its_way_takes_room_until_it_is_answered() -> None:
     room = FetchBudget(4 * MIB)
-    room.wanted = 3 * MIB
-    room.asked(2 * MIB)
+    room.target = 3 * MIB
+    room.on_request(2 * MIB)
     assert (room.in_flight_bytes, share(room)) == (2 * MIB, MIB)
-    room.answered(2 * MIB)
+    room.on_response(2 * MIB)
     assert (room.in_flight_bytes, share(room)) == (0, 3 * MIB)
 
 
 def test_no_lane_takes_the_room_of_another() -> None:
     room = FetchBudget(9 * MIB)
-    room.wanted = 8 * MIB
+    room.target = 8 * MIB
     asked = []
     for _ in range(4):
         asked.append(share(room, lanes=4))
-        room.asked(asked[-1])
+        room.on_request(asked[-1])
     assert asked == [2 * MIB] * 4
 
 
 def test_a_bound_below_a_mebibyte_holds() -> None:
     room = FetchBudget(1000)
-    room.arrived(0)
+    room.on_records(0)
     assert share(room) == 750
-    room.arrived(1000)
+    room.on_records(1000)
     assert share(room, buffered=1) == 749
 
 
 def test_long_polls_leave_room_for_an_immediate_fetch() -> None:
     """A broker may hold a long poll for seconds, and with it the bytes that it may bring."""
     room = FetchBudget(4 * MIB)
-    room.wanted = 4 * MIB
-    room.asked(share(room))
+    room.target = 4 * MIB
+    room.on_request(share(room))
     assert share(room) == 0
     assert room.immediate_share(buffered=0) == MIB
-    room.asked(MIB)
+    room.on_request(MIB)
     assert room.immediate_share(buffered=0) == 0
 
 

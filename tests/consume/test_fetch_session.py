@@ -33,7 +33,7 @@ def begun(
     """Session 77, whose first request was answered."""
     session = FetchSession()
     session.request(wanted, ids)
-    session.answered(77, 0)
+    session.on_response(77, 0)
     return session
 
 
@@ -49,7 +49,7 @@ def test_the_first_request_says_everything() -> None:
 def test_when_nothing_has_changed_nothing_is_said() -> None:
     session = begun()
     assert session.request(BOTH, IDS) == SessionRequest(77, 1, {}, (), {}, by_id=True)
-    session.answered(77, 0)
+    session.on_response(77, 0)
     idle = session.request(BOTH, IDS)
     assert idle == SessionRequest(77, 2, {}, (), {}, by_id=True)
     assert not idle.full
@@ -61,7 +61,7 @@ def test_only_what_has_changed_is_said() -> None:
     assert session.request(moved, IDS) == SessionRequest(
         77, 1, {T0: at(0, 6)}, (), {"t": T_ID}, by_id=True
     )
-    session.answered(77, 0)
+    session.on_response(77, 0)
     added = {**moved, T1: at(1, 0)}
     assert session.request(added, IDS) == SessionRequest(
         77, 2, {T1: at(1, 0)}, (), {"t": T_ID}, by_id=True
@@ -74,7 +74,7 @@ def test_what_is_not_wanted_any_more_is_forgotten_and_may_come_again() -> None:
     assert session.request({T0: at(0, 5)}, {"t": T_ID}) == SessionRequest(
         77, 1, {}, (U0,), {"u": U_ID}, by_id=True
     )
-    session.answered(77, 0)
+    session.on_response(77, 0)
     assert session.request(BOTH, IDS) == SessionRequest(
         77, 2, {U0: at(0, 7)}, (), {"u": U_ID}, by_id=True
     )
@@ -84,7 +84,7 @@ def test_a_broker_without_sessions_is_told_everything_each_time() -> None:
     session = FetchSession()
     for _ in range(3):
         assert session.request(BOTH, IDS) == FULL
-        session.answered(0, 0)
+        session.on_response(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -100,21 +100,21 @@ def test_a_broker_without_sessions_is_told_everything_each_time() -> None:
 def test_after_an_error_everything_is_said_again(code: ErrorCode, session_id: int) -> None:
     session = begun()
     session.request(BOTH, IDS)
-    session.answered(0, code)
+    session.on_response(0, code)
     assert session.request(BOTH, IDS) == full_after(session_id)
 
 
 def test_a_session_that_the_broker_gives_up_is_begun_anew() -> None:
     session = begun()
     session.request(BOTH, IDS)
-    session.answered(0, 0)
+    session.on_response(0, 0)
     assert session.request(BOTH, IDS) == FULL
 
 
 def test_an_answer_from_another_session_ends_this_one() -> None:
     session = begun()
     session.request(BOTH, IDS)
-    session.answered(78, 0)
+    session.on_response(78, 0)
     assert session.request(BOTH, IDS) == FULL
 
 
@@ -124,7 +124,7 @@ def test_after_a_lost_answer_everything_is_said_again() -> None:
     session.request({**BOTH, T0: at(0, 6)}, IDS)
     session.reset()
     assert session.request(BOTH, IDS) == full_after(77)
-    session.answered(80, 0)
+    session.on_response(80, 0)
     assert session.request(BOTH, IDS) == SessionRequest(80, 1, {}, (), {}, by_id=True)
 
 
@@ -133,7 +133,7 @@ def test_the_epoch_wraps_to_1() -> None:
     session = begun()
     session._epoch = 2**31 - 1
     assert session.request(BOTH, IDS).epoch == 2**31 - 1
-    session.answered(77, 0)
+    session.on_response(77, 0)
     assert session.request(BOTH, IDS) == SessionRequest(77, 1, {}, (), {}, by_id=True)
 
 
@@ -149,7 +149,7 @@ def test_a_topic_without_an_id_begins_a_session_by_name() -> None:
     assert session.request(BOTH, {"t": T_ID}) == SessionRequest(
         77, 0, BOTH, (), {"t": T_ID, "u": NO_ID}, by_id=False
     )
-    session.answered(80, 0)
+    session.on_response(80, 0)
     assert session.request({T0: at(0, 5)}, IDS) == SessionRequest(
         80, 0, {T0: at(0, 5)}, (), {"t": T_ID}, by_id=True
     )

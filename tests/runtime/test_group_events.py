@@ -253,7 +253,7 @@ async def test_cooperative_members_and_the_second_round(network: Any) -> None:
         3.0,
         RebalancePhases(letting_go=3.0),
     )
-    assert plain(second)[:2] == ((Cause.HANDOVER,), "let go of 2 partitions")
+    assert plain(second)[:2] == ((Cause.HANDOVER,), "revoked 2 partitions")
 
 
 async def test_the_coordinators_protocol_tells_less(network: Any) -> None:

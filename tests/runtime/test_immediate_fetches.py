@@ -26,11 +26,11 @@ LONG = 4_000
 Cluster = tuple[EmbeddedKafka, Callable[..., Consumer]]
 
 
-@pytest.fixture(params=[slices.AT_ONCE, 1], ids=["few", "many"])
+@pytest.fixture(params=[slices.SLICE_SIZE, 1], ids=["few", "many"])
 def reading(request: Any, network: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A broker with t/0, t/1 and t/2, ten records in t/0, and consumers with long polls; to some
     consumers the three are many partitions."""
-    monkeypatch.setattr(slices, "AT_ONCE", request.param)
+    monkeypatch.setattr(slices, "SLICE_SIZE", request.param)
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Cluster]:
@@ -262,7 +262,7 @@ async def test_no_second_connection_where_it_is_not_needed(reading: Any, network
         assert (network.open, sent) == (3, [])
 
 
-@pytest.mark.parametrize("reading", [slices.AT_ONCE], ids=["few"], indirect=True)
+@pytest.mark.parametrize("reading", [slices.SLICE_SIZE], ids=["few"], indirect=True)
 async def test_a_partition_that_a_rebalance_gives_back_takes_the_long_poll_over(
     reading: Any, network: Any
 ) -> None:

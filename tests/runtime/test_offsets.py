@@ -135,7 +135,7 @@ async def test_a_commit_is_not_tried_again_once_its_membership_is_over(network: 
         refused = group.kafka.fail(OffsetCommitRequest, E.NOT_COORDINATOR)
         with pytest.raises(CommitFailedError, match=r"^the group has rebalanced before t/0 was"):
             await group.offsets.commit(
-                NO_MEMBERSHIP, SEVEN, timeout=20, stands=lambda: not refused.hits
+                NO_MEMBERSHIP, SEVEN, timeout=20, is_current=lambda: not refused.hits
             )
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
@@ -149,7 +149,7 @@ async def test_a_static_member_that_joins_again_is_not_fenced_by_its_own_old_com
         fenced = group.kafka.fail(OffsetCommitRequest, E.FENCED_INSTANCE_ID)
         with pytest.raises(CommitFailedError, match="this one as it joined again"):
             await group.offsets.commit(
-                NO_MEMBERSHIP, SEVEN, timeout=20, stands=lambda: not fenced.hits
+                NO_MEMBERSHIP, SEVEN, timeout=20, is_current=lambda: not fenced.hits
             )
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
@@ -335,7 +335,7 @@ async def test_a_coordinator_that_moves_is_followed(network: Any) -> None:
 
 async def test_an_answer_that_leaves_a_partition_out_is_no_acknowledgement(network: Any) -> None:
     async with grouped(network) as group:
-        await group.offsets._broker()
+        await group.offsets._coordinator()
         network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
             {OffsetCommitRequest: lambda _: OffsetCommitResponse(topics=())}
         )
@@ -415,7 +415,7 @@ async def test_any_negative_offset_is_none(
     network: Any, answer: OffsetFetchResponse, expected: OffsetAndMetadata | None
 ) -> None:
     async with grouped(network) as group:
-        await group.offsets._broker()
+        await group.offsets._coordinator()
         network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
             {OffsetFetchRequest: lambda _: answer}
         )

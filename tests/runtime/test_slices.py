@@ -58,23 +58,23 @@ async def turns_of_another_task(work: Callable[[], Any]) -> tuple[Any, int]:
 
 
 async def test_few_are_gone_through_at_once() -> None:
-    items = range(slices.AT_ONCE)
-    made, turns = await turns_of_another_task(lambda: slices.together(list, items))
+    items = range(slices.SLICE_SIZE)
+    made, turns = await turns_of_another_task(lambda: slices.process_in_slices(list, items))
     assert (made, turns) == ([*items], 0)
     assert not slices.are_many(items)
 
 
 async def test_others_run_while_many_are_gone_through() -> None:
-    items = range(3 * slices.AT_ONCE + 1)
+    items = range(3 * slices.SLICE_SIZE + 1)
     sizes: list[int] = []
 
     def work(some: Collection[int]) -> Collection[int]:
         sizes.append(len(some))
         return some
 
-    made, turns = await turns_of_another_task(lambda: slices.together(work, items))
+    made, turns = await turns_of_another_task(lambda: slices.process_in_slices(work, items))
     assert made == [*items]
-    assert sizes == [*[slices.AT_ONCE] * 3, 1]
+    assert sizes == [*[slices.SLICE_SIZE] * 3, 1]
     assert turns >= 3
     assert slices.are_many(items)
 
@@ -85,7 +85,7 @@ async def test_others_run_while_many_are_gone_through() -> None:
 @pytest.fixture
 def reading(network: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A broker with ten records in each of five partitions, two of which are many."""
-    monkeypatch.setattr(slices, "AT_ONCE", 2)
+    monkeypatch.setattr(slices, "SLICE_SIZE", 2)
 
     @asynccontextmanager
     async def opened(**options: Any) -> AsyncIterator[tuple[EmbeddedKafka, Consumer]]:
@@ -152,15 +152,15 @@ async def test_a_coordinator_that_answers_nothing_is_not_asked_for_the_others(re
 
 def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None:
     """Have something happen when the first slice of the next request is made."""
-    ask = FetchInFlight.ask
+    ask = FetchInFlight.add
 
     def asked(self: FetchInFlight, partitions: Collection[OwnedPartition]) -> None:
         ask(self, partitions)
         if partitions:
-            monkeypatch.setattr(FetchInFlight, "ask", ask)
+            monkeypatch.setattr(FetchInFlight, "add", ask)
             does()
 
-    monkeypatch.setattr(FetchInFlight, "ask", asked)
+    monkeypatch.setattr(FetchInFlight, "add", asked)
 
 
 async def test_what_is_paused_while_a_request_is_made_is_not_asked_for(
@@ -188,7 +188,7 @@ async def test_what_is_sought_while_a_request_is_made_does_not_wait_for_its_answ
         await anyio.sleep(0.01)
         return make()
 
-    monkeypatch.setattr(Fetcher, "_made", made)
+    monkeypatch.setattr(Fetcher, "_build", made)
     async with reading() as (_, c):
         await c.assign(ALL)
         await all_of(c, 50)

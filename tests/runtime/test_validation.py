@@ -315,8 +315,8 @@ async def test_an_epoch_that_the_leader_never_heard_of_goes_by_the_policy(
         assert asked == [(0, 7)]
         (warning,) = warnings(caplog)
         assert warning == (
-            "t/0: the log was truncated: its leader knows nothing of epoch 7,"
-            " which the records before position 8 are of"
+            "t/0: the log was truncated: its leader has no records of leader epoch 7, to"
+            " which the records before position 8 belong"
         )
 
 
@@ -444,7 +444,9 @@ async def test_a_topic_made_anew_is_read_from_its_start(
         await values_of(c, 10)
         make_anew(kafka, records)
         assert await values_of(c, 3) == ["new 0", "new 1", "new 2"]
-        assert warnings(caplog) == ["t was deleted and made anew: position 10 is of the old topic"]
+        assert warnings(caplog) == [
+            "topic t was recreated: position 10 is of the deleted topic, and is reset"
+        ]
 
 
 @pytest.mark.parametrize("policy", ["earliest", "none"])
@@ -512,7 +514,7 @@ async def test_a_topic_made_anew_while_its_committed_offset_is_on_its_way(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer was of the old topic, and counted as one of the new: its start was skipped."""
-    once = GroupOffsets.once
+    once = GroupOffsets.fetch_once
     slow = [True]
 
     async def answered_late(self: GroupOffsets, *asked: Any) -> CommittedOffsets:
@@ -525,7 +527,7 @@ async def test_a_topic_made_anew_while_its_committed_offset_is_on_its_way(
 
     async with reading() as (kafka, consumer):
         await commit(consumer(group_id="g"), 8, -1)
-        monkeypatch.setattr(GroupOffsets, "once", answered_late)
+        monkeypatch.setattr(GroupOffsets, "fetch_once", answered_late)
         async with consumer(group_id="g") as c:
             await c.assign([TP])
             assert await values_of(c, 1) == ["new 0"]

@@ -725,8 +725,8 @@ def starts_over_in_a_log_that_was_cut(stack: ExitStack) -> None:
     _replace(
         stack,
         validations.Validation,
-        "_go_back",
-        lambda self, owned, end, leader_epoch: self._start_anew(owned),
+        "_follow_truncation",
+        lambda self, owned, end, leader_epoch: self._request_reset(owned),
     )
 
 
@@ -745,7 +745,7 @@ def hides_that_a_log_was_cut(stack: ExitStack) -> None:
 
         return silent
 
-    _around(stack, validations.Validation, "_go_back", make)
+    _around(stack, validations.Validation, "_follow_truncation", make)
 
 
 @_bug("S8")
@@ -866,7 +866,7 @@ def takes_a_failed_offset_fetch_for_none(stack: ExitStack) -> None:
 
         return careless
 
-    _around(stack, group_offsets.GroupOffsets, "once", make)
+    _around(stack, group_offsets.GroupOffsets, "fetch_once", make)
 
 
 @_bug("L2", "S12", "S8", "L6")
@@ -938,7 +938,7 @@ def lets_commits_overtake(stack: ExitStack) -> None:
     async def turn(self: Any, timeout: float) -> Any:
         yield anyio.current_time() + timeout
 
-    _replace(stack, Committer, "_turn", turn)
+    _replace(stack, Committer, "_exclusive", turn)
 
 
 @_bug("S6")
