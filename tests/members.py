@@ -61,7 +61,7 @@ def _tokens(member: Any, *names: str) -> bool:
 
 
 _ALL: Mapping[str, Rule] = {
-    "revokes in one phase": lambda m, _: m.ownership.is_revoking == _in(m, "revoking"),
+    "revokes in the phase `revoking`": lambda m, _: m.ownership.is_revoking == _in(m, "revoking"),
     "owns nothing outside of the group": lambda m, _: (
         not (_in(m, *_OUTSIDE) and m.ownership.is_assigned)
     ),
@@ -73,10 +73,10 @@ _COORDINATED: Mapping[str, Rule] = {
     **_ALL,
     "revokes what is assigned": lambda m, _: m.ownership.is_assigned or not m.ownership.is_revoking,
     "awaits one answer for its phase": lambda m, _: (m.pending is not None) == _in(m, *_AWAITS),
-    "is at rest with nothing in flight": lambda m, _: (
+    "has nothing in flight once it has left or failed": lambda m, _: (
         not _in(m, "left", "failed") or (m.lookup_in_flight, m.heartbeat_in_flight) == (None, None)
     ),
-    "looks for a coordinator that it does not know": lambda m, _: (
+    "looks up only an unknown coordinator": lambda m, _: (
         m.lookup_in_flight is None or m.coordinator is None
     ),
 }
@@ -84,48 +84,54 @@ _COORDINATED: Mapping[str, Rule] = {
 INVARIANTS: Mapping[str, Mapping[str, Rule]] = {
     "classic": {
         **_COORDINATED,
-        "tokens are its own": lambda m, _: _tokens(
+        "awaits its own tokens, each of them once": lambda m, _: _tokens(
             m, "pending", "lookup_in_flight", "heartbeat_in_flight"
         ),
-        "owns in a generation": lambda m, _: (
+        "has an assignment in a generation": lambda m, _: (
             m.ownership.is_assigned or not _in(m, "stable", "revoking")
         ),
-        "keeps between generations only if cooperative": lambda m, _: (
+        "owns outside of a generation only if cooperative": lambda m, _: (
             not m.ownership.is_assigned or m.config.cooperative or _in(m, "stable", "revoking")
         ),
         "has a generation once it has joined": lambda m, _: (
             m.generation_id >= 0 or not _in(m, "computing", "syncing", "stable", "revoking")
         ),
         "computes only as the leader": lambda m, _: m.is_leader or not _in(m, "computing"),
-        "parts with all only to leave": lambda m, _: m.leaving is not None or not m.revokes_all,
+        "revokes all only to leave": lambda m, _: m.leaving is not None or not m.revokes_all,
     },
     "consumer": {
         **_COORDINATED,
-        "tokens are its own": lambda m, _: _tokens(
+        "awaits its own tokens, each of them once": lambda m, _: _tokens(
             m, "pending", "lookup_in_flight", "heartbeat_in_flight", "reconciling"
         ),
-        "owns as a member": lambda m, _: (
+        "owns only as a member": lambda m, _: (
             not m.ownership.is_assigned or _in(m, "member", "revoking")
         ),
         "has an epoch as a member": lambda m, _: (m.epoch > 0) == _in(m, "member", "revoking"),
-        "knows what it owns": lambda m, _: m.ownership.is_assigned or not m.owned,
-        "reconciles what is assigned": lambda m, _: (
+        "lists no partitions without an assignment": lambda m, _: (
+            m.ownership.is_assigned or not m.owned
+        ),
+        "reconciles only with an assignment": lambda m, _: (
             m.reconciling is None or m.ownership.is_assigned
         ),
-        "takes in a reconciliation": lambda m, _: m.reconciling is not None or not m.next_owned,
-        "says in a heartbeat": lambda m, _: (
+        "has next partitions only while it reconciles": lambda m, _: (
+            m.reconciling is not None or not m.next_owned
+        ),
+        "sends its state only in a heartbeat or a join": lambda m, _: (
             m.state_in_flight is None or m.heartbeat_in_flight is not None or _in(m, "joining")
         ),
     },
     "zookeeper": {
         **_ALL,
-        "tokens are its own": lambda m, _: _tokens(
+        "awaits its own tokens, each of them once": lambda m, _: _tokens(
             m, "registering", "reading", "computing", "write_in_flight", "reconciling", "confirming"
         ),
-        "owns what it was given": lambda m, _: m.ownership.is_assigned == bool(m.assigned_units),
-        "is given what it holds": lambda m, _: m.assigned_units <= m.held,
-        "holds what is beyond doubt": lambda m, _: not m.held & m.unconfirmed,
-        "claims in a session": lambda m, _: (
+        "owns exactly its assigned units": lambda m, _: (
+            m.ownership.is_assigned == bool(m.assigned_units)
+        ),
+        "is assigned only units that it holds": lambda m, _: m.assigned_units <= m.held,
+        "holds no unconfirmed unit": lambda m, _: not m.held & m.unconfirmed,
+        "claims units only in a session": lambda m, _: (
             not (m.held or m.unconfirmed) or _in(m, "member", "revoking")
         ),
     },

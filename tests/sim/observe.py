@@ -88,7 +88,7 @@ class Log:
 class _Tapped:
     """One connection."""
 
-    asked: dict[int, Incoming] = attrs.field(factory=dict)
+    requests: dict[int, Incoming] = attrs.field(factory=dict)
     outgoing: bytes = b""
     incoming: bytes = b""
     unreadable: bool = False
@@ -153,7 +153,7 @@ class WireTap:
         tapped.outgoing, frames = _split(tapped.outgoing + data)
         for frame in frames:
             incoming = read_request(frame)
-            tapped.asked[incoming.correlation_id] = incoming
+            tapped.requests[incoming.correlation_id] = incoming
             now = anyio.current_time()
             issued_at = tapped.issued_at.pop(incoming.correlation_id, now)
             self._log.tell(
@@ -164,7 +164,7 @@ class WireTap:
                 correlation=incoming.correlation_id,
                 node=tapped.node,
                 waited=now - issued_at,
-                **self._asked(incoming.request),
+                **self._request_fields(incoming.request),
             )
 
     def received(self, process: str, connection: int, data: bytes) -> None:
@@ -174,7 +174,7 @@ class WireTap:
             return
         tapped.incoming, frames = _split(tapped.incoming + data)
         for frame in frames:
-            incoming = tapped.asked.pop(int.from_bytes(frame[:4], "big", signed=True), None)
+            incoming = tapped.requests.pop(int.from_bytes(frame[:4], "big", signed=True), None)
             if incoming is None:
                 continue
             cls, version = type(incoming.request).response, incoming.version
@@ -184,7 +184,7 @@ class WireTap:
                 version = 0  # an UNSUPPORTED_VERSION response is encoded in version 0
             try:
                 answer = decode(cls, version, frame, 5 if flexible else 4)
-                told = self._answered(answer, incoming.request)
+                fields = self._response_fields(answer, incoming.request)
             except RemoteProtocolError:
                 tapped.unreadable = True  # corrupted: the client must not use the connection
                 return
@@ -196,12 +196,12 @@ class WireTap:
                 correlation=incoming.correlation_id,
                 node=tapped.node,
                 throttle=getattr(answer, "throttle_time_ms", 0) / 1000,
-                **told,
+                **fields,
             )
 
     # ------------------------------------------------------------ fields of a request
 
-    def _asked(self, request: Any) -> dict[str, Any]:
+    def _request_fields(self, request: Any) -> dict[str, Any]:
         match request:
             case FetchRequest():
                 offsets = {
@@ -248,7 +248,7 @@ class WireTap:
         names = ((self._topic_name(t.topic_id), t.partitions) for t in listed)
         return tuple(sorted(TopicPartition(name, p) for name, numbers in names for p in numbers))
 
-    def _answered(self, answer: Any, request: Any) -> dict[str, Any]:
+    def _response_fields(self, answer: Any, request: Any) -> dict[str, Any]:
         match answer:
             case ConsumerGroupHeartbeatResponse():
                 given = None if answer.assignment is None else answer.assignment.topic_partitions
@@ -288,8 +288,8 @@ class WireTap:
                     for p in t.partitions
                     if not p.error_code
                 }
-                asked = self._committing(request)
-                stored = {tp: offset for tp, offset in asked.items() if tp in good}
+                requested = self._committing(request)
+                stored = {tp: offset for tp, offset in requested.items() if tp in good}
                 return {"error": _first(*codes), "offsets": stored}
             case OffsetFetchResponse():
                 return self._committed(answer)
@@ -387,11 +387,11 @@ class BrokerWatch:
         ) -> None:
             request = incoming.request
             if isinstance(request, OffsetCommitRequest):
-                heard = reply
+                forward = reply
 
                 def reply(answer: Any) -> None:
                     self._stored(request, answer)
-                    heard(answer)
+                    forward(answer)
 
             handle(cluster, node_id, incoming, now, host, reply)
             if isinstance(request, MetadataRequest):
@@ -465,13 +465,13 @@ class BrokerWatch:
             )
             return
         assignor = _STICKY.get(group.protocol or "")
-        said = {
+        subscribed = {
             m.member_id: decode_subscription(m.metadata(group.protocol))
             for m in group.members.values()
         }
         claims: dict[str, Partitions] = {}
         claimed_at: dict[str, int] = {}
-        for member_id, subscription in said.items() if assignor is not None else ():
+        for member_id, subscription in subscribed.items() if assignor is not None else ():
             owned, generation = subscription.owned, subscription.generation
             if (own := told(assignor, subscription.user_data)).owned is not None:
                 owned, generation = own.owned, own.generation
@@ -484,7 +484,7 @@ class BrokerWatch:
                 m.member_id: tuple(sorted(decode_assignment(m.assignment)))
                 for m in group.members.values()
             },
-            subscriptions={m: subscription.topics for m, subscription in said.items()},
+            subscriptions={m: subscription.topics for m, subscription in subscribed.items()},
             claims=claims,
             claimed_at=claimed_at,
             partitions=self._partition_counts(),
