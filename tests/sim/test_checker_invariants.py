@@ -3,10 +3,11 @@
 The stories are built like those of `test_checker`, with the same helpers.
 """
 
+import attrs
 import pytest
 
 from kafkagroup import TopicPartition
-from sim.checker import INVARIANTS
+from sim.checker import INVARIANTS, examine
 from sim.events import (
     Absent,
     Away,
@@ -18,6 +19,7 @@ from sim.events import (
     Misassigning,
     Paused,
     Polling,
+    Processed,
     Recreated,
     Revoked,
     Revoking,
@@ -31,8 +33,10 @@ from sim.test_checker import (
     assigned,
     beats,
     broken,
+    closes,
     commits,
     delivers,
+    finished,
     is_new,
     joins,
     leaves,
@@ -41,6 +45,7 @@ from sim.test_checker import (
     request,
     revokes,
     starts,
+    told,
     written,
 )
 
@@ -207,6 +212,16 @@ def test_s19_nor_continued_in_it():
 def test_s19_what_was_fetched_before_may_still_come():
     fetched = [opening(), written(0, 1, 2), starts(1, {T0: -1}), delivers(0), deleted()]
     assert broken(fetched, recreated(10), delivers(1, 2), delivers(0, anew=10)) == []
+
+
+def test_s6_a_record_of_the_deleted_topic_that_is_processed_later_is_none_of_the_new_one():
+    """The checker counted the next records of the new topic as ones that no reader may see."""
+    fetched = [opening(), written(0, 1, 2), starts(1, {T0: -1}), delivers(0, 1), deleted()]
+    late = delivers(2, processed=False), recreated(10), of(Processed, partition=T0, offset=2)
+    grown = [attrs.evolve(event, offset=1) for event in written(11)]
+    new = [delivers(0, 1, anew=10), commits(2), closes(T0), finished(2, 2)]
+    result = examine(told(fetched, late, grown, new))
+    assert (result.violations, result.figures.records, result.figures.lost) == ((), 2, 0)
 
 
 def test_s6_records_of_the_new_topic_are_processed_too():

@@ -13,35 +13,35 @@ import attrs
 from kafkagroup import TopicPartition
 
 from ..events import Answered, Assigned, Closing, Ended, Event, Lost, Partitions, Sent
-from .recorder import BEATS, Handlers, MemberRun, Recorder, longest_wait
+from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder, longest_wait
 
 _SLACK = 0.5
 """Seconds in which a closing member has notified its group."""
 
-GONE = frozenset(
+ENDS_MEMBERSHIP = frozenset(
     ("FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID", "GROUP_ID_NOT_FOUND")
 )
 """Errors that end the membership."""
 
 
 @attrs.define(eq=False)
-class Standing:
+class MemberState:
     """The reported and acknowledged state of a member."""
 
     member_id: str = ""
     """The member id that it generated."""
     named_by: int = -1
-    beat: int = -1
+    heartbeat_by: int = -1
     """The event of the last heartbeat that was sent."""
     issued_at: float = 0.0
     """When that was issued."""
-    heard: bool = False
+    is_acknowledged: bool = False
     """The coordinator has received the last heartbeat, and its response arrived."""
     epoch: int = 0
     """The epoch in that response; 0 outside of the group."""
-    before: int = 0
+    epoch_before: int = 0
     """The previous epoch of the same membership."""
-    named: int = 0
+    sent_epoch: int = 0
     """The epoch in its last heartbeat."""
     left: int = 0
     """The epoch in which it left or lost its membership, if it has."""
@@ -49,15 +49,15 @@ class Standing:
     """The event of the last response."""
     epoch_at: float = -1.0
     """When the epoch last changed."""
-    over: int = -1
+    connection: int = -1
     """The connection of the last heartbeat."""
-    overlooked: bool = False
+    gave_up_response: bool = False
     """It was frozen while it waited for the last response, and may have given up."""
     targets: list[tuple[int, float, Partitions]] = attrs.field(factory=list)
     """Its assignments: by which event, when and which, from the one it has applied on."""
     given: set[TopicPartition] = attrs.field(factory=set)
     """All partitions that it was assigned since it joined."""
-    said: dict[TopicPartition, int] = attrs.field(factory=dict)
+    reported: dict[TopicPartition, int] = attrs.field(factory=dict)
     """All partitions that it has reported as owned since then -> the last event that reported
     it."""
 
@@ -67,7 +67,7 @@ class Epochs:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._standings: dict[MemberRun, Standing] = {}
+        self._states: dict[MemberRun, MemberState] = {}
         self.handlers: Handlers = {
             Sent: self._sent,
             Answered: self._answered,
@@ -80,163 +80,167 @@ class Epochs:
     # ------------------------------------------------------------ heartbeats
 
     def _sent(self, number: int, event: Sent) -> None:
-        if event.api != BEATS:
+        if event.api != CONSUMER_HEARTBEAT:
             return
         run = self._recorder.run_of(event.member)
-        standing = self._standings.get(run)
-        if standing is None:
-            standing = self._standings[run] = Standing(event.member_id, number)
-        if event.issued_at < standing.issued_at:
+        state = self._states.get(run)
+        if state is None:
+            state = self._states[run] = MemberState(event.member_id, number)
+        if event.issued_at < state.issued_at:
             return  # it has waited, and the member has given it up and sent a newer one
-        if event.member_id != standing.member_id:
-            text = f"{run.name} beats as {event.member_id}, and was {standing.member_id}"
-            self._recorder.report("S11", event, text, standing.named_by, number)
-            standing.member_id, standing.named_by = event.member_id, number
+        if event.member_id != state.member_id:
+            text = f"{run.name} is {state.member_id}, but sends a heartbeat as {event.member_id}"
+            self._recorder.report("S11", event, text, state.named_by, number)
+            state.member_id, state.named_by = event.member_id, number
         if event.generation == 0:
-            self._joins(number, event, run, standing)
+            self._check_join(number, event, run, state)
         elif event.generation > 0:
-            if not self._beats(number, event, run, standing):
+            if not self._check_heartbeat(number, event, run, state):
                 return
         else:
-            standing.left, standing.epoch = standing.epoch, 0
-        standing.beat, standing.issued_at = number, event.issued_at
-        standing.heard, standing.over = False, event.connection
-        standing.named = event.generation
+            state.left, state.epoch = state.epoch, 0
+        state.heartbeat_by, state.issued_at = number, event.issued_at
+        state.is_acknowledged, state.connection = False, event.connection
+        state.sent_epoch = event.generation
 
-    def _joins(self, number: int, event: Sent, run: MemberRun, standing: Standing) -> None:
-        if standing.epoch and not (standing.overlooked or event.connection != standing.over):
-            text = f"{run.name} joins again, and nothing has ended its epoch {standing.epoch}"
-            self._recorder.report("S10", event, text, standing.epoch_by, number)
+    def _check_join(self, number: int, event: Sent, run: MemberRun, state: MemberState) -> None:
+        if state.epoch and not (state.gave_up_response or event.connection != state.connection):
+            text = f"{run.name} joins again, and nothing has ended its epoch {state.epoch}"
+            self._recorder.report("S10", event, text, state.epoch_by, number)
         if event.owned != ():
-            listed = "nothing of it" if event.owned is None else ", ".join(map(str, event.owned))
-            text = f"{run.name} joins, which begins with nothing owned, and says {listed}"
+            listed = "no change" if event.owned is None else ", ".join(map(str, event.owned))
+            text = f"{run.name} joins in epoch 0 and reports {listed} as owned"
             self._recorder.report("S2", event, text, number)
         for tp, period in run.held.items():
-            text = f"{run.name} joins without having let go of {tp}"
+            text = f"{run.name} joins without having revoked {tp}"
             self._recorder.report("S2", event, text, period.began, number)
-        standing.epoch = standing.before = 0
-        standing.targets.clear()
-        standing.given.clear()
-        standing.said.clear()
+        state.epoch = state.epoch_before = 0
+        state.targets.clear()
+        state.given.clear()
+        state.reported.clear()
 
-    def _beats(self, number: int, event: Sent, run: MemberRun, standing: Standing) -> bool:
+    def _check_heartbeat(
+        self, number: int, event: Sent, run: MemberRun, state: MemberState
+    ) -> bool:
         """Return whether it is the heartbeat of a member: one that has waited may be of an epoch
         that has ended."""
         # A member changes the connection, or looks up a coordinator that has just responded, only
         # if it has given up the response.
-        looked = standing.epoch and run.found_by > standing.epoch_by
-        overlooked = standing.overlooked or event.connection != standing.over or looked
-        overlooked = overlooked and event.generation == standing.before == standing.named
-        knew = self._recorder.knew(run, standing.epoch_at, event.issued_at)
-        if not (knew or overlooked) and event.generation < (standing.epoch or standing.left + 1):
+        looked = state.epoch and run.found_by > state.epoch_by
+        overlooked = state.gave_up_response or event.connection != state.connection or looked
+        overlooked = overlooked and event.generation == state.epoch_before == state.sent_epoch
+        knew = self._recorder.knew(run, state.epoch_at, event.issued_at)
+        if not (knew or overlooked) and event.generation < (state.epoch or state.left + 1):
             return False  # it was issued before the membership, or its epoch, ended
-        if event.generation != standing.epoch and not overlooked:
-            now = standing.epoch or "none"
-            text = f"{run.name} beats for epoch {event.generation}, in {now}"
-            self._recorder.report("S10", event, text, standing.epoch_by, number)
+        if event.generation != state.epoch and not overlooked:
+            now = state.epoch or "none"
+            text = f"{run.name} sends a heartbeat of epoch {event.generation}; its epoch is {now}"
+            self._recorder.report("S10", event, text, state.epoch_by, number)
         if event.owned is None:
-            if not standing.heard:
-                text = f"{run.name} says that nothing has changed since what may not be known"
-                self._recorder.report("S10", event, text, standing.beat, number)
+            if not state.is_acknowledged:
+                text = f"{run.name} reports no change, though its last report may not have arrived"
+                self._recorder.report("S10", event, text, state.heartbeat_by, number)
             return True
         for tp, period in run.held.items():
             if tp in event.owned or event.issued_at <= period.began_at:
                 continue
             if period.revoking is not None:
-                text = f"{run.name} says that it let go of {tp}, which is being revoked"
+                text = f"{run.name} reports {tp} as released while it is being revoked"
                 self._recorder.report("S2", event, text, period.revoking, number)
-            elif standing.said.get(tp, -1) > period.began:
-                text = f"{run.name} says that it let go of {tp}, and has it"
+            elif state.reported.get(tp, -1) > period.began:
+                text = f"{run.name} reports {tp} as released, but owns it"
                 self._recorder.report("S2", event, text, period.began, number)
         for tp in event.owned:
-            if tp not in standing.given:
-                text = f"{run.name} claims {tp}, which it was not given since it joined"
-                self._recorder.report("S2", event, text, standing.epoch_by, number)
-        standing.said.update(dict.fromkeys(event.owned, number))
+            if tp not in state.given:
+                text = f"{run.name} reports {tp} as owned, but was not assigned it since it joined"
+                self._recorder.report("S2", event, text, state.epoch_by, number)
+        state.reported.update(dict.fromkeys(event.owned, number))
         return True
 
     # ------------------------------------------------------------ responses
 
     def _answered(self, number: int, event: Answered) -> None:
-        if event.api != BEATS:
+        if event.api != CONSUMER_HEARTBEAT:
             return
         request = self._recorder.request(event)
         run = self._recorder.run_of(event.member)
-        standing = self._standings.get(run)
-        if request is None or standing is None:
+        state = self._states.get(run)
+        if request is None or state is None:
             return
-        if request[0] != standing.beat:
+        if request[0] != state.heartbeat_by:
             return
-        standing.overlooked = request[1].time <= run.thawed_at
-        if event.error in GONE or request[1].generation < 0:
-            standing.before, standing.epoch, standing.epoch_by = standing.epoch, 0, number
-            standing.epoch_at = event.time
+        state.gave_up_response = request[1].time <= run.thawed_at
+        if event.error in ENDS_MEMBERSHIP or request[1].generation < 0:
+            state.epoch_before, state.epoch, state.epoch_by = state.epoch, 0, number
+            state.epoch_at = event.time
         if event.error != "NONE" or request[1].generation < 0:
             return
-        standing.heard, standing.epoch_by = True, number
-        if event.generation > 0 and event.generation != standing.epoch:
-            standing.before, standing.epoch = standing.epoch, event.generation
-            standing.epoch_at = event.time
+        state.is_acknowledged, state.epoch_by = True, number
+        if event.generation > 0 and event.generation != state.epoch:
+            state.epoch_before, state.epoch = state.epoch, event.generation
+            state.epoch_at = event.time
         if event.assigned is not None:
-            standing.targets.append((number, event.time, event.assigned))
-            standing.given.update(event.assigned)
+            state.targets.append((number, event.time, event.assigned))
+            state.given.update(event.assigned)
 
     # ------------------------------------------------------------ consequences
 
     def _assigned(self, number: int, event: Assigned) -> None:
         run = self._recorder.run_of(event.member)
-        standing = self._standings.get(run)
-        if standing is None:
+        state = self._states.get(run)
+        if state is None:
             return
-        if event.generation not in (standing.epoch, standing.before) or not event.generation:
-            now = standing.epoch or "none"
-            text = f"{run.name} takes up epoch {event.generation}, in {now}"
-            self._recorder.report("S10", event, text, standing.epoch_by, number)
+        if event.generation not in (state.epoch, state.epoch_before) or not event.generation:
+            now = state.epoch or "none"
+            text = (
+                f"{run.name} applies an assignment of epoch {event.generation}; its epoch is {now}"
+            )
+            self._recorder.report("S10", event, text, state.epoch_by, number)
         held = set(run.held)
-        for place, (_, _, target) in enumerate(standing.targets):
+        for place, (_, _, target) in enumerate(state.targets):
             if _is_of(held, target):
-                del standing.targets[:place]
+                del state.targets[:place]
                 return
-        by, _, target = standing.targets[-1] if standing.targets else (-1, 0.0, ())
+        by, _, target = state.targets[-1] if state.targets else (-1, 0.0, ())
         listed = ", ".join(map(str, sorted(held ^ set(target)))) or "nothing of it"
-        text = f"{run.name} has other partitions than it was assigned: {listed}"
+        text = f"{run.name} owns other partitions than it was assigned: {listed}"
         self._recorder.report("S10", event, text, by, number)
 
     def _lost(self, number: int, event: Lost) -> None:
-        standing = self._standings.get(self._recorder.run_of(event.member))
-        if standing is not None:
+        state = self._states.get(self._recorder.run_of(event.member))
+        if state is not None:
             # It may have left without a request: it does not know the coordinator.
-            standing.left, standing.epoch, standing.beat = standing.epoch, 0, -1
-            standing.epoch_at = event.time
-            standing.targets.clear()
+            state.left, state.epoch, state.heartbeat_by = state.epoch, 0, -1
+            state.epoch_at = event.time
+            state.targets.clear()
 
     # ------------------------------------------------------------ the end
 
     def _closing(self, number: int, event: Closing) -> None:
         """L2: the member has applied its last assignment."""
         run = self._recorder.run_of(event.member)
-        standing = self._standings.get(run)
-        if standing is None or self._recorder.healed is None or not standing.targets:
+        state = self._states.get(run)
+        if state is None or not state.targets:
             return
-        by, at, target = standing.targets[-1]
-        late = event.time - max(at, self._recorder.healed, run.hindered_until)
+        by, at, target = state.targets[-1]
+        late = self._recorder.elapsed_healthy(run, event.time, at)
         if late > longest_wait(run) and set(run.held) != set(target):
-            text = f"{run.name} has not taken up what it was assigned for {late:.1f} s"
+            text = f"{run.name} has not applied its assignment for {late:.1f} s"
             self._recorder.report("L2", event, text, by, number)
 
     def _ended(self, number: int, event: Ended) -> None:
         """L4: a closing member leaves the group if nothing prevents it, so that the others need not
         wait for its session timeout."""
-        self._check_told(number, event, self._recorder.run_of(event.member))
+        self._check_leaves(number, event, self._recorder.run_of(event.member))
 
-    def _check_told(self, number: int, event: Event, run: MemberRun) -> None:
-        standing = self._standings.get(run)
-        if standing is None or run.closing is None or self._recorder.healed is None:
+    def _check_leaves(self, number: int, event: Event, run: MemberRun) -> None:
+        state = self._states.get(run)
+        if state is None or run.closing is None:
             return
         by, at = run.closing
-        calm = at - max(self._recorder.healed, run.hindered_until) > longest_wait(run) / 2
-        if calm and standing.epoch and standing.heard and event.time - at < _SLACK:
-            text = f"{run.name} ends without a word, in epoch {standing.epoch}"
+        calm = self._recorder.elapsed_healthy(run, at) > longest_wait(run) / 2
+        if calm and state.epoch and state.is_acknowledged and event.time - at < _SLACK:
+            text = f"{run.name} ends without leaving its group, in epoch {state.epoch}"
             self._recorder.report("L4", event, text, by, number)
 
 

@@ -18,6 +18,7 @@ from ..events import (
     Killed,
     Misassigning,
     Opening,
+    Raised,
     Sent,
     Thawed,
 )
@@ -31,10 +32,9 @@ from .offsets import Offsets
 from .ownership import Ownership
 from .pace import Pace
 from .pauses import Pauses
-from .polls import PollTimer
-from .recorder import BEATS, Recorder, Violation
+from .polls import PollClocks, PollTimer
+from .recorder import CONSUMER_HEARTBEAT, MEMBERSHIP, MemberRun, Recorder, Violation
 from .revocations import Revocations
-from .topics import Topics
 
 _TIMED = frozenset(("L1", "L2", "L3"))
 """Asserted in virtual time only: on a real machine, other processes may delay the member."""
@@ -42,12 +42,8 @@ _TIMED = frozenset(("L1", "L2", "L3"))
 _QUIETLY = ("NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED")
 """Responses of a healthy coordinator to a healthy member."""
 
-
 _LATE_ASSIGNMENT = 10.0
 """Seconds that a leader's SyncGroup may be in transit."""
-
-_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
-"""Requests whose responses confirm the membership."""
 
 
 @attrs.frozen
@@ -78,21 +74,21 @@ def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
     gaps, pace, liveness = Gaps(recorder), Pace(recorder), Liveness(recorder)
     counting = Counting(recorder, gaps, pace, liveness)
     families = (
-        _Course(recorder),
+        _Facts(recorder),
         gaps,  # before the event changes the held partitions and the delivered offsets
         Revocations(recorder),  # before the event ends ownership
         Ownership(recorder),
         Pauses(recorder),
         Offsets(recorder),
-        Topics(recorder),
         Leading(recorder),
-        PollTimer(recorder),
+        PollClocks(recorder),
         Membership(recorder),
+        PollTimer(recorder),  # after `Membership` has read whether the member may need a new id
         Epochs(recorder),
         pace,
         liveness,
         counting,
-        _After(recorder),
+        _Cleanup(recorder),
     )
     handlers: dict[type[Event], list[Callable[..., None]]] = {}
     for family in families:
@@ -105,7 +101,7 @@ def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
     return CheckResult(tuple(asserted), counting.figures())
 
 
-class _Course:
+class _Facts:
     """Tracks processes and unanswered requests. Runs before all other rules."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -116,6 +112,7 @@ class _Course:
             Frozen: self._frozen,
             Thawed: self._thawed,
             Healed: self._healed,
+            Raised: self._raised,
             Misassigning: self._misassigning,
             Formed: self._formed,
             Sent: self._sent,
@@ -141,7 +138,7 @@ class _Course:
     def _misassigning(self, number: int, event: Misassigning) -> None:
         # The coordinator may still receive assignments that were computed before.
         until = math.inf if event.active else event.time + _LATE_ASSIGNMENT
-        self._recorder.run_of(event.member).misassigned_until = until
+        self._recorder.run_of(event.member).misassigns_until = until
 
     def _formed(self, number: int, event: Formed) -> None:
         self._recorder.misassigned = frozenset(
@@ -151,26 +148,54 @@ class _Course:
         )
 
     def _healed(self, number: int, event: Healed) -> None:
-        self._recorder.healed = event.time
+        self._recorder.healed_at = event.time
+
+    def _raised(self, number: int, event: Raised) -> None:
+        self._recorder.run_of(event.member).raised_by = number
 
     def _sent(self, number: int, event: Sent) -> None:
         run = self._recorder.run_of(event.member)
         run.wired = True
-        run.assigned_to = run.assigned_to or event.api == BEATS
+        run.assigned_to = run.assigned_to or event.api == CONSUMER_HEARTBEAT
         run.in_flight[event.connection, event.correlation] = (number, event)
+        if event.api == "JoinGroup":
+            run.target = None
 
     def _answered(self, number: int, event: Answered) -> None:
+        run = self._recorder.run_of(event.member)
         if event.api != "Fetch" and event.error not in _QUIETLY:
-            self._recorder.run_of(event.member).troubled = number
+            run.troubled_by = number
+        if event.assigned is not None:
+            run.target = frozenset(event.assigned)
         if event.api == "FindCoordinator":
-            self._recorder.run_of(event.member).found_by = number
-        elif event.api in _MEMBERSHIP and event.error in _QUIETLY:
-            run = self._recorder.run_of(event.member)
-            if (request := self._recorder.request(event)) is not None:
-                run.sure_until = request[1].issued_at + run.opening.session_timeout
+            run.found_by = number
+        elif event.api in MEMBERSHIP and (request := self._recorder.request(event)) is not None:
+            _extend_lease(run, event, request[1].issued_at)
 
 
-class _After:
+def _extend_lease(run: MemberRun, event: Answered, issued_at: float) -> None:
+    """Extend the lease of the member's ownership by one acknowledged request.
+
+    A group waits no longer than the rebalance timeout for a member that must rejoin or revoke, even
+    if a request or response was lost.
+    """
+    must_rejoin = event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS"
+    if event.error != "NONE" and not must_rejoin:
+        return
+    must_revoke = (
+        event.api == CONSUMER_HEARTBEAT and run.target is not None and run.held.keys() - run.target
+    )
+    expires_at = issued_at + run.opening.session_timeout
+    if must_rejoin or must_revoke:
+        expires_at = min(expires_at, run.rebalances_since + run.opening.rebalance_timeout)
+    else:
+        run.rebalances_since = issued_at
+    if event.time > run.lease_expires_at:
+        run.lease_since = event.time
+    run.lease_expires_at = max(run.lease_expires_at, expires_at)
+
+
+class _Cleanup:
     """Drops the state that the other rules still need for this event. Runs last."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -183,5 +208,5 @@ class _After:
 
     def _over(self, number: int, event: Killed | Ended) -> None:
         run = self._recorder.run_of(event.member)
-        run.over = True
+        run.is_over = True
         run.in_flight.clear()

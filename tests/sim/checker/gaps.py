@@ -29,12 +29,10 @@ from ..events import (
     Sought,
     Truncated,
 )
-from .recorder import BEATS, Handlers, MemberRun, Recorder
+from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder
 
 _GAP = 0.1
 """Seconds at the 99th percentile; with fewer than a hundred gaps, of each gap."""
-
-_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
 
 
 @attrs.define(eq=False)
@@ -45,21 +43,14 @@ class _Window:
     """When the rejoin began, and by which event; None while there is none."""
     waiting_since: float | None = None
     """Since when the application waits for a record; None while it does not."""
-    behind: set[int] = attrs.field(factory=set)
+    commits_before_wait: set[int] = attrs.field(factory=set)
     """The commits, its own or a callback's, that delay its next wait; without those that a callback
     began while the application was busy."""
     reach: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     """Partition -> the offset after the received records, and when they arrived."""
     sought: dict[TopicPartition, int] = attrs.field(factory=dict)
     """Partition -> the event of the application's last seek in it."""
-    staying: frozenset[TopicPartition] | None = None
-    """The partitions that the member keeps, if known; None: any may be kept."""
     paused: frozenset[TopicPartition] = frozenset()
-    sure_since: float = 0.0
-    """Since when, and until when, the member knows that it owns its partitions."""
-    sure_until: float = 0.0
-    calm_at: float = 0.0
-    """When it last sent a request whose response reported no rebalance, or ended one."""
 
 
 class Gaps:
@@ -102,7 +93,6 @@ class Gaps:
         run, window = self._of(event.member)
         if event.api == "JoinGroup" and run.held and run.opening.cooperative:
             window.rejoining = window.rejoining or (event.time, number)
-            window.staying = None
 
     def _answered(self, number: int, event: Answered) -> None:
         run, window = self._of(event.member)
@@ -111,30 +101,10 @@ class Gaps:
             for tp, reach in event.offsets.items():
                 if asked is None or asked[0] > window.sought.get(tp, -1):
                     window.reach[tp] = (reach, event.time)
-        elif event.api in _MEMBERSHIP and (
-            event.error == "NONE"
-            or (event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS")
-        ):
-            found = self._recorder.request(event)
-            since = event.time if found is None else found[1].issued_at
-            until = since + run.opening.session_timeout
-            given = window.staying if event.assigned is None else {*event.assigned}
-            to_let_go = event.api == BEATS and given is not None and run.held.keys() - given
-            if event.error == "NONE" and not to_let_go:
-                window.calm_at = since
-            else:
-                # The coordinator waits no longer for a member that must rejoin or revoke, even if a
-                # request or response was lost.
-                until = min(until, window.calm_at + run.opening.rebalance_timeout)
-            if event.time > window.sure_until:
-                window.sure_since = event.time  # its ownership was in doubt until this response
-            window.sure_until = max(window.sure_until, until)
-        if event.assigned is not None:
-            window.staying = frozenset(event.assigned)
-            if event.api == BEATS:
-                # It reconciles until it owns exactly its assignment.
-                changes = bool(run.held) and window.staying != run.held.keys()
-                window.rejoining = (window.rejoining or (event.time, number)) if changes else None
+        elif event.api == CONSUMER_HEARTBEAT and event.assigned is not None:
+            # It reconciles until it owns exactly its assignment.
+            changes = bool(run.held) and run.target != run.held.keys()
+            window.rejoining = (window.rejoining or (event.time, number)) if changes else None
 
     def _assigned(self, number: int, event: Assigned) -> None:
         run, window = self._of(event.member)
@@ -149,7 +119,7 @@ class Gaps:
         _, window = self._of(event.member)
         window.paused = frozenset(event.partitions)
         window.waiting_since = None
-        window.behind.clear()
+        window.commits_before_wait.clear()
 
     def _sought(self, number: int, event: Sought) -> None:
         _, window = self._of(event.member)
@@ -171,44 +141,44 @@ class Gaps:
 
     def _committing(self, number: int, event: Committing) -> None:
         _, window = self._of(event.member)
-        if window.waiting_since is not None or window.behind:
-            window.behind.add(event.token)
+        if window.waiting_since is not None or window.commits_before_wait:
+            window.commits_before_wait.add(event.token)
         window.waiting_since = None
 
     def _away(self, number: int, event: Away) -> None:
         _, window = self._of(event.member)
         window.waiting_since = None
-        window.behind.clear()
+        window.commits_before_wait.clear()
 
     def _back(self, number: int, event: Committed) -> None:
         _, window = self._of(event.member)
-        if event.token in window.behind:
-            window.behind.remove(event.token)
-            window.waiting_since = None if window.behind else event.time
+        if event.token in window.commits_before_wait:
+            window.commits_before_wait.remove(event.token)
+            window.waiting_since = None if window.commits_before_wait else event.time
 
     def _processed(self, number: int, event: Processed) -> None:
         _, window = self._of(event.member)
         window.waiting_since = event.time
-        window.behind.clear()
+        window.commits_before_wait.clear()
 
     def _delivered(self, number: int, event: Delivered) -> None:
         run, window = self._of(event.member)
         self._close(number, event, run, window)
         window.waiting_since = None
-        window.behind.clear()
+        window.commits_before_wait.clear()
 
     def _close(self, number: int, event: OfMember, run: MemberRun, window: _Window) -> None:
         """Measure the gap when the application gets something, or when the rebalance ends."""
         if window.rejoining is None or window.waiting_since is None:
             return
         since, by = window.rejoining
-        since = max(since, window.waiting_since, window.sure_since, run.thawed_at)
-        until = min(event.time, window.sure_until)
+        since = max(since, window.waiting_since, run.lease_since, run.thawed_at)
+        until = min(event.time, run.lease_expires_at)
         had = [
             max(since, came)
             for tp, (reach, came) in window.reach.items()
             if tp not in window.paused
-            and (window.staying is None or tp in window.staying)
+            and (run.target is None or tp in run.target)
             and self._has(run, tp, reach)
         ]
         if not had:

@@ -48,14 +48,14 @@ class Leading:
         for member, share in event.assignment.items():
             for tp in share:
                 if others := [owner for owner in owners.get(tp, ()) if owner != member]:
-                    text = f"generation {event.generation} gives {member} {tp} of {others[0]}"
+                    text = f"generation {event.generation} assigns {tp} of {others[0]} to {member}"
                     self._recorder.report("S20", event, text, number)
 
     def _sent(self, number: int, event: Sent) -> None:
-        """L7."""
-        if event.api != "JoinGroup" or event.member_id not in self._recorder.misassigned:
-            return
+        """L7: a member joins at a bounded rate for assignments that it must refuse."""
         run = self._recorder.run_of(event.member)
+        if event.api != "JoinGroup" or not self._recorder.refuses_assignment(run):
+            return
         times = self._joins.setdefault(run, deque())
         times.append((event.time, number))
         while times[0][0] <= event.time - _WINDOW:

@@ -8,7 +8,7 @@ process is frozen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable
 
 import attrs
 
@@ -38,76 +38,74 @@ from ..events import (
     Sent,
 )
 from .recorder import (
-    BEATS,
+    CONSUMER_HEARTBEAT,
+    MEMBERSHIP,
     REJOIN,
     Handlers,
     MemberRun,
     Recorder,
+    is_heartbeat,
     joins,
     leaves,
-    lives_on,
     longest_wait,
 )
 
 _SLACK = 0.5
 """Seconds by which a heartbeat may be late: its response waits for earlier ones."""
-_ENDING = 0.1
+_CANCELLATION = 0.1
 """L5: seconds that a call may take to end after its cancellation."""
 _COMMIT_SHARE = 0.375
 """Share of the rebalance timeout for the last commit, if no record is in flight."""
 _CALLBACK_SHARE = 0.1875
 """Additional share for commits by the application in its revocation callback."""
 
-_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
-_ASKING = _MEMBERSHIP | {"FindCoordinator", "LeaveGroup", "Metadata"}
+_RETRIES = MEMBERSHIP | {"FindCoordinator", "LeaveGroup", "Metadata"}
 """Requests by which a member outside its group tries to return."""
-_ALIVE = ("NONE", "REBALANCE_IN_PROGRESS")
-_OVER = ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
+_CONFIRMATIONS = ("NONE", "REBALANCE_IN_PROGRESS")
+_REMOVALS = ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
 
 
 @attrs.define(eq=False)
-class Pulse:
+class Deadlines:
     """The state of a member's deadlines."""
 
-    beaten_at: float | None = None
+    heartbeat_answered_at: float | None = None
     """When the last heartbeat was answered without an error; None while none is due."""
-    beaten_by: int = -1
+    heartbeat_answered_by: int = -1
     connection: int = -1
-    parked: bool = False
+    join_pending: bool = False
     """Whether a pending JoinGroup or SyncGroup serves as its heartbeat."""
-    parked_by: int = -1
+    joined_by: int = -1
     """The event of the last JoinGroup or LeaveGroup."""
     joined_as: str = ""
     """The member id in its last join, or in the response to it."""
-    seen_at: float = 0.0
+    confirmed_at: float = 0.0
     """When the coordinator last confirmed the membership."""
-    away_since: float | None = None
+    busy_since: float | None = None
     """Since when the application has not polled; None while it waits in the client."""
-    away_by: int = -1
-    had: bool = False
+    busy_by: int = -1
+    had_partitions: bool = False
     """Whether its last assignment contained partitions."""
-    back_at: float = 0.0
+    polled_at: float = 0.0
     """When the application last polled."""
-    commits: int = 0
+    commit_count: int = 0
     """Unanswered commits of the application: what waits for them waits for the application."""
-    told_at: float | None = None
+    must_rejoin_since: float | None = None
     """Since when the member knows of a rebalance and has not rejoined."""
-    told_by: int = -1
-    drains_at: float | None = None
+    must_rejoin_by: int = -1
+    must_revoke_since: float | None = None
     """The same, but not reset when the coordinator is lost."""
-    target: frozenset[TopicPartition] = frozenset()
-    """Its last assignment by the coordinator (KIP-848)."""
-    idle_since: float | None = 0.0
+    unassigned_since: float | None = 0.0
     """Since when it has no generation to work in; None while it has one."""
-    letting_go_since: float = 0.0
+    revoking_since: float = 0.0
     """When the application's last revocation callback began."""
-    freeing: bool = False
+    rejoin_waits: bool = False
     """A commit of the application was in flight at that time, and still is."""
-    free: tuple[float, int] | None = None
+    rejoin_due: tuple[float, int] | None = None
     """When it revoked partitions that no other member gets before it rejoins."""
-    refused: tuple[float, int] | None = None
+    retry_due: tuple[float, int] | None = None
     """When it got an error after which it must send another request, and has not."""
-    looks_since: float | None = None
+    lookup_since: float | None = None
     """When it last sent FindCoordinator, if that is unanswered."""
     cancelling: tuple[float, int] | None = None
     """When a call was cancelled that has not ended."""
@@ -118,8 +116,8 @@ class Liveness:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._pulses: dict[MemberRun, Pulse] = {}
-        self._orphans: dict[TopicPartition, tuple[MemberRun, float, int, float]] = {}
+        self._deadlines: dict[MemberRun, Deadlines] = {}
+        self._unowned: dict[TopicPartition, tuple[MemberRun, float, int, float]] = {}
         """Partition -> the dead member that owned it, when it died, by which event, and how long
         the partition may stay unassigned."""
         self.heartbeat_gap = 0.0
@@ -135,7 +133,7 @@ class Liveness:
             Processed: self._processed,
             Committing: self._committing,
             Committed: self._committed,
-            Away: self._went_away,
+            Away: self._works,
             Absent: self._absent,
             Polling: self._polling,
             Deleted: self._deleted,
@@ -147,320 +145,353 @@ class Liveness:
             Finished: self._finished,
         }
 
-    def _pulse(self, run: MemberRun) -> Pulse:
-        pulse = self._pulses.get(run)
-        if pulse is None:
-            pulse = self._pulses[run] = Pulse()
-        return pulse
+    def _of(self, run: MemberRun) -> Deadlines:
+        deadlines = self._deadlines.get(run)
+        if deadlines is None:
+            deadlines = self._deadlines[run] = Deadlines()
+        return deadlines
 
     # ------------------------------------------------------------ the group
 
     def _sent(self, number: int, event: Sent) -> None:
         run = self._recorder.run_of(event.member)
-        pulse = self._pulse(run)
-        if event.api in _ASKING:
-            self._check_asked_again(number, event, run, pulse)
-            pulse.refused = None
+        deadlines = self._of(run)
+        if event.api in _RETRIES:
+            self._check_retry(number, event, run, deadlines)
+            deadlines.retry_due = None
         if event.api == "FindCoordinator":
             # The coordinator is unknown, so no heartbeat is due.
-            pulse.beaten_at = pulse.told_at = pulse.free = None
-            pulse.looks_since = event.time
-        elif event.api in _MEMBERSHIP or event.api == "LeaveGroup":
-            self._beat(number, event, run, pulse)
+            deadlines.heartbeat_answered_at = deadlines.must_rejoin_since = deadlines.rejoin_due = (
+                None
+            )
+            deadlines.lookup_since = event.time
+        elif event.api in MEMBERSHIP or event.api == "LeaveGroup":
+            self._check_heartbeat(number, event, run, deadlines)
         if joins(event) or leaves(event):
             # A KIP-848 heartbeat is answered at once.
-            pulse.parked, pulse.told_at, pulse.free = event.api != BEATS, None, None
-            pulse.drains_at = None
-            pulse.parked_by, pulse.joined_as = number, event.member_id
-        elif event.api == BEATS and event.owned is not None and pulse.target >= {*event.owned}:
-            pulse.told_at = pulse.drains_at = pulse.free = None
-        elif lives_on(event):
-            self._check_away(number, event, run, pulse)
-            self._check_told(number, event, run, pulse)
-            self._check_free(number, event, run, pulse)
+            deadlines.join_pending, deadlines.must_rejoin_since, deadlines.rejoin_due = (
+                event.api != CONSUMER_HEARTBEAT,
+                None,
+                None,
+            )
+            deadlines.must_revoke_since = None
+            deadlines.joined_by, deadlines.joined_as = number, event.member_id
+        elif (
+            event.api == CONSUMER_HEARTBEAT
+            and event.owned is not None
+            and _has_revoked(run, event.owned)
+        ):
+            deadlines.must_rejoin_since = deadlines.must_revoke_since = deadlines.rejoin_due = None
+        elif is_heartbeat(event):
+            self._check_polls(number, event, run, deadlines)
+            self._check_rejoin(number, event, run, deadlines)
+            self._check_second_round(number, event, run, deadlines)
 
-    def _beat(self, number: int, event: Sent, run: MemberRun, pulse: Pulse) -> None:
+    def _check_heartbeat(
+        self, number: int, event: Sent, run: MemberRun, deadlines: Deadlines
+    ) -> None:
         """L3: on the connection of the last response, nothing delayed the heartbeat."""
-        if pulse.beaten_at is None:
+        if deadlines.heartbeat_answered_at is None:
             return
-        gap = event.time - max(pulse.beaten_at, run.hindered_until)
-        if event.connection == pulse.connection:
+        gap = self._recorder.elapsed(run, event.time, deadlines.heartbeat_answered_at)
+        if event.connection == deadlines.connection:
             self.heartbeat_gap = max(self.heartbeat_gap, gap)
             if gap > run.opening.heartbeat_interval + _SLACK:
                 text = f"{run.name} sends no heartbeat for {gap:.2f} s"
-                self._recorder.report("L3", event, text, pulse.beaten_by, number)
-        pulse.beaten_at = None
+                self._recorder.report("L3", event, text, deadlines.heartbeat_answered_by, number)
+        deadlines.heartbeat_answered_at = None
 
-    def _check_away(self, number: int, event: Sent, run: MemberRun, pulse: Pulse) -> None:
+    def _check_polls(self, number: int, event: Sent, run: MemberRun, deadlines: Deadlines) -> None:
         """L2: a member whose application does not poll must not keep its partitions."""
-        if pulse.away_since is None or not run.held:
+        if deadlines.busy_since is None or not run.held:
             return
-        gone = event.time - max(pulse.away_since, run.hindered_until)
+        gone = self._recorder.elapsed(run, event.time, deadlines.busy_since)
         owned = event.time - min(period.began_at for period in run.held.values())
         # A revocation in progress waits for the application, at most as long as the group does.
-        told = event.time - pulse.drains_at if pulse.drains_at is not None else math.inf
+        told = (
+            event.time - deadlines.must_revoke_since
+            if deadlines.must_revoke_since is not None
+            else math.inf
+        )
         patience = run.opening.max_poll_interval + REJOIN
         if gone > patience and owned > REJOIN and told > run.opening.rebalance_timeout:
-            text = f"{run.name} beats on, {gone:.1f} s after its application left"
-            self._recorder.report("L2", event, text, pulse.away_by, number)
+            text = f"{run.name} sends heartbeats {gone:.1f} s after its application last polled"
+            self._recorder.report("L2", event, text, deadlines.busy_by, number)
 
-    def _check_told(self, number: int, event: Sent, run: MemberRun, pulse: Pulse) -> None:
+    def _check_rejoin(self, number: int, event: Sent, run: MemberRun, deadlines: Deadlines) -> None:
         """L2: a member that learns of a rebalance rejoins after its revocation."""
-        if pulse.told_at is None or pulse.away_since is not None or pulse.commits:
+        if (
+            deadlines.must_rejoin_since is None
+            or deadlines.busy_since is not None
+            or deadlines.commit_count
+        ):
             return
-        late = event.time - max(pulse.told_at, pulse.back_at, run.hindered_until)
+        late = self._recorder.elapsed(
+            run, event.time, deadlines.must_rejoin_since, deadlines.polled_at
+        )
         if late > _time_to_commit(run):
-            text = f"{run.name} was told to rejoin and has not for {late:.1f} s"
-            self._recorder.report("L2", event, text, pulse.told_by, number)
-            pulse.told_at = None
+            text = f"{run.name} must rejoin, and has not for {late:.1f} s"
+            self._recorder.report("L2", event, text, deadlines.must_rejoin_by, number)
+            deadlines.must_rejoin_since = None
 
-    def _check_free(self, number: int, event: Sent, run: MemberRun, pulse: Pulse) -> None:
+    def _check_second_round(
+        self, number: int, event: Sent, run: MemberRun, deadlines: Deadlines
+    ) -> None:
         """L2: partitions that a cooperative member revokes are assigned in a second round
         (KIP-429)."""
-        if pulse.free is None:
+        if deadlines.rejoin_due is None:
             return
-        at, by = pulse.free
-        late = event.time - max(at, run.hindered_until)
+        at, by = deadlines.rejoin_due
+        late = self._recorder.elapsed(run, event.time, at)
         # It rejoins only when unanswered commits are answered, or have had enough time.
-        waits = pulse.commits or _commits(run)
+        waits = deadlines.commit_count or _commits(run)
         if late > (max(REJOIN, _time_to_commit(run)) if waits else REJOIN):
-            text = f"{run.name} let go of something and has not rejoined for {late:.1f} s"
+            text = f"{run.name} has revoked partitions, and has not rejoined for {late:.1f} s"
             self._recorder.report("L2", event, text, by, number)
-            pulse.free = None
+            deadlines.rejoin_due = None
 
-    def _check_asked_again(self, number: int, event: Event, run: MemberRun, pulse: Pulse) -> None:
+    def _check_retry(self, number: int, event: Event, run: MemberRun, deadlines: Deadlines) -> None:
         """L2: after an error, the member tries again once the coordinator is healthy."""
-        if pulse.refused is None or self._recorder.healed is None:
+        if deadlines.retry_due is None:
             return
-        if pulse.away_since is not None or pulse.commits:
+        if deadlines.busy_since is not None or deadlines.commit_count:
             return  # the application is notified first, or a commit is in flight
-        if pulse.looks_since is not None and pulse.looks_since < self._recorder.healed:
+        if deadlines.lookup_since is not None and deadlines.lookup_since < self._recorder.healed_at:
             return  # its request was lost before `Healed`, and it has not timed out
-        at, by = pulse.refused
-        late = event.time - max(at, pulse.back_at, self._recorder.healed, run.hindered_until)
+        at, by = deadlines.retry_due
+        late = self._recorder.elapsed_healthy(run, event.time, at, deadlines.polled_at)
         if late > max(REJOIN, run.opening.heartbeat_interval) + _SLACK:
-            text = f"{run.name} was turned away and has not come again for {late:.1f} s"
+            text = f"{run.name} got an error, and has not tried again for {late:.1f} s"
             self._recorder.report("L2", event, text, by, number)
 
     def _revoking(self, number: int, event: Revoking) -> None:
-        self._pulse(self._recorder.run_of(event.member)).letting_go_since = event.time
+        self._of(self._recorder.run_of(event.member)).revoking_since = event.time
 
     def _revoked(self, number: int, event: Revoked) -> None:
         run = self._recorder.run_of(event.member)
-        pulse = self._pulse(run)
-        pulse.idle_since = event.time
+        deadlines = self._of(run)
+        deadlines.unassigned_since = event.time
         # A dead member's partitions wait for the callbacks of the others, however long those take.
-        took = event.time - pulse.letting_go_since
-        for tp, (dead, at, by, patience) in self._orphans.items():
-            self._orphans[tp] = dead, at, by, patience + took
+        took = event.time - deadlines.revoking_since
+        for tp, (dead, at, by, patience) in self._unowned.items():
+            self._unowned[tp] = dead, at, by, patience + took
         if event.partitions and run.opening.cooperative and run.closing is None:
-            pulse.free, pulse.freeing = (event.time, number), pulse.commits > 0
+            deadlines.rejoin_due, deadlines.rejoin_waits = (
+                (event.time, number),
+                deadlines.commit_count > 0,
+            )
 
     def _answered(self, number: int, event: Answered) -> None:
         run = self._recorder.run_of(event.member)
-        pulse = self._pulse(run)
+        deadlines = self._of(run)
         if event.api == "FindCoordinator":
-            pulse.looks_since = None
-        if event.api not in _MEMBERSHIP:
+            deadlines.lookup_since = None
+        if event.api not in MEMBERSHIP:
             return
         request = self._recorder.request(event)
         if event.api == "JoinGroup":
-            pulse.joined_as = event.member_id or pulse.joined_as
+            deadlines.joined_as = event.member_id or deadlines.joined_as
         # A member that has rejoined since ignores the response to an earlier request, or to one
         # under its former member id that had to wait for a connection.
         late = request is not None and (
-            request[0] < pulse.parked_by or request[1].member_id not in ("", pulse.joined_as)
+            request[0] < deadlines.joined_by
+            or request[1].member_id not in ("", deadlines.joined_as)
         )
         # While a join is pending, only the end of the membership matters.
-        aside = event.api == "Heartbeat" and pulse.parked and event.error not in _OVER
-        if event.error not in _ALIVE and run.closing is None and not (late or aside):
-            pulse.refused = (event.time, number)
-        if event.error in _ALIVE or event.error == "UNRELEASED_INSTANCE_ID":
-            pulse.seen_at = event.time  # or another member with its instance id was seen
+        aside = event.api == "Heartbeat" and deadlines.join_pending and event.error not in _REMOVALS
+        if event.error not in _CONFIRMATIONS and run.closing is None and not (late or aside):
+            deadlines.retry_due = (event.time, number)
+        if event.error in _CONFIRMATIONS or event.error == "UNRELEASED_INSTANCE_ID":
+            deadlines.confirmed_at = event.time  # or another member with its instance id was seen
         if event.api == "JoinGroup":
             return
-        if event.api == "SyncGroup" and request is not None and request[0] > pulse.parked_by:
-            pulse.parked = False
-        pulse.beaten_at = None
-        if pulse.parked or event.error not in _ALIVE:
+        if event.api == "SyncGroup" and request is not None and request[0] > deadlines.joined_by:
+            deadlines.join_pending = False
+        deadlines.heartbeat_answered_at = None
+        if deadlines.join_pending or event.error not in _CONFIRMATIONS:
             return
-        if event.api == BEATS and request is not None:
+        if event.api == CONSUMER_HEARTBEAT and request is not None:
             if leaves(request[1]):
                 return
-            self._given(number, event, run, pulse)
-        pulse.beaten_at, pulse.beaten_by = event.time, number
-        pulse.connection = event.connection
+            self._on_target(number, event, run, deadlines)
+        deadlines.heartbeat_answered_at, deadlines.heartbeat_answered_by = event.time, number
+        deadlines.connection = event.connection
         told = event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS"
-        if told and pulse.told_at is None and run.closing is None:
-            pulse.told_at, pulse.told_by = event.time, number
-            pulse.drains_at = pulse.drains_at or event.time
+        if told and deadlines.must_rejoin_since is None and run.closing is None:
+            deadlines.must_rejoin_since, deadlines.must_rejoin_by = event.time, number
+            deadlines.must_revoke_since = deadlines.must_revoke_since or event.time
 
-    def _given(self, number: int, event: Answered, run: MemberRun, pulse: Pulse) -> None:
+    def _on_target(
+        self, number: int, event: Answered, run: MemberRun, deadlines: Deadlines
+    ) -> None:
         """KIP-848: the member must revoke the partitions that are no longer assigned to it."""
         if event.assigned is None:
             return
-        pulse.target = frozenset(event.assigned)
-        if run.held.keys() <= pulse.target:
-            pulse.told_at = pulse.drains_at = None
-        elif pulse.told_at is None and run.closing is None:
-            pulse.told_at, pulse.told_by = event.time, number
-            pulse.drains_at = pulse.drains_at or event.time
+        if _has_revoked(run, run.held):
+            deadlines.must_rejoin_since = deadlines.must_revoke_since = None
+        elif deadlines.must_rejoin_since is None and run.closing is None:
+            deadlines.must_rejoin_since, deadlines.must_rejoin_by = event.time, number
+            deadlines.must_revoke_since = deadlines.must_revoke_since or event.time
 
     def _lost(self, number: int, event: Lost) -> None:
-        pulse = self._pulse(self._recorder.run_of(event.member))
-        pulse.beaten_at = pulse.told_at = pulse.drains_at = pulse.free = None
+        deadlines = self._of(self._recorder.run_of(event.member))
+        deadlines.heartbeat_answered_at = deadlines.must_rejoin_since = (
+            deadlines.must_revoke_since
+        ) = deadlines.rejoin_due = None
 
     # ------------------------------------------------------------ the application
 
     def _delivered(self, number: int, event: Delivered) -> None:
-        pulse = self._pulse(self._recorder.run_of(event.member))
-        pulse.away_since, pulse.away_by = event.time, number
+        deadlines = self._of(self._recorder.run_of(event.member))
+        deadlines.busy_since, deadlines.busy_by = event.time, number
 
     def _processed(self, number: int, event: Processed) -> None:
-        pulse = self._pulse(self._recorder.run_of(event.member))
-        pulse.away_since, pulse.back_at = None, event.time
+        deadlines = self._of(self._recorder.run_of(event.member))
+        deadlines.busy_since, deadlines.polled_at = None, event.time
 
     def _committing(self, number: int, event: Committing) -> None:
-        self._pulse(self._recorder.run_of(event.member)).commits += 1
+        self._of(self._recorder.run_of(event.member)).commit_count += 1
 
     def _committed(self, number: int, event: Committed) -> None:
-        pulse = self._pulse(self._recorder.run_of(event.member))
-        pulse.commits, pulse.back_at = pulse.commits - 1, event.time
-        if pulse.freeing and pulse.free is not None:
-            pulse.free = (event.time, pulse.free[1])
-        pulse.freeing = pulse.freeing and pulse.commits > 0
+        deadlines = self._of(self._recorder.run_of(event.member))
+        deadlines.commit_count, deadlines.polled_at = deadlines.commit_count - 1, event.time
+        if deadlines.rejoin_waits and deadlines.rejoin_due is not None:
+            deadlines.rejoin_due = (event.time, deadlines.rejoin_due[1])
+        deadlines.rejoin_waits = deadlines.rejoin_waits and deadlines.commit_count > 0
 
-    def _went_away(self, number: int, event: Away) -> None:
-        pulse = self._pulse(self._recorder.run_of(event.member))
-        if pulse.away_since is None:
+    def _works(self, number: int, event: Away) -> None:
+        deadlines = self._of(self._recorder.run_of(event.member))
+        if deadlines.busy_since is None:
             # The application may be calling the client, which is equivalent to a poll.
-            pulse.told_at = None
+            deadlines.must_rejoin_since = None
 
     def _absent(self, number: int, event: Absent) -> None:
-        pulse = self._pulse(self._recorder.run_of(event.member))
-        pulse.away_since, pulse.away_by = event.time, number
+        deadlines = self._of(self._recorder.run_of(event.member))
+        deadlines.busy_since, deadlines.busy_by = event.time, number
 
     def _polling(self, number: int, event: Polling) -> None:
-        pulse = self._pulse(self._recorder.run_of(event.member))
-        pulse.away_since, pulse.back_at = None, event.time
+        deadlines = self._of(self._recorder.run_of(event.member))
+        deadlines.busy_since, deadlines.polled_at = None, event.time
 
     def _deleted(self, number: int, event: Deleted) -> None:
-        for tp in [tp for tp in self._orphans if tp.topic == event.topic]:
-            del self._orphans[tp]
+        for tp in [tp for tp in self._unowned if tp.topic == event.topic]:
+            del self._unowned[tp]
 
     def _cancelling(self, number: int, event: Cancelling) -> None:
-        pulse = self._pulse(self._recorder.run_of(event.member))
-        if pulse.cancelling is None:
-            pulse.cancelling = (event.time, number)
+        deadlines = self._of(self._recorder.run_of(event.member))
+        if deadlines.cancelling is None:
+            deadlines.cancelling = (event.time, number)
 
     def _cancelled(self, number: int, event: Cancelled) -> None:
         self._check_cancelled(number, event, self._recorder.run_of(event.member))
 
     def _check_cancelled(self, number: int, event: Event, run: MemberRun) -> None:
-        pulse = self._pulse(run)
-        if pulse.cancelling is None:
+        deadlines = self._of(run)
+        if deadlines.cancelling is None:
             return
-        (at, by), pulse.cancelling = pulse.cancelling, None
-        took = event.time - max(at, run.hindered_until)
-        if took > _ENDING:
-            text = f"{run.name} goes on for {took:.2f} s in a call that is cancelled"
+        (at, by), deadlines.cancelling = deadlines.cancelling, None
+        took = self._recorder.elapsed(run, event.time, at)
+        if took > _CANCELLATION:
+            text = f"{run.name} has not ended a cancelled call for {took:.2f} s"
             self._recorder.report("L5", event, text, by, number)
 
     # ------------------------------------------------------------ the end
 
     def _closing(self, number: int, event: Closing) -> None:
         run = self._recorder.run_of(event.member)
-        pulse = self._pulse(run)
-        pulse.beaten_at = pulse.told_at = None
+        deadlines = self._of(run)
+        deadlines.heartbeat_answered_at = deadlines.must_rejoin_since = None
         self._check_cancelled(number, event, run)
-        self._check_asked_again(number, event, run, pulse)
-        pulse.refused = None
-        self._check_takeovers(number, event, self._orphans)
-        if not run.wired or self._recorder.healed is None:
+        self._check_retry(number, event, run, deadlines)
+        deadlines.retry_due = None
+        self._check_takeovers(number, event, self._unowned)
+        if not run.wired:
             return
-        out = event.time - max(
-            pulse.seen_at, self._recorder.healed, run.hindered_until, run.opening.time
+        out = self._recorder.elapsed_healthy(
+            run, event.time, deadlines.confirmed_at, run.opening.time
         )
         if out > longest_wait(run):
-            text = f"{run.name} has been out of its group for {out:.1f} s, and all was well"
+            text = f"{run.name} has been out of its group for {out:.1f} s without a fault"
             self._recorder.report("L2", event, text, number)
-        if not run.opening.shards or pulse.idle_since is None:
+        if not run.opening.shards or deadlines.unassigned_since is None:
             return
-        idle = event.time - max(
-            pulse.idle_since, self._recorder.healed, run.hindered_until, run.opening.time
+        idle = self._recorder.elapsed_healthy(
+            run, event.time, deadlines.unassigned_since, run.opening.time
         )
         if idle > longest_wait(run):
-            text = f"{run.name} was given no generation for {idle:.1f} s, and all was well"
+            text = f"{run.name} has had no generation for {idle:.1f} s without a fault"
             self._recorder.report("L2", event, text, number)
 
     def _killed(self, number: int, event: Killed) -> None:
         run = self._recorder.run_of(event.member)
-        self._pulse(run).cancelling = None
-        healed = math.inf if self._recorder.healed is None else self._recorder.healed
+        self._of(run).cancelling = None
         # The effects of an earlier fault may last for a while: a request without a response.
-        calm = event.time - healed > longest_wait(run)
+        calm = event.time - self._recorder.healed_at > longest_wait(run)
         patience = _time_to_take_over(run) if calm else longest_wait(run)
         for tp, period in run.periods.items():
             # Partitions assigned to another member while this one was frozen have an owner.
             if period.ended_by == number and self._recorder.log(tp).holder is period:
-                self._orphans[tp] = (run, event.time, number, patience)
+                self._unowned[tp] = (run, event.time, number, patience)
 
     def _assigned(self, number: int, event: Assigned) -> None:
         self._check_takeovers(number, event, event.partitions)
         for tp in event.partitions:
-            self._orphans.pop(tp, None)
+            self._unowned.pop(tp, None)
         run = self._recorder.run_of(event.member)
-        pulse = self._pulse(run)
-        if pulse.away_since is not None and not pulse.had:
-            pulse.away_since = event.time  # it had no partitions to poll for
-        pulse.had, pulse.idle_since = bool(run.held), None
+        deadlines = self._of(run)
+        if deadlines.busy_since is not None and not deadlines.had_partitions:
+            deadlines.busy_since = event.time  # it had no partitions to poll for
+        deadlines.had_partitions, deadlines.unassigned_since = bool(run.held), None
 
     def _check_takeovers(
-        self, number: int, event: Event, partitions: Iterator[TopicPartition]
+        self, number: int, event: Event, partitions: Iterable[TopicPartition]
     ) -> None:
         """L2: a dead member's partitions are assigned again."""
-        for tp in [tp for tp in partitions if tp in self._orphans]:
-            dead, at, by, patience = self._orphans[tp]
-            if self._recorder.healed is None:
-                continue
-            took = event.time - max(at, self._recorder.healed)
+        for tp in [tp for tp in partitions if tp in self._unowned]:
+            dead, at, by, patience = self._unowned[tp]
+            took = event.time - max(at, self._recorder.healed_at)
             self.takeover = max(self.takeover, took)
             if took > patience:
-                text = f"{tp} is nobody's for {took:.1f} s after {dead.name} died"
+                text = f"{tp} has no owner {took:.1f} s after {dead.name} died"
                 self._recorder.report("L2", event, text, by, number)
-                del self._orphans[tp]
+                del self._unowned[tp]
 
     def _ended(self, number: int, event: Ended) -> None:
         run = self._recorder.run_of(event.member)
         self._check_cancelled(number, event, run)
         if event.leaked:
-            text = f"{run.name} leaves behind {', '.join(event.leaked)}"
+            text = f"{run.name} leaves open: {', '.join(event.leaked)}"
             self._recorder.report("L4", event, text, number)
         if run.closing is None:
             return
         by, at = run.closing
-        took = event.time - max(at, run.hindered_until)
+        took = self._recorder.elapsed(run, event.time, at)
         if took > run.opening.close_timeout + _SLACK:
-            text = f"{run.name} closes for {took:.1f} s"
+            text = f"{run.name} takes {took:.1f} s to close"
             self._recorder.report("L4", event, text, by, number)
 
     def _finished(self, number: int, event: Finished) -> None:
         for run in self._recorder.runs.values():
-            if run.over:
+            if run.is_over:
                 continue
             self._check_cancelled(number, event, run)
             if run.closing is not None:
-                text = f"{run.name} never ends"
+                text = f"{run.name} never closes"
                 self._recorder.report("L4", event, text, run.closing[0], number)
-        if self._recorder.healed is None:
+        since = event.time - self._recorder.healed_at
+        if since < 0:
             return
         for tp, end in event.ends.items():
             log = self._recorder.logs.get(tp)
             at = event.committed.get(tp, -1)
             if log is not None and log.known and log.next_visible(max(at, log.reached)) < end:
-                since = event.time - self._recorder.healed
-                text = f"{tp} is left at {at} of {end}, {since:.1f} s after all was well again"
+                text = f"{tp} is left at {at} of {end}, {since:.1f} s after the last fault"
                 self._recorder.report("L2", event, text, number)
+
+
+def _has_revoked(run: MemberRun, owned: Collection[TopicPartition]) -> bool:
+    """Whether a KIP-848 member with these partitions has revoked what it was told to."""
+    return run.target is None or run.target.issuperset(owned)
 
 
 def _commits(run: MemberRun) -> bool:

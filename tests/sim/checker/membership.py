@@ -16,33 +16,19 @@ from kafkagroup.assign import GroupSpec, MemberSpec
 from kafkagroup.assign.check import RULES, VALID, Violation, violations
 
 from ..events import (
-    Absent,
     Answered,
     Appended,
     Assigned,
-    Away,
-    Cancelling,
-    Committed,
-    Committing,
     Deleted,
     Delivered,
-    Event,
     Formed,
     Lost,
     Partitions,
-    Polling,
-    Processed,
-    Raised,
     Recreated,
-    Revoked,
-    Revoking,
     Sent,
 )
-from .epochs import GONE
-from .recorder import BEATS, Handlers, MemberRun, Recorder, joins
-
-_MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", BEATS))
-"""Requests whose errors concern the membership."""
+from .epochs import ENDS_MEMBERSHIP
+from .recorder import CONSUMER_HEARTBEAT, MEMBERSHIP, Handlers, MemberRun, Recorder, leaves
 
 _MEMORY = 10.0
 """Seconds for which a client may use metadata of a topic."""
@@ -63,7 +49,7 @@ _PASSING = frozenset(
 
 
 @attrs.define(eq=False)
-class Standing:
+class MemberState:
     """The state of a membership, from the responses that the member received."""
 
     member_id: str = ""
@@ -75,17 +61,17 @@ class Standing:
     """The coordinator does not know the id, or the member has left with it."""
     unknown_at: float = math.inf
     """When the member learned that."""
-    join: int = -1
+    joined_by: int = -1
     """The event of the last JoinGroup."""
-    joined_over: int = -1
+    join_connection: int = -1
     """The connection of the last JoinGroup or SyncGroup."""
-    sync: int = -1
+    synced_by: int = -1
     """The event of the SyncGroup after that JoinGroup."""
     generation: int = -1
     """The generation in the response to that JoinGroup; -1 before it, and after the generation."""
-    before: int = -1
+    generation_before: int = -1
     """The generation before the unanswered join: heartbeats for it may be sent after the join."""
-    kept: int = -1
+    generation_kept: int = -1
     """The generation before `before`, if the member never synced in `before`: it had given up that
     join when the response arrived."""
     assigned: Partitions | None = None
@@ -93,20 +79,8 @@ class Standing:
     assigned_by: int = -1
     synced_at: float = -math.inf
     """When that response arrived."""
-    excused: int = -1
+    excused_by: int = -1
     """The last event that justifies a loss of partitions."""
-    polled: float = 0.0
-    """When the application last called the client, or got something from it."""
-    polled_before: float = 0.0
-    """The time before that."""
-    given: float = 0.0
-    """When the application last got something."""
-    waiting: bool = False
-    """The application waits in the client, so `max_poll_interval` does not run."""
-    committing: int | None = None
-    """The application's unfinished call of `commit`."""
-    expired: bool = False
-    """`max_poll_interval` has passed since the last join."""
     fenced: int | None = None
     fenced_at: float = 0.0
 
@@ -116,10 +90,10 @@ class Membership:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._standings: dict[MemberRun, Standing] = {}
+        self._states: dict[MemberRun, MemberState] = {}
         self._partitions: dict[str, int] = {}
         """Topic -> its first partition count."""
-        self._misled_at = -math.inf
+        self._metadata_doubted_at = -math.inf
         """When any member last got an error for metadata, of a topic or of all."""
         self._read = False
         """Whether any member has fetched metadata; a partition written to before then exists from
@@ -130,86 +104,80 @@ class Membership:
             Answered: self._answered,
             Assigned: self._assigned,
             Lost: self._lost,
-            Revoking: self._revoking,
-            Revoked: self._revoking,
             Delivered: self._delivered,
-            Processed: self._processed,
-            Committing: self._committing,
-            Committed: self._committed,
-            Away: self._busied,
-            Absent: self._left_client,
-            Cancelling: self._left_client,
-            Polling: self._polling,
             Deleted: self._moved_topic,
             Recreated: self._moved_topic,
-            Raised: self._raised,
             Formed: self._formed,
         }
 
-    def _standing(self, name: str) -> tuple[MemberRun, Standing]:
+    def _state(self, name: str) -> tuple[MemberRun, MemberState]:
         run = self._recorder.run_of(name)
-        standing = self._standings.get(run)
-        if standing is None:
-            standing = self._standings[run] = Standing()
-        return run, standing
+        state = self._states.get(run)
+        if state is None:
+            state = self._states[run] = MemberState()
+        return run, state
 
     # ------------------------------------------------------------ requests
 
     def _sent(self, number: int, event: Sent) -> None:
-        if event.api not in _MEMBERSHIP and event.api != "LeaveGroup":
+        if event.api not in MEMBERSHIP and event.api != "LeaveGroup":
             return
-        run, standing = self._standing(event.member)
-        standing.expired = standing.expired and not joins(event)
-        if standing.fenced is not None and event.api in _MEMBERSHIP:
-            self._goes_on(number, event, run, standing, f"sends {event.api}")
+        run, state = self._state(event.member)
+        if state.fenced is not None and event.api in MEMBERSHIP:
+            self._check_fenced(number, event, run, state, f"sends {event.api}")
         if event.api in ("JoinGroup", "SyncGroup"):
-            standing.joined_over = event.connection
+            state.join_connection = event.connection
         match event.api:
             case "JoinGroup":
-                self._check_id(number, event, standing)
-                if standing.generation >= 0:
-                    standing.kept = standing.before if standing.sync < 0 else standing.generation
-                    standing.before = standing.generation
-                standing.join, standing.sync = number, -1
-                standing.generation, standing.assigned = -1, None
+                self._check_id(number, event, run, state)
+                if state.generation >= 0:
+                    state.generation_kept = (
+                        state.generation_before if state.synced_by < 0 else state.generation
+                    )
+                    state.generation_before = state.generation
+                state.joined_by, state.synced_by = number, -1
+                state.generation, state.assigned = -1, None
             case "SyncGroup":
-                standing.sync = number
-                self._check_generation(number, event, standing)
-            case "Heartbeat" if standing.assigned is None and event.generation in (
-                standing.before,
-                standing.kept,
+                state.synced_by = number
+                self._check_generation(number, event, state)
+            case "Heartbeat" if state.assigned is None and event.generation in (
+                state.generation_before,
+                state.generation_kept,
             ):
                 pass  # to learn whether its membership lasts, while its join is unanswered
-            case "Heartbeat" if not self._recorder.knew(run, standing.synced_at, event.issued_at):
+            case "Heartbeat" if not self._recorder.knew(run, state.synced_at, event.issued_at):
                 pass  # of the generation before, which was current when it was issued
             case "Heartbeat":
-                self._check_generation(number, event, standing)
+                self._check_generation(number, event, state)
             case "LeaveGroup":
-                standing.id_gone = True
-        self._recorder.speakers[event.member_id] = run
+                state.id_gone = True
+        if leaves(event) and run.ended is None:
+            run.ended = (number, event.time, event.member_id, state.generation)
+        self._recorder.run_of_member_id[event.member_id] = run
 
-    def _check_id(self, number: int, event: Sent, standing: Standing) -> None:
-        used, name = standing.member_id, event.member
+    def _check_id(self, number: int, event: Sent, run: MemberRun, state: MemberState) -> None:
+        used, name = state.member_id, event.member
         if event.member_id == used:
-            if used and event.time > standing.unknown_at + self._recorder.race:
-                text = f"{name} insists on {used}, which the coordinator does not know"
-                self._recorder.report("S11", event, text, standing.used_by, number)
+            if used and self._recorder.knew(run, state.unknown_at, event.issued_at):
+                text = f"{name} joins as {used}, which the coordinator does not know"
+                self._recorder.report("S11", event, text, state.used_by, number)
         elif not event.member_id:
-            if not standing.id_gone:
+            if not (state.id_gone or run.polls.expired):
                 text = f"{name} joins without its member id {used}"
-                self._recorder.report("S11", event, text, standing.used_by, number)
-        elif event.member_id not in standing.offered:
+                self._recorder.report("S11", event, text, state.used_by, number)
+        elif event.member_id not in state.offered:
             text = f"{name} joins as {event.member_id}, an id that it was never given"
-            self._recorder.report("S11", event, text, standing.used_by, number)
+            self._recorder.report("S11", event, text, state.used_by, number)
         if event.member_id != used:
-            standing.member_id, standing.used_by = event.member_id, number
-            standing.id_gone, standing.unknown_at = False, math.inf
+            state.member_id, state.used_by = event.member_id, number
+            state.id_gone, state.unknown_at = False, math.inf
 
-    def _check_generation(self, number: int, event: Sent, standing: Standing) -> None:
-        if event.generation != standing.generation:
-            now = standing.generation if standing.generation >= 0 else "none"
+    def _check_generation(self, number: int, event: Sent, state: MemberState) -> None:
+        """S10: a request names the generation in the response to the last join."""
+        if event.generation != state.generation:
+            now = state.generation if state.generation >= 0 else "none"
             text = f"{event.member} sends {event.api} of generation {event.generation}, in {now}"
-            self._recorder.report("S10", event, text, standing.join, number)
+            self._recorder.report("S10", event, text, state.joined_by, number)
 
     # ------------------------------------------------------------ responses
 
@@ -217,174 +185,120 @@ class Membership:
         if event.api == "Metadata":
             self._read = True
             if event.error != "NONE":
-                self._misled_at = event.time
-        if event.api not in _MEMBERSHIP and event.error in _PASSING:
+                self._metadata_doubted_at = event.time
+        if event.api not in MEMBERSHIP and event.error in _PASSING:
             return
         request = self._recorder.request(event)
         if request is None:
             return
         by, sent = request
-        run, standing = self._standing(event.member)
-        if event.api not in _MEMBERSHIP:
+        run, state = self._state(event.member)
+        if event.api not in MEMBERSHIP:
             # A permanent error, of FindCoordinator or of an offset request.
-            standing.excused = number
+            state.excused_by = number
             return
         if event.api == "JoinGroup" and event.member_id:
-            standing.offered.add(event.member_id)
+            state.offered.add(event.member_id)
         # Under its former member id, it may have been fenced by its own rejoin.
-        is_fenced = event.error == "FENCED_INSTANCE_ID" and sent.member_id == standing.member_id
-        if is_fenced and standing.fenced is None:
-            standing.fenced, standing.fenced_at = number, event.time
-        if event.api == BEATS:
-            self._beaten(number, event, run, standing, sent)
+        is_fenced = event.error == "FENCED_INSTANCE_ID" and sent.member_id == state.member_id
+        if is_fenced and state.fenced is None:
+            state.fenced, state.fenced_at = number, event.time
+        if event.api == CONSUMER_HEARTBEAT:
+            self._heartbeat_answered(number, event, run, state, sent)
         elif event.error == "NONE":
-            if event.api == "JoinGroup" and by == standing.join:
-                if run.opening.instance is not None and event.generation > standing.before + 1:
-                    standing.excused = number  # KIP-345: it may have missed a generation
-                standing.generation = event.generation
-                standing.member_id, standing.used_by = event.member_id, number
+            if event.api == "JoinGroup" and by == state.joined_by:
+                if (
+                    run.opening.instance is not None
+                    and event.generation > state.generation_before + 1
+                ):
+                    state.excused_by = number  # KIP-345: it may have missed a generation
+                state.generation = event.generation
+                state.member_id, state.used_by = event.member_id, number
                 # After too long an absence since the request, the member needs a new id.
-                standing.id_gone, standing.unknown_at = standing.expired, math.inf
-                run.refused = None
-            elif event.api == "SyncGroup" and by == standing.sync:
-                standing.assigned, standing.assigned_by = event.assigned, number
-                standing.synced_at = event.time
-        elif event.error not in _PASSING and not self._is_stale(by, sent, standing):
-            standing.excused = number
-            run.refused = (number, event.time, sent.member_id, standing.generation)
+                state.id_gone, state.unknown_at = run.polls.expired, math.inf
+                run.ended = None
+            elif event.api == "SyncGroup" and by == state.synced_by:
+                state.assigned, state.assigned_by = event.assigned, number
+                state.synced_at = event.time
+        elif event.error not in _PASSING and not self._is_stale(by, sent, state):
+            state.excused_by = number
+            run.ended = (number, event.time, sent.member_id, state.generation)
             if event.error in ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"):
-                standing.id_gone = True
+                state.id_gone = True
                 # A heartbeat that overtook the join is ignored if the join succeeds; and a request
                 # that left as the process resumed may have been given up at that moment.
-                past = sent.api == "Heartbeat" and event.connection != standing.joined_over
+                past = sent.api == "Heartbeat" and event.connection != state.join_connection
                 if not past and sent.time > run.thawed_at:
-                    standing.unknown_at = max(event.time, run.thawed_at)
+                    state.unknown_at = event.time
         elif is_fenced:
-            standing.excused = number  # overtaking a join too, which would get the same error
-        elif event.error == "UNKNOWN_MEMBER_ID" and sent.member_id == standing.member_id:
+            state.excused_by = number  # overtaking a join too, which would get the same error
+        elif event.error == "UNKNOWN_MEMBER_ID" and sent.member_id == state.member_id:
             # The request overtook a join, or one that was given up and may still be answered.
-            standing.excused, standing.id_gone = number, True
+            state.excused_by, state.id_gone = number, True
 
-    def _beaten(
-        self, number: int, event: Answered, run: MemberRun, standing: Standing, sent: Sent
+    def _heartbeat_answered(
+        self, number: int, event: Answered, run: MemberRun, state: MemberState, sent: Sent
     ) -> None:
         if event.error == "NONE":
             if sent.generation == 0:
-                run.refused = None
+                run.ended = None
         elif event.error not in _PASSING:
-            standing.excused = number
-            if event.error in GONE and sent.generation > 0:
-                run.refused = (number, event.time, sent.member_id, sent.generation)
+            state.excused_by = number
+            if event.error in ENDS_MEMBERSHIP and sent.generation > 0:
+                run.ended = (number, event.time, sent.member_id, sent.generation)
 
-    def _is_stale(self, by: int, sent: Sent, standing: Standing) -> bool:
+    def _is_stale(self, by: int, sent: Sent, state: MemberState) -> bool:
         if sent.api == "JoinGroup":
-            return by != standing.join
+            return by != state.joined_by
         if sent.api == "SyncGroup":
-            return by != standing.sync
-        return (sent.member_id, sent.generation) != (standing.member_id, standing.generation)
+            return by != state.synced_by
+        return (sent.member_id, sent.generation) != (state.member_id, state.generation)
 
     # ------------------------------------------------------------ consequences
 
     def _assigned(self, number: int, event: Assigned) -> None:
-        run, standing = self._standing(event.member)
-        standing.polled = standing.polled or event.time
+        run, state = self._state(event.member)
         if not run.wired or run.assigned_to:
             return
         name = run.name
-        if event.generation != standing.generation:
-            now = standing.generation if standing.generation >= 0 else "no answer"
-            text = f"{name} takes up generation {event.generation}; its last join has {now}"
-            self._recorder.report("S10", event, text, standing.join, number)
-        elif standing.assigned is None:
-            text = f"{name} takes up generation {event.generation} without its assignment"
-            self._recorder.report("S10", event, text, standing.join, number)
-        elif foreign := set(run.held) ^ set(standing.assigned):
+        if event.generation != state.generation:
+            now = state.generation if state.generation >= 0 else "no answer"
+            text = f"{name} applies generation {event.generation}; its last join has {now}"
+            self._recorder.report("S10", event, text, state.joined_by, number)
+        elif state.assigned is None:
+            text = f"{name} applies generation {event.generation} without its assignment"
+            self._recorder.report("S10", event, text, state.joined_by, number)
+        elif foreign := set(run.held) ^ set(state.assigned):
             listed = ", ".join(map(str, sorted(foreign)))
-            text = f"{name} has other partitions than it was assigned: {listed}"
-            self._recorder.report("S10", event, text, standing.assigned_by, number)
+            text = f"{name} owns other partitions than it was assigned: {listed}"
+            self._recorder.report("S10", event, text, state.assigned_by, number)
 
     def _lost(self, number: int, event: Lost) -> None:
-        run, standing = self._standing(event.member)
-        self._note_away(event, run, standing)
+        run, state = self._state(event.member)
         closing = run.closing is not None
-        caused = standing.excused > run.joined_by or closing or standing.expired
-        caused |= event.time < run.misassigned_until  # the client rejected its assignment
+        caused = max(state.excused_by, run.raised_by) > run.joined_by or closing
+        caused = caused or run.polls.expired or self._recorder.fails_by_assignment(run, event.time)
         if run.wired and event.partitions and not caused:
             text = f"{run.name} loses its partitions, and nothing has ended its generation"
             self._recorder.report("S10", event, text, run.joined_by, number)
 
-    def _revoking(self, number: int, event: Revoking | Revoked) -> None:
-        self._note_away(event, *self._standing(event.member))
-
-    def _note_away(self, event: Event, run: MemberRun, standing: Standing) -> None:
-        """Record whether the application was away for longer than `max_poll_interval`. Then the
-        member has left if the coordinator was reachable; if not, it will need a new id."""
-        if standing.waiting:
-            return
-        # At the same instant, the application may have come back just too late.
-        at_once = standing.polled == event.time
-        since = standing.polled_before if at_once else standing.polled
-        away = event.time - since > run.opening.max_poll_interval - 1e-6
-        standing.id_gone = standing.id_gone or away
-        standing.expired = standing.expired or away
-
-    def _raised(self, number: int, event: Raised) -> None:
-        _, standing = self._standing(event.member)
-        standing.excused = number
-
-    def _processed(self, number: int, event: Processed) -> None:
-        run, standing = self._standing(event.member)
-        if run.held:
-            self._note_away(event, run, standing)
-        if event.time > standing.polled:
-            standing.polled_before, standing.polled = standing.polled, event.time
-
-    def _committing(self, number: int, event: Committing) -> None:
-        if event.offsets is None:
-            self._busied(number, event)
-            self._standing(event.member)[1].committing = event.token
-
-    def _committed(self, number: int, event: Committed) -> None:
-        _, standing = self._standing(event.member)
-        if event.token == standing.committing:
-            standing.polled, standing.committing = event.time, None
-
-    def _polling(self, number: int, event: Polling) -> None:
-        run, standing = self._standing(event.member)
-        if run.held:
-            self._note_away(event, run, standing)
-        standing.polled, standing.waiting = event.time, True
-
-    def _left_client(self, number: int, event: Absent | Cancelling) -> None:
-        _, standing = self._standing(event.member)
-        if standing.waiting:
-            standing.polled, standing.waiting = event.time, False
-
-    def _moved_topic(self, number: int, event: Deleted | Recreated) -> None:
-        self._misled_at = event.time
-
-    def _busied(self, number: int, event: Committing | Away) -> None:
-        """The application did other work before it polled: this does not count as a poll."""
-        _, standing = self._standing(event.member)
-        standing.waiting = False
-        if standing.polled == event.time:
-            standing.polled = standing.given
-
     def _delivered(self, number: int, event: Delivered) -> None:
-        run, standing = self._standing(event.member)
-        standing.polled = standing.given = event.time
-        standing.waiting = False
-        if standing.fenced is not None:
-            self._goes_on(number, event, run, standing, f"delivers {event.partition}")
+        run, state = self._state(event.member)
+        if state.fenced is not None:
+            self._check_fenced(number, event, run, state, f"delivers {event.partition}")
 
-    def _goes_on(
-        self, number: int, event: Sent | Delivered, run: MemberRun, standing: Standing, what: str
+    def _check_fenced(
+        self, number: int, event: Sent | Delivered, run: MemberRun, state: MemberState, what: str
     ) -> None:
-        if event.time > max(standing.fenced_at, run.thawed_at) + self._recorder.race:
-            text = f"{run.name} {what} though another has its instance id"
-            self._recorder.report("S1", event, text, standing.fenced or 0, number)
+        decided_at = event.issued_at if isinstance(event, Sent) else event.time
+        if self._recorder.knew(run, state.fenced_at, decided_at):
+            text = f"{run.name} {what} although another process has its instance id"
+            self._recorder.report("S1", event, text, state.fenced or 0, number)
 
     # ------------------------------------------------------------ assignments
+
+    def _moved_topic(self, number: int, event: Deleted | Recreated) -> None:
+        self._metadata_doubted_at = event.time
 
     def _appended(self, number: int, event: Appended) -> None:
         if not self._read:
@@ -393,8 +307,8 @@ class Membership:
             self._partitions[tp.topic] = count
 
     def _formed(self, number: int, event: Formed) -> None:
-        leader = self._recorder.speakers.get(event.leader)
-        misassigned = leader is not None and event.time < leader.misassigned_until
+        leader = self._recorder.run_of_member_id.get(event.leader)
+        misassigned = leader is not None and event.time < leader.misassigns_until
         if misassigned or not event.partitions:
             return
         members = {
@@ -429,7 +343,7 @@ class Membership:
             # Partitions that others claim do not tell the leader that the topic exists.
             given = any(tp.topic == topic for share in event.assignment.values() for tp in share)
             known[topic] = min(count, max(first, *(tp.partition + 1 for tp in seen), 0))
-            if not given and event.time - self._misled_at <= _MEMORY:
+            if not given and event.time - self._metadata_doubted_at <= _MEMORY:
                 doubtful.append(topic)
         for without in range(len(doubtful), -1, -1):
             for gone in combinations(doubtful, without):

@@ -1,4 +1,4 @@
-"""What is delivered, processed and committed: S3 to S8, S12 and S13.
+"""What is delivered, processed and committed: S3 to S8, S12, S13 and S19.
 
 A commit is known to have happened by what the broker stored, by its response on the wire, or by the
 result that the application got; any of these is sufficient, so real runs are checked with the
@@ -31,6 +31,7 @@ from ..events import (
     Deleted,
     Delivered,
     Ended,
+    Event,
     Finished,
     Processed,
     Revoked,
@@ -40,12 +41,11 @@ from ..events import (
     Truncated,
 )
 from .recorder import (
-    BEATS,
+    CONSUMER_HEARTBEAT,
     DELIVERED,
     HIDDEN,
     PASSED,
     PROCESSED,
-    Event,
     Handlers,
     Log,
     MemberRun,
@@ -106,7 +106,7 @@ class Offsets:
     def _deleted(self, number: int, event: Deleted) -> None:
         for tp, log in self._recorder.logs.items():
             if tp.topic == event.topic:
-                log.delete()
+                log.delete(number)
                 self._disturb(tp, 0)
 
     def _disturb(self, tp: TopicPartition, end: int) -> None:
@@ -114,8 +114,7 @@ class Offsets:
         for run in self._recorder.runs.values():
             if (period := run.periods.get(tp)) is not None:
                 period.cuts.add(end)
-                period.gone.update(range(end, period.position or 0))
-                period.loose = True
+                period.may_go_back = True
 
     # ------------------------------------------------------------ delivery
 
@@ -126,7 +125,7 @@ class Offsets:
         tp, offset = event.partition, event.offset
         log = self._recorder.log(tp)
         run = self._recorder.run_of(event.member)
-        run.came_back = number
+        run.polled_by = number
         period = run.held.get(tp)
         written = log.sequences[offset] if offset < len(log.sequences) else -1
         as_written = not log.known or event.sequence == written >= 0
@@ -137,6 +136,7 @@ class Offsets:
             if not as_written:
                 self._misread(number, event, log)
             log.flag(offset, DELIVERED)
+            log.read_by.setdefault(run.name, set()).add(offset)
         if period is None:
             return
         if period.moved:
@@ -145,10 +145,7 @@ class Offsets:
             self._first(number, event, period, log)
         else:
             self._next(number, event, period, log, period.position, is_gone=is_gone)
-        if is_gone:
-            period.gone.add(offset)
-        else:
-            period.gone.discard(offset)
+        if not is_gone:
             period.cuts = {cut for cut in period.cuts if cut > offset}
         period.position = offset + 1
         period.delivered_by = number
@@ -179,7 +176,11 @@ class Offsets:
             since = f", and the log was cut at {min(cuts)}" if cuts else ""
             text = f"{event.member} {how}: {period.tp}@{offset} after {expected - 1}{since}"
             self._recorder.report(
-                "S19" if cuts and log.recreated else "S8", event, text, period.delivered_by, number
+                "S19" if cuts and log.deleted_by >= 0 else "S8",
+                event,
+                text,
+                period.delivered_by,
+                number,
             )
 
     def _misread(self, number: int, event: Delivered, log: Log) -> None:
@@ -193,15 +194,16 @@ class Offsets:
         self._recorder.report("S8", event, text, number)
 
     def _first(self, number: int, event: Delivered, period: OwnershipPeriod, log: Log) -> None:
+        """S12, S7 and S8: a member starts at the committed offset, once it has fetched that."""
         offset = event.offset
         what = f"{event.member} starts {event.partition} at {offset}"
         committed = max(period.starts, default=0)
         cuts = [cut for cut in log.cuts if cut < committed]
         if period.run.wired and not period.starts:
-            text = f"{what} without having been told what is committed"
+            text = f"{what} before it has fetched the committed offset"
             self._recorder.report("S12", event, text, period.began, number)
         elif not period.run.opening.resets and max(period.starts, default=0) < 0:
-            text = f"{what}, which it was told not to do where nothing is committed"
+            text = f"{what}, but nothing is committed, and its options forbid a reset"
             self._recorder.report("S12", event, text, period.began, number)
         elif cuts and any(
             log.adjoins(at, offset)
@@ -231,14 +233,14 @@ class Offsets:
 
     def _processed(self, number: int, event: Processed) -> None:
         run, log = self._recorder.run_of(event.member), self._recorder.log(event.partition)
-        last = run.periods.get(event.partition)
-        if last is None or event.offset not in last.gone:
+        if event.offset in log.read_by.get(run.name, ()):
             log.flag(event.offset, PROCESSED)
+            log.processed_end = max(log.processed_end, event.offset + 1)
         period = run.held.get(event.partition)
         # A record of an earlier period does not count for this one.
         if period is None or period.position is None or event.offset >= period.position:
             return
-        if period.run.came_back > period.processed_by:
+        if period.run.polled_by > period.processed_by:
             period.safe = period.processed
         period.processed = max(period.processed or 0, event.offset + 1)
         period.processed_by, period.processed_at = number, event.time
@@ -248,7 +250,7 @@ class Offsets:
     def _committing(self, number: int, event: Committing) -> None:
         run = self._recorder.run_of(event.member)
         if event.offsets is None:
-            run.came_back = number
+            run.polled_by = number
         waiting = any(name == event.member for name, _ in self._asked)
         asked: dict[TopicPartition, tuple[OwnershipPeriod, int]] = {}
         for tp, period in run.held.items():
@@ -257,11 +259,11 @@ class Offsets:
                     asked[tp] = (period, period.processed)
             elif tp in event.offsets:
                 asked[tp] = (period, event.offsets[tp])
-                period.asked = max(period.asked, event.offsets[tp])
+                period.requested = max(period.requested, event.offsets[tp])
                 until = math.inf if waiting else event.time + self._recorder.race
                 period.named = event.offsets[tp], until
                 if event.offsets[tp] != period.position or event.offsets[tp] < (period.sent or 0):
-                    period.loose = True
+                    period.may_go_back = True
         self._asked[event.member, event.token] = asked
 
     def _committed(self, number: int, event: Committed) -> None:
@@ -269,7 +271,7 @@ class Offsets:
         if event.outcome != "ok":
             # Its response is not awaited any more; the next commit covers its offsets.
             for period, offset in asked.values():
-                period.flying, period.cancelled = False, (offset, event.time)
+                period.awaits_response, period.cancelled = False, (offset, event.time)
             return
         run = self._recorder.run_of(event.member)
         for tp, (period, offset) in asked.items():
@@ -278,8 +280,8 @@ class Offsets:
                 continue
             log = self._recorder.log(tp)
             # A commit that was given up may be stored after the acknowledged one.
-            if run.wired and max(log.floor, period.acked or 0) < offset and not period.loose:
-                text = f"{run.name} is told that {tp}@{offset} is committed; {log.floor} is"
+            if run.wired and max(log.floor, period.acked or 0) < offset and not period.may_go_back:
+                text = f"{run.name}: commit of {tp}@{offset} succeeded, but {log.floor} is stored"
                 self._recorder.report("S6", event, text, log.floor_by, number)
             self._happened(tp, offset, number)
 
@@ -301,12 +303,16 @@ class Offsets:
                 last = run.periods.get(tp)
                 if period is None and last is not None and last.ended == "revoked":
                     # Revoked, but other members cannot get it before this one rejoins.
-                    period = last if last.ended_by > last.told_by else None
+                    period = last if last.ended_by > last.released_by else None
                 if period is None:
                     self._foreign(number, event, run, tp, offset)
                 else:
                     self._commit(number, event, period, offset)
-        elif joins(event) or leaves(event) or (event.api == BEATS and event.owned is not None):
+        elif (
+            joins(event)
+            or leaves(event)
+            or (event.api == CONSUMER_HEARTBEAT and event.owned is not None)
+        ):
             self._gone(number, event)
         elif event.api == "Fetch":
             for tp, offset in event.offsets.items():
@@ -315,9 +321,11 @@ class Offsets:
                     self._recorder.report("S12", event, text, number)
 
     def _commit(self, number: int, event: Sent, period: OwnershipPeriod, offset: int) -> None:
+        """S13: the commit is of a current membership; S4: of processed records; S5: not before the
+        last one. Each as far as the member knew when it issued the commit."""
         tp, log, run = period.tp, self._recorder.log(period.tp), period.run
-        if run.refused is not None:
-            by, at, member_id, generation = run.refused
+        if run.ended is not None:
+            by, at, member_id, generation = run.ended
             # KIP-848: the id is constant in a run, so an older epoch does not excuse the commit.
             same = run.assigned_to or generation == event.generation
             same = same and member_id == event.member_id
@@ -326,16 +334,16 @@ class Offsets:
                 self._recorder.report("S13", event, text, by, number)
         done = _done(period, log)
         if event.issued_at <= period.moved_at + self._recorder.race:
-            done = max(done, period.left_behind)
-        if offset > max(done, period.asked) and not log.adjoins(done, offset):
+            done = max(done, period.processed_before_move)
+        if offset > max(done, period.requested) and not log.adjoins(done, offset):
             text = f"{run.name} commits {tp}@{offset} and has processed up to {done}"
             self._recorder.report("S4", event, text, period.processed_by, number)
         named, until = period.named
         if period.sent_at <= until and offset == named and period.sent is not None:
             # This commit was requested before the previous one left, which covers the same records
             # and also the control record after them.
-            period.loose |= log.adjoins(offset, period.sent)
-        if period.sent is not None and offset < period.sent and not period.loose:
+            period.may_go_back |= log.adjoins(offset, period.sent)
+        if period.sent is not None and offset < period.sent and not period.may_go_back:
             text = f"{run.name} commits {tp}@{offset} after {period.sent}"
             self._recorder.report("S5", event, text, period.sent_by, number)
         period.sent, period.sent_by, period.sent_at = offset, number, event.time
@@ -344,21 +352,21 @@ class Offsets:
             same = dropped <= offset <= log.next_visible(dropped)
             if same and event.issued_at <= at + self._recorder.race:
                 return
-        if not period.flying:
-            period.flying = True
+        if not period.awaits_response:
+            period.awaits_response = True
             # Commits are serialized: this one may have waited for the previous response.
-            if event.time > period.landed_at:
-                period.flying_since = event.time
+            if event.time > period.answered_at:
+                period.awaits_since = event.time
 
     def _foreign(
         self, number: int, event: Sent, run: MemberRun, tp: TopicPartition, offset: int
     ) -> None:
-        """Check a commit of a partition that the member did not own when it issued the commit."""
+        """S3 and S13: a member commits only partitions that it owned when it issued the commit."""
         last = run.periods.get(tp)
         if last is not None and not self._recorder.knew(run, last.ended_at, event.issued_at):
             return
         rule = "S13" if last is not None and last.ended == "lost" else "S3"
-        state = "never had it" if last is None else f"has it no longer ({last.ended})"
+        state = "never owned it" if last is None else f"no longer owns it ({last.ended})"
         text = f"{run.name} commits {tp}@{offset} and {state}"
         self._recorder.report(rule, event, text, -1 if last is None else last.ended_by, number)
 
@@ -385,8 +393,8 @@ class Offsets:
                 # The response to a request of an earlier period does not count for this one.
                 if period is not None and period.began < by:
                     period.starts.add(offset)
-                    period.loose |= any(cut < offset for cut in self._recorder.log(tp).cuts)
-                    if not period.loose:
+                    period.may_go_back |= any(cut < offset for cut in self._recorder.log(tp).cuts)
+                    if not period.may_go_back:
                         self._happened(tp, offset, number)
 
     def _acknowledged(
@@ -397,7 +405,7 @@ class Offsets:
             if period is None or period.began > by:
                 continue
             if period.sent_by <= by:
-                period.flying, period.landed_at = False, event.time
+                period.awaits_response, period.answered_at = False, event.time
             if tp in event.offsets:
                 period.acked = offset
                 self._happened(tp, offset, number)
@@ -410,21 +418,24 @@ class Offsets:
         back = log.stored is not None and offset < log.stored
         # An older commit that is stored late was overtaken by a newer one.
         overtaken = period is not None and (period.sent or 0) > offset
-        lawful = period is not None and (period.loose or period.late == offset)
+        lawful = period is not None and (period.may_go_back or period.late == offset)
         if back and not (overtaken or lawful):
             text = f"the commit of {tp} goes back from {log.stored} to {offset}"
             self._recorder.report("S5", event, text, log.stored_by, number)
         elif back and overtaken:
             log.reached = max(log.reached, log.stored or 0)
+        if log.deleted_by >= 0 and offset > log.next_visible(log.processed_end):
+            text = f"{tp} was recreated and processed to {log.processed_end}; {offset} is committed"
+            self._recorder.report("S19", event, text, log.deleted_by, number)
         log.stored, log.stored_by = offset, number
         log.floor, log.floor_by = offset, number
         # A member that does not know of a cut yet may commit offsets above it; but no member may do
         # so for a recreated topic.
-        end = offset if log.recreated else min((offset, *log.cuts))
+        end = offset if log.deleted_by >= 0 else min((offset, *log.cuts))
         self._check_processed(number, event, tp, log, end)
 
     def _committer(self, event: Stored) -> OwnershipPeriod | None:
-        run = self._recorder.speakers.get(event.member_id)
+        run = self._recorder.run_of_member_id.get(event.member_id)
         return None if run is None else run.periods.get(event.partition)
 
     def _check_processed(
@@ -463,15 +474,16 @@ class Offsets:
                 self._happened(tp, period.processed, number)
 
     def _released(self, number: int, event: Revoked, period: OwnershipPeriod) -> None:
-        """S3. A coordinator error, or a passed deadline, excuses a missing commit."""
+        """S3: what is processed is committed before the partition is released. A coordinator error
+        since the assignment, or a passed deadline, excuses a missing commit."""
         run, tp = period.run, period.tp
-        if run.troubled > run.joined_by:
+        if run.troubled_by > run.joined_by:
             return
         acked = -1 if period.acked is None else period.acked
         if period.sent is not None and period.sent > acked:
             self._unanswered.setdefault(event.member, []).append(period)
             return
-        done = period.processed if run.came_back > period.processed_by else period.safe
+        done = period.processed if run.polled_by > period.processed_by else period.safe
         if (
             not run.opening.auto_commit
             or done is None
@@ -482,24 +494,32 @@ class Offsets:
         start = max(period.starts, default=0)
         if done > max(acked, start) and event.time - period.processed_at < _TIMEOUT:
             text = (
-                f"{run.name} lets go of {tp} with {done} processed, {max(acked, start)} committed"
+                f"{run.name} releases {tp} with {done} processed and {max(acked, start)} committed"
             )
             self._recorder.report("S3", event, text, period.processed_by, number)
 
     def _gone(self, number: int, event: Sent | Ended) -> None:
         """S3: other members may get the released partitions from now on."""
-        kept = (event.owned or ()) if isinstance(event, Sent) and event.api == BEATS else ()
+        kept = (
+            (event.owned or ())
+            if isinstance(event, Sent) and event.api == CONSUMER_HEARTBEAT
+            else ()
+        )
         for tp, period in self._recorder.run_of(event.member).periods.items():
             if tp not in kept:
-                period.told_by = number
+                period.released_by = number
         for period in self._unanswered.pop(event.member, ()):
             run, tp = period.run, period.tp
             if tp in kept:
                 self._unanswered.setdefault(event.member, []).append(period)
                 continue
-            excused = run.troubled > run.joined_by
-            if period.flying and not excused and event.time - period.flying_since < _TIMEOUT:
-                text = f"{run.name} gives {tp} up before its commit of {period.sent} is answered"
+            excused = run.troubled_by > run.joined_by
+            if (
+                period.awaits_response
+                and not excused
+                and event.time - period.awaits_since < _TIMEOUT
+            ):
+                text = f"{run.name} releases {tp} before its commit of {period.sent} is answered"
                 self._recorder.report("S3", event, text, period.sent_by, number)
 
     # ------------------------------------------------------------ the end
@@ -522,7 +542,8 @@ class Offsets:
         period, end = log.holder, event.ends.get(tp, 0)
         if period is None or not log.known or not period.run.opening.auto_commit:
             return
-        since = max(log.appended_at, period.began_at, self._recorder.healed or 0.0)
+        healed_at = self._recorder.healed_at if self._recorder.healed_at < math.inf else 0.0
+        since = max(log.appended_at, period.began_at, healed_at)
         quiet = period.ended == "revoked" and period.ended_at - since > _QUIET
         if quiet and offset < end <= log.next_visible(offset):
             text = f"{tp} is left at {offset}, with nothing to read up to its end at {end}"
@@ -539,9 +560,12 @@ def _was_cut_off(period: OwnershipPeriod | None, event: Delivered, log: Log) -> 
 def _move(period: OwnershipPeriod, log: Log, offset: int | None, now: float) -> None:
     """Set the next position to `offset`, or, if None, to wherever the log begins or ends."""
     # A commit that was issued before this may still be of what was processed until now.
-    period.left_behind, period.moved_at = max(period.left_behind, _done(period, log)), now
+    period.processed_before_move, period.moved_at = (
+        max(period.processed_before_move, _done(period, log)),
+        now,
+    )
     period.moved = offset is None
-    period.loose = True
+    period.may_go_back = True
     period.position = period.processed = period.safe = offset
     if log.holder is period:  # a former owner's seek does not concern the group's commits
         log.floor = min(log.floor, offset or 0)

@@ -52,10 +52,14 @@ class Ownership:
         run = self._recorder.run_of(event.member)
         for tp in event.partitions:
             if (before := run.held.get(tp)) is not None:
-                text = f"{run.name} is assigned {tp}, which it has already"
+                text = f"{run.name} is assigned {tp}, which it owns already"
                 self._recorder.report("S1", event, text, before.began, number)
             last = run.periods.get(tp)
-            late = last.sent if last is not None and last.loose and last.flying else None
+            late = (
+                last.sent
+                if last is not None and last.may_go_back and last.awaits_response
+                else None
+            )
             period = OwnershipPeriod(run, tp, number, event.time, event.generation, late=late)
             run.held[tp] = run.periods[tp] = period
             log = self._recorder.log(tp)
@@ -73,7 +77,7 @@ class Ownership:
         for tp in event.partitions:
             if (period := run.held.get(tp)) is not None:
                 period.revoking = number
-                period.forsaken = run.opening.shards and _has_lost(run, event.time)
+                period.was_lost = run.opening.shards and _has_lost(run, event.time)
 
     def _revoked(self, number: int, event: Revoked) -> None:
         self._end(number, event, "revoked")
@@ -100,7 +104,7 @@ class Ownership:
         for tp, period in run.held.items():
             # After its close timeout, the member may end without a callback.
             if in_time:
-                text = f"{run.name} ended without letting go of {tp}"
+                text = f"{run.name} ended without revoking {tp}"
                 self._recorder.report("S2", event, text, period.began, number)
             _close(period, number, event.time, "closed")
         run.held.clear()
@@ -114,18 +118,22 @@ class Ownership:
             self._used(number, event, f"{event.member} works on {event.partition}")
 
     def _used(self, number: int, event: Delivered | Worked, what: str) -> None:
+        """S9: what is delivered belongs to a period that is neither revoked nor lost; S1: and no
+        other member owns it since."""
         tp = event.partition
         run = self._recorder.run_of(event.member)
         period = run.held.get(tp)
         if period is None or period.revoking is not None:
             last = run.periods.get(tp)
             if last is None:
-                self._recorder.report("S9", event, f"{what} and never had the partition", number)
+                self._recorder.report(
+                    "S9", event, f"{what}, a partition that it never owned", number
+                )
             elif last.revoking is not None and not last.ended:
                 text = f"{what} while the partition is being revoked"
                 self._recorder.report("S9", event, text, last.revoking, number)
             else:
-                text = f"{what} and has the partition no longer ({last.ended})"
+                text = f"{what}, a partition that it no longer owns ({last.ended})"
                 self._recorder.report("S9", event, text, last.ended_by, number)
             return
         holder = self._recorder.log(tp).holder
@@ -145,7 +153,7 @@ class Ownership:
             return
         if _same_instance(run, holder.run) or self._recorder.is_replaced(run):
             return
-        text = f"{what}, which is {holder.run.name}'s now"
+        text = f"{what}, which {holder.run.name} owns now"
         self._recorder.report("S1", event, text, period.began, holder.began, number)
 
     def _sent(self, number: int, event: Sent) -> None:
@@ -157,7 +165,7 @@ class Ownership:
         if run.opening.shards and _has_lost(run, event.time):
             return  # its application is notified at the same time
         for tp, period in run.held.items():
-            if period.revoking is not None and not period.forsaken:
+            if period.revoking is not None and not period.was_lost:
                 text = f"{run.name} sends {event.api} while {tp} is being revoked"
                 self._recorder.report("S2", event, text, period.revoking, number)
         if event.api == "JoinGroup":
@@ -169,14 +177,14 @@ class Ownership:
         claimed = event.owned or ()
         for tp, period in run.held.items():
             if period.revoking is None and not (run.opening.cooperative and tp in claimed):
-                text = f"{run.name} joins without having let go of {tp}"
+                text = f"{run.name} joins without having revoked {tp}"
                 self._recorder.report("S2", event, text, period.began, number)
         for tp in claimed:
             if tp not in run.held:
                 last = run.periods.get(tp)
                 if last is not None and event.issued_at <= last.ended_at + self._recorder.race:
                     continue  # the member owned it when it issued the join
-                text = f"{run.name} claims {tp}, which it does not have"
+                text = f"{run.name} reports {tp} as owned, but does not own it"
                 self._recorder.report(
                     "S2", event, text, -1 if last is None else last.ended_by, number
                 )
@@ -194,7 +202,7 @@ def _is_late(period: OwnershipPeriod, holder: OwnershipPeriod | None) -> bool:
 def _has_lost(run: MemberRun, now: float) -> bool:
     """Whether the member is out of its group, or cannot know that it is not."""
     wakes = now - run.thawed_at < _WAKING
-    return run.refused is not None or now >= run.sure_until or wakes
+    return run.ended is not None or now >= run.lease_expires_at or wakes
 
 
 def _same_instance(one: MemberRun, other: MemberRun) -> bool:

@@ -8,7 +8,7 @@ from collections import deque
 import attrs
 
 from ..events import Answered, Sent
-from .recorder import BEATS, Handlers, MemberRun, Recorder, leaves
+from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder, leaves
 
 _RATE = 20
 """Maximum requests of one type per second."""
@@ -16,7 +16,7 @@ _ALIKE = 3
 """This many pauses of exactly the same length mean that there is no jitter."""
 _SHORT = 0.05
 """Seconds; a shorter pause does not count as back-off."""
-_HASTY = 3
+_QUICK_RETRIES = 3
 """This many retries without a pause are a violation: fewer may be independent requests."""
 
 _EARLY = 1e-6
@@ -35,31 +35,33 @@ _RETRIED = frozenset(
     )
 )
 """Errors after which the same request is retried after a back-off."""
-_PAUSED = frozenset((BEATS, "JoinGroup", "OffsetCommit", "OffsetFetch", "FindCoordinator"))
+_BACKED_OFF = frozenset(
+    (CONSUMER_HEARTBEAT, "JoinGroup", "OffsetCommit", "OffsetFetch", "FindCoordinator")
+)
 """Requests with their own back-off."""
 _REJOINED = frozenset(("JoinGroup", "SyncGroup"))
 """Requests after whose rejection a member without partitions pauses before it rejoins."""
 _AT_ONCE = frozenset(("MEMBER_ID_REQUIRED", "FENCED_INSTANCE_ID"))
 """Errors of a join that are followed by the next join at once, or by none."""
-_ALONE = frozenset((BEATS, "JoinGroup", "OffsetCommit"))
+_ALONE = frozenset((CONSUMER_HEARTBEAT, "JoinGroup", "OffsetCommit"))
 """Requests of which only one is in flight, so that the next one is the retry."""
 
 
 @attrs.define(eq=False)
-class _Steps:
+class _Requests:
     """A member's recent requests."""
 
     sent: dict[str, deque[tuple[float, int]]] = attrs.field(factory=dict)
     """Request type -> time and event of those sent in the last second."""
     refused: dict[str, deque[tuple[float, int]]] = attrs.field(factory=dict)
     """The same for consecutive rejected ones."""
-    hasty: int = 0
+    quick_retry_count: int = 0
     """How often it has retried a rejected request at once."""
-    turned_away_at: float | None = None
+    rejected_at: float | None = None
     """When its JoinGroup or SyncGroup was rejected, if it has not rejoined."""
     refused_at: dict[str, float] = attrs.field(factory=dict)
     """Request type -> when it got a transient error, if it was not sent since."""
-    silent: dict[int, tuple[float, float, int]] = attrs.field(factory=dict)
+    throttled: dict[int, tuple[float, float, int]] = attrs.field(factory=dict)
     """Broker -> when and until when it throttles, and by which event. If brokers are unknown, the
     key is the negated connection."""
 
@@ -69,75 +71,82 @@ class Pace:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._steps: dict[MemberRun, _Steps] = {}
+        self._requests: dict[MemberRun, _Requests] = {}
         self._pauses: dict[float, int] = {}
         """Length of a pause before a retry, in whole nanoseconds -> its count over all members."""
         self.requests_per_second = 0
         self.handlers: Handlers = {Sent: self._sent, Answered: self._answered}
 
-    def _of(self, name: str) -> tuple[MemberRun, _Steps]:
+    def _of(self, name: str) -> tuple[MemberRun, _Requests]:
         run = self._recorder.run_of(name)
-        steps = self._steps.get(run)
-        if steps is None:
-            steps = self._steps[run] = _Steps()
-        return run, steps
+        requests = self._requests.get(run)
+        if requests is None:
+            requests = self._requests[run] = _Requests()
+        return run, requests
 
     def _sent(self, number: int, event: Sent) -> None:
-        run, steps = self._of(event.member)
-        if steps.silent:
-            self._check_silent(number, event, run, steps)
+        run, requests = self._of(event.member)
+        if requests.throttled:
+            self._check_throttle(number, event, run, requests)
         if event.api not in _DRIVEN:
-            times = steps.sent.setdefault(event.api, deque())
+            times = requests.sent.setdefault(event.api, deque())
             self._count(number, event, run, times, "")
             self.requests_per_second = max(self.requests_per_second, len(times))
         if event.api == "JoinGroup":
-            self._check_rejoin(number, event, run, steps)
-        refused_at = steps.refused_at.pop(event.api, None)
+            self._check_rejoin(number, event, run, requests)
+        refused_at = requests.refused_at.pop(event.api, None)
         if refused_at is not None and not leaves(event):
             pause = event.time - refused_at
-            self._paused(number, event, run, pause)
+            self._check_jitter(number, event, run, pause)
             if event.api in _ALONE and pause < _SHORT and run.thawed_at < refused_at:
-                self._hasten(number, event, run, steps)
+                self._count_quick_retry(number, event, run, requests)
 
-    def _check_rejoin(self, number: int, event: Sent, run: MemberRun, steps: _Steps) -> None:
+    def _check_rejoin(self, number: int, event: Sent, run: MemberRun, requests: _Requests) -> None:
         """After a rejected join or sync, the next join comes after a pause."""
-        at, steps.turned_away_at = steps.turned_away_at, None
-        counted = "JoinGroup" in steps.refused_at
+        at, requests.rejected_at = requests.rejected_at, None
+        counted = "JoinGroup" in requests.refused_at
         if at is not None and not counted and run.thawed_at < at and event.time - at < _SHORT:
-            self._hasten(number, event, run, steps)
+            self._count_quick_retry(number, event, run, requests)
 
-    def _hasten(self, number: int, event: Sent, run: MemberRun, steps: _Steps) -> None:
-        steps.hasty += 1
-        if steps.hasty == _HASTY:
-            text = f"{run.name} has sent at once {_HASTY} times what was just refused"
+    def _count_quick_retry(
+        self, number: int, event: Sent, run: MemberRun, requests: _Requests
+    ) -> None:
+        requests.quick_retry_count += 1
+        if requests.quick_retry_count == _QUICK_RETRIES:
+            text = f"{run.name} has repeated {_QUICK_RETRIES} refused requests without a pause"
             self._recorder.report("L6", event, text, number)
 
-    def _check_silent(self, number: int, event: Sent, run: MemberRun, steps: _Steps) -> None:
-        at, until, by = steps.silent.get(event.node or -event.connection, (0.0, 0.0, -1))
+    def _check_throttle(
+        self, number: int, event: Sent, run: MemberRun, requests: _Requests
+    ) -> None:
+        """KIP-219: a member sends nothing to a broker that throttles it."""
+        at, until, by = requests.throttled.get(event.node or -event.connection, (0.0, 0.0, -1))
         # Requests in transit do not count, nor does the ApiVersions of a new connection.
         asked = event.time > max(at, run.thawed_at) + self._recorder.race
         if asked and event.time < until - _EARLY and event.api != "ApiVersions":
             left = until - event.time
-            text = f"{run.name} sends {event.api}, to a broker that wants silence for {left:.2f} s"
+            text = (
+                f"{run.name} sends {event.api} to a broker that throttles it for {left:.2f} s more"
+            )
             self._recorder.report("L6", event, text, by, number)
 
     def _answered(self, number: int, event: Answered) -> None:
-        run, steps = self._of(event.member)
+        run, requests = self._of(event.member)
         if event.throttle > 0:
             broker, until = event.node or -event.connection, event.time + event.throttle
-            if until > steps.silent.get(broker, (0.0, 0.0, -1))[1]:
-                steps.silent[broker] = (event.time, until, number)
-                run.muted[broker] = until
+            if until > requests.throttled.get(broker, (0.0, 0.0, -1))[1]:
+                requests.throttled[broker] = (event.time, until, number)
+                run.throttled_until[broker] = until
         if event.error == "NONE":
-            steps.refused.pop(event.api, None)
+            requests.refused.pop(event.api, None)
             return
         refused = event.api == "JoinGroup" or event.error != "REBALANCE_IN_PROGRESS"
         if event.api in _REJOINED and event.error not in _AT_ONCE and refused and not run.held:
             # A sync that another rebalance overtook is followed by a join at once.
-            steps.turned_away_at = event.time
-        if event.error in _RETRIED and event.api in _PAUSED:
-            steps.refused_at[event.api] = event.time
-        times = steps.refused.setdefault(event.api, deque())
+            requests.rejected_at = event.time
+        if event.error in _RETRIED and event.api in _BACKED_OFF:
+            requests.refused_at[event.api] = event.time
+        times = requests.refused.setdefault(event.api, deque())
         self._count(number, event, run, times, f", refused with {event.error}")
 
     def _count(
@@ -157,7 +166,7 @@ class Pace:
             self._recorder.report("L6", event, text, times[0][1], number)
             times.clear()
 
-    def _paused(self, number: int, event: Sent, run: MemberRun, pause: float) -> None:
+    def _check_jitter(self, number: int, event: Sent, run: MemberRun, pause: float) -> None:
         if not self._recorder.virtual or pause < _SHORT or run.thawed_at > event.time - pause:
             return
         length = round(pause, 9)

@@ -57,5 +57,5 @@ class Pauses:
         if pause.rebalanced_by < 0:
             self._recorder.report("S15", event, what, pause.number, number)
         else:
-            text = f"{what} and stayed through a rebalance"
+            text = f"{what} and was kept in a rebalance"
             self._recorder.report("S16", event, text, pause.number, pause.rebalanced_by, number)

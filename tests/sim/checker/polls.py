@@ -1,44 +1,121 @@
-"""When a member leaves because its application does not poll: L9.
+"""When the application polls, and when a member leaves because it does not: L9.
 
 L2 checks that it leaves in time, and S10 that nothing else ends its ownership.
 """
 
 from __future__ import annotations
 
-import math
-
 import attrs
 
 from ..events import (
     Absent,
+    Assigned,
     Away,
     Cancelling,
+    Committed,
     Committing,
     Delivered,
-    Event,
     Lost,
     OfMember,
     Polling,
+    Processed,
     Raised,
     Revoked,
+    Revoking,
     Sent,
 )
 from .recorder import Handlers, MemberRun, Recorder, joins, leaves
 
 
+class PollClocks:
+    """Keeps the poll clocks, from what the applications do."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._commits: dict[str, int] = {}
+        """Member -> the token of its application's unfinished commit of all processed records."""
+        self.handlers: Handlers = {
+            Assigned: self._assigned,
+            Delivered: self._delivered,
+            Processed: self._processed,
+            Polling: self._polling,
+            Absent: self._left_client,
+            Cancelling: self._left_client,
+            Away: self._works,
+            Committing: self._committing,
+            Committed: self._committed,
+            Raised: self._raised,
+            Revoking: self._check,
+            Revoked: self._check,
+            Lost: self._check,
+        }
+
+    def _check(self, number: int, event: OfMember) -> None:
+        """Record whether the application has not polled for longer than `max_poll_interval`."""
+        run = self._recorder.run_of(event.member)
+        clock = run.polls
+        if clock.waiting_by is not None:
+            return
+        # It may have polled in the instant in which the interval ended, just too late.
+        since = clock.polled_before if clock.polled_at == event.time else clock.polled_at
+        if event.time - since > run.opening.max_poll_interval - 1e-6:
+            clock.expired = True
+
+    def _assigned(self, number: int, event: Assigned) -> None:
+        clock = self._recorder.run_of(event.member).polls
+        clock.polled_at = clock.polled_at or event.time
+
+    def _delivered(self, number: int, event: Delivered) -> None:
+        clock = self._recorder.run_of(event.member).polls
+        clock.polled_at = clock.delivered_at = event.time
+        clock.waiting_by = None
+
+    def _processed(self, number: int, event: Processed) -> None:
+        """It asks for the next record."""
+        run = self._recorder.run_of(event.member)
+        if run.held:
+            self._check(number, event)
+        if event.time > run.polls.polled_at:
+            run.polls.polled_before, run.polls.polled_at = run.polls.polled_at, event.time
+
+    def _polling(self, number: int, event: Polling) -> None:
+        run = self._recorder.run_of(event.member)
+        if run.held:
+            self._check(number, event)
+        run.polls.polled_at, run.polls.waiting_by = event.time, number
+
+    def _left_client(self, number: int, event: Absent | Cancelling) -> None:
+        clock = self._recorder.run_of(event.member).polls
+        if clock.waiting_by is not None:
+            clock.polled_at, clock.waiting_by = event.time, None
+
+    def _works(self, number: int, event: Away | Committing) -> None:
+        """It does other work instead of asking for the next record."""
+        clock = self._recorder.run_of(event.member).polls
+        clock.waiting_by = None
+        if clock.polled_at == event.time:
+            clock.polled_at = clock.delivered_at
+
+    def _committing(self, number: int, event: Committing) -> None:
+        if event.offsets is None:
+            self._works(number, event)
+            self._commits[event.member] = event.token
+
+    def _committed(self, number: int, event: Committed) -> None:
+        if self._commits.get(event.member) == event.token:
+            del self._commits[event.member]
+            self._recorder.run_of(event.member).polls.polled_at = event.time
+
+    def _raised(self, number: int, event: Raised) -> None:
+        self._recorder.run_of(event.member).polls.waiting_by = None
+
+
 @attrs.define(eq=False)
-class _Polls:
-    polling: int | None = None
-    """The event since which the application waits in the client; None while it does not, and if it
-    came back after `max_poll_interval`: the member may be leaving already, after it has completed a
-    revocation."""
-    left_at: float = math.inf
-    """When the application's last call of the client ended."""
+class _Membership:
     joined_by: int = -1
-    gave_up_some: bool = False
-    """Whether it has lost or revoked partitions since it joined."""
-    failed_by: int = -1
-    """The last event in which a call of the client raised."""
+    """The event of its last join."""
+    released: bool = False
+    """Whether it has lost or revoked partitions since then."""
 
 
 class PollTimer:
@@ -46,56 +123,40 @@ class PollTimer:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._members: dict[MemberRun, _Polls] = {}
+        self._memberships: dict[MemberRun, _Membership] = {}
         self.handlers: Handlers = {
-            Polling: self._polling,
-            Absent: self._busy,
-            Away: self._busy,
-            Cancelling: self._busy,
-            Committing: self._busy,
-            Delivered: self._busy,
-            Raised: self._raised,
-            Lost: self._gave_up,
-            Revoked: self._gave_up,
+            Lost: self._released,
+            Revoked: self._released,
             Sent: self._sent,
         }
 
-    def _of(self, event: OfMember) -> tuple[MemberRun, _Polls]:
+    def _of(self, event: OfMember) -> tuple[MemberRun, _Membership]:
         run = self._recorder.run_of(event.member)
-        return run, self._members.setdefault(run, _Polls())
+        return run, self._memberships.setdefault(run, _Membership())
 
-    def _polling(self, number: int, event: Polling) -> None:
-        run, polls = self._of(event)
-        is_late = event.time - polls.left_at > run.opening.max_poll_interval - 1e-6
-        polls.polling = None if is_late else number
-
-    def _busy(self, number: int, event: Event) -> None:
-        assert isinstance(event, OfMember)
-        polls = self._of(event)[1]
-        polls.polling = None
-        if not isinstance(event, Committing):  # a commit is not a poll
-            polls.left_at = event.time
-
-    def _raised(self, number: int, event: Raised) -> None:
-        polls = self._of(event)[1]
-        polls.polling, polls.failed_by = None, number
-
-    def _gave_up(self, number: int, event: Lost | Revoked) -> None:
-        polls = self._of(event)[1]
-        polls.gave_up_some = polls.gave_up_some or bool(event.partitions)
+    def _released(self, number: int, event: Lost | Revoked) -> None:
+        _, membership = self._of(event)
+        membership.released = membership.released or bool(event.partitions)
 
     def _sent(self, number: int, event: Sent) -> None:
-        run, polls = self._of(event)
+        run, membership = self._of(event)
         if joins(event):
-            polls.joined_by, polls.gave_up_some = number, False
-        if not leaves(event) or run.closing is not None or run.opening.shards:
+            membership.joined_by, membership.released = number, False
+            run.polls.expired = False
+        elif leaves(event) and run.closing is None and not run.opening.shards:
+            self._check_leave(number, event, run, membership)
+
+    def _check_leave(
+        self, number: int, event: Sent, run: MemberRun, membership: _Membership
+    ) -> None:
+        """A member that neither closes nor has failed leaves only because of the poll timer."""
+        failed = max(run.troubled_by, run.raised_by) > membership.joined_by
+        if failed or self._recorder.fails_by_assignment(run, event.time):
             return
-        failed = max(run.troubled, polls.failed_by) > polls.joined_by
-        if failed or event.time < run.misassigned_until:
-            return  # the member failed, and its application is notified next
-        if polls.polling is not None and run.thawed_at < event.time:
+        waiting_by = None if run.polls.expired else run.polls.waiting_by
+        if waiting_by is not None and run.thawed_at < event.time:
             text = f"{run.name} leaves the group while its application polls"
-            self._recorder.report("L9", event, text, polls.polling, number)
-        elif not (run.held or polls.gave_up_some):
-            text = f"{run.name} leaves the group, and owned nothing to be polled for"
-            self._recorder.report("L9", event, text, polls.joined_by, number)
+            self._recorder.report("L9", event, text, waiting_by, number)
+        elif not (run.held or membership.released):
+            text = f"{run.name} leaves the group for the poll timer without owning partitions"
+            self._recorder.report("L9", event, text, membership.joined_by, number)

@@ -19,9 +19,12 @@ from ..events import Answered, Event, OfMember, Opening, Sent
 Handlers = Mapping[type[Event], Callable[..., None]]
 """Event type -> the function that handles the event's number and the event."""
 
-BEATS = "ConsumerGroupHeartbeat"
+CONSUMER_HEARTBEAT = "ConsumerGroupHeartbeat"
 """KIP-848: members join (epoch 0), heartbeat, report ownership, and leave (epoch below 0) with
 it."""
+
+MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", CONSUMER_HEARTBEAT))
+"""Requests by which a member joins its group and stays in it."""
 
 _JOIN_GRACE = 5.0
 """L2: seconds for which a group waits for a member beyond the rebalance timeout."""
@@ -60,23 +63,21 @@ class OwnershipPeriod:
     """"revoked", "lost", "killed" or "closed"; "" while it lasts."""
     ended_by: int = -1
     ended_at: float = math.inf
-    told_by: int = -1
+    released_by: int = -1
     """The last event by which others could learn that this member does not own it."""
     revoking: int | None = None
     """The event from which on nothing of it may be delivered."""
-    forsaken: bool = False
+    was_lost: bool = False
     """It had been lost by then, so nothing waits for the end of the work on it."""
     moved: bool = False
     """The log no longer contains the position: the next delivery may be anywhere."""
-    loose: bool = False
+    may_go_back: bool = False
     """The application has sought, or committed an offset other than its position, or the log was
     truncated: commits may go back."""
     late: int | None = None
     """An offset that may go back, in an unanswered commit of the previous period."""
     cuts: set[int] = attrs.field(factory=set)
     """The log's truncation offsets, until what was written there since is delivered."""
-    gone: set[int] = attrs.field(factory=set)
-    """Delivered offsets whose records are no longer in the log."""
     starts: set[int] = attrs.field(factory=set)
     """Possible start offsets, from responses; -1 if nothing is committed."""
     position: int | None = None
@@ -88,11 +89,11 @@ class OwnershipPeriod:
     processed_at: float = -math.inf
     safe: int | None = None
     """The part of `processed` that the client knows of: the application has polled since."""
-    left_behind: int = -1
+    processed_before_move: int = -1
     """The highest value that `processed` had when the position was last moved."""
     moved_at: float = -math.inf
     """When the application, or the end of the log, last moved the position."""
-    asked: int = -1
+    requested: int = -1
     """The highest explicit offset that the application has asked to commit."""
     named: tuple[int, float] = (-1, -math.inf)
     """The last explicit offset, and until when an earlier commit may leave after it."""
@@ -100,16 +101,32 @@ class OwnershipPeriod:
     """The offset of the last commit request."""
     sent_by: int = -1
     sent_at: float = -math.inf
-    flying: bool = False
+    awaits_response: bool = False
     """That request is unanswered."""
     cancelled: tuple[int, float] | None = None
     """The offset and time of the application's last commit that was cancelled or failed."""
-    flying_since: float = -math.inf
+    awaits_since: float = -math.inf
     """When that request left, or the first of those that it repeats or has waited for."""
-    landed_at: float = -math.inf
+    answered_at: float = -math.inf
     """When the last commit was answered."""
     acked: int | None = None
     """The offset of the last acknowledged commit."""
+
+
+@attrs.define(eq=False)
+class PollClock:
+    """When the application last polled, for `max_poll_interval`."""
+
+    polled_at: float = 0.0
+    """When it last called the client for records, or got some."""
+    polled_before: float = 0.0
+    """The time before that."""
+    delivered_at: float = 0.0
+    """When it last got records."""
+    waiting_by: int | None = None
+    """The event since which it waits in the client; None while it does not."""
+    expired: bool = False
+    """The interval has passed since the member last joined: it leaves, if it has not."""
 
 
 @attrs.define(eq=False)
@@ -130,33 +147,43 @@ class MemberRun:
     """Its requests are among the events."""
     in_flight: dict[tuple[int, int], tuple[int, Sent]] = attrs.field(factory=dict)
     """Connection and correlation id -> the request, and its number."""
-    sure_until: float = math.inf
-    """When its session expires, counted from its last request."""
+    target: frozenset[TopicPartition] | None = None
+    """Its last assignment by the group; None if a join has made that outdated."""
+    lease_since: float = 0.0
+    """Since when it has been sure, without a break, that it owns what it holds."""
+    lease_expires_at: float = 0.0
+    """Until when it is: as of `kafkagroup.member.ownership`, the session timeout after it issued
+    the last request that the group acknowledged."""
+    rebalances_since: float = 0.0
+    """When it issued the last request whose answer required nothing of it."""
     found_by: int = -1
     """The event of the last FindCoordinator response."""
     frozen: bool = False
     thawed_at: float = -math.inf
-    muted: dict[int, float] = attrs.field(factory=dict)
+    throttled_until: dict[int, float] = attrs.field(factory=dict)
     """Broker -> until when it throttles this member (KIP-219)."""
     closing: tuple[int, float] | None = None
-    over: bool = False
+    is_over: bool = False
     """It was killed, or has ended."""
-    refused: tuple[int, float, str, int] | None = None
-    """The last response that ended its membership: event, time, and the member id and generation
-    that ended."""
-    troubled: int = -1
+    polls: PollClock = attrs.field(factory=PollClock)
+    ended: tuple[int, float, str, int] | None = None
+    """How its last membership ended, until it is in the group again: the event of the response, or
+    of its request to leave, the time, and the member id and generation that ended."""
+    troubled_by: int = -1
     """The last event with a coordinator error."""
-    came_back: int = -1
+    raised_by: int = -1
+    """The last event in which a call of the client raised."""
+    polled_by: int = -1
     """The last event that shows that the application called the client."""
     joined_by: int = -1
     """The event of its last assignment, even if it was empty."""
-    misassigned_until: float = -math.inf
+    misassigns_until: float = -math.inf
     """Until when, as a leader, it may compute bad assignments."""
 
     @property
     def hindered_until(self) -> float:
         """Until when it was frozen or throttled."""
-        return max((self.thawed_at, *self.muted.values()))
+        return max((self.thawed_at, *self.throttled_until.values()))
 
 
 @attrs.define(eq=False)
@@ -185,8 +212,12 @@ class Log:
     """Offset -> the sequence numbers of the records lost there."""
     gone_deliveries: int = 0
     """Number of deliveries of records that were lost, then or since."""
-    recreated: bool = False
-    """Its topic has the name of a deleted one."""
+    read_by: dict[str, set[int]] = attrs.field(factory=dict)
+    """Member -> the offsets of the records that were delivered to it and are still in the log."""
+    processed_end: int = 0
+    """The offset after the last of these that was processed."""
+    deleted_by: int = -1
+    """The event that deleted the topic of this name before the current one; -1 if none did."""
     checked: int = 0
     """Every record below it was processed, or is part of a reported violation."""
 
@@ -227,11 +258,14 @@ class Log:
         self.cuts.append(end)
         self.floor, self.checked = min(self.floor, end), min(self.checked, end)
         self.reached = min(self.reached, end)
+        self.processed_end = min(self.processed_end, end)
+        for member, offsets in self.read_by.items():
+            self.read_by[member] = {offset for offset in offsets if offset < end}
 
-    def delete(self) -> None:
+    def delete(self, number: int) -> None:
         """Delete the log and the group's commit, as its topic was deleted."""
         self.cut(0)
-        self.stored, self.stored_by, self.recreated = None, -1, True
+        self.stored, self.stored_by, self.deleted_by = None, -1, number
 
 
 DELIVERED, PROCESSED, HIDDEN, PASSED = 1, 2, 4, 8
@@ -240,17 +274,17 @@ DELIVERED, PROCESSED, HIDDEN, PASSED = 1, 2, 4, 8
 
 def joins(event: Sent) -> bool:
     """Whether the request joins the group."""
-    return event.api == "JoinGroup" or (event.api == BEATS and event.generation == 0)
+    return event.api == "JoinGroup" or (event.api == CONSUMER_HEARTBEAT and event.generation == 0)
 
 
 def leaves(event: Sent) -> bool:
     """Whether the request leaves the group."""
-    return event.api == "LeaveGroup" or (event.api == BEATS and event.generation < 0)
+    return event.api == "LeaveGroup" or (event.api == CONSUMER_HEARTBEAT and event.generation < 0)
 
 
-def lives_on(event: Sent) -> bool:
+def is_heartbeat(event: Sent) -> bool:
     """Whether the request is a heartbeat of a current member."""
-    return event.api == "Heartbeat" or (event.api == BEATS and event.generation > 0)
+    return event.api == "Heartbeat" or (event.api == CONSUMER_HEARTBEAT and event.generation > 0)
 
 
 def longest_wait(run: MemberRun) -> float:
@@ -271,22 +305,40 @@ class Recorder:
         self.runs: dict[str, MemberRun] = {}
         self.logs: dict[TopicPartition, Log] = {}
         self.violations: list[Violation] = []
-        self.healed: float | None = None
+        self.healed_at = math.inf
+        """When the last fault ended."""
         self.sees_broker = False
         """Broker events exist, and alone determine what is committed."""
-        self.speakers: dict[str, MemberRun] = {}
+        self.run_of_member_id: dict[str, MemberRun] = {}
         """Member id -> the run that uses it."""
         self.instances: dict[str, MemberRun] = {}
         """Instance id of a static member -> the run that last joined with it."""
         self.misassigned: frozenset[str] = frozenset()
         """Ids of members whose last assignment contains topics that they do not subscribe to. They
-        reject all of it, and rejoin."""
+        refuse all of it, and rejoin."""
 
     def run_of(self, name: str) -> MemberRun:
         run = self.runs.get(name)
         if run is None:
             run = self.runs[name] = MemberRun(name, Opening(time=0.0, member=name))
         return run
+
+    def refuses_assignment(self, run: MemberRun) -> bool:
+        """Whether the member's last assignment is one that it must refuse."""
+        return any(self.run_of_member_id.get(member_id) is run for member_id in self.misassigned)
+
+    def fails_by_assignment(self, run: MemberRun, now: float) -> bool:
+        """Whether an assignment may end its membership: one that it must refuse, or a bad one that
+        it has computed as the leader."""
+        return now < run.misassigns_until or self.refuses_assignment(run)
+
+    def elapsed(self, run: MemberRun, now: float, *since: float) -> float:
+        """Return for how many seconds, after the latest of these moments, the member could act."""
+        return now - max(*since, run.hindered_until)
+
+    def elapsed_healthy(self, run: MemberRun, now: float, *since: float) -> float:
+        """Return the same, counted from the end of the last fault; below 0 before that."""
+        return self.elapsed(run, now, self.healed_at, *since)
 
     def is_replaced(self, run: MemberRun) -> bool:
         """Whether a newer run has replaced this one of a static member, so that others may own its

@@ -16,6 +16,7 @@ from ..events import (
     Assigned,
     Closing,
     Delivered,
+    Event,
     Lost,
     Processed,
     Revoked,
@@ -23,7 +24,7 @@ from ..events import (
     Sent,
     Sought,
 )
-from .recorder import BEATS, Event, Handlers, MemberRun, Recorder, joins, leaves
+from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder
 
 _DRAIN_SHARE = 0.75
 """Share of the rebalance timeout for which a revocation waits for the record in flight."""
@@ -45,8 +46,6 @@ class _Member:
     """A callback of the application is running."""
     called_at: float = 0.0
     """When the last callback ended."""
-    left_by: int = -1
-    """The event with which it left the group without closing; -1 if it has not."""
 
 
 class Revocations:
@@ -99,18 +98,13 @@ class Revocations:
                 self._expect(number, event, run, member, set(run.held))
         elif event.api == "Heartbeat" and event.error == "NONE":
             member.due.clear()
-        elif event.api == "SyncGroup" and self._is_refused(event):
+        elif event.api == "SyncGroup" and self._recorder.refuses_assignment(run):
             return
-        elif event.api in ("SyncGroup", BEATS) and event.assigned is not None:
+        elif event.api in ("SyncGroup", CONSUMER_HEARTBEAT) and event.assigned is not None:
             kept = set(event.assigned)
             for tp in kept & member.due.keys():
                 del member.due[tp]
             self._expect(number, event, run, member, set(run.held) - kept)
-
-    def _is_refused(self, event: Answered) -> bool:
-        """Whether the member rejects the assignment, and so revokes nothing."""
-        asked = self._recorder.request(event)
-        return asked is not None and asked[1].member_id in self._recorder.misassigned
 
     def _expect(
         self,
@@ -126,20 +120,16 @@ class Revocations:
 
     def _sent(self, number: int, event: Sent) -> None:
         run, member = self._of(event.member)
-        if joins(event):
-            member.left_by = -1
-        elif leaves(event) and run.closing is None:
-            member.left_by = number
         self._check_due(number, event, run, member)
 
     def _check_due(self, number: int, event: Event, run: MemberRun, member: _Member) -> None:
-        """S18."""
+        """S18: a revocation calls the application back by its deadline."""
         if not member.due or member.calling or run.closing is not None:
             return
         for tp, (by, at) in sorted(member.due.items()):
-            late = event.time - max(at, member.called_at, run.hindered_until)
+            late = self._recorder.elapsed(run, event.time, at, member.called_at)
             if late > run.opening.rebalance_timeout * _DRAIN_SHARE + _GRACE:
-                text = f"{run.name} is to revoke {tp} and has not for {late:.1f} s"
+                text = f"{run.name} has not revoked {tp} for {late:.1f} s"
                 self._recorder.report("S18", event, text, by, number)
                 del member.due[tp]
 
@@ -160,23 +150,19 @@ class Revocations:
                 text = f"{run.name} revokes {tp} with offset {offset} in flight"
                 self._recorder.report("S17", event, text, by, number)
         if event.partitions and not run.opening.shards:
-            self._check_member(number, event, run, member)
+            self._check_member(number, event, run)
 
-    def _check_member(self, number: int, event: Revoking, run: MemberRun, member: _Member) -> None:
-        """S21."""
-        if run.closing is not None:
+    def _check_member(self, number: int, event: Revoking, run: MemberRun) -> None:
+        """S21: partitions are reported as revoked only while the membership lasts."""
+        if run.closing is not None or run.ended is None:
             return
-        ended, at = member.left_by, 0.0
-        if run.refused is not None:
-            ended, at = run.refused[0], run.refused[1]
+        by, at, _, _ = run.ended
         began = min(
             (run.held[tp].began for tp in event.partitions if tp in run.held), default=number
         )
-        # In virtual time, a member reacts at once to what arrives, unless it was frozen.
-        noticed = event.time > run.thawed_at and event.time >= at + self._recorder.race
-        if ended > began and noticed:
-            text = f"{run.name} is told that partitions are revoked; its membership is over"
-            self._recorder.report("S21", event, text, ended, number)
+        if by > began and self._recorder.knew(run, at, event.time):
+            text = f"{run.name} reports partitions as revoked, but its membership has ended"
+            self._recorder.report("S21", event, text, by, number)
 
     def _revoked(self, number: int, event: Revoked) -> None:
         _, member = self._of(event.member)
