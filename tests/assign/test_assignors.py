@@ -94,13 +94,13 @@ def racked(topics: Mapping[str, str], **members: str) -> GroupSpec:
     )
 
 
-def test_range_gives_what_has_a_replica_in_the_rack_of_the_member() -> None:
+def test_range_assigns_partitions_with_a_replica_in_the_members_rack() -> None:
     assert range_assignor(racked({"t": "r s r s"}, a="s t", b="r t")) == assigned(
         a="t1 t3", b="t0 t2"
     )
 
 
-def test_range_fills_up_with_other_racks_where_one_has_too_little() -> None:
+def test_range_fills_up_with_partitions_of_other_racks() -> None:
     assert range_assignor(racked({"t": "r r r s r r"}, a="s t", b="r t", c="q t")) == assigned(
         a="t2 t3", b="t0 t1", c="t4 t5"
     )
@@ -147,11 +147,11 @@ def test_range_heeds_no_racks_that_members_and_replicas_do_not_share() -> None:
 
 
 @pytest.mark.parametrize("racks", ["rs rs rs", "q q q", "- - -"])
-def test_range_knows_no_racks_that_tell_nothing_apart(racks: str) -> None:
+def test_range_ignores_racks_that_distinguish_nothing(racks: str) -> None:
     assert range_assignor(racked({"t": racks}, a="s t", b="r t")) == assigned(a="t0 t1", b="t2")
 
 
-def test_range_takes_an_empty_rack_for_none_and_partitions_without_racks_for_elsewhere() -> None:
+def test_range_treats_an_empty_rack_as_none() -> None:
     group = racked({"t": "s r r s"}, a="- t", b="s t")
     emptied = attrs.evolve(group.members["a"], rack="")
     group = attrs.evolve(group, members={**group.members, "a": emptied})
@@ -160,7 +160,7 @@ def test_range_takes_an_empty_rack_for_none_and_partitions_without_racks_for_els
     assert range_assignor(short) == assigned(a="t0 t1", b="t2 t3")
 
 
-def test_range_leaves_racks_of_partitions_that_are_gone_alone() -> None:
+def test_range_ignores_racks_of_missing_partitions() -> None:
     group = racked({"t": "q s r", "u": "q s r"}, a="r t u", b="s t u")
     group = attrs.evolve(group, partitions={"t": 2, "u": 2})
     assert range_assignor(group) == assigned(a="t0 u0", b="t1 u1")
@@ -198,12 +198,12 @@ def test_topics_that_do_not_exist_do_no_harm(assignor: Assignor) -> None:
 
 
 @BOTH
-def test_topics_that_nobody_wants_stay_where_they_are(assignor: Assignor) -> None:
+def test_topics_without_subscribers_are_not_assigned(assignor: Assignor) -> None:
     assert assignor(spec({"t": 1, "u": 5}, a="t")) == assigned(a="t0")
 
 
 @BOTH
-def test_a_group_of_nobody_and_members_of_nothing(assignor: Assignor) -> None:
+def test_groups_without_members_and_members_without_topics(assignor: Assignor) -> None:
     assert assignor(spec({"t": 1})) == {}
     assert assignor(spec({"t": 1}, a="", b="")) == assigned(a="", b="")
 

@@ -45,12 +45,12 @@ def assigned(**members: str) -> Assignment:
 # ---------------------------------------------------------------- planted, one of each kind
 
 
-def test_what_is_right_has_no_violation() -> None:
+def test_a_correct_assignment_has_no_violation() -> None:
     group = spec({"a": 5, "b": 1}, x=member("a", "a0 a1"), y=member("a"), z=member("b"))
     assert violations(group, assigned(x="a0 a1 a4", y="a2 a3", z="b0"), ALL) == ()
 
 
-def test_a_stranger_gets_partitions() -> None:
+def test_an_unknown_member_is_a_violation() -> None:
     """And they are lost to the group, unless a member gets them too."""
     group = spec({"a": 2}, x=member("a"))
     assert violations(group, assigned(x="a0", ghost="a1")) == (
@@ -81,7 +81,7 @@ def test_a_topic_that_the_member_does_not_subscribe_to() -> None:
     )
 
 
-def test_a_partition_given_away_twice() -> None:
+def test_a_partition_with_two_owners_is_a_violation() -> None:
     group = spec({"a": 2}, x=member("a"), y=member("a"))
     assert violations(group, assigned(y="a0 a1 a1", x="a0")) == (
         Violation(Kind.DOUBLED, ("x", "y"), tps("a0"), "a/0 is given to x and y"),
@@ -89,7 +89,7 @@ def test_a_partition_given_away_twice() -> None:
     )
 
 
-def test_a_partition_given_to_nobody() -> None:
+def test_an_unassigned_partition_is_a_violation() -> None:
     group = spec({"a": 3, "unwanted": 1}, x=member("a"), y=member("a"))
     assert violations(group, assigned(x="a1")) == (
         Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is given to nobody"),
@@ -97,7 +97,7 @@ def test_a_partition_given_to_nobody() -> None:
     )
 
 
-def test_a_cooperative_round_may_leave_out_what_somebody_else_has_to_let_go_of() -> None:
+def test_a_cooperative_round_may_withhold_partitions_that_another_owns() -> None:
     group = spec({"a": 3}, x=member("a", "a0 a1"), y=member("a"))
     assert violations(group, assigned(x="a0", y="a2"), COOPERATIVE) == ()
     assert violations(group, assigned(x="a0 a1"), COOPERATIVE) == (
@@ -105,13 +105,13 @@ def test_a_cooperative_round_may_leave_out_what_somebody_else_has_to_let_go_of()
     )
 
 
-def test_a_cooperative_round_may_not_leave_out_what_only_its_owner_can_have() -> None:
+def test_a_cooperative_round_may_not_withhold_partitions_that_only_the_owner_can_have() -> None:
     group = spec({"a": 1}, x=member("a", "a0"), y=member("b"))
     left_out = Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is given to nobody")
     assert violations(group, assigned(), COOPERATIVE) == (left_out,)
 
 
-def test_a_cooperative_round_may_leave_out_what_is_claimed_twice() -> None:
+def test_a_cooperative_round_may_withhold_partitions_claimed_twice() -> None:
     """Behaviour 25: equal claims fell each other, so both let go first."""
     group = spec({"a": 1}, x=member("a", "a0"), y=member("a", "a0"))
     assert violations(group, assigned(), COOPERATIVE) == ()
@@ -129,7 +129,7 @@ def test_a_partition_handed_over_while_it_is_owned() -> None:
     assert violations(after, assigned(x="a0", y="a1"), COOPERATIVE) == ()
 
 
-def test_equal_claims_stand_in_each_others_way() -> None:
+def test_equal_claims_block_each_other() -> None:
     group = spec({"a": 1}, x=member("a", "a0"), y=member("a", "a0"), z=member("a"))
     assert violations(group, assigned(x="a0"), COOPERATIVE) == (
         Violation(
@@ -146,7 +146,7 @@ def test_equal_claims_stand_in_each_others_way() -> None:
     )
 
 
-def test_a_stale_claim_stands_in_nobodys_way_and_hides_no_handover() -> None:
+def test_a_stale_claim_blocks_nothing_and_hides_no_transfer() -> None:
     """Behaviour 26: z may have it once y has let go, whatever x remembers."""
     stale, newest = member("a", "a0", 5), member("a", "a0", 8)
     group = spec({"a": 1}, x=stale, y=newest, z=member("a"))
@@ -158,7 +158,7 @@ def test_a_stale_claim_stands_in_nobodys_way_and_hides_no_handover() -> None:
     )
 
 
-def test_a_claim_to_a_partition_that_is_gone_is_none() -> None:
+def test_a_claim_to_a_missing_partition_is_ignored() -> None:
     group = spec({"a": 1, "b": 1}, x=member("a", "a5"), y=member("ab"))
     left_out = Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is given to nobody")
     assert violations(group, assigned(y="b0"), COOPERATIVE) == (left_out,)
@@ -265,7 +265,7 @@ def test_balance_and_need_are_judged_only_of_whole_assignments() -> None:
     assert violations(group, assigned(x="a0 a1"), COOPERATIVE) == ()
 
 
-def test_only_the_rules_that_are_asked_for_are_held_against_it() -> None:
+def test_only_the_requested_rules_are_checked() -> None:
     group = spec({"a": 3}, x=member("a", "a0 a1 a2"), y=member("a"))
     wrong = assigned(y="a0 a1 a2")
     kinds = {name: [v.kind for v in violations(group, wrong, RULES[name])] for name in RULES}
@@ -290,7 +290,7 @@ def test_long_lists_are_cut() -> None:
     assert violation.text == "ghost is no member and gets a/0, a/1, a/2, a/3 and 2 more"
 
 
-def test_the_claims_that_stand() -> None:
+def test_valid_claims() -> None:
     group = spec(
         {"a": 3, "b": 1},
         x=member("a", "a0 a1 a2 a9 b0", 8),
@@ -425,7 +425,7 @@ def test_the_most_even_assignment_that_keeps_the_most_has_no_violation(
 
 @repeatable
 @given(judged())
-def test_whole_assignments_are_valid_and_every_planted_error_is_found(
+def test_every_planted_violation_is_found(
     case: tuple[GroupSpec, Assignment],
 ) -> None:
     group, assignment = case
@@ -445,7 +445,7 @@ def test_whole_assignments_are_valid_and_every_planted_error_is_found(
 
 @repeatable
 @given(judged())
-def test_what_members_keep_is_never_handed_over(case: tuple[GroupSpec, Assignment]) -> None:
+def test_retained_partitions_are_never_transferred(case: tuple[GroupSpec, Assignment]) -> None:
     """And what another claims as newly always is: by the definition, claim by claim."""
     group, assignment = case
     expected = []

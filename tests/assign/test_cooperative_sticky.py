@@ -45,7 +45,7 @@ def test_a_fresh_group_is_even_at_once() -> None:
     assert assigned({"a": 5}, x=member("a"), y=member("a")) == {"x": "a0 a2 a4", "y": "a1 a3"}
 
 
-def test_what_is_owned_stays() -> None:
+def test_owned_partitions_stay() -> None:
     x, y = member("a", "a3 a4", 7), member("a", "a0 a1 a2", 7)
     assert assigned({"a": 5}, x=x, y=y) == {"x": "a3 a4", "y": "a0 a1 a2"}
 
@@ -106,7 +106,7 @@ def test_a_newer_claim_stands_beside_that_of_a_member_that_no_longer_subscribes(
     assert assigned({"a": 1, "b": 1}, x=x, y=y) == {"x": "b0", "y": "a0"}
 
 
-def test_partitions_that_are_gone_are_no_claim() -> None:
+def test_claims_to_missing_partitions_are_ignored() -> None:
     assert assigned({"a": 1}, x=member("a", "a0 a9", 7)) == {"x": "a0"}
 
 
@@ -121,7 +121,7 @@ def test_mixed_subscriptions_are_balanced_through_members_in_between() -> None:
     assert second == {"x": tps("a1 a2"), "y": tps("a0 b2"), "z": tps("b0 b1")}
 
 
-def test_what_is_new_is_given_at_once_and_the_rest_when_it_is_free() -> None:
+def test_new_partitions_are_assigned_at_once_and_others_when_released() -> None:
     """x has a2 to let go of; y need not wait for it to get a3."""
     x = member("a", "a0 a1 a2", 7)
     spec = GroupSpec(members={"x": x, "y": member("a")}, partitions={"a": 4})
@@ -149,7 +149,7 @@ def claimants(spec: GroupSpec) -> dict[TopicPartition, dict[str, int]]:
 @pytest.mark.slow
 @repeatable
 @given(groups())
-def test_line_26_nobody_is_given_what_another_may_still_be_at_work_on(spec: GroupSpec) -> None:
+def test_line_26_no_member_gets_a_partition_that_another_may_still_process(spec: GroupSpec) -> None:
     claims = claimants(spec)
     for name, held in cooperative_sticky_assignor(spec).items():
         for tp in held:
@@ -160,7 +160,7 @@ def test_line_26_nobody_is_given_what_another_may_still_be_at_work_on(spec: Grou
 
 @repeatable
 @given(groups())
-def test_it_withholds_of_what_sticky_gives_only_what_is_claimed_by_others(
+def test_it_differs_from_sticky_only_in_partitions_that_others_own(
     spec: GroupSpec,
 ) -> None:
     claims = claimants(spec)
@@ -175,7 +175,7 @@ def test_it_withholds_of_what_sticky_gives_only_what_is_claimed_by_others(
 @pytest.mark.slow
 @repeatable
 @given(groups())
-def test_any_group_settles_in_two_rounds_as_even_as_sticky_makes_it(spec: GroupSpec) -> None:
+def test_any_group_is_stable_after_two_rounds_and_as_balanced_as_sticky(spec: GroupSpec) -> None:
     first = cooperative_sticky_assignor(spec)
     following = next_round(spec, first, 100)
     second = cooperative_sticky_assignor(following)

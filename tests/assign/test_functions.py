@@ -48,7 +48,7 @@ def test_a_function_that_allocates() -> None:
     assert asked == [(["m1", "m2"], [*tps("a0", "a1", "a2", "b0", "b1")])]
 
 
-def test_it_is_asked_for_each_set_of_subscribers() -> None:
+def test_it_is_called_for_each_set_of_subscribers() -> None:
     """Patterns match new topics for one member before the other."""
     spec = GroupSpec(
         members={"m1": MemberSpec(topics=frozenset("a")), "m2": MemberSpec(topics=ALL)},
@@ -60,7 +60,7 @@ def test_it_is_asked_for_each_set_of_subscribers() -> None:
     assert assignor(spec) == {"m1": tps("a0", "a2"), "m2": tps("a1", "a3", "b0", "b1")}
 
 
-def test_who_is_left_out_has_nothing() -> None:
+def test_omitted_members_get_nothing() -> None:
     assignor = allocating("one", lambda members, tps: {"m1": {"a": range(3), "b": range(2)}})
     assert assignor(SPEC)["m2"] == ()
 
@@ -74,7 +74,7 @@ def test_who_is_left_out_has_nothing() -> None:
         ({"m3": {"a": [0, 1, 2], "b": [0, 1]}}, "stranger"),
     ],
 )
-def test_a_wrong_answer_is_an_error_that_says_what_is_wrong(answer: Any, words: str) -> None:
+def test_a_wrong_result_is_an_error_with_the_reason(answer: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^assignor 'mine': {words}: "):
         allocating("mine", lambda members, partitions: answer)(SPEC)
 

@@ -81,7 +81,7 @@ def kinds(lines: Iterable[str]) -> set[str]:
         (check_weighted_sticky, "weighted-sticky", sticky_assignor, {"handed-over"}),
     ],
 )
-def test_an_assignor_under_the_name_of_another_is_found_out(
+def test_a_mislabelled_assignor_is_detected(
     check_with: Check, name: str, impostor: Assignor, expected: set[str]
 ) -> None:
     lines = [
@@ -92,7 +92,7 @@ def test_an_assignor_under_the_name_of_another_is_found_out(
     assert expected <= kinds(lines)
 
 
-def test_weighted_sticky_that_does_not_look_at_loads_is_found_out() -> None:
+def test_a_weighted_sticky_that_ignores_loads_is_detected() -> None:
     lines = [
         line
         for case in range(100)
@@ -103,7 +103,7 @@ def test_weighted_sticky_that_does_not_look_at_loads_is_found_out() -> None:
     assert any(" has a level of " in line for line in lines)
 
 
-def test_weighted_sticky_that_moves_all_at_once_is_found_out() -> None:
+def test_a_weighted_sticky_that_moves_all_at_once_is_detected() -> None:
     eager = called("weighted-sticky", weighted_sticky(max_moves=10_000))
     lines = [
         line for case in range(100) for line in check_weighted_sticky(eager, group_of(1, case))
@@ -122,7 +122,7 @@ def test_a_case_can_be_replayed_by_its_number(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_run_says_how_many_and_how_fast(jobs: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_reports_count_and_speed(jobs: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(seed=4, cases=60, jobs=jobs) == 0
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first == f"60 groups, seed 4, {jobs} at a time"

@@ -137,13 +137,13 @@ def test_fields_that_are_refused(fields: dict[str, object], message: str) -> Non
     assert str(refused.value) == message
 
 
-def test_what_is_too_long_is_not_even_parsed() -> None:
+def test_documents_beyond_the_limit_are_not_parsed() -> None:
     with pytest.raises(ConfigurationError, match="found 67108865 bytes; expected at most"):
         decode_loads(b" " * (MAX_BYTES + 1))
 
 
 @pytest.mark.parametrize("load", [-1.0, math.nan, math.inf])
-def test_nothing_is_written_that_would_be_refused(load: float) -> None:
+def test_writing_refuses_what_reading_refuses(load: float) -> None:
     with pytest.raises(ConfigurationError, match="expected a number from 0"):
         encode_loads(MeasuredLoads(made_at=0.0, loads={A0: load}))
     with pytest.raises(ConfigurationError, match="expected a partition's number"):
@@ -187,7 +187,7 @@ json_values = st.recursive(
     )
     | json_values
 )
-def test_anything_else_is_one_error(value: object) -> None:
+def test_any_other_input_is_a_typed_error(value: object) -> None:
     with suppress(ConfigurationError):
         assert decode_loads(json.dumps(value)).made_at >= 0
 

@@ -47,7 +47,7 @@ def test_topics_sort_with_the_colon_behind_them_as_in_kiel() -> None:
     }
 
 
-def test_who_does_not_subscribe_is_passed_over() -> None:
+def test_members_without_a_subscription_are_skipped() -> None:
     assert naive_assignor(spec({"t": 3, "u": 2}, a="u", b="t", c="t u nowhere")) == {
         "a": held("u1"),
         "b": held("t0 t2"),
@@ -55,7 +55,7 @@ def test_who_does_not_subscribe_is_passed_over() -> None:
     }
 
 
-def test_nobody_and_nothing() -> None:
+def test_no_members_and_no_partitions() -> None:
     assert naive_assignor(spec({"t": 1})) == {}
     assert naive_assignor(spec({}, a="t", b="")) == {"a": (), "b": ()}
 

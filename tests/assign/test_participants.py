@@ -56,7 +56,7 @@ def test_the_partitions_need_not_begin_at_0_nor_be_of_one_topic() -> None:
 
 
 @BOTH
-def test_who_comes_too_late_gets_nothing(decide) -> None:
+def test_participants_beyond_the_partitions_get_nothing(decide) -> None:
     assert decide(["a", "b"], t(0), "b") == set()
     assert decide(["a"], [], "a") == set()
 
@@ -84,7 +84,7 @@ def test_partitions_of_pykafka_sort_as_there() -> None:
 
 
 @BOTH
-def test_a_consumer_that_does_not_take_part_is_told_who_does(decide) -> None:
+def test_a_consumer_outside_the_participants_is_an_error(decide) -> None:
     with pytest.raises(
         ConfigurationError, match=re.escape("'x' is not among the participants: 'a', 'b'")
     ):
@@ -102,7 +102,7 @@ def test_a_consumer_that_does_not_take_part_is_told_who_does(decide) -> None:
     ids=st.lists(st.text(max_size=3) | st.sampled_from("ab"), unique=True, min_size=1, max_size=9),
     numbers=st.sets(st.integers(0, 99)),
 )
-def test_all_together_decide_on_everything_once_and_evenly(
+def test_all_participants_together_cover_every_partition_once(
     decide, ids: list[str], numbers: set[int]
 ) -> None:
     shares = [decide(ids, t(*numbers), id_) for id_ in ids]

@@ -103,7 +103,7 @@ def test_a_member_joins_a_cooperative_group() -> None:
     )
 
 
-def test_an_eager_group_lets_go_of_everything() -> None:
+def test_an_eager_group_revokes_everything() -> None:
     x, y = member("a", "a0 a1 a2"), member("a")
     found = plan(group({"a": 3}, x=x, y=y), range_assignor)
     assert (found.cooperative, found.rounds, found.paused) == (
@@ -152,13 +152,13 @@ def test_members_join() -> None:
     assert (found.spread_before, found.spread_after) == (Spread(0, 4), Spread(1, 1))
 
 
-def test_newcomers_subscribe_to_all_that_anybody_subscribes_to() -> None:
+def test_new_members_subscribe_to_all_topics_of_the_group() -> None:
     was = group({"a": 1}, x=member("a"), y=member("bc"))
     assert with_newcomers(was, 1).members["new-1"] == MemberSpec(topics=frozenset("abc"))
     assert with_newcomers(was, 0) == was
 
 
-def test_nobody_can_leave_who_is_not_there() -> None:
+def test_an_unknown_member_cannot_leave() -> None:
     members = {f"m{n}": member("a") for n in range(6)}
     with pytest.raises(ConfigurationError) as caught:
         without(group({"a": 1}, **members), "mm")
@@ -174,7 +174,7 @@ def test_a_group_without_members_gets_nothing() -> None:
 # ---------------------------------------------------------------- reasons of what nobody owned
 
 
-def test_what_nobody_owned() -> None:
+def test_partitions_without_an_owner() -> None:
     """Whether it is new or its owner left, this spec does not tell: nothing is guessed."""
     x, y = member("ab", "a0"), member("ab", "a1")
     fresh = plan(group({"a": 1}, x=member("a")), range_assignor)
@@ -195,7 +195,7 @@ def test_what_is_new_when_it_is_known_what_was() -> None:
     }
 
 
-def test_what_several_claim_alike_nobody_owns() -> None:
+def test_equally_claimed_partitions_have_no_owner() -> None:
     """Line 25: both have to let go of it before anybody gets it."""
     x, y = member("a", "a0 a1"), member("a", "a1")
     found = plan(group({"a": 2}, x=x, y=y), cooperative_sticky_assignor)
@@ -213,7 +213,7 @@ def test_what_several_claim_alike_nobody_owns() -> None:
 # ---------------------------------------------------------------- claims that do not count
 
 
-def test_claims_that_do_not_count() -> None:
+def test_ignored_claims() -> None:
     spec = group(
         {"a": 1, "b": 1, "d": 1},
         x=member("a", "a0 b0", instance_id="node-1"),
@@ -229,7 +229,7 @@ def test_claims_that_do_not_count() -> None:
     assert {m.member_id: m.before for m in found.members} == {"x": tps("a0 b0"), "y": tps("d0")}
 
 
-def test_letting_go_of_a_stale_claim_interrupts_nobody() -> None:
+def test_releasing_a_stale_claim_interrupts_no_member() -> None:
     x, y = member("a", "a0"), member("a", "a0", 6)
     found = plan(group({"a": 1}, x=x, y=y), cooperative_sticky_assignor)
     assert (found.moves, found.paused, len(found.rounds)) == ((), (), 2)
@@ -252,7 +252,7 @@ def test_an_owner_that_no_longer_subscribes() -> None:
     )
 
 
-def test_what_nobody_gets() -> None:
+def test_unassigned_partitions() -> None:
     was = group({"a": 2, "b": 1, "c": 1, "d": 1}, x=member("abcd", "a0 a1 b0 c0 d0"))
     now = group({"a": 1, "c": 1, "d": 1}, x=member("ad", "a0 d0"))
     found = plan(now, fixed(x="a0"), was=was)
@@ -265,7 +265,7 @@ def test_what_nobody_gets() -> None:
     assert (found.kept, found.dropped, found.unassigned) == (1, 4, tps("d0"))
 
 
-def test_balance_and_what_is_not_needed_for_it() -> None:
+def test_moves_for_balance_and_unneeded_moves() -> None:
     """z joins; range moves a2 to y and a4 to z, where a2 alone could have gone to z."""
     x, y = member("a", "a0 a1 a2"), member("a", "a3 a4 a5")
     found = plan(group({"a": 6}, x=x, y=y, z=member("a")), range_assignor)
@@ -276,7 +276,7 @@ def test_balance_and_what_is_not_needed_for_it() -> None:
     }
 
 
-def test_of_several_moves_that_do_ones_work_only_the_others_are_unneeded() -> None:
+def test_of_several_equivalent_moves_all_but_one_are_unneeded() -> None:
     """Two of the three would have made 3 and 3 of 5 and 1; it is 4 and 2 now, the other way."""
     spec = group({"a": 6}, x=member("a", "a0 a1 a2 a3 a4"), y=member("a", "a5"))
     assert reasons(plan(spec, fixed(x="a3 a4", y="a0 a1 a2 a5"))) == {
@@ -286,14 +286,14 @@ def test_of_several_moves_that_do_ones_work_only_the_others_are_unneeded() -> No
     }
 
 
-def test_what_goes_round_in_a_circle_is_not_needed() -> None:
+def test_circular_moves_are_unneeded() -> None:
     """x gives to y, y to z, z to x: had all kept theirs, the counts would be the same."""
     spec = group({"a": 3}, x=member("a", "a0"), y=member("a", "a1"), z=member("a", "a2"))
     found = plan(spec, fixed(x="a2", y="a0", z="a1"))
     assert {m.why for m in found.moves} == {Reason.NOT_STICKY}
 
 
-def test_what_the_giver_gets_instead_excuses_nothing_if_the_taker_cannot_have_it() -> None:
+def test_a_swap_needs_both_subscriptions() -> None:
     """w gives a to y while it gets b, to which y does not subscribe: a chain, and needed."""
     spec = group(
         {"a": 1, "b": 2},
@@ -424,7 +424,7 @@ def test_a_load_is_no_reason_for_an_assignor_that_does_not_look_at_loads() -> No
 # ---------------------------------------------------------------- assignors of any kind
 
 
-def test_each_round_is_told_what_is_owned_by_then() -> None:
+def test_each_round_gets_the_owners_of_that_moment() -> None:
     told = []
 
     @named("watched", cooperative=True)
@@ -460,7 +460,7 @@ def test_a_cooperative_assignor_that_never_settles_is_followed_for_some_rounds()
         ({"x": "a0 a0"}, "assignor 'fixed' assigns a/0 to 'x' and to 'x'"),
     ],
 )
-def test_an_assignment_that_makes_no_sense_is_refused(held: dict[str, str], message: str) -> None:
+def test_an_invalid_assignment_is_refused(held: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         plan(group({"a": 1}, x=member("a"), y=member("a")), fixed(**held))
     assert str(caught.value) == message
@@ -489,7 +489,7 @@ def specs(draw: st.DrawFn) -> GroupSpec:
 @pytest.mark.slow
 @settings(derandomize=True, database=None, deadline=None, max_examples=300)
 @given(specs(), st.sampled_from((range_assignor, roundrobin_assignor, cooperative_sticky_assignor)))
-def test_the_figures_add_up_and_the_reasons_are_true(spec: GroupSpec, assignor: Assignor) -> None:
+def test_counts_and_reasons_are_consistent(spec: GroupSpec, assignor: Assignor) -> None:
     found = plan(spec, assignor)
     assert found == plan(spec, assignor)
     assert found.settled

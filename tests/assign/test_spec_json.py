@@ -48,7 +48,7 @@ TEXT = """\
 """
 
 
-def test_a_spec_as_text_and_back() -> None:
+def test_a_spec_round_trips() -> None:
     assert spec_to_json(SPEC) == TEXT
     assert spec_from_json(TEXT) == SPEC
 
@@ -121,7 +121,7 @@ def specs(draw: st.DrawFn) -> GroupSpec:
 @pytest.mark.slow
 @settings(derandomize=True, database=None, deadline=None, max_examples=300)
 @given(specs())
-def test_any_spec_comes_back_as_it_was(spec: GroupSpec) -> None:
+def test_any_spec_round_trips(spec: GroupSpec) -> None:
     assert spec_from_json(spec_to_json(spec)) == spec
 
 
@@ -195,7 +195,7 @@ INT = "an integer from 0 to 2147483647"
         ("1" * 5_000, "the spec: no JSON: "),
     ],
 )
-def test_bad_input_is_told_where_it_is_bad(text: str, message: str) -> None:
+def test_malformed_input_is_refused_with_its_place(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         spec_from_json(text)
     assert str(caught.value).startswith(message)

@@ -85,7 +85,7 @@ def test_a_new_member_gets_its_share_and_of_each_topic_the_highest_numbers() -> 
     }
 
 
-def test_who_has_one_more_keeps_it() -> None:
+def test_the_member_with_one_more_keeps_it() -> None:
     x, y, z = member("a", "a0"), member("a", "a1 a2"), member("a", "a3")
     assert assigned({"a": 5}, x=x, y=y, z=z) == {"x": "a0 a4", "y": "a1 a2", "z": "a3"}
 
@@ -119,7 +119,7 @@ def test_a_member_relieves_another_through_one_in_between() -> None:
     assert assigned({"a": 3, "b": 3}, x=x, y=y, z=z) == {"x": "a1 a2", "y": "a0 b2", "z": "b0 b1"}
 
 
-def test_who_gets_one_more_is_chosen_so_that_less_moves() -> None:
+def test_the_member_with_one_more_is_chosen_for_fewest_moves() -> None:
     """z needs one from y. Whether x or y keeps two afterwards is equally even, but y would have
     to be given one of x's for it."""
     x, y, z = member("a", "a0 a1"), member("ab", "b0 b1"), member("b")
@@ -138,7 +138,7 @@ def test_a_member_in_between_gets_back_what_it_gave() -> None:
     }
 
 
-def test_those_who_can_give_nothing_to_the_poor_are_even_among_themselves() -> None:
+def test_members_without_common_topics_balance_among_themselves() -> None:
     x, y, z = member("a", "a0 a1 a2 a3 a4 a5 a6 a7 a8 a9"), member("a"), member("b")
     assert assigned({"a": 10, "b": 1}, x=x, y=y, z=z) == {
         "x": "a0 a1 a2 a3 a4",
@@ -147,7 +147,7 @@ def test_those_who_can_give_nothing_to_the_poor_are_even_among_themselves() -> N
     }
 
 
-def test_those_whom_the_rich_can_give_nothing_are_even_among_themselves() -> None:
+def test_members_with_few_partitions_balance_among_themselves() -> None:
     x, y, z = member("a", "a0 a1"), member("a"), member("b")
     assert assigned({"a": 2, "b": 9}, x=x, y=y, z=z) == {
         "x": "a0",
@@ -156,7 +156,7 @@ def test_those_whom_the_rich_can_give_nothing_are_even_among_themselves() -> Non
     }
 
 
-def test_what_a_member_was_given_goes_on_before_its_own() -> None:
+def test_a_received_partition_is_passed_on_first() -> None:
     x = member("abcd", "a0 a1 a2 a3 a4 a5 a6 d0 d1 d2 d3")
     y, z = member("abcd", "b0 b1 b2 b3 b4 b5 b6 b7 b8"), member("a")
     spec = GroupSpec(members={"x": x, "y": y, "z": z}, partitions={"a": 7, "b": 9, "c": 1, "d": 4})
@@ -165,7 +165,7 @@ def test_what_a_member_was_given_goes_on_before_its_own() -> None:
     assert cost(spec, assignment) == least_cost(spec)
 
 
-def test_nobody_and_nothing() -> None:
+def test_no_members_and_no_partitions() -> None:
     assert assigned({"a": 1}) == {}
     assert assigned({"a": 0}, x=member("a"), y=member("")) == {"x": "", "y": ""}
     assert assigned({"a": 1, "b": 3}, x=member("a nowhere")) == {"x": "a0"}
@@ -181,7 +181,7 @@ def test_line_25_the_claim_of_the_higher_generation_stands() -> None:
     assert assigned({"a": 4}, b=x, a=y) == {"b": "a0 a1", "a": "a2 a3"}
 
 
-def test_line_25_equal_claims_fell_each_other() -> None:
+def test_line_25_equal_claims_invalidate_each_other() -> None:
     x, y, z = member("a", "a0 a1"), member("a", "a0"), member("a", "a2")
     assert assigned({"a": 3}, x=x, y=y, z=z) == {"x": "a1", "y": "a0", "z": "a2"}
 
@@ -227,7 +227,7 @@ def test_the_former_owner_comes_before_the_rack() -> None:
     assert found == {"x": "a0", "y": "a1", "z": "a2"}
 
 
-def test_claims_to_what_is_gone_or_not_subscribed_count_for_nothing() -> None:
+def test_claims_to_missing_or_unsubscribed_partitions_are_ignored() -> None:
     x, y = member("a", "a0 a9 b0 c0"), member("ab", "a1 a1 a1")
     assert assigned({"a": 2, "b": 1}, x=x, y=y) == {"x": "a0", "y": "a1 b0"}
     x = attrs.evolve(x, owned=(TopicPartition("a", -1), TopicPartition("a", 1)))
@@ -254,7 +254,7 @@ def test_balance_and_stickiness_come_before_racks() -> None:
     assert assigned({"a": 4}, {"a": "q q q p"}, x=x, y=y) == {"x": "a2 a3", "y": "a0 a1"}
 
 
-def test_of_what_has_to_go_the_far_ones_go_first() -> None:
+def test_partitions_in_other_racks_move_first() -> None:
     x, y = member("a", "a0 a1 a2 a3", rack="p"), member("a", rack="q")
     assert assigned({"a": 4}, {"a": "q p q p"}, x=x, y=y) == {"x": "a1 a3", "y": "a0 a2"}
 
@@ -382,7 +382,7 @@ def small_groups(draw: st.DrawFn) -> GroupSpec:
 
 @settings(repeatable, max_examples=400)
 @given(small_groups())
-def test_nothing_at_all_is_more_even_or_as_even_with_fewer_moves(spec: GroupSpec) -> None:
+def test_no_assignment_is_more_balanced_or_moves_less(spec: GroupSpec) -> None:
     assignment = sticky_assignor(spec)
     check_sound(spec, assignment)
     assert cost(spec, assignment) == least_cost(spec)
@@ -398,7 +398,7 @@ def test_no_chain_of_members_improves_it(spec: GroupSpec) -> None:
 
 @repeatable
 @given(groups())
-def test_a_settled_group_stays_as_it_is(spec: GroupSpec) -> None:
+def test_a_balanced_group_stays_as_it_is(spec: GroupSpec) -> None:
     assignment = sticky_assignor(spec)
     assert sticky_assignor(rejoined(spec, assignment)) == assignment
 
@@ -406,7 +406,7 @@ def test_a_settled_group_stays_as_it_is(spec: GroupSpec) -> None:
 @pytest.mark.slow
 @repeatable
 @given(groups(), st.randoms(use_true_random=False))
-def test_the_order_of_dicts_is_of_no_matter(spec: GroupSpec, shuffler: random.Random) -> None:
+def test_the_order_of_dicts_does_not_matter(spec: GroupSpec, shuffler: random.Random) -> None:
     def shuffled(mapping: Mapping[str, object]) -> dict[str, object]:
         items = list(mapping.items())
         shuffler.shuffle(items)
@@ -453,7 +453,7 @@ for _ in range(20):
 """
 
 
-def test_the_hash_seed_is_of_no_matter() -> None:
+def test_the_hash_seed_does_not_matter() -> None:
     """Strings hash differently in every process, and sets are iterated in that order."""
     answers = {
         subprocess.run(
@@ -553,6 +553,6 @@ def test_any_bytes_are_user_data_or_none(data: bytes) -> None:
     st.sets(st.tuples(st.text("aé-", min_size=1, max_size=5), st.integers(0, 2**31 - 1))),
     st.integers(-1, 2**31 - 1),
 )
-def test_user_data_comes_back(owned: set[tuple[str, int]], generation: int) -> None:
+def test_user_data_round_trips(owned: set[tuple[str, int]], generation: int) -> None:
     partitions = tuple(sorted(TopicPartition(*tp) for tp in owned))
     assert decode_user_data(encode_user_data(partitions, generation)) == (partitions, generation)

@@ -95,7 +95,7 @@ def settled(group: GroupSpec, assignor: Assignor = weighted) -> Assignment:
 # ---------------------------------------------------------------- fresh
 
 
-def test_the_heaviest_go_first_each_to_the_emptiest() -> None:
+def test_the_heaviest_partitions_go_to_the_least_loaded_members_first() -> None:
     group = spec(loads(a=[1, 2, 3, 4, 5]), x=member("a"), y=member("a"))
     assert assigned(weighted(group)) == {"x": "a0 a1 a4", "y": "a2 a3"}
 
@@ -123,13 +123,13 @@ def test_partitions_without_load_do_not_pile_up_where_load_is_least() -> None:
     assert assigned(weighted(group)) == {"x": "a0 b1 b3 b5", "y": "a1 b0 b2 b4"}
 
 
-def test_what_few_can_take_is_placed_around_what_they_have() -> None:
+def test_partitions_with_few_subscribers_respect_existing_loads() -> None:
     """y alone can take b: so x, which has less to choose from, gets the more of a."""
     group = spec(loads(a=[2, 2, 2, 2], b=[1, 1, 1, 1]), x=member("a"), y=member("ab"))
     assert levels(group, weighted(group)) == {"x": 6.0, "y": 6.0}
 
 
-def test_what_a_member_got_counts_for_every_topic() -> None:
+def test_a_members_load_counts_across_topics() -> None:
     group = spec(loads(a=[1, 6], b=[6, 8]), w=member("b"), x=member("a"), y=member("ab"))
     assert assigned(weighted(group)) == {"w": "b1", "x": "a0 a1", "y": "b0"}
 
@@ -163,7 +163,7 @@ def test_moves_end_half_the_hysteresis_before_levels_are_equal() -> None:
     assert sorted(levels(group, settled(group)).values()) == [9.15, 9.75]
 
 
-def test_nothing_is_taken_that_would_come_back() -> None:
+def test_nothing_is_moved_that_would_move_back() -> None:
     """Of 20, x might give up a0 and a2; once a0 has gone, and the disputed a1 has found its place,
     a2 would come back to x: so it stays."""
     group = spec(
@@ -178,7 +178,7 @@ def test_nothing_is_taken_that_would_come_back() -> None:
     ]
 
 
-def test_the_disputed_counts_where_the_next_round_will_place_it() -> None:
+def test_a_disputed_partition_counts_where_it_will_be_placed() -> None:
     """a0 will go to w, which then has too much: so a1 is taken along at once."""
     group = spec(loads(a=[9, 4, 7]), w=member("a", "a0 a1"), x=member("a", "a0 a2"))
     assert [assigned(held) for _, held in rounds(group)] == [
@@ -194,7 +194,7 @@ def test_a_newcomer_gets_its_share_in_two_rounds() -> None:
     assert second == {"x": "a1 a2", "y": "a0 a3"}
 
 
-def test_what_a_member_leaves_behind_fills_the_gaps_and_moves_nothing_else() -> None:
+def test_partitions_of_a_leaving_member_fill_gaps_without_other_moves() -> None:
     group = spec(loads(a=[4, 3, 3, 2]), x=member("a", "a0"), y=member("a", "a1"))
     assert assigned(weighted(group)) == {"x": "a0 a3", "y": "a1 a2"}
 
@@ -230,12 +230,12 @@ def test_a_newcomer_gets_its_share_of_partitions_without_load() -> None:
     assert [len(held) for held in settled(group).values()] == [2, 2]
 
 
-def test_without_moves_only_what_nobody_owns_is_given_away() -> None:
+def test_without_moves_only_unowned_partitions_are_assigned() -> None:
     group = spec(loads(a=[1] * 4), x=member("a", "a0 a1 a2"), y=member("a"))
     assert assigned(weighted_sticky(max_moves=0)(group)) == {"x": "a0 a1 a2", "y": "a3"}
 
 
-def test_behaviour_25_equal_claims_are_let_go_of_first() -> None:
+def test_behaviour_25_equal_claims_are_released_first() -> None:
     group = spec(loads(a=[1, 1]), x=member("a", "a0 a1"), y=member("a", "a0"))
     assert [assigned(a) for _, a in rounds(group)] == [
         {"x": "a1", "y": ""},
@@ -313,7 +313,7 @@ def test_the_factor_for_equal_capacities_is_reached() -> None:
 
 @repeatable
 @given(groups(same=True), st.sampled_from([0.0, 0.1, 0.5]))
-def test_what_a_group_settles_on_is_within_the_stated_level(
+def test_the_stable_assignment_is_within_the_stated_level(
     group: GroupSpec, hysteresis: float
 ) -> None:
     final = settled(group, weighted_sticky(hysteresis=hysteresis))
@@ -397,7 +397,7 @@ def test_the_order_of_members_and_loads_does_not_matter(
 # ---------------------------------------------------------------- at its edges
 
 
-def test_its_name_and_what_it_adds_to_a_subscription() -> None:
+def test_its_name_and_user_data() -> None:
     assignor = weighted_sticky(capacity=2.5)
     assert protocol_name(assignor) == "weighted-sticky"
     assert is_cooperative(assignor)

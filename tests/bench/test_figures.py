@@ -75,7 +75,7 @@ class _ReportedSaslError:
 
 
 @pytest.mark.asyncio
-async def test_settled_is_when_the_last_was_told():
+async def test_a_rebalance_ends_when_the_last_member_was_notified():
     assert await settled([_ReportedSaslError(0, 1), _ReportedSaslError(2)], 3, 0.0) == 2.0
 
 
@@ -88,7 +88,7 @@ async def test_settled_is_when_the_last_was_told():
         [_ReportedSaslError(0, 1, 2), _ReportedSaslError()],
     ],
 )
-async def test_not_settled_while_owned_twice_or_by_nobody_or_one_has_none(members, monkeypatch):
+async def test_a_rebalance_has_not_ended_without_one_owner_each(members, monkeypatch):
     monkeypatch.setattr("bench.members._TIMEOUT", 0.0)
     with pytest.raises(TimeoutError):
         await settled(members, 3, 0.0)

@@ -147,7 +147,7 @@ def test_no_metric_was_forgotten() -> None:
 
 
 @BOTH
-def test_what_is_not_known_yet_is_left_out(export: Any) -> None:
+def test_unknown_values_are_omitted(export: Any) -> None:
     assert math.isinf(GroupMetrics().last_heartbeat_seconds_ago)
     lines = export({"new": Member(GroupMetrics())})
     assert [line for line in lines if "avg" in line or "max" in line or "ago" in line] == []
@@ -155,7 +155,7 @@ def test_what_is_not_known_yet_is_left_out(export: Any) -> None:
 
 
 @BOTH
-def test_several_members_and_those_that_do_not_run(export: Any) -> None:
+def test_several_members_and_stopped_ones(export: Any) -> None:
     idle = Consumer("t", bootstrap_servers="nowhere:9092")
     members = {"a": Member(METRICS), "idle": idle, "b": Member(METRICS)}
     rates = [line for line in export(members) if line.startswith("kafkagroup_heartbeat_rate")]
@@ -167,7 +167,7 @@ def test_several_members_and_those_that_do_not_run(export: Any) -> None:
 
 @BOTH
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_consumer_and_a_member_that_run_read_in_another_thread(export: Any, backend: Any) -> None:
+def test_running_clients_are_read_in_another_thread(export: Any, backend: Any) -> None:
     """Prometheus' own server scrapes in one, where no event loop is to be found."""
     found: list[str] = []
 
@@ -197,7 +197,7 @@ def test_a_consumer_and_a_member_that_run_read_in_another_thread(export: Any, ba
         assert line in found
 
 
-def test_neither_is_imported_unasked() -> None:
+def test_neither_exporter_is_imported_by_default() -> None:
     code = (
         "import sys, kafkagroup; kafkagroup.Consumer;"
         "print({'prometheus_client', 'opentelemetry'} & set(sys.modules))"

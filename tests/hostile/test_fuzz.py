@@ -30,7 +30,7 @@ def test_every_message_in_every_version_is_a_target() -> None:
     assert names >= {f"{name} v{v}" for name, cls in declared().items() for v in cls.versions}
 
 
-def test_what_once_broke_a_decoder_breaks_none_any_more() -> None:
+def test_inputs_that_once_broke_a_decoder_are_handled() -> None:
     found = list(corpus())
     assert found
     assert [(t.name, wrong) for t, data in found if (wrong := trouble(t, data))] == []
@@ -44,7 +44,7 @@ def _careless(data: bytes) -> int:
     return length
 
 
-def test_another_error_than_the_decoders_own_is_told() -> None:
+def test_an_unexpected_error_of_a_decoder_is_reported() -> None:
     careless = Target("careless", lambda _: b"\0\0\0\1", _careless)
     lines = list(failures_of(1, 0, (careless,)))
     assert lines
@@ -52,7 +52,7 @@ def test_another_error_than_the_decoders_own_is_told() -> None:
     assert "for the corpus:\n  careless: " in lines[0]
 
 
-def test_a_decoder_that_believes_a_claim_takes_too_much_memory() -> None:
+def test_a_decoder_that_trusts_a_length_is_reported() -> None:
     greedy = Target("greedy", lambda _: b"\x7f\xff\xff", lambda data: bytearray(3 * 2**20))
     lines = list(failures_of(1, 0, (greedy,)))
     assert len(lines) == 101
@@ -74,6 +74,6 @@ def test_a_run_counts_and_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "300 mutations" in capsys.readouterr().out
 
 
-def test_damage_leaves_no_bytes_alone() -> None:
+def test_mutations_reach_every_byte() -> None:
     rng = random.Random(1)
     assert sum(mutated(rng, b"valid bytes") != b"valid bytes" for _ in range(1_000)) > 900

@@ -35,11 +35,11 @@ def run() -> Iterator[Run]:
     [attack for attack in ATTACKS if not attack.long],
     ids=lambda attack: f"{attack.family}: {attack.name}",
 )
-def test_an_attack_ends_as_it_must(run: Run, attack: Attack) -> None:
+def test_an_attack_ends_as_expected(run: Run, attack: Attack) -> None:
     assert run(attack).faults(attack) == []
 
 
-def test_no_two_attacks_have_one_name() -> None:
+def test_attack_names_are_unique() -> None:
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
 
 
@@ -81,7 +81,7 @@ GOOD = Result(
         ({"log": (f"p={PASSWORD}",)}, f"the password is shown: 'p={PASSWORD}'"),
     ],
 )
-def test_a_trial_that_went_wrong_is_told(changed: dict[str, object], fault: str | None) -> None:
+def test_a_failed_trial_is_reported(changed: dict[str, object], fault: str | None) -> None:
     result = attrs.evolve(GOOD, **changed)
     assert result.faults(HARMLESS) == ([] if fault is None else [fault])
 
@@ -90,13 +90,13 @@ def test_an_honest_broker_is_no_attack(run: Run) -> None:
     assert run(HARMLESS).faults(HARMLESS) == []
 
 
-def test_memory_that_grows_is_seen(run: Run) -> None:
+def test_growing_memory_is_reported(run: Run) -> None:
     """What measures nothing would pass everything."""
     grabbing = attrs.evolve(HARMLESS, client="grab_memory", job={"mebibytes": 64}, ends="64 MiB")
     assert 60 < run(grabbing).mebibytes < 72
 
 
-def test_a_warning_that_did_not_come_is_told() -> None:
+def test_a_missing_warning_is_reported() -> None:
     attack = attrs.evolve(HARMLESS, warns="answer 77")
     fault = "there was no warning of 'answer 77'"
     assert attrs.evolve(GOOD, log=("WARNING answer 77",)).faults(attack) == []

@@ -69,30 +69,30 @@ STICKY = "assign/test_cooperative_sticky.py::"
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_1": (
         "transport/test_broker.py::test_a_parked_join_holds_up_nothing_on_other_connections",
-        CLASSIC + "test_lines_1_and_9_leaving_goes_past_what_may_be_parked",
+        CLASSIC + "test_lines_1_and_9_leave_is_sent_on_another_connection_than_a_pending_join",
     ),
     "line_2": (
         CLASSIC + "test_line_2_the_deadline_of_join_is_the_longer_of_request_and_rebalance_timeout",
     ),
     "line_3": (CLASSIC + "test_line_3_heartbeats_start_when_join_has_succeeded_before_sync",),
     "line_4": (
-        CLASSIC + "test_line_4_rebalance_in_progress_is_alive_and_revokes",
-        CLASSIC + "test_line_4_the_member_beats_on_while_the_application_drains",
+        CLASSIC + "test_line_4_rebalance_in_progress_extends_the_session_and_revokes",
+        CLASSIC + "test_line_4_heartbeats_continue_while_the_application_drains",
     ),
-    "line_5": (CLASSIC + "test_line_5_a_silent_session_rediscovers_the_coordinator",),
+    "line_5": (CLASSIC + "test_line_5_a_session_without_responses_rediscovers_the_coordinator",),
     "line_6": (
         CLASSIC + "test_line_6_an_application_that_did_not_poll_loses_and_leaves",
         "live/test_rebalancing.py::test_an_application_that_stops_polling_loses_its_partitions",
         "runtime/test_threaded.py::test_a_loop_blocked_past_max_poll_leaves_at_once_and_comes_back",
     ),
     "line_7": (
-        CLASSIC + "test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure",
-        CLASSIC + "test_how_long_ownership_is_sure",
+        CLASSIC + "test_line_7_a_sync_response_read_late_does_not_extend_the_lease",
+        CLASSIC + "test_when_the_lease_expires",
         "live/test_blocking.py::test_a_loop_blocked_for_twice_the_session",
     ),
     "line_8": (CLASSIC + "test_line_8_member_id_required_rejoins_at_once_with_the_id",),
     "line_9": (
-        CLASSIC + "test_line_9_a_stable_member_lets_go_then_leaves",
+        CLASSIC + "test_line_9_a_stable_member_revokes_then_leaves",
         "live/test_cancellation.py::test_cancelled_before_the_first_assignment",
     ),
     "line_10": (
@@ -102,7 +102,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_11": (CLASSIC + "test_line_11_a_stale_answer_changes_nothing",),
     "line_12": (
         CLASSIC + "test_line_12_fenced_instance_id_is_fatal_everywhere",
-        CLASSIC + "test_line_12_also_where_a_join_has_overtaken_the_heartbeat",
+        CLASSIC + "test_line_12_also_when_a_join_was_sent_after_the_heartbeat",
         OFFSETS + "test_a_commit_by_a_member_that_was_replaced",
     ),
     "line_13": (CLASSIC + "test_line_13_while_sync_is_in_flight_its_result_is_discarded",),
@@ -115,17 +115,15 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         SUBSCRIBER + "test_line_15_a_static_member_that_comes_back_for_other_topics_gets_those",
         "live/test_cooperative.py::test_a_static_member_that_comes_back_for_other_topics_gets_those",
     ),
-    "line_17": (
-        CLASSIC + "test_line_17_a_leader_that_is_to_skip_assigning_syncs_with_an_empty_list",
-    ),
+    "line_17": (CLASSIC + "test_line_17_skip_assignment_syncs_with_an_empty_list",),
     "line_18": (
-        CLASSIC + "test_line_18_what_is_held_is_let_go_before_joining",
+        CLASSIC + "test_line_18_owned_partitions_are_revoked_before_joining",
         "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
     ),
     "line_21": ("live/test_cooperative.py::test_only_moving_partitions_are_revoked",),
     "line_22": (
         CLASSIC + "test_line_22_reset_while_leaving_is_lost_not_revoked",
-        CLASSIC + "test_line_22_closed_in_a_cooperative_rebalance_is_lost",
+        CLASSIC + "test_line_22_closing_in_a_cooperative_rebalance_loses_partitions",
     ),
     "line_23": (CLASSIC + "test_line_23_all_protocols_go_into_one_join_per_attempt",),
     "line_24": (
@@ -144,53 +142,53 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "line_30": ("live/test_cooperative.py::test_an_eager_and_a_cooperative_member_share",),
     "line_31": (
-        NEW + "test_lines_31_and_32_it_joins_with_an_id_of_its_own_all_fields_and_nothing_owned",
+        NEW + "test_lines_31_and_32_the_first_heartbeat_has_a_generated_id_and_all_fields",
         NEW + "test_s11_the_member_id_is_kept_whatever_happens",
     ),
     "line_32": (
-        NEW + "test_lines_31_and_32_it_joins_with_an_id_of_its_own_all_fields_and_nothing_owned",
-        NEW + "test_line_32_rack_instance_and_assignor_are_said_only_where_there_are_any",
+        NEW + "test_lines_31_and_32_the_first_heartbeat_has_a_generated_id_and_all_fields",
+        NEW + "test_line_32_rack_instance_and_assignor_are_sent_if_set",
     ),
     "line_33": (
-        NEW + "test_line_33_a_heartbeat_says_nothing_that_is_known",
-        NEW + "test_line_33_after_an_error_everything_is_said_again",
+        NEW + "test_line_33_a_heartbeat_omits_unchanged_fields",
+        NEW + "test_line_33_after_an_error_all_fields_are_sent_again",
     ),
     "line_34": (
-        NEW + "test_line_34_what_is_to_go_is_owned_until_the_application_has_let_go",
+        NEW + "test_line_34_revoking_partitions_are_owned_until_the_application_releases_them",
         NEW_CONSUMERS
         + "test_line_34_fenced_while_it_lets_go_it_commits_nothing_and_takes_up_nothing",
     ),
     "line_35": (
-        NEW + "test_line_35_what_has_no_name_yet_waits_the_rest_is_taken_up_and_acknowledged",
+        NEW + "test_line_35_unresolved_topic_ids_wait_and_the_rest_is_applied",
         NEW_CONSUMERS + "test_line_35_what_metadata_cannot_name_yet_waits",
     ),
     "line_36": (NEW_CONSUMERS + "test_line_36_no_buffered_record_of_what_goes_is_handed_out",),
     "line_37": (
-        NEW + "test_line_37_who_is_fenced_loses_and_joins_again_without_a_pause",
+        NEW + "test_line_37_a_fenced_member_loses_and_rejoins_without_a_pause",
         NEW_CONSUMERS + "test_line_37_who_is_fenced_loses_all_and_is_back_at_once_with_the_same_id",
     ),
     "line_38": (
-        NEW + "test_line_38_an_instance_id_that_is_held_is_asked_for_again_and_again_then_fatal",
-        NEW + "test_lines_38_and_40_what_no_retry_mends_is_fatal",
+        NEW + "test_line_38_an_unreleased_instance_id_is_retried_and_then_fatal",
+        NEW + "test_lines_38_and_40_permanent_errors_are_fatal",
         NEW_CONSUMERS + "test_line_38_denied_topics_are_told_and_the_member_stays",
     ),
     "line_39": (
-        NEW + "test_line_39_epochs_and_intervals_that_cannot_be_are_ignored",
-        NEW + "test_line_39_leaving_is_tried_once_and_always_succeeds",
+        NEW + "test_line_39_invalid_epochs_and_intervals_are_ignored",
+        NEW + "test_line_39_leave_is_sent_once_and_always_succeeds",
     ),
     "line_40": (
-        NEW + "test_line_40_auto_falls_back_where_the_protocol_is_not_to_be_had",
+        NEW + "test_line_40_auto_falls_back_to_classic_where_the_protocol_is_missing",
         NEW_CONSUMERS + "test_line_40_a_broker_that_has_it_switched_off",
         NEW_LIVE + "test_line_40_auto_chooses_classic_in_a_group_that_cannot_be_upgraded",
     ),
     "line_41": (
-        NEW + "test_line_41_an_assignment_of_unknown_topics_alone_is_not_nothing",
+        NEW + "test_line_41_an_assignment_of_unresolved_topics_alone_is_not_empty",
         NEW_LIVE + "test_line_41_the_broker_matches_the_pattern_also_with_later_topics",
     ),
     "line_42": (NEW_CONSUMERS + "test_line_42_who_does_not_poll_is_out_and_back_at_the_next_poll",),
     "line_43": (
         NEW + "test_line_43_after_a_new_epoch_or_assignment_heartbeats_are_frequent",
-        NEW + "test_line_43_at_rest_the_pace_is_our_own_unless_the_broker_was_told_otherwise",
+        NEW + "test_line_43_an_idle_group_uses_our_interval_unless_the_broker_overrides_it",
     ),
     "line_44": (
         "runtime/test_driver.py::test_auto_commit_waits_in_silence_while_the_group_rebalances",
@@ -203,7 +201,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         NEW_CONSUMERS
         + "test_line_45_committed_offsets_are_read_in_the_epoch_that_the_member_is_in",
         NEW_CONSUMERS + "test_line_45_a_look_up_with_an_epoch_that_has_moved_on_is_sent_again",
-        "testing/test_embedded_consumer_groups.py::test_who_may_commit",
+        "testing/test_embedded_consumer_groups.py::test_only_members_with_the_current_epoch_may_commit",
     ),
     "line_46": (
         "runtime/test_reading.py::test_a_failed_look_up_never_falls_to_the_policy",
@@ -220,8 +218,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         POSITIONS + "test_line_47_a_committed_offset_that_cannot_be_read_is_named",
     ),
     "line_48": (
-        CLASSIC + "test_line_48_a_loading_coordinator_stays_and_is_backed_off_from",
-        CLASSIC + "test_line_48_a_coordinator_that_is_none_is_looked_for_again",
+        CLASSIC + "test_line_48_a_loading_coordinator_is_kept_and_retried",
+        CLASSIC + "test_line_48_not_coordinator_looks_up_the_coordinator",
         OFFSETS + "test_a_commit_that_is_tried_again",
     ),
     "line_49": (
@@ -283,9 +281,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         ASSIGNORS + "test_s14_complete_disjoint_and_only_what_is_subscribed_to",
         ASSIGNORS + "test_s14_range_runs_of_a_topic_differ_by_at_most_one",
         ASSIGNORS + "test_s14_every_process_computes_the_same",
-        STICKY + "test_any_group_settles_in_two_rounds_as_even_as_sticky_makes_it",
-        "assign/test_sticky.py::test_nothing_at_all_is_more_even_or_as_even_with_fewer_moves",
-        STICKY + "test_what_is_owned_stays",
+        STICKY + "test_any_group_is_stable_after_two_rounds_and_as_balanced_as_sticky",
+        "assign/test_sticky.py::test_no_assignment_is_more_balanced_or_moves_less",
+        STICKY + "test_owned_partitions_stay",
     ),
     "l2": (CLASSIC + "test_l2_a_healthy_member_sends_heartbeats_and_nothing_else",),
     "l3": ("live/test_rebalancing.py::test_heartbeats_continue_while_the_application_awaits",),

@@ -303,7 +303,7 @@ def test_line_2_the_deadline_of_join_is_the_longer_of_request_and_rebalance_time
 @pytest.mark.parametrize(
     "code", [E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR]
 )
-def test_a_coordinator_that_is_not_there_yet_is_looked_for_again(code: int) -> None:
+def test_an_unavailable_coordinator_is_looked_up_again(code: int) -> None:
     assert step(FINDING, reply(1, found(code))) == (
         evolve(
             FINDING, lookup_in_flight=None, attempts=1, retry_at=10.125, next_heartbeat_at=10.125
@@ -312,7 +312,7 @@ def test_a_coordinator_that_is_not_there_yet_is_looked_for_again(code: int) -> N
     )
 
 
-def test_an_answer_without_any_coordinator_is_asked_for_again() -> None:
+def test_a_response_without_a_coordinator_is_retried() -> None:
     assert step(FINDING, reply(1, FindCoordinatorResponse())) == (
         evolve(
             FINDING, lookup_in_flight=None, attempts=1, retry_at=10.125, next_heartbeat_at=10.125
@@ -321,7 +321,7 @@ def test_an_answer_without_any_coordinator_is_asked_for_again() -> None:
     )
 
 
-def test_a_group_that_may_not_be_read_is_fatal() -> None:
+def test_a_group_without_permission_is_fatal() -> None:
     assert step(FINDING, reply(1, found(E.GROUP_AUTHORIZATION_FAILED))) == (
         evolve(FINDING, phase=Phase.FAILED, lookup_in_flight=None),
         (Fail(error=broker_error(E.GROUP_AUTHORIZATION_FAILED, operation="DESCRIBE", group="g")),),
@@ -344,7 +344,7 @@ def test_line_8_member_id_required_rejoins_at_once_with_the_id() -> None:
     )
 
 
-def test_line_8_a_broker_that_asks_for_an_id_again_is_not_hammered() -> None:
+def test_line_8_a_repeated_member_id_required_is_backed_off() -> None:
     assert step(REJOINING, reply(3, joined(E.MEMBER_ID_REQUIRED, member_id="m9"))) == (
         evolve(
             REJOINING,
@@ -360,7 +360,7 @@ def test_line_8_a_broker_that_asks_for_an_id_again_is_not_hammered() -> None:
     )
 
 
-def test_a_broker_that_wants_an_id_and_gives_none_is_not_hammered() -> None:
+def test_member_id_required_without_an_id_is_backed_off() -> None:
     """An empty id would be asked for at once, and for ever: it once was."""
     assert step(JOINING, reply(2, joined(E.MEMBER_ID_REQUIRED, member_id=""))) == (
         evolve(
@@ -379,7 +379,7 @@ def test_a_follower_syncs_with_an_empty_list() -> None:
     assert step(REJOINING, reply(3, joined())) == (FOLLOWING, (sync(4),))
 
 
-def test_the_leader_computes() -> None:
+def test_the_leader_computes_the_assignment() -> None:
     assert step(REJOINING, reply(3, joined(**AS_LEADER))) == (
         COMPUTING,
         (
@@ -389,7 +389,7 @@ def test_the_leader_computes() -> None:
     )
 
 
-def test_line_17_a_leader_that_is_to_skip_assigning_syncs_with_an_empty_list() -> None:
+def test_line_17_skip_assignment_syncs_with_an_empty_list() -> None:
     assert step(REJOINING, reply(3, joined(skip_assignment=True, **AS_LEADER))) == (
         evolve(COMPUTING, phase=Phase.SYNCING),
         (sync(4),),
@@ -417,7 +417,7 @@ def test_an_assignment_begins_a_generation() -> None:
     )
 
 
-def test_answers_of_brokers_that_name_no_protocol_are_good() -> None:
+def test_responses_without_a_protocol_name_are_accepted() -> None:
     """JoinGroup before v7 and SyncGroup before v5 have no protocol type."""
     assert step(REJOINING, reply(3, joined(protocol_type=None))) == (FOLLOWING, (sync(4),))
     answer = synced(protocol_type=None, protocol_name=None)
@@ -453,7 +453,7 @@ def test_line_14_an_assignment_of_another_protocol_is_refused(
     )
 
 
-def test_line_7_a_join_answer_read_late_does_not_make_ownership_sure() -> None:
+def test_line_7_a_join_response_read_late_does_not_extend_the_lease() -> None:
     """A member stood still while its join was answered and its session ran out; it read the answer
     and delivered what it had kept, which by then was another's."""
     kept = evolve(PARKED, acknowledged_at=9.0, join_sent_at=10.0)
@@ -463,7 +463,7 @@ def test_line_7_a_join_answer_read_late_does_not_make_ownership_sure() -> None:
     assert step(beaten_since, reply(7, joined(), now=25.0))[0].ownership.lease_expires_at == 28.0
 
 
-def test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure() -> None:
+def test_line_7_a_sync_response_read_late_does_not_extend_the_lease() -> None:
     """The process stood still for an hour while SyncGroup was answered: the session is over.
 
     Ownership counts from when it was sent, and a heartbeat asks at once.
@@ -481,7 +481,7 @@ def test_line_7_a_sync_answer_read_late_does_not_make_ownership_sure() -> None:
     assert effects == (Assign(generation=generation()), beat(6, 10.0), WakeAt(time=3620.0))
 
 
-def test_ownership_is_sure_from_when_the_sync_was_sent_that_is_answered() -> None:
+def test_the_lease_runs_from_when_the_answered_sync_was_sent() -> None:
     """After a join that was parked for a whole session members once handed out nothing before the
     first heartbeat."""
     joining = evolve(REJOINING, join_sent_at=10.0)
@@ -513,7 +513,7 @@ def test_line_3_heartbeats_start_when_join_has_succeeded_before_sync() -> None:
     )
 
 
-def test_a_heartbeat_leaves_when_it_is_due_and_none_is_in_flight() -> None:
+def test_a_heartbeat_is_sent_when_due_unless_one_is_in_flight() -> None:
     assert step(STABLE, Woke(now=12.0)) == (STABLE, (WakeAt(time=13.0),))
     assert step(STABLE, Woke(now=13.0)) == (BEATEN, (beat(6, 7.0), WakeAt(time=20.0)))
     assert step(BEATEN, Woke(now=16.0)) == (BEATEN, (WakeAt(time=20.0),))
@@ -533,7 +533,7 @@ def test_the_session_counts_from_when_the_heartbeat_was_sent() -> None:
     )
 
 
-def test_line_4_rebalance_in_progress_is_alive_and_revokes() -> None:
+def test_line_4_rebalance_in_progress_extends_the_session_and_revokes() -> None:
     assert step(BEATEN, reply(6, beaten(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
         evolve(
             BEATEN,
@@ -549,7 +549,7 @@ def test_line_4_rebalance_in_progress_is_alive_and_revokes() -> None:
     )
 
 
-def test_line_4_the_member_beats_on_while_the_application_drains() -> None:
+def test_line_4_heartbeats_continue_while_the_application_drains() -> None:
     assert step(REVOKING, Woke(now=13.0)) == (DRAINING, (beat(7, 7.0), WakeAt(time=20.0)))
     assert step(DRAINING, reply(7, beaten(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
         evolve(DRAINING, heartbeat_in_flight=None, acknowledged_at=13.0, session_ends_at=23.0),
@@ -558,7 +558,7 @@ def test_line_4_the_member_beats_on_while_the_application_drains() -> None:
 
 
 @pytest.mark.parametrize("member", [COMPUTING, STABLE, REVOKING], ids=lambda m: m.phase.value)
-def test_line_5_a_silent_session_rediscovers_the_coordinator(member: Member) -> None:
+def test_line_5_a_session_without_responses_rediscovers_the_coordinator(member: Member) -> None:
     token = member.last_token + 1
     member = evolve(member, heartbeat_in_flight=99, heartbeat_sent_at=13.0, next_heartbeat_at=16.0)
     assert step(member, Woke(now=20.0)) == (
@@ -668,7 +668,7 @@ class TestLine10TheGenerationIsReset:
         assert step(reset, reply(5, synced(), now=11.0)) == (reset, (WakeAt(time=11.125),))
 
 
-def test_what_is_lost_is_rejoined_only_once_the_application_knows() -> None:
+def test_the_member_rejoins_after_the_application_processed_the_loss() -> None:
     assert step(LOSING, Woke(now=14.0)) == (LOSING, ())
     joining = evolve(LOSING, phase=Phase.JOINING, generation_id=-1, pending=7, last_token=7)
     assert step(LOSING, Revoked(now=14.0, token=6)) == (
@@ -698,7 +698,7 @@ def test_line_12_fenced_instance_id_is_fatal_everywhere() -> None:
     assert (left.phase, effects) == (Phase.LEFT, (Leave(),))
 
 
-def test_line_12_also_where_a_join_has_overtaken_the_heartbeat() -> None:
+def test_line_12_also_when_a_join_was_sent_after_the_heartbeat() -> None:
     """Its joins were put off by a coordinator that moved; it once went on asking for the place."""
     config = evolve(CONFIG, group_instance_id="i")
     fenced = reply(7, beaten(E.FENCED_INSTANCE_ID), now=14.0)
@@ -715,7 +715,7 @@ def test_line_12_also_where_a_join_has_overtaken_the_heartbeat() -> None:
     assert (new.member_id, step(new, fenced)) == ("m3", (new, ()))
 
 
-def test_line_48_a_loading_coordinator_stays_and_is_backed_off_from() -> None:
+def test_line_48_a_loading_coordinator_is_kept_and_retried() -> None:
     code = E.COORDINATOR_LOAD_IN_PROGRESS
     waiting = {"attempts": 1, "retry_at": 10.125, "next_heartbeat_at": 10.125}
     for member, token, message in ((REJOINING, 3, joined(code)), (SYNCING, 5, synced(code))):
@@ -738,7 +738,7 @@ def test_line_48_a_loading_coordinator_stays_and_is_backed_off_from() -> None:
 @pytest.mark.parametrize(
     "code", [E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.REQUEST_TIMED_OUT]
 )
-def test_line_48_a_coordinator_that_is_none_is_looked_for_again(code: int) -> None:
+def test_line_48_not_coordinator_looks_up_the_coordinator(code: int) -> None:
     waiting: dict[str, Any] = {
         "coordinator": None,
         "attempts": 1,
@@ -767,7 +767,7 @@ def test_line_48_a_coordinator_that_is_none_is_looked_for_again(code: int) -> No
     )
 
 
-def test_a_sync_that_meets_the_next_rebalance_rejoins_at_once_but_not_again_and_again() -> None:
+def test_a_sync_in_the_next_rebalance_rejoins_at_once_then_backs_off() -> None:
     answer = synced(E.REBALANCE_IN_PROGRESS)
     reason = "the group rebalanced before the assignment came"
     rejoining = evolve(
@@ -790,7 +790,7 @@ def test_a_sync_that_meets_the_next_rebalance_rejoins_at_once_but_not_again_and_
 
 
 @pytest.mark.parametrize("code", [E.GROUP_MAX_SIZE_REACHED, E.INVALID_SESSION_TIMEOUT, 999])
-def test_what_no_retry_mends_is_fatal_and_leaves(code: int) -> None:
+def test_permanent_errors_are_fatal_and_leave(code: int) -> None:
     error = broker_error(code, "JoinGroup of group 'g'", operation="READ", group="g")
     assert step(REJOINING, reply(3, joined(code))) == (
         evolve(REJOINING, phase=Phase.LEAVING, pending=4, last_token=4),
@@ -803,7 +803,7 @@ def test_what_no_retry_mends_is_fatal_and_leaves(code: int) -> None:
     )
 
 
-def test_what_is_fatal_is_told_at_once_and_the_group_once_the_application_has_let_go() -> None:
+def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation() -> None:
     """Left at once, others would get what is still being handled."""
     error = broker_error(
         E.GROUP_AUTHORIZATION_FAILED, "Heartbeat of group 'g'", operation="READ", group="g"
@@ -816,7 +816,7 @@ def test_what_is_fatal_is_told_at_once_and_the_group_once_the_application_has_le
     assert effects == (leave(8, str(error), Route.ASIDE),)
 
 
-def test_a_fatal_answer_while_losing_does_not_lose_a_second_time() -> None:
+def test_a_fatal_response_while_losing_does_not_lose_twice() -> None:
     searching = evolve(LOSING, coordinator=None, lookup_in_flight=7, last_token=7)
     assert step(searching, reply(7, found(E.GROUP_AUTHORIZATION_FAILED))) == (
         evolve(searching, phase=Phase.FAILED, pending=None, lookup_in_flight=None),
@@ -915,7 +915,7 @@ def test_line_11_a_stale_answer_changes_nothing(member: Member, event: Event) ->
 
 
 @pytest.mark.parametrize("phase", [Phase.LEFT, Phase.FAILED])
-def test_a_member_that_is_out_hears_nothing_any_more(phase: Phase) -> None:
+def test_a_closed_member_ignores_every_event(phase: Phase) -> None:
     out = evolve(STABLE, phase=phase)
     for event in (
         Started(now=99.0),
@@ -932,7 +932,7 @@ def test_a_member_that_is_out_hears_nothing_any_more(phase: Phase) -> None:
 # ---------------------------------------------------------------- rejoining
 
 
-def test_line_18_what_is_held_is_let_go_before_joining() -> None:
+def test_line_18_owned_partitions_are_revoked_before_joining() -> None:
     event = RejoinRequested(now=10.0, reason="changed", protocols=(("range", b"new"),))
     offered = (("range", b"new"),)
     assert step(STABLE, event) == (
@@ -952,7 +952,7 @@ def test_a_rejoin_asked_for_in_a_rebalance_waits_for_its_end(member: Member) -> 
     assert after == evolve(member, must_rejoin=True, reason="changed")
 
 
-def test_a_generation_that_is_out_of_date_is_left_at_once() -> None:
+def test_an_outdated_generation_is_left_at_once() -> None:
     late = evolve(SYNCING, must_rejoin=True, reason="changed")
     assert step(late, reply(5, synced())) == (
         evolve(REVOKING, session_ends_at=20.0),
@@ -965,7 +965,7 @@ def test_a_generation_that_is_out_of_date_is_left_at_once() -> None:
 
 
 @pytest.mark.parametrize("member", [IDLE, FINDING, REVOKING, LOSING], ids=lambda m: m.phase.value)
-def test_where_a_join_is_to_come_anyway_only_the_offer_changes(member: Member) -> None:
+def test_before_a_pending_join_only_the_supported_protocols_change(member: Member) -> None:
     event = RejoinRequested(now=10.0, reason="changed", protocols=(("range", b"new"),))
     after, _ = step(member, event)
     assert after == evolve(member, protocols=(("range", b"new"),))
@@ -992,7 +992,7 @@ def test_line_23_all_protocols_go_into_one_join_per_attempt() -> None:
 CLOSED = Leaving(now=10.0, reason="closed")
 
 
-def test_line_22_who_leaves_while_it_lets_go_of_a_part_lets_go_of_the_rest() -> None:
+def test_line_22_leaving_while_revoking_some_revokes_the_rest() -> None:
     """A cooperative member was closed while the commit of a rebalance waited for a dead
     coordinator; it left with what it had kept, of which the application was never told."""
     revoking = evolve(REVOKING, config=COOPERATIVE)
@@ -1012,7 +1012,7 @@ def test_line_22_who_leaves_while_it_lets_go_of_a_part_lets_go_of_the_rest() -> 
     )
 
 
-def test_line_6_who_stops_polling_while_it_lets_go_of_a_part_loses_the_rest() -> None:
+def test_line_6_a_poll_timeout_while_revoking_some_loses_the_rest() -> None:
     revoking = evolve(REVOKING, config=COOPERATIVE)
     leaving = step(revoking, evolve(CLOSED, now=11.0, lost=True))[0]
     losing, effects = step(leaving, Revoked(now=12.0, token=6))
@@ -1021,7 +1021,7 @@ def test_line_6_who_stops_polling_while_it_lets_go_of_a_part_loses_the_rest() ->
     assert step(losing, Revoked(now=13.0, token=7))[1] == (leave(8, "closed", Route.ASIDE),)
 
 
-def test_line_9_a_stable_member_lets_go_then_leaves() -> None:
+def test_line_9_a_stable_member_revokes_then_leaves() -> None:
     revoking = evolve(REVOKING, reason="closed", leaving=CLOSED, revokes_all=True)
     assert step(STABLE, CLOSED) == (
         revoking,
@@ -1036,7 +1036,9 @@ def test_line_9_a_stable_member_lets_go_then_leaves() -> None:
 
 
 @pytest.mark.parametrize("member", [REJOINING, COMPUTING, SYNCING], ids=lambda m: m.phase.value)
-def test_lines_1_and_9_leaving_goes_past_what_may_be_parked(member: Member) -> None:
+def test_lines_1_and_9_leave_is_sent_on_another_connection_than_a_pending_join(
+    member: Member,
+) -> None:
     token = member.last_token + 1
     assert step(member, CLOSED) == (
         evolve(member, phase=Phase.LEAVING, pending=token, last_token=token, leaving=CLOSED),
@@ -1044,7 +1046,7 @@ def test_lines_1_and_9_leaving_goes_past_what_may_be_parked(member: Member) -> N
     )
 
 
-def test_a_static_member_that_leaves_for_good_names_its_instance() -> None:
+def test_a_leaving_static_member_sends_its_instance_id() -> None:
     """KIP-1092: without a word its partitions would stand still until its session times out."""
     config = evolve(CONFIG, group_instance_id="i")
     for_good = evolve(CLOSED, leave_group=True)
@@ -1086,7 +1088,7 @@ def test_a_member_without_an_id_has_nothing_to_leave(member: Member) -> None:
     ],
     ids=["coordinator unknown", "static"],
 )
-def test_no_leave_is_sent_where_none_can_or_should(member: Member) -> None:
+def test_no_leave_is_sent_where_it_cannot_or_must_not_be(member: Member) -> None:
     member = evolve(member, leaving=CLOSED)
     assert step(member, Revoked(now=11.0, token=6)) == (
         evolve(member, phase=Phase.LEFT, pending=None, lookup_in_flight=None, is_assigned=False),
@@ -1094,7 +1096,7 @@ def test_no_leave_is_sent_where_none_can_or_should(member: Member) -> None:
     )
 
 
-def test_told_not_to_it_goes_without_a_word() -> None:
+def test_without_leave_on_close_no_leave_is_sent() -> None:
     quiet = evolve(CLOSED, leave_group=False)
     assert step(COMPUTING, quiet) == (
         evolve(COMPUTING, phase=Phase.LEFT, pending=None, leaving=quiet),
@@ -1102,7 +1104,7 @@ def test_told_not_to_it_goes_without_a_word() -> None:
     )
 
 
-def test_line_22_closed_in_a_rebalance_waits_for_the_application() -> None:
+def test_line_22_closing_in_a_rebalance_waits_for_the_application() -> None:
     for member in (REVOKING, LOSING):
         after, effects = step(member, CLOSED)
         assert after == evolve(member, leaving=CLOSED)
@@ -1154,16 +1156,16 @@ def test_line_6_an_application_that_did_not_poll_loses_and_leaves() -> None:
     ],
     ids=["gone", "unknown", "moved", "disconnected", "too old"],
 )
-def test_leaving_is_tried_once(event: Event) -> None:
+def test_leave_is_sent_once(event: Event) -> None:
     assert step(GOING, event) == (evolve(GOING, phase=Phase.LEFT, pending=None), (Leave(),))
 
 
-def test_leaving_twice_is_leaving_once() -> None:
+def test_a_second_close_changes_nothing() -> None:
     for member in (GOING, evolve(REVOKING, leaving=CLOSED)):
         assert step(member, Leaving(now=10.0, reason="again"))[0] is member
 
 
-def test_closing_a_member_that_an_error_has_made_leave_waits_for_that() -> None:
+def test_closing_waits_for_a_leave_in_flight_after_an_error() -> None:
     """The application closes on the error it was told of; a second leave once broke the step."""
     failing, _ = step(COMPUTING, ComputeFailed(now=10.0, token=4, error=ValueError("x")))
     closing = evolve(failing, leaving=CLOSED)
@@ -1174,7 +1176,7 @@ def test_closing_a_member_that_an_error_has_made_leave_waits_for_that() -> None:
     )
 
 
-def test_a_move_that_is_not_in_the_table_raises() -> None:
+def test_a_transition_outside_the_table_raises() -> None:
     with pytest.raises(LocalProtocolError, match=r"^no move from Phase\.STABLE to Phase\.UNJOINED"):
         step(STABLE, Started(now=10.0))
 
@@ -1188,7 +1190,7 @@ KEEPING = evolve(
 )
 
 
-def test_what_is_kept_stays_held_while_the_group_rebalances() -> None:
+def test_retained_partitions_stay_owned_while_the_group_rebalances() -> None:
     revoking = evolve(REVOKING, config=COOPERATIVE)
     event = Revoked(now=12.0, token=6, protocols=(("range", b"owns"),))
     after, effects = step(revoking, event)
@@ -1212,7 +1214,7 @@ PARKED_BEATEN = evolve(
 )
 
 
-def test_what_is_kept_is_made_sure_of_past_the_parked_join() -> None:
+def test_a_heartbeat_beside_the_pending_join_extends_the_lease_of_retained_partitions() -> None:
     """A join that never came to the coordinator was once taken for a sign of life: partitions were
     read on for a rebalance timeout after the group had given them to another."""
     assert step(PARKED, Woke(now=15.0)) == (
@@ -1222,7 +1224,9 @@ def test_what_is_kept_is_made_sure_of_past_the_parked_join() -> None:
 
 
 @pytest.mark.parametrize(("code", "stable_at"), [(0, 15.0), (E.REBALANCE_IN_PROGRESS, 10.0)])
-def test_who_is_known_past_the_parked_join_owns_on(code: int, stable_at: float) -> None:
+def test_a_heartbeat_accepted_beside_the_pending_join_keeps_ownership(
+    code: int, stable_at: float
+) -> None:
     known = evolve(
         PARKED_BEATEN, heartbeat_in_flight=None, acknowledged_at=15.0, stable_at=stable_at
     )
@@ -1230,7 +1234,7 @@ def test_who_is_known_past_the_parked_join_owns_on(code: int, stable_at: float) 
     assert known.ownership.lease_expires_at == 25.0
 
 
-def test_who_is_known_past_a_join_that_has_broken_off_owns_on() -> None:
+def test_a_heartbeat_accepted_after_a_broken_join_keeps_ownership() -> None:
     """The answer came a moment after the other connection had been lost, and was not listened to:
     nothing was handed out until the next one."""
     broken = step(PARKED_BEATEN, SendFailed(now=15.5, token=7, error=LOST))[0]
@@ -1248,7 +1252,7 @@ def test_who_is_known_past_a_join_that_has_broken_off_owns_on() -> None:
 
 
 @pytest.mark.parametrize(("member", "token"), [(PARKED_BEATEN, 8), (DRAINING, 7)])
-def test_no_longer_than_the_group_waits_for_who_is_to_rejoin(member: Member, token: int) -> None:
+def test_the_lease_ends_with_the_rebalance_timeout_of_the_group(member: Member, token: int) -> None:
     """Whose join never came to the coordinator is told that the group rebalances, until that is
     over and what it has is another's; it once went on for a session after the last time."""
     late = evolve(member, heartbeat_sent_at=65.0)
@@ -1257,7 +1261,7 @@ def test_no_longer_than_the_group_waits_for_who_is_to_rejoin(member: Member, tok
     assert step(late, reply(token, beaten(), now=65.0))[0].ownership.lease_expires_at == 75.0
 
 
-def test_who_is_unknown_past_the_parked_join_has_lost_what_it_kept() -> None:
+def test_unknown_member_id_beside_the_pending_join_loses_retained_partitions() -> None:
     """The join never came to the coordinator, which has gone on without this member; it once
     read on till the join was given up."""
     reason = "the coordinator does not know this member"
@@ -1276,7 +1280,7 @@ def test_who_is_unknown_past_the_parked_join_has_lost_what_it_kept() -> None:
     )
 
 
-def test_line_12_who_is_fenced_past_the_parked_join_is_out() -> None:
+def test_line_12_fenced_beside_the_pending_join_is_fatal() -> None:
     static = evolve(PARKED_BEATEN, config=evolve(COOPERATIVE, group_instance_id="i"))
     error = Like(FencedError, "group_instance_id 'i' is another member's now")
     after, effects = step(static, reply(8, beaten(E.FENCED_INSTANCE_ID), now=15.5))
@@ -1291,13 +1295,13 @@ def test_line_12_who_is_fenced_past_the_parked_join_is_out() -> None:
         SendFailed(now=10.0, token=8, error=ConnectionLostError("gone")),
     ],
 )
-def test_other_bad_news_past_the_parked_join_waits_for_its_answer(event: Event) -> None:
+def test_other_errors_beside_the_pending_join_await_its_response(event: Event) -> None:
     """The generation may just have ended because the join is about to be answered."""
     unknown = evolve(PARKED_BEATEN, heartbeat_in_flight=None)
     assert step(PARKED_BEATEN, event) == (unknown, (WakeAt(time=18.0),))
 
 
-def test_a_heartbeat_from_before_the_join_still_tells_until_when_what_is_kept_is_its_own() -> None:
+def test_a_heartbeat_sent_before_the_join_still_extends_the_lease() -> None:
     """Its answer was dropped: a member that had just found its coordinator again delivered nothing
     of what it kept until the group had joined."""
     draining = evolve(DRAINING, config=COOPERATIVE)
@@ -1310,13 +1314,13 @@ def test_a_heartbeat_from_before_the_join_still_tells_until_when_what_is_kept_is
     assert step(DRAINING, Revoked(now=13.5, token=6))[0].heartbeat_in_flight is None
 
 
-def test_a_heartbeat_past_the_join_is_nothing_to_the_generation_that_it_brings() -> None:
+def test_a_heartbeat_beside_the_join_does_not_count_for_its_generation() -> None:
     after, _ = step(PARKED_BEATEN, reply(7, joined(), now=16.0))
     assert after.heartbeat_in_flight is None
     assert step(after, reply(8, beaten(E.ILLEGAL_GENERATION), now=16.0))[0] == after
 
 
-def test_a_heartbeat_past_the_sync_does_not_keep_the_next_from_being_sent() -> None:
+def test_a_heartbeat_beside_the_sync_does_not_delay_the_next() -> None:
     """Its connection was dead, and no other heartbeat left until that was known."""
     syncing = evolve(
         SYNCING, config=COOPERATIVE, is_assigned=True, heartbeat_in_flight=6, last_token=6
@@ -1331,7 +1335,7 @@ def test_a_heartbeat_past_the_sync_does_not_keep_the_next_from_being_sent() -> N
     )
 
 
-def test_a_heartbeat_that_nobody_waits_for_may_say_that_the_membership_is_over() -> None:
+def test_a_late_heartbeat_response_may_end_the_membership() -> None:
     """The coordinator was doubted while it was on its way; commits went on (seeds 6290, 9875)."""
     doubting = step(BEATEN, CoordinatorInvalidated(now=13.0, reason="no answer"))[0]
     assert (doubting.phase, doubting.heartbeat_in_flight) == (Phase.STABLE, None)
@@ -1368,7 +1372,7 @@ def test_heartbeats_are_frequent_after_a_rebalance_and_slow_down() -> None:
     assert step(late, Woke(now=30.0))[0].next_heartbeat_at == 33.0
 
 
-def test_first_heartbeats_slow_down_while_each_of_them_ends_its_generation() -> None:
+def test_first_heartbeats_slow_down_while_generations_end_at_once() -> None:
     """A coordinator that takes every generation away at once must not be hammered."""
     member, pauses = evolve(SYNCING, config=COOPERATIVE), []
     for _ in range(4):
@@ -1390,7 +1394,7 @@ def test_first_heartbeats_slow_down_while_each_of_them_ends_its_generation() -> 
     ],
     ids=["join", "sync"],
 )
-def test_what_is_kept_is_lost_when_the_generation_is_reset(
+def test_retained_partitions_are_lost_when_the_generation_is_reset(
     member: Member, token: int, message: Any
 ) -> None:
     reason = "the coordinator does not know this member"
@@ -1409,7 +1413,7 @@ def test_what_is_kept_is_lost_when_the_generation_is_reset(
     )
 
 
-def test_what_is_kept_is_lost_when_a_static_member_has_missed_a_generation() -> None:
+def test_retained_partitions_are_lost_when_a_static_member_missed_a_generation() -> None:
     """A rebalance that did not wait for it gives away what it has, and it stays a member: it once
     read on, and committed, what had been another's for a generation."""
     static = evolve(COOPERATIVE, group_instance_id="i1")
@@ -1426,7 +1430,7 @@ def test_what_is_kept_is_lost_when_a_static_member_has_missed_a_generation() -> 
         assert (after.phase, after.ownership.is_assigned) == (Phase.SYNCING, True)
 
 
-def test_line_22_closed_in_a_cooperative_rebalance_is_lost() -> None:
+def test_line_22_closing_in_a_cooperative_rebalance_loses_partitions() -> None:
     lost = evolve(
         KEEPING,
         phase=Phase.LOSING,
@@ -1443,7 +1447,7 @@ def test_line_22_closed_in_a_cooperative_rebalance_is_lost() -> None:
     )
 
 
-def test_how_long_ownership_is_sure() -> None:
+def test_when_the_lease_expires() -> None:
     """Never once it was lost: others may own it, whatever the session says."""
     assert {
         name: member.ownership.lease_expires_at
@@ -1468,7 +1472,7 @@ def test_how_long_ownership_is_sure() -> None:
 # ---------------------------------------------------------------- back-off
 
 
-def test_back_off_doubles_up_to_the_most_and_spreads_by_a_fifth() -> None:
+def test_backoff_doubles_up_to_its_limit_with_jitter_of_a_fifth() -> None:
     assert [backoff(n, 0.125, 1.0, 0.5) for n in range(1, 6)] == [0.125, 0.25, 0.5, 1.0, 1.0]
     assert backoff(10_000, 0.1, 1.0, 0.0) == 0.8
     assert backoff(10_000, 0.1, 1.0, 1.0) == pytest.approx(1.2)
@@ -1753,11 +1757,11 @@ class Life:
 
 @settings(derandomize=True, database=None, deadline=None, max_examples=600)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_no_life_ever_gets_stuck_or_breaks_the_table(seed: int) -> None:
+def test_random_runs_never_get_stuck_or_leave_the_transition_table(seed: int) -> None:
     Life(seed).live(80)
 
 
-def test_random_lives_make_every_move_that_one_event_can_make() -> None:
+def test_random_runs_make_every_transition_of_the_table() -> None:
     """So the test above is about the whole table, and the table has no row too many."""
     seen: set[tuple[Phase, Phase]] = set()
     for seed in range(1_000):
@@ -1777,7 +1781,7 @@ def test_random_lives_make_every_move_that_one_event_can_make() -> None:
 LIMITED = evolve(CONFIG, max_retries=1)
 
 
-def test_a_member_with_a_limit_gives_up_when_joining_has_failed_too_often() -> None:
+def test_joining_ends_after_the_maximum_of_attempts() -> None:
     loading = reply(2, joined(E.COORDINATOR_LOAD_IN_PROGRESS))
     once, _ = step(evolve(JOINING, config=LIMITED), loading)
     assert (once.phase, once.failures) == (Phase.UNJOINED, 1)
@@ -1792,7 +1796,7 @@ def test_a_member_with_a_limit_gives_up_when_joining_has_failed_too_often() -> N
     assert effects == (Fail(error=Like(JoinFailedError, words)),)
 
 
-def test_what_failed_before_a_generation_stood_is_forgotten_and_heartbeats_do_not_count() -> None:
+def test_a_generation_resets_the_count_of_failures_and_heartbeats_do_not_count() -> None:
     member, _ = step(evolve(SYNCING, config=LIMITED, failures=1), reply(5, synced()))
     assert (member.phase, member.failures) == (Phase.STABLE, 0)
     heartbeat_in_flight = evolve(BEATEN, config=LIMITED)
@@ -1803,19 +1807,19 @@ def test_what_failed_before_a_generation_stood_is_forgotten_and_heartbeats_do_no
     assert (heartbeat_in_flight.phase, heartbeat_in_flight.failures) == (Phase.STABLE, 0)
 
 
-def test_without_a_limit_nothing_is_counted() -> None:
+def test_without_a_maximum_joining_is_retried_forever() -> None:
     member, _ = step(JOINING, reply(2, joined(E.COORDINATOR_LOAD_IN_PROGRESS)))
     assert (member.failures, member.trouble) == (0, "")
 
 
-def test_a_doubted_coordinator_is_looked_for_at_once_and_the_generation_stands() -> None:
+def test_invalidating_the_coordinator_keeps_the_generation() -> None:
     assert step(STABLE, CoordinatorInvalidated(now=11.0, reason="drained")) == (
         evolve(STABLE, coordinator=None, lookup_in_flight=6, last_token=6),
         (find(6), WakeAt(time=20.0)),
     )
 
 
-def test_what_fails_to_be_taken_up_once_the_member_goes_is_no_news() -> None:
+def test_a_failed_assignment_is_ignored_while_leaving() -> None:
     """Fenced while the application took up bytes that are no assignment, it left twice."""
     late = AssignFailed(now=10.0, error=DecodeError("x"))
     assert step(GOING, late) == (GOING, ())

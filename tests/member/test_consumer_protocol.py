@@ -256,17 +256,17 @@ def test_a_started_member_asks_any_broker_for_its_coordinator() -> None:
     assert step(IDLE, Started(now=10.0)) == (FINDING, (find(1),))
 
 
-def test_lines_31_and_32_it_joins_with_an_id_of_its_own_all_fields_and_nothing_owned() -> None:
+def test_lines_31_and_32_the_first_heartbeat_has_a_generated_id_and_all_fields() -> None:
     assert step(FINDING, reply(1, found())) == (JOINING, (join(2),))
 
 
-def test_line_32_rack_instance_and_assignor_are_said_only_where_there_are_any() -> None:
+def test_line_32_rack_instance_and_assignor_are_sent_if_set() -> None:
     config = evolve(CONFIG, group_instance_id="i", rack="r", assignor="range")
     _member, effects = step(evolve(FINDING, config=config), reply(1, found()))
     assert effects == (join(2, instance_id="i", rack_id="r", server_assignor="range"),)
 
 
-def test_line_41_a_pattern_is_the_servers() -> None:
+def test_line_41_a_pattern_is_sent_to_the_coordinator() -> None:
     asking = evolve(FINDING, topics=(), pattern="t.*")
     member, effects = step(asking, reply(1, found()))
     assert effects == (join(2, subscribed_topic_names=(), subscribed_topic_regex="t.*"),)
@@ -276,18 +276,18 @@ def test_line_41_a_pattern_is_the_servers() -> None:
     )
 
 
-def test_an_answer_makes_it_a_member_and_heartbeats_are_frequent_then() -> None:
+def test_a_response_makes_it_a_member_with_frequent_heartbeats() -> None:
     assert step(JOINING, reply(2, answer())) == (JOINED, (WakeAt(time=10.25),))
 
 
-def test_an_answer_with_an_assignment_is_taken_up() -> None:
+def test_an_assignment_in_a_response_is_applied() -> None:
     assert step(JOINING, reply(2, answer(share=MINE))) == (
         TAKING,
         (reconcile(3, T0, T1), WakeAt(time=10.25)),
     )
 
 
-def test_line_21_to_own_nothing_is_an_assignment_too_the_first_time() -> None:
+def test_line_21_a_first_empty_assignment_is_reported() -> None:
     member, effects = step(JOINING, reply(2, answer(share={})))
     assert effects == (reconcile(3), WakeAt(time=10.25))
     member, effects = step(member, AssignmentApplied(now=10.0, token=3))
@@ -296,27 +296,27 @@ def test_line_21_to_own_nothing_is_an_assignment_too_the_first_time() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
-def test_line_39_a_join_without_an_epoch_is_tried_again(epoch: int) -> None:
+def test_line_39_a_join_response_without_an_epoch_is_retried(epoch: int) -> None:
     member, effects = step(JOINING, reply(2, answer(epoch=epoch)))
     assert (member.phase, member.epoch, effects) == (Phase.UNJOINED, 0, (WakeAt(time=10.125),))
     assert step(member, Woke(now=10.125))[1] == (join(3),)
 
 
 @pytest.mark.parametrize("code", [E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE])
-def test_a_join_at_the_wrong_broker_looks_for_the_right_one(code: int) -> None:
+def test_a_join_at_another_broker_looks_up_the_coordinator(code: int) -> None:
     member, effects = step(JOINING, reply(2, answer(code)))
     assert (member.coordinator, effects) == (None, (WakeAt(time=10.125),))
     assert step(member, Woke(now=10.125))[1] == (find(3),)
 
 
-def test_a_join_that_was_not_answered_is_sent_again_with_the_same_id() -> None:
+def test_an_unanswered_join_is_retried_with_the_same_id() -> None:
     member, effects = step(JOINING, SendFailed(now=10.0, token=2, error=LOST))
     assert (member.coordinator, effects) == (None, (WakeAt(time=10.125),))
     member, effects = step(member, Woke(now=10.125))
     assert step(member, reply(3, found(), 11.0))[1] == (join(4),)
 
 
-def test_with_a_limit_it_gives_up_when_joining_has_failed_too_often() -> None:
+def test_joining_ends_after_the_maximum_of_attempts() -> None:
     limited = evolve(JOINING, config=evolve(CONFIG, max_retries=0), may_be_known=False)
     member, effects = step(limited, reply(2, answer(E.COORDINATOR_LOAD_IN_PROGRESS)))
     words = "joining group 'g' failed 1 times in a row: COORDINATOR_LOAD_IN_PROGRESS (14)"
@@ -337,7 +337,7 @@ FATAL = [
 
 
 @pytest.mark.parametrize("code", FATAL)
-def test_lines_38_and_40_what_no_retry_mends_is_fatal(code: int) -> None:
+def test_lines_38_and_40_permanent_errors_are_fatal(code: int) -> None:
     member, effects = step(JOINING, reply(2, answer(code)))
     error = broker_error(code, operation="READ", group="g")
     assert (member.phase, effects) == (Phase.FAILED, (Fail(error=error),))
@@ -354,7 +354,9 @@ AUTO = evolve(JOINING, config=evolve(CONFIG, may_fall_back=True))
         SendFailed(now=10.0, token=2, error=UnsupportedVersionError("too old")),
     ],
 )
-def test_line_40_auto_falls_back_where_the_protocol_is_not_to_be_had(event: ConsumerEvent) -> None:
+def test_line_40_auto_falls_back_to_classic_where_the_protocol_is_missing(
+    event: ConsumerEvent,
+) -> None:
     member, effects = step(AUTO, event)
     assert member.phase is Phase.LEFT
     assert [type(effect) for effect in effects] == [FallBack]
@@ -362,7 +364,7 @@ def test_line_40_auto_falls_back_where_the_protocol_is_not_to_be_had(event: Cons
     assert next(type(effect) for effect in effects) is Fail
 
 
-def test_line_38_an_instance_id_that_is_held_is_asked_for_again_and_again_then_fatal() -> None:
+def test_line_38_an_unreleased_instance_id_is_retried_and_then_fatal() -> None:
     held = answer(E.UNRELEASED_INSTANCE_ID)
     static = evolve(JOINING, config=evolve(CONFIG, group_instance_id="i"))
     member, effects = step(static, reply(2, held))
@@ -381,7 +383,7 @@ def test_line_38_an_instance_id_that_is_held_is_asked_for_again_and_again_then_f
 # ---------------------------------------------------------------- heartbeats
 
 
-def test_line_33_a_heartbeat_says_nothing_that_is_known() -> None:
+def test_line_33_a_heartbeat_omits_unchanged_fields() -> None:
     assert step(OWNING, Woke(now=13.0)) == (
         evolve(
             OWNING,
@@ -395,7 +397,7 @@ def test_line_33_a_heartbeat_says_nothing_that_is_known() -> None:
     )
 
 
-def test_line_33_a_new_subscription_is_said_at_once_and_nothing_else() -> None:
+def test_line_33_a_new_subscription_is_sent_at_once_and_alone() -> None:
     event = Subscribed(now=11.0, topics=("t",), pattern=None)
     member, effects = step(evolve(OWNING, next_heartbeat_at=13.0), event)
     assert effects[0] == beat(4, 5, 9.0, subscribed_topic_names=("t",))
@@ -414,7 +416,7 @@ def test_line_33_a_new_subscription_is_said_at_once_and_nothing_else() -> None:
     )
 
 
-def test_line_33_after_an_error_everything_is_said_again() -> None:
+def test_line_33_after_an_error_all_fields_are_sent_again() -> None:
     loading = reply(4, answer(E.COORDINATOR_LOAD_IN_PROGRESS))
     member, effects = step(BEATING_, loading)
     assert (member.phase, member.acknowledged_state, effects) == (
@@ -434,7 +436,7 @@ def test_line_33_after_an_error_everything_is_said_again() -> None:
     assert step(member, reply(5, found(), 11.0))[1][0] == full(6, 5, 9.0, MINE)
 
 
-def test_line_33_all_is_asked_for_again_while_a_heartbeat_is_on_its_way() -> None:
+def test_line_33_a_full_heartbeat_follows_one_in_flight() -> None:
     """Its answer once counted as the one that had been asked for, and nothing was said."""
     member, effects = step(BEATING_, RejoinRequested(now=10.0, reason="x"))
     assert effects == (WakeAt(time=20.0),)
@@ -442,12 +444,12 @@ def test_line_33_all_is_asked_for_again_while_a_heartbeat_is_on_its_way() -> Non
     assert effects[0] == full(5, 5, 10.0, MINE)
 
 
-def test_a_pattern_that_may_be_known_is_taken_back_by_an_empty_one() -> None:
+def test_an_empty_pattern_replaces_one_that_was_sent() -> None:
     member = evolve(OWNING, acknowledged_state=None, has_sent_pattern=True)
     assert step(member, Woke(now=13.0))[1][0] == full(4, 5, 7.0, MINE, subscribed_topic_regex="")
 
 
-def test_what_was_said_meanwhile_is_not_taken_for_said() -> None:
+def test_changes_during_a_heartbeat_in_flight_count_as_unsent() -> None:
     """A subscription that changed while a heartbeat was in flight must go with the next one."""
     member, effects = step(BEATING_, Subscribed(now=11.0, topics=("t",), pattern=None))
     assert effects == (WakeAt(time=20.0),)
@@ -455,7 +457,7 @@ def test_what_was_said_meanwhile_is_not_taken_for_said() -> None:
     assert effects[0] == beat(5, 5, 9.0, subscribed_topic_names=("t",))
 
 
-def test_line_39_epochs_and_intervals_that_cannot_be_are_ignored() -> None:
+def test_line_39_invalid_epochs_and_intervals_are_ignored() -> None:
     member, _ = step(BEATING_, reply(4, answer(epoch=-1, interval=0)))
     assert (member.epoch, member.broker_interval) == (5, 5.0)
 
@@ -464,7 +466,7 @@ def test_line_39_epochs_and_intervals_that_cannot_be_are_ignored() -> None:
     ("requested", "pace"),
     [(0.0, 3.0), (1.0, 1.0), (4.0, 3.0), (5.0, 3.0), (5.5, 5.5), (60.0, 60.0)],
 )
-def test_line_43_at_rest_the_pace_is_our_own_unless_the_broker_was_told_otherwise(
+def test_line_43_an_idle_group_uses_our_interval_unless_the_broker_overrides_it(
     requested: float, pace: float
 ) -> None:
     member, _ = step(evolve(OWNING, broker_interval=requested), Woke(now=13.0))
@@ -482,7 +484,7 @@ def test_line_43_after_a_new_epoch_or_assignment_heartbeats_are_frequent() -> No
     assert step(settled, Woke(now=26.0))[0].next_heartbeat_at == 29.0
 
 
-def test_line_5_a_silent_session_rediscovers_the_coordinator() -> None:
+def test_line_5_a_session_without_responses_rediscovers_the_coordinator() -> None:
     member, effects = step(BEATING_, Woke(now=20.0))
     assert (member.coordinator, member.heartbeat_in_flight, member.acknowledged_state) == (
         None,
@@ -492,12 +494,12 @@ def test_line_5_a_silent_session_rediscovers_the_coordinator() -> None:
     assert effects == (find(5), WakeAt(time=30.0))
 
 
-def test_a_doubted_coordinator_is_looked_for_at_once_and_the_membership_stands() -> None:
+def test_invalidating_the_coordinator_keeps_the_membership() -> None:
     member, effects = step(OWNING, CoordinatorInvalidated(now=10.0, reason="drained"))
     assert (member.phase, member.coordinator, effects[0]) == (Phase.MEMBER, None, find(4))
 
 
-def test_line_38_denied_topics_are_told_once_and_the_member_stays() -> None:
+def test_line_38_denied_topics_are_reported_once_and_the_member_stays() -> None:
     denied = answer(E.TOPIC_AUTHORIZATION_FAILED)
     error = broker_error(E.TOPIC_AUTHORIZATION_FAILED, operation="READ", group="g")
     member, effects = step(BEATING_, reply(4, denied))
@@ -510,7 +512,7 @@ def test_line_38_denied_topics_are_told_once_and_the_member_stays() -> None:
     assert not member.has_reported_denial
 
 
-def test_an_operators_rejoin_says_everything_at_once() -> None:
+def test_a_requested_rejoin_sends_all_fields_at_once() -> None:
     _member, effects = step(
         evolve(OWNING, next_heartbeat_at=13.0), RejoinRequested(now=11.0, reason="x")
     )
@@ -520,7 +522,7 @@ def test_an_operators_rejoin_says_everything_at_once() -> None:
 # ---------------------------------------------------------------- reconciling
 
 
-def test_line_34_what_was_taken_up_is_acknowledged_at_once() -> None:
+def test_line_34_an_applied_assignment_is_acknowledged_at_once() -> None:
     assert step(TAKING, AssignmentApplied(now=10.0, token=3)) == (
         evolve(
             TAKING,
@@ -537,7 +539,7 @@ def test_line_34_what_was_taken_up_is_acknowledged_at_once() -> None:
     )
 
 
-def test_line_34_what_was_given_and_taken_back_at_once_is_said_to_be_let_go_of() -> None:
+def test_line_34_partitions_assigned_and_withdrawn_at_once_are_reported_as_released() -> None:
     """What was given was taken back while it was being taken up. In the end the member owned what
     it had said before, so it said nothing: the coordinator waited until it threw the member out."""
     member, _ = step(
@@ -552,7 +554,7 @@ def test_line_34_what_was_given_and_taken_back_at_once_is_said_to_be_let_go_of()
     assert effects[0] == beat(6, 5, 10.0, topic_partitions=())
 
 
-def test_line_34_what_is_to_go_is_owned_until_the_application_has_let_go() -> None:
+def test_line_34_revoking_partitions_are_owned_until_the_application_releases_them() -> None:
     member, effects = step(BEATING_, reply(4, answer(share={T: (0,)})))
     assert effects == (reconcile(5, T0), WakeAt(time=10.25))
     assert (member.owned, member.next_owned) == (MINE, {T: (0,)})
@@ -564,7 +566,7 @@ def test_line_34_what_is_to_go_is_owned_until_the_application_has_let_go() -> No
     assert effects[0] == beat(7, 5, 9.75, topic_partitions=listed({T: (0,)}))
 
 
-def test_one_thing_at_a_time_and_the_latest_target_counts() -> None:
+def test_targets_are_reconciled_one_at_a_time_and_the_latest_wins() -> None:
     member, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
     for share in ({}, {U: (0,)}):
         member = evolve(member, heartbeat_in_flight=9, state_in_flight=says(MINE))
@@ -576,7 +578,7 @@ def test_one_thing_at_a_time_and_the_latest_target_counts() -> None:
     assert effects[1] == beat(7, 5, 10.0, topic_partitions=listed({T: (0,), U: (0,)}))
 
 
-def test_a_target_that_is_owned_already_is_no_news_to_the_application() -> None:
+def test_an_unchanged_target_is_not_reported_to_the_application() -> None:
     _, effects = step(BEATING_, reply(4, answer(epoch=6, share=MINE)))
     assert effects == (WakeAt(time=10.25),)
 
@@ -584,7 +586,7 @@ def test_a_target_that_is_owned_already_is_no_news_to_the_application() -> None:
 V = UUID(int=3)
 
 
-def test_line_35_what_has_no_name_yet_waits_the_rest_is_taken_up_and_acknowledged() -> None:
+def test_line_35_unresolved_topic_ids_wait_and_the_rest_is_applied() -> None:
     member, effects = step(JOINING, reply(2, answer(share={T: (0,), V: (0, 1)})))
     assert effects == (LookUpNames(topic_ids=frozenset({V})), reconcile(3, T0), WakeAt(time=10.25))
     member, effects = step(member, AssignmentApplied(now=10.0, token=3))
@@ -594,7 +596,7 @@ def test_line_35_what_has_no_name_yet_waits_the_rest_is_taken_up_and_acknowledge
     assert effects[0] == reconcile(5, T0, v0, v1)
 
 
-def test_line_35_what_is_taken_back_before_it_has_a_name_is_said_to_be_let_go_of() -> None:
+def test_line_35_unresolved_topic_ids_that_are_withdrawn_are_reported_as_released() -> None:
     member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0,)})))
     member, _ = step(member, AssignmentApplied(now=10.0, token=3))
     member, _ = step(member, reply(4, answer()))
@@ -607,7 +609,7 @@ def test_line_35_what_is_taken_back_before_it_has_a_name_is_said_to_be_let_go_of
     assert effects == (WakeAt(time=10.25),)
 
 
-def test_line_41_an_assignment_of_unknown_topics_alone_is_not_nothing() -> None:
+def test_line_41_an_assignment_of_unresolved_topics_alone_is_not_empty() -> None:
     member, effects = step(JOINING, reply(2, answer(share={V: (0,)})))
     assert effects == (LookUpNames(topic_ids=frozenset({V})), WakeAt(time=10.25))
     assert not member.ownership.is_assigned
@@ -615,14 +617,14 @@ def test_line_41_an_assignment_of_unknown_topics_alone_is_not_nothing() -> None:
     assert effects[0] == reconcile(3, TopicPartition("v", 0))
 
 
-def test_names_of_what_is_assigned_no_more_are_not_looked_for() -> None:
+def test_withdrawn_topic_ids_are_not_resolved() -> None:
     member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0,)})))
     member, _ = step(member, AssignmentApplied(now=10.0, token=3))
     _, effects = step(evolve(member, heartbeat_in_flight=9), reply(9, answer(share={T: (0,)})))
     assert LookUpNames(topic_ids=frozenset()) in effects
 
 
-def test_an_assignment_that_cannot_be_taken_up_is_fatal_and_leaves() -> None:
+def test_an_assignment_that_cannot_be_applied_is_fatal_and_leaves() -> None:
     error = DecodeError("x")
     member, effects = step(TAKING, AssignFailed(now=10.0, error=error))
     assert member.phase is Phase.LOSING
@@ -631,7 +633,7 @@ def test_an_assignment_that_cannot_be_taken_up_is_fatal_and_leaves() -> None:
     assert (member.phase, effects) == (Phase.LEAVING, (beat(5, -1, 30.0),))
 
 
-def test_what_is_fatal_is_told_at_once_and_the_group_once_the_application_has_let_go() -> None:
+def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation() -> None:
     """The group was told at once: others got what a callback was still letting go of."""
     member, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
     member = evolve(member, heartbeat_in_flight=6, state_in_flight=says(MINE))
@@ -648,7 +650,7 @@ GONE = [E.FENCED_MEMBER_EPOCH, E.UNKNOWN_MEMBER_ID]
 
 
 @pytest.mark.parametrize("code", [*GONE, E.GROUP_ID_NOT_FOUND, E.STALE_MEMBER_EPOCH])
-def test_line_37_who_is_fenced_loses_and_joins_again_without_a_pause(code: int) -> None:
+def test_line_37_a_fenced_member_loses_and_rejoins_without_a_pause(code: int) -> None:
     member, effects = step(BEATING_, reply(4, answer(code)))
     reason = str(BrokerError(code))
     lost = evolve(LOSING, reason=reason, loss_count=1, next_heartbeat_at=13.0)
@@ -658,7 +660,7 @@ def test_line_37_who_is_fenced_loses_and_joins_again_without_a_pause(code: int) 
 
 
 @pytest.mark.parametrize("code", [*GONE, E.GROUP_ID_NOT_FOUND])
-def test_a_heartbeat_that_nobody_waits_for_may_say_that_the_membership_is_over(code: int) -> None:
+def test_a_late_heartbeat_response_may_end_the_membership(code: int) -> None:
     """The coordinator was doubted while it was on its way; for as long as it was looked for the
     member knew nothing, and commits went on (seed 6105)."""
     doubting, _ = step(BEATING_, CoordinatorInvalidated(now=10.0, reason="no answer"))
@@ -679,7 +681,7 @@ def test_a_heartbeat_that_nobody_waits_for_may_say_that_the_membership_is_over(c
     assert step(heartbeat_in_flight, reply(4, answer(code)))[0] == heartbeat_in_flight
 
 
-def test_line_34_fenced_while_it_reconciles_what_it_took_up_means_nothing() -> None:
+def test_line_34_an_assignment_applied_after_fencing_is_ignored() -> None:
     fenced = reply(4, answer(E.FENCED_MEMBER_EPOCH))
     member, effects = step(evolve(TAKING, heartbeat_in_flight=4, last_token=4), fenced)
     assert [type(effect) for effect in effects] == [Lose]
@@ -687,7 +689,7 @@ def test_line_34_fenced_while_it_reconciles_what_it_took_up_means_nothing() -> N
 
 
 @pytest.mark.parametrize("code", GONE)
-def test_who_is_fenced_before_it_was_given_anything_has_nothing_to_lose(code: int) -> None:
+def test_a_member_fenced_before_any_assignment_loses_nothing(code: int) -> None:
     member, effects = step(
         evolve(JOINED, heartbeat_in_flight=3, state_in_flight=says(), last_token=3),
         reply(3, answer(code)),
@@ -712,7 +714,7 @@ def test_line_12_another_member_with_our_instance_id_is_fatal() -> None:
     assert step(member, Revoked(now=10.0, token=5))[1] == (Leave(),)
 
 
-def test_how_long_ownership_is_sure() -> None:
+def test_when_the_lease_expires() -> None:
     assert [
         m.ownership.lease_expires_at for m in (JOINED, TAKING, OWNING, REVOKING, LOSING, LEAVING)
     ] == [
@@ -725,7 +727,7 @@ def test_how_long_ownership_is_sure() -> None:
     ]
 
 
-def test_no_longer_than_the_group_waits_for_what_is_to_be_let_go_of() -> None:
+def test_the_lease_ends_with_the_rebalance_timeout_of_a_revocation() -> None:
     """Whose word that it has let go never came to the coordinator is thrown out, and what it has is
     another's; it went on for a session after its last heartbeat."""
     asked, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
@@ -752,7 +754,7 @@ def test_no_longer_than_the_group_waits_for_what_is_to_be_let_go_of() -> None:
     assert step(later, reply(9, answer(), now=120.0))[0].ownership.lease_expires_at == 60.0 + 60.0
 
 
-def test_the_group_may_have_asked_before_in_an_answer_that_was_lost() -> None:
+def test_a_lost_response_may_have_started_the_rebalance_timeout() -> None:
     heard_late = evolve(BEATING_, heartbeat_sent_at=15.0, session_ends_at=99.0)
     asked, _ = step(heard_late, reply(4, answer(share={T: (0,)}), now=15.0))
     late = evolve(
@@ -764,7 +766,7 @@ def test_the_group_may_have_asked_before_in_an_answer_that_was_lost() -> None:
 # ---------------------------------------------------------------- leaving
 
 
-def test_a_member_lets_go_then_leaves_for_good() -> None:
+def test_a_member_revokes_then_leaves() -> None:
     member, effects = step(evolve(OWNING, next_heartbeat_at=13.0), CLOSED)
     assert (member, effects) == (
         evolve(REVOKING, leaving=CLOSED, next_heartbeat_at=13.0),
@@ -778,11 +780,11 @@ def test_a_member_lets_go_then_leaves_for_good() -> None:
     assert step(member, reply(5, answer()))[1] == (Leave(),)
 
 
-def test_heartbeats_go_on_while_the_application_lets_go() -> None:
+def test_heartbeats_continue_while_the_application_releases_partitions() -> None:
     assert step(REVOKING, Woke(now=13.0))[1] == (beat(5, 5, 7.0), WakeAt(time=20.0))
 
 
-def test_who_leaves_while_it_reconciles_lets_go_of_all_of_it() -> None:
+def test_leaving_while_reconciling_revokes_everything() -> None:
     member, effects = step(TAKING, CLOSED)
     assert (member.phase, effects[0]) == (Phase.REVOKING, Revoke(token=4, deadline=55.0))
     member, effects = step(member, AssignmentApplied(now=10.0, token=3))
@@ -790,7 +792,7 @@ def test_who_leaves_while_it_reconciles_lets_go_of_all_of_it() -> None:
     assert step(member, Revoked(now=10.0, token=4))[1] == (beat(6, -1, 30.0),)
 
 
-def test_what_the_application_may_hold_is_never_said_to_be_let_go_of() -> None:
+def test_partitions_of_the_application_are_never_reported_as_released() -> None:
     """With everything said again in the midst of a reconciliation, what was being taken up was
     missing: had the coordinator taken it back meanwhile, it would have given it to another."""
     member, _ = step(BEATING_, reply(4, answer(share={T: (0, 2), U: (0,)})))
@@ -811,7 +813,9 @@ LEAVES = {
 
 
 @pytest.mark.parametrize(("static", "leave_group"), LEAVES)
-def test_how_members_leave(static: bool, leave_group: bool | None) -> None:
+def test_the_leave_epoch_of_dynamic_and_static_members(
+    static: bool, leave_group: bool | None
+) -> None:
     """KIP-1092: static members keep their place unless told otherwise, the others never do."""
     instance = "i" if static else None
     member = evolve(
@@ -825,7 +829,7 @@ def test_how_members_leave(static: bool, leave_group: bool | None) -> None:
 
 
 @pytest.mark.parametrize("instance", [None, "i"])
-def test_line_42_who_does_not_poll_loses_all_and_leaves(instance: str | None) -> None:
+def test_line_42_a_poll_timeout_loses_everything_and_leaves(instance: str | None) -> None:
     late = Leaving(now=10.0, reason="late", lost=True)
     static = evolve(OWNING, config=evolve(CONFIG, group_instance_id=instance))
     member, effects = step(static, late)
@@ -836,13 +840,13 @@ def test_line_42_who_does_not_poll_loses_all_and_leaves(instance: str | None) ->
     )
 
 
-def test_line_9_who_leaves_while_it_joins_takes_that_back() -> None:
+def test_line_9_leaving_while_joining_undoes_the_join() -> None:
     member, effects = step(JOINING, CLOSED)
     assert (member.phase, effects) == (Phase.LEAVING, (beat(3, -1, 30.0),))
 
 
 @pytest.mark.parametrize("member", [IDLE, FINDING, evolve(JOINING, coordinator=None)])
-def test_who_is_not_known_anywhere_goes_without_a_word(member: Member) -> None:
+def test_a_member_that_never_joined_leaves_without_a_request(member: Member) -> None:
     member, effects = step(member, CLOSED)
     assert (member.phase, effects) == (Phase.LEFT, (Leave(),))
 
@@ -855,11 +859,11 @@ def test_who_is_not_known_anywhere_goes_without_a_word(member: Member) -> None:
         SendFailed(now=10.0, token=5, error=LOST),
     ],
 )
-def test_line_39_leaving_is_tried_once_and_always_succeeds(event: ConsumerEvent) -> None:
+def test_line_39_leave_is_sent_once_and_always_succeeds(event: ConsumerEvent) -> None:
     assert step(LEAVING, event)[1] == (Leave(),)
 
 
-def test_fenced_while_it_leaves_it_loses_and_is_out() -> None:
+def test_fenced_while_leaving_it_loses_and_closes() -> None:
     member = evolve(
         REVOKING, heartbeat_in_flight=5, state_in_flight=says(MINE), last_token=5, leaving=CLOSED
     )
@@ -869,7 +873,7 @@ def test_fenced_while_it_leaves_it_loses_and_is_out() -> None:
     assert step(member, Revoked(now=10.0, token=6))[1] == (Leave(),)
 
 
-def test_leaving_twice_is_leaving_once() -> None:
+def test_a_second_close_changes_nothing() -> None:
     member, _ = step(OWNING, CLOSED)
     assert step(member, evolve(CLOSED, reason="again"))[0] == member
 
@@ -892,12 +896,12 @@ def test_s10_a_stale_answer_changes_nothing(member: Member, event: ConsumerEvent
 
 
 @pytest.mark.parametrize("phase", [Phase.LEFT, Phase.FAILED])
-def test_a_member_that_is_out_hears_nothing_any_more(phase: Phase) -> None:
+def test_a_closed_member_ignores_every_event(phase: Phase) -> None:
     member = evolve(OUTSIDE, phase=phase)
     assert step(member, Woke(now=99.0)) == (member, ())
 
 
-def test_a_move_that_is_not_in_the_table_raises() -> None:
+def test_a_transition_outside_the_table_raises() -> None:
     with pytest.raises(LocalProtocolError, match="no move from"):
         step(REVOKING, Started(now=10.0))
 
@@ -984,7 +988,7 @@ def test_l6_no_hot_loop_under_any_permanent_error(joins: bool) -> None:
         assert not world.queue, repr(code)
 
 
-def test_l6_no_hot_loop_when_the_coordinator_never_makes_up_its_mind() -> None:
+def test_l6_no_hot_loop_when_the_target_keeps_changing() -> None:
     epochs = iter(range(1, 10_000))
 
     def other_each_time(_: int) -> Any:
@@ -1003,7 +1007,7 @@ def test_l6_no_hot_loop_when_each_second_heartbeat_is_fenced() -> None:
     assert world.most_in_a_second() <= 20
 
 
-def test_l2_a_healthy_member_beats_often_at_first_then_at_its_own_pace() -> None:
+def test_l2_a_healthy_member_sends_frequent_heartbeats_first_then_at_its_interval() -> None:
     """What it costs: 20 requests around each change, else one a second, 3,600 an hour."""
     world = World(lambda _: answer(share=MINE) if len(world.sent) == 2 else 0, DEFAULTS)
     world.run(until=12.0, most=600)
@@ -1188,11 +1192,11 @@ class Life:
 
 @settings(derandomize=True, database=None, deadline=None, max_examples=600)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_no_life_ever_gets_stuck_or_breaks_the_table(seed: int) -> None:
+def test_random_runs_never_get_stuck_or_leave_the_transition_table(seed: int) -> None:
     Life(seed).live(80)
 
 
-def test_random_lives_make_every_move_that_one_event_can_make() -> None:
+def test_random_runs_make_every_transition_of_the_table() -> None:
     """So the test above is about the whole table, and the table has no row too many."""
     seen: set[tuple[Phase, Phase]] = set()
     for seed in range(1_500):
@@ -1221,6 +1225,6 @@ EVERY_EVENT: Mapping[str, ConsumerEvent] = {
 @pytest.mark.parametrize(
     "member", [FINDING, JOINING, JOINED, TAKING, OWNING, BEATING_, REVOKING, LOSING, LEAVING]
 )
-def test_every_event_is_taken_in_every_phase(member: Member, name: str) -> None:
+def test_every_event_is_handled_in_every_phase(member: Member, name: str) -> None:
     after, _ = step(member, EVERY_EVENT[name])
     assert after.phase is member.phase or after.phase in MOVES[member.phase]

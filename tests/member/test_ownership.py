@@ -26,7 +26,7 @@ def test_an_answer_to_an_older_request_never_shortens_the_lease():
     assert OWNING.acknowledge(9.0, 5.0) == OWNING
 
 
-def test_what_is_being_revoked_is_owned_until_it_is_released():
+def test_revoking_partitions_are_owned_until_they_are_released():
     revoking = OWNING.revoke()
     assert (revoking.is_revoking, revoking.lease_expires_at) == (True, 15.0)
     assert revoking.acknowledge(11.0, 5.0).lease_expires_at == 16.0

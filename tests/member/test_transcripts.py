@@ -530,7 +530,7 @@ def test_transcript(story: Path) -> None:
         assert told == written
 
 
-def test_there_are_stories() -> None:
+def test_transcripts_exist() -> None:
     assert len(STORIES) >= 8
 
 

@@ -155,7 +155,7 @@ def generation(*names: str, version: int = 7, leads: bool = True, **members: byt
 # ---------------------------------------------------------------- from nothing to owning
 
 
-def test_a_member_connects_registers_reads_computes_claims_and_only_then_takes_up():
+def test_a_member_registers_reads_computes_and_claims_before_it_assigns():
     member, effects = run(FRESH, Started(now=0.0))
     assert effects == [Connect(session=1)]
     member, effects = run(member, SessionEstablished(now=1.0, session=1, timeout=12.0))
@@ -212,7 +212,7 @@ def test_a_member_connects_registers_reads_computes_claims_and_only_then_takes_u
     )
 
 
-def test_a_member_that_gets_nothing_is_told_so_once():
+def test_an_empty_assignment_is_reported_once():
     member = attrs.evolve(
         OWNING,
         target=None,
@@ -231,7 +231,7 @@ def test_a_member_that_gets_nothing_is_told_so_once():
 # ---------------------------------------------------------------- who computes what
 
 
-def test_a_list_that_has_changed_is_read_and_computed_again_while_everything_is_kept():
+def test_a_changed_member_list_is_read_and_computed_again_without_revoking():
     member, effects = run(OWNING, MembersChanged(now=101.0, session=1))
     assert effects == [ReadMembers(token=10)]
     member, effects = run(member, MembersRead(now=101.0, token=10, version=8, nodes=(ME, OTHER)))
@@ -240,7 +240,7 @@ def test_a_list_that_has_changed_is_read_and_computed_again_while_everything_is_
     assert (member.held, member.assigned_units) == (units(T0, T1), units(T0, T1))
 
 
-def test_a_change_while_the_list_is_being_read_has_it_read_once_more():
+def test_a_change_during_a_read_of_the_list_reads_it_again():
     member, effects = run(
         OWNING, MembersChanged(now=101.0, session=1), MembersChanged(now=101.0, session=1)
     )
@@ -259,14 +259,14 @@ def test_a_computation_of_an_older_list_changes_nothing():
     assert step(member, Computed(now=101.0, token=9, assignments={}))[0] == member
 
 
-def test_a_watch_that_got_lost_is_made_up_for_by_the_next_confirmation():
+def test_the_next_confirmation_replaces_a_lost_watch():
     member, effects = run(OWNING, Woke(now=102.0))
     assert effects == [Confirm(token=10)]
     assert run(member, Confirmed(now=102.5, token=10, version=7))[1] == []
     assert run(member, Confirmed(now=102.5, token=10, version=8))[1] == [ReadMembers(token=11)]
 
 
-def test_a_member_that_somebody_deleted_registers_again_under_another_name():
+def test_a_deleted_member_registers_again_under_another_name():
     member = attrs.evolve(OWNING, reading=9)
     member, effects = run(member, MembersRead(now=101.0, token=9, version=8, nodes=(OTHER,)))
     assert effects == []
@@ -274,7 +274,7 @@ def test_a_member_that_somebody_deleted_registers_again_under_another_name():
     assert effects == [Register(token=10, member_id="me-2", data=DATA, replaces="me-1")]
 
 
-def test_new_metadata_takes_the_place_of_the_old_in_a_node_of_its_own():
+def test_new_metadata_is_registered_in_a_new_node():
     """A node never changes: two members that read the same list have read the same metadata."""
     request = RejoinRequested(now=101.0, reason="why", protocols=(("range", b"new"),))
     member, effects = run(OWNING, request)
@@ -284,12 +284,12 @@ def test_new_metadata_takes_the_place_of_the_old_in_a_node_of_its_own():
     assert effects == [ReadMembers(token=11)]
 
 
-def test_without_new_metadata_it_registers_again_all_the_same_so_that_everybody_computes():
+def test_a_rejoin_registers_again_so_that_all_members_compute():
     _, effects = run(OWNING, RejoinRequested(now=101.0, reason="a topic has grown"))
     assert effects == [Register(token=10, member_id="me-2", data=DATA, replaces="me-1")]
 
 
-def test_who_speaks_another_protocol_than_those_before_it_fails_and_says_so():
+def test_a_member_without_a_common_protocol_fails_with_the_reason():
     stranger = MemberNode("other-1", 5, encode_metadata(Metadata("workers", PROTOCOLS)))
     member = attrs.evolve(
         OWNING, held=units(), assigned_units=units(), target=None, view=None, reading=9
@@ -310,7 +310,7 @@ def computed(member: Member, *names: str, now: float = 101.0) -> tuple[Member, A
     return run(member, Computed(now=now, token=9, assignments={"me-1": assigned(*names)}))
 
 
-def test_a_claim_is_released_only_when_the_application_has_let_go():
+def test_a_claim_is_released_after_the_application_released_the_partition():
     member, effects = computed(OWNING, T0, T2)
     assert effects == [
         AssignUnits(token=10, generation=generation(T0), units=units(T0), deadline=131.0)
@@ -327,7 +327,7 @@ def test_a_claim_is_released_only_when_the_application_has_let_go():
     assert member.held == units(T0, T2)
 
 
-def test_a_claim_that_another_holds_is_tried_again_later_and_the_rest_is_taken_up_at_once():
+def test_a_claim_held_by_another_is_retried_and_the_rest_assigned_at_once():
     member = attrs.evolve(OWNING, held=units(), assigned_units=units())
     member, _ = computed(member, T0, T1)
     member, effects = run(member, Claimed(now=101.0, token=10, granted=units(T1)))
@@ -342,7 +342,7 @@ def test_a_claim_that_another_holds_is_tried_again_later_and_the_rest_is_taken_u
     assert effects == (WakeAt(time=101.5),)  # twice as long as before
 
 
-def test_claims_may_be_refused_so_often_in_a_row():
+def test_the_number_of_refused_claims_in_a_row_is_limited():
     config = attrs.evolve(OWNING.config, max_retries=1)
     member, _ = computed(attrs.evolve(OWNING, config=config), T0, T1, T2)
     member, _ = step(member, Claimed(now=101.0, token=10, granted=units()))
@@ -356,7 +356,7 @@ def test_claims_may_be_refused_so_often_in_a_row():
     assert member.phase is Phase.FAILED
 
 
-def test_a_claim_whose_answer_was_lost_is_released_before_it_is_tried_again():
+def test_a_claim_with_a_lost_response_is_released_before_it_is_retried():
     member, _ = computed(OWNING, T0, T1, T2)
     member, effects = run(member, RequestFailed(now=101.0, token=10, error=GONE))
     assert (effects, member.held, member.unconfirmed) == ([], units(T0, T1), units(T2))
@@ -366,20 +366,20 @@ def test_a_claim_whose_answer_was_lost_is_released_before_it_is_tried_again():
     assert effects == [Claim(token=12, units=units(T2))]
 
 
-def test_a_release_whose_answer_was_lost_leaves_nothing_to_be_owned_again():
+def test_a_release_with_a_lost_response_counts_as_released():
     member, _ = computed(attrs.evolve(OWNING, held=units(T0, T1, T2)), T0, T1)
     member, _ = run(member, RequestFailed(now=101.0, token=10, error=GONE))
     _, effects = computed(member, T0, T1, T2, now=101.5)
     assert effects == [Release(token=11, units=units(T2))]
 
 
-def test_what_is_assigned_no_more_before_it_was_taken_up_is_released_without_a_word():
+def test_withdrawn_claims_are_released_without_a_callback():
     member = attrs.evolve(OWNING, held=units(T0, T1, T2))
     _, effects = computed(member, T0, T1)
     assert effects == [Release(token=10, units=units(T2))]
 
 
-def test_nothing_is_claimed_while_the_application_lets_go():
+def test_nothing_is_claimed_during_a_revocation():
     member, _ = computed(OWNING, T0)
     _, effects = computed(member, T0, T1)
     assert effects == []
@@ -397,7 +397,7 @@ WHOLE = attrs.evolve(
 )
 
 
-def test_a_whole_generation_is_let_go_of_before_the_next_is_claimed():
+def test_a_whole_generation_is_released_before_the_next_is_claimed():
     member = attrs.evolve(WHOLE, computing=9, view=View(8, (ME,)))
     member, effects = run(member, Computed(now=101.0, token=9, assignments={"me-1": b"new"}))
     new = attrs.evolve(generation(version=8), assignment=b"new")
@@ -414,7 +414,7 @@ def test_a_whole_generation_is_let_go_of_before_the_next_is_claimed():
 # ---------------------------------------------------------------- the session and the clock
 
 
-def test_ownership_is_sure_for_half_a_session_from_when_the_confirmation_was_sent():
+def test_the_lease_is_half_a_session_from_when_the_confirmation_was_sent():
     member, _ = run(OWNING, Woke(now=102.0))
     assert member.ownership.lease_expires_at == 106.0
     member, _ = run(member, Confirmed(now=105.0, token=10, version=7))
@@ -422,7 +422,7 @@ def test_ownership_is_sure_for_half_a_session_from_when_the_confirmation_was_sen
     assert step(member, SessionExpired(now=107.0, session=1))[0].ownership == Ownership()
 
 
-def test_a_confirmation_that_failed_is_asked_for_again_soon():
+def test_a_failed_confirmation_is_retried_soon():
     member, _ = run(OWNING, Woke(now=102.0))
     member, effects = step(member, RequestFailed(now=103.0, token=10, error=GONE))
     assert effects == (WakeAt(time=103.125),)
@@ -444,7 +444,7 @@ LOST = attrs.evolve(
 )
 
 
-def test_a_session_that_zookeeper_has_ended_is_lost():
+def test_an_expired_session_loses_the_partitions():
     reason = "ZooKeeper has ended the session"
     assert step(OWNING, SessionExpired(now=101.0, session=1)) == (
         attrs.evolve(LOST, reason=reason),
@@ -452,7 +452,7 @@ def test_a_session_that_zookeeper_has_ended_is_lost():
     )
 
 
-def test_a_session_unconfirmed_for_its_whole_length_is_lost_though_nobody_says_so():
+def test_a_session_unconfirmed_for_its_timeout_counts_as_expired():
     """kazoo says that a session is over only once it is connected again."""
     reason = "ZooKeeper has not confirmed the session within its timeout"
     member, _ = run(OWNING, Woke(now=102.0))
@@ -466,7 +466,7 @@ def test_a_session_unconfirmed_for_its_whole_length_is_lost_though_nobody_says_s
     )
 
 
-def test_after_a_loss_a_new_session_begins_once_the_application_has_let_go():
+def test_after_a_loss_a_new_session_begins_when_the_application_has_released():
     member = attrs.evolve(LOST, reason="why")
     member, effects = run(member, Revoked(now=120.0, token=10))
     assert effects == [Connect(session=2)]
@@ -491,16 +491,16 @@ def test_after_a_loss_a_new_session_begins_once_the_application_has_let_go():
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_what_answers_nothing_that_was_asked_changes_nothing(event):
+def test_unexpected_responses_change_nothing(event):
     assert step(OWNING, event) == (OWNING, (WakeAt(time=102.0),))
 
 
-def test_a_connection_that_is_back_has_the_list_read_and_the_session_confirmed():
+def test_a_restored_connection_reads_the_list_and_confirms_the_session():
     _, effects = run(OWNING, SessionEstablished(now=101.0, session=1, timeout=12.0))
     assert effects == [Confirm(token=10), ReadMembers(token=11)]
 
 
-def test_a_member_without_anything_to_lose_begins_anew_without_a_word():
+def test_a_member_that_owns_nothing_restarts_without_a_callback():
     member = attrs.evolve(OWNING, held=units(), assigned_units=units(), target=units())
     member, effects = run(member, SessionExpired(now=101.0, session=1))
     assert effects == [Disconnect(session=1), Connect(session=2)]
@@ -509,7 +509,7 @@ def test_a_member_without_anything_to_lose_begins_anew_without_a_word():
 # ---------------------------------------------------------------- leaving and failing
 
 
-def test_leaving_lets_go_first_and_ends_the_session_then():
+def test_leaving_revokes_first_and_then_ends_the_session():
     member, effects = run(OWNING, Leaving(now=101.0, reason="closed"))
     assert effects == [Revoke(token=10, deadline=131.0)]
     assert member.held == units(T0, T1)
@@ -519,12 +519,12 @@ def test_leaving_lets_go_first_and_ends_the_session_then():
     assert (effects, member.phase) == ([Leave()], Phase.LEFT)
 
 
-def test_while_it_leaves_the_session_is_confirmed_for_the_last_commit():
+def test_the_session_is_confirmed_while_leaving_for_the_last_commit():
     member, _ = run(OWNING, Leaving(now=101.0, reason="closed"))
     assert run(member, Woke(now=102.0))[1] == [Confirm(token=11)]
 
 
-def test_an_application_that_stands_still_is_not_asked():
+def test_a_stalled_application_is_not_waited_for():
     member, effects = run(OWNING, Leaving(now=101.0, reason="stuck", lost=True))
     assert effects == [Disconnect(session=1), Lose(token=10, reason="stuck")]
     assert run(member, Revoked(now=102.0, token=10))[0].phase is Phase.LEFT
@@ -539,7 +539,7 @@ def test_an_application_that_stands_still_is_not_asked():
     ],
     ids=["connecting", "registering", "without partitions"],
 )
-def test_with_nothing_in_hand_it_leaves_at_once(member):
+def test_without_records_in_flight_it_leaves_at_once(member):
     member, effects = run(member, Leaving(now=101.0, reason="closed"))
     assert (effects, member.phase) == ([Disconnect(session=1)], Phase.LEAVING)
 
@@ -554,14 +554,14 @@ def test_with_nothing_in_hand_it_leaves_at_once(member):
     ],
     ids=["assignor", "assignment", "session", "refused"],
 )
-def test_what_no_retry_mends_ends_the_member(make: Callable[[Exception], ZooKeeperEvent]):
+def test_permanent_errors_end_the_member(make: Callable[[Exception], ZooKeeperEvent]):
     error = ConfigurationError("no")
     member, effects = run(attrs.evolve(OWNING, computing=9, write_in_flight=8), make(error))
     assert effects == [Lose(token=10, reason="no"), Fail(error=error), Disconnect(session=1)]
     assert (member.phase, member.ownership.lease_expires_at) == (Phase.FAILED, 0.0)
 
 
-def test_no_phase_moves_but_as_the_table_says():
+def test_phases_change_only_as_the_transition_table_allows():
     with pytest.raises(LocalProtocolError):
         step(attrs.evolve(FRESH, phase=Phase.CONNECTING), Started(now=0.0))
 
@@ -594,7 +594,7 @@ def test_metadata_comes_back_as_it_was_written():
         b'"' + b"x" * (1 << 20) + b'"',
     ],
 )
-def test_metadata_of_strangers_is_an_error_of_theirs(data):
+def test_malformed_metadata_excludes_its_member(data):
     with pytest.raises(RemoteProtocolError):
         decode_metadata(data)
 
@@ -604,7 +604,7 @@ def node(name: str, order: int, kind: str, *offered: str) -> MemberNode:
     return MemberNode(name, order, data)
 
 
-def test_the_members_are_those_who_share_a_protocol_with_all_who_came_before():
+def test_members_need_a_protocol_that_all_earlier_members_support():
     nodes = [
         node("late", 9, "consumer", "range"),
         node("first", 1, "consumer", "sticky", "range"),
@@ -624,7 +624,7 @@ def test_the_members_are_those_who_share_a_protocol_with_all_who_came_before():
     assert admitted([]) == ("", {})
 
 
-def test_paths_are_names_that_zookeeper_takes():
+def test_paths_are_valid_in_zookeeper():
     assert Paths("/kafkagroup", "billing").claim(T0) == "/kafkagroup/billing/claims/t:0"
     assert Paths("/", "a/b.c").member("me-1") == "/a%2Fb%2Ec/members/me-1"
     assert Paths("/r", "..").group == "/r/%2E%2E"
@@ -634,7 +634,7 @@ def test_paths_are_names_that_zookeeper_takes():
     st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", min_size=1),
     st.integers(0, 2**31 - 1),
 )
-def test_units_are_partitions_and_back(topic, number):
+def test_units_round_trip_to_partitions(topic, number):
     assert partition_of(unit_of(TopicPartition(topic, number))) == TopicPartition(topic, number)
 
 
@@ -768,7 +768,7 @@ class World:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
-def test_whatever_happens_nothing_is_owned_without_a_claim(seed):
+def test_random_runs_own_nothing_without_a_claim(seed):
     world = World(seed)
     world.step(Started(now=0.0))
     for _ in range(300):

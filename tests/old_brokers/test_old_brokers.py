@@ -112,14 +112,14 @@ def versions_of(sent, requests):
 # ------------------------------------------------------------ the handshake
 
 
-async def test_a_version_that_the_broker_refuses_is_asked_again_in_one_it_knows(old, sent):
+async def test_a_refused_version_is_retried_in_a_supported_one(old, sent):
     """KIP-511: 2.4 knows ApiVersions up to 3, says so in version 0, and keeps the connection."""
     async with connected(old):
         pass
     assert sent == {18: {"2.4.1": [4, 3], "3.9.1": [4]}[old.version]}
 
 
-async def test_the_highest_versions_are_what_the_broker_says(old):
+async def test_the_highest_versions_are_those_of_the_broker(old):
     async with connected(old) as broker:
         answer = await broker.request(metadata.ApiVersionsRequest(), highest=0)
     theirs = {api.api_key: api.max_version for api in answer.api_keys}
@@ -130,7 +130,7 @@ async def test_the_highest_versions_are_what_the_broker_says(old):
 # ------------------------------------------------------------ the consumer
 
 
-async def test_consuming_uses_the_highest_versions_that_both_speak(old, name, sent):
+async def test_consuming_uses_the_highest_common_versions(old, name, sent):
     await fill(old, name, 2, 50)
     tps = [TopicPartition(name, 0), TopicPartition(name, 1)]
     async with Consumer(
@@ -220,7 +220,7 @@ async def test_a_consumer_outlives_a_restart_of_the_broker(old, name):
 
 
 @pytest.mark.parametrize("codec", Codec)
-async def test_every_codec_is_understood_both_ways(old, name, codec):
+async def test_every_codec_is_read_and_written(old, name, codec):
     """The broker inflates each batch to check it, and hands it out as it came."""
     tp = TopicPartition(name, 0)
     records = [
@@ -294,7 +294,7 @@ class Colleague:
                     await anyio.sleep_forever()
 
 
-async def test_members_of_any_group_come_and_go(old, name):
+async def test_members_of_custom_groups_join_and_leave(old, name):
     first, second = (Colleague(old.bootstrap_servers, name) for _ in range(2))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(first.run)

@@ -85,7 +85,7 @@ class World:
         return self.coordinator.describe("g").group_state
 
 
-def test_the_first_member_gets_all_and_says_so() -> None:
+def test_the_first_member_gets_everything_and_acknowledges() -> None:
     world = World()
     assert world.join("a") == (2, {T: (0, 1, 2, 3)})
     assert world.beat("a", 2) == (2, None)
@@ -93,7 +93,7 @@ def test_the_first_member_gets_all_and_says_so() -> None:
     assert world.state() == "Stable"
 
 
-def test_what_moves_is_given_on_once_it_is_let_go_of() -> None:
+def test_moving_partitions_are_assigned_after_they_are_released() -> None:
     world = World()
     world.join("a")
     assert world.join("b") == (3, {})
@@ -106,7 +106,7 @@ def test_what_moves_is_given_on_once_it_is_let_go_of() -> None:
     assert world.state() == "Stable"
 
 
-def test_what_is_to_be_let_go_of_is_described_as_the_members_still() -> None:
+def test_revoking_partitions_are_described_as_the_members() -> None:
     world = World()
     world.join("a")
     world.join("b")
@@ -119,7 +119,7 @@ def test_what_is_to_be_let_go_of_is_described_as_the_members_still() -> None:
     ] == [[(0, 1, 2, 3)], [(0, 1)], [], [(2, 3)]]
 
 
-def test_who_lets_go_too_slowly_is_out() -> None:
+def test_a_member_that_revokes_too_slowly_is_removed() -> None:
     world = World()
     world.join("a")
     world.join("b")
@@ -131,7 +131,7 @@ def test_who_lets_go_too_slowly_is_out() -> None:
     assert world.beat("b", 3) == (4, {T: (0, 1, 2, 3)})
 
 
-def test_who_is_silent_for_a_session_is_out() -> None:
+def test_a_member_without_heartbeats_for_a_session_is_removed() -> None:
     world = World(group_consumer_session_timeout=6.0)
     world.join("a")
     world.join("b")
@@ -142,7 +142,7 @@ def test_who_is_silent_for_a_session_is_out() -> None:
     assert world.beat("a", 2) == (E.UNKNOWN_MEMBER_ID,)
 
 
-def test_who_leaves_frees_what_it_had() -> None:
+def test_a_leaving_member_releases_its_partitions() -> None:
     world = World()
     world.join("a")
     world.join("b")
@@ -168,7 +168,7 @@ def test_a_static_member_comes_back_under_another_id_and_nothing_moves() -> None
     assert world.state() == "Empty"
 
 
-def test_epochs_that_are_not_the_members_are_fenced() -> None:
+def test_wrong_epochs_are_fenced() -> None:
     world = World()
     world.join("a")
     world.join("b")
@@ -181,7 +181,7 @@ def test_epochs_that_are_not_the_members_are_fenced() -> None:
     assert world.beat("a", 2, {T: (0, 1, 2)}) == (E.FENCED_MEMBER_EPOCH,)
 
 
-def test_all_that_is_said_again_is_answered_with_all_that_is_owned() -> None:
+def test_a_full_heartbeat_is_answered_with_the_full_assignment() -> None:
     world = World()
     world.join("a")
     again = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ("t",)}
@@ -189,14 +189,14 @@ def test_all_that_is_said_again_is_answered_with_all_that_is_owned() -> None:
     assert world.told(answer) == (2, {T: (0, 1, 2, 3)})
 
 
-def test_topics_that_come_and_grow_begin_an_epoch() -> None:
+def test_new_and_grown_topics_begin_an_epoch() -> None:
     world = World()
     world.join("a", subscribed_topic_names=("u",), subscribed_topic_regex="t.*")
     world.counts = {"t": 5, "u": 1}
     assert world.beat("a", 2) == (3, {T: (0, 1, 2, 3, 4), U: (0,)})
 
 
-def test_the_assignor_that_most_want() -> None:
+def test_the_assignor_that_most_members_prefer() -> None:
     world = World()
     world.counts = {"t": 2, "u": 2}
     for member in ("a", "b"):
@@ -230,7 +230,7 @@ def test_assignments_are_computed_no_more_often_than_they_may() -> None:
     ],
     ids=str,
 )
-def test_a_join_says_all_and_owns_nothing(changes: dict[str, Any]) -> None:
+def test_a_join_must_have_all_fields_and_own_nothing(changes: dict[str, Any]) -> None:
     assert World().join("a", **changes) == (E.INVALID_REQUEST,)
 
 
@@ -247,7 +247,7 @@ def test_what_else_is_refused() -> None:
     assert world.told(world.ask("", 0)) == (E.INVALID_REQUEST,)
 
 
-def test_who_may_commit() -> None:
+def test_only_members_with_the_current_epoch_may_commit() -> None:
     """KIP-1251: an older epoch will do for what was the member's in it already."""
     world = World()
     world.join("a")
@@ -269,7 +269,7 @@ def test_who_may_commit() -> None:
     assert check("g", "", -1, one) == E.NONE
 
 
-def test_a_coordinator_that_takes_over_gives_everybody_a_session() -> None:
+def test_a_new_coordinator_gives_every_member_a_session() -> None:
     world = World(group_consumer_session_timeout=6.0)
     world.join("a")
     world.wait(5)
@@ -278,7 +278,7 @@ def test_a_coordinator_that_takes_over_gives_everybody_a_session() -> None:
     assert world.beat("a", 2) == (2, None)
 
 
-def test_an_answer_in_full() -> None:
+def test_a_full_response() -> None:
     answer = World().ask(
         "a",
         0,

@@ -215,7 +215,7 @@ def test_the_initial_delay_gathers_members_and_is_prolonged_while_they_come() ->
     assert b == [joined("c-2", 1)]
 
 
-def test_the_leader_waits_for_nobody_and_followers_wait_for_the_leader() -> None:
+def test_followers_wait_for_the_leaders_sync() -> None:
     story = Story()
     first, _ = story.joins()
     story.sync(first, 1)
@@ -242,7 +242,7 @@ def test_a_join_that_interrupts_the_sync_sends_everyone_back() -> None:
     assert story.sync("c-1", 3) == [not_synced(E.REBALANCE_IN_PROGRESS)]
 
 
-def test_sync_says_what_is_wrong() -> None:
+def test_sync_errors() -> None:
     story = Story()
     story.pair()
     assert story.sync("c-1", 1) == [not_synced(E.ILLEGAL_GENERATION)]
@@ -271,7 +271,7 @@ def test_a_follower_that_repeats_its_join_learns_the_generation_it_has() -> None
     assert story.state == "PreparingRebalance"
 
 
-def test_who_does_not_rejoin_in_time_is_out_and_another_leads() -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed_and_another_leads() -> None:
     story = Story()
     first, _ = story.joins(rebalance=20.0, session=30.0)
     story.sync(first, 1)
@@ -283,14 +283,14 @@ def test_who_does_not_rejoin_in_time_is_out_and_another_leads() -> None:
     assert story.beat(first, 2) == E.UNKNOWN_MEMBER_ID
 
 
-def test_who_does_not_sync_in_time_is_out() -> None:
+def test_a_member_that_does_not_sync_in_time_is_removed() -> None:
     story = Story()
     member, _ = story.joins(rebalance=7.0)
     story.at(7.0)
     assert (story.state, story.beat(member, 1)) == ("Empty", E.UNKNOWN_MEMBER_ID)
 
 
-def test_a_session_ends_without_heartbeats_but_not_while_a_request_is_parked() -> None:
+def test_a_session_expires_without_heartbeats_unless_a_request_is_pending() -> None:
     story = Story()
     story.pair()
     for now in (9.0, 18.0):
@@ -306,7 +306,7 @@ def test_a_session_ends_without_heartbeats_but_not_while_a_request_is_parked() -
     assert [m.member_id for m in story.coordinator.describe("g", 5).members] == [late]
 
 
-def test_a_session_starts_anew_when_a_parked_sync_is_answered() -> None:
+def test_a_session_restarts_when_a_pending_sync_is_answered() -> None:
     """Its deadline passed unheeded while the sync was parked; it must not be lost for good."""
     story = Story()
     story.pair()
@@ -325,7 +325,7 @@ def test_a_session_starts_anew_when_a_parked_sync_is_answered() -> None:
     assert story.beat("c-1", 3) == E.REBALANCE_IN_PROGRESS
 
 
-def test_who_has_synced_stays_when_the_time_for_it_is_over() -> None:
+def test_a_member_that_has_synced_stays_after_the_sync_timeout() -> None:
     story = Story()
     member, _ = story.joins(rebalance=7.0)
     story.sync(member, 1)
@@ -333,7 +333,7 @@ def test_who_has_synced_stays_when_the_time_for_it_is_over() -> None:
     assert story.state == "Stable"
 
 
-def test_a_parked_first_join_is_given_up_after_its_own_timeout() -> None:
+def test_a_pending_first_join_expires_after_its_own_timeout() -> None:
     story = Story(group_new_member_join_timeout=20.0)
     first, _ = story.joins()
     story.sync(first, 1)
@@ -357,7 +357,7 @@ def test_a_pending_member_holds_up_the_rebalance_until_its_session_ends() -> Non
     assert b == [joined("c-2", 3)]
 
 
-def test_leaving_answers_the_members_own_parked_join() -> None:
+def test_leaving_answers_the_members_own_pending_join() -> None:
     story = Story()
     first, _ = story.joins()
     story.sync(first, 1)
@@ -408,7 +408,7 @@ def test_the_group_has_a_limit() -> None:
     assert story.join("c-2") == [joined("c-2", 2)]
 
 
-def test_a_rebalance_gives_the_places_to_those_who_come_first() -> None:
+def test_a_rebalance_admits_members_in_order_of_arrival() -> None:
     story = Story(group_max_size=2)
     story.pair()
     story.join("c-1")
@@ -545,7 +545,7 @@ def test_a_group_can_move_again_and_again() -> None:
         assert story.state == "PreparingRebalance"
 
 
-def test_a_generation_that_nobody_wrote_never_was() -> None:
+def test_an_unwritten_generation_is_forgotten() -> None:
     story = Story()
     story.pair()
     story.join("c-1")
@@ -557,7 +557,7 @@ def test_a_generation_that_nobody_wrote_never_was() -> None:
     assert story.sync("c-2", 2) == [synced(b"b")]
 
 
-def test_timers_run_in_order_and_only_what_is_due() -> None:
+def test_due_timers_run_in_order() -> None:
     timers = Timers()
     ran: list[tuple[str, float]] = []
 

@@ -256,7 +256,7 @@ async def test_serve_runs_until_cancelled() -> None:
 
 
 @LOOPS
-async def test_the_callers_exception_leaves_bare() -> None:
+async def test_the_callers_exception_is_raised_unwrapped() -> None:
     with pytest.raises(LookupError):
         async with EmbeddedKafka():
             raise LookupError
@@ -280,7 +280,7 @@ async def test_a_fetch_waits_for_records_and_no_longer_than_asked() -> None:
 
 
 @VIRTUAL
-async def test_a_parked_join_holds_up_its_connection_and_ends_with_the_deadline() -> None:
+async def test_a_pending_join_blocks_its_connection_until_its_deadline() -> None:
     """Leaving on the connection of a parked JoinGroup would wait behind it: brokers keep order."""
     kafka = EmbeddedKafka(listen=False)
     async with in_memory(kafka, 2) as (first, second):
@@ -302,7 +302,7 @@ async def test_a_parked_join_holds_up_its_connection_and_ends_with_the_deadline(
 
 
 @VIRTUAL
-async def test_an_answer_can_be_late() -> None:
+async def test_a_response_can_be_delayed() -> None:
     kafka = EmbeddedKafka({"t": 1}, listen=False)
     async with in_memory(kafka) as (peer,):
         kafka.fail(HeartbeatRequest, Delay(30.0))
@@ -312,7 +312,7 @@ async def test_an_answer_can_be_late() -> None:
 
 
 @VIRTUAL
-async def test_an_answer_can_ask_for_silence_and_what_comes_nevertheless_waits() -> None:
+async def test_a_throttled_client_is_muted() -> None:
     kafka = EmbeddedKafka({"t": 1}, listen=False)
     async with in_memory(kafka) as (peer,):
         kafka.fail(HeartbeatRequest, Throttle(2.5))
@@ -323,7 +323,7 @@ async def test_an_answer_can_ask_for_silence_and_what_comes_nevertheless_waits()
 
 
 @VIRTUAL
-async def test_an_answer_can_never_come() -> None:
+async def test_a_response_can_be_dropped() -> None:
     kafka = EmbeddedKafka({"t": 1}, listen=False)
     async with in_memory(kafka) as (peer,):
         kafka.fail(OffsetCommitRequest, Swallow())
@@ -363,7 +363,7 @@ async def test_api_versions_of_the_future_are_answered_in_version_0() -> None:
     ],
     ids=["negative", "huge", "short", "api", "version", "tags", "client id"],
 )
-async def test_what_kafka_would_not_answer_closes_the_connection(garbage: bytes) -> None:
+async def test_an_invalid_request_closes_the_connection(garbage: bytes) -> None:
     async with EmbeddedKafka() as kafka:
         async with connected(kafka) as peer:
             await peer.stream.send(garbage)
@@ -457,7 +457,7 @@ async def test_produce_appends_checked_batches() -> None:
 
 
 @LOOPS
-async def test_leaders_and_coordinators_are_spread_and_told() -> None:
+async def test_leaders_and_coordinators_are_spread_over_nodes() -> None:
     async with EmbeddedKafka({"t": 3}, nodes=3) as kafka, connected(kafka) as peer:
         topics = (MetadataRequestTopic(name="t"),)
         metadata = await peer.ask(MetadataRequest(topics=topics), 12)
@@ -534,7 +534,7 @@ async def test_the_next_coordinator_loads_what_the_killed_one_had_written() -> N
         assert kafka.group_state("g") == "Empty"
 
 
-def test_without_a_live_node_nobody_leads() -> None:
+def test_without_a_live_node_there_are_no_leaders() -> None:
     with EmbeddedKafka({"t": 1}) as kafka:
         kafka.kill(1)
         assert (kafka.leader("t", 0), kafka.coordinator("g")) == (-1, -1)
@@ -562,7 +562,7 @@ async def test_a_moved_coordinator_is_found_elsewhere() -> None:
 
 
 @LOOPS
-async def test_errors_strike_as_often_as_told_and_where() -> None:
+async def test_planned_errors_occur_as_often_and_where_requested() -> None:
     async with EmbeddedKafka() as kafka, connected(kafka) as peer:
         kafka.fail(HeartbeatRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=2)
         kafka.fail(HeartbeatRequest, ErrorCode.NOT_COORDINATOR, node_id=2)
@@ -623,7 +623,7 @@ def test_topics_and_groups_from_a_thread() -> None:
 
 
 @LOOPS
-async def test_deleted_topics_take_their_offsets_along_and_come_back_as_others() -> None:
+async def test_deleted_topics_lose_their_offsets_and_return_with_new_ids() -> None:
     async with EmbeddedKafka({"t": 1}) as kafka, connected(kafka) as peer:
 
         async def topic_id() -> object:
@@ -643,7 +643,7 @@ async def test_deleted_topics_take_their_offsets_along_and_come_back_as_others()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_a_port_that_is_taken_leaves_nothing_behind() -> None:
+async def test_a_port_in_use_leaves_nothing_behind() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         before = {task.id for task in anyio.get_running_tasks()}
         kafka = EmbeddedKafka(nodes=2, ports=[0, other.getsockname()[1]])

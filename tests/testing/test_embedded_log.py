@@ -83,7 +83,7 @@ def test_ends_of_leader_epochs(log: PartitionLog) -> None:
     ]
 
 
-def test_an_epoch_that_wrote_nothing_leaves_no_trace(log: PartitionLog) -> None:
+def test_an_epoch_without_records_leaves_no_trace(log: PartitionLog) -> None:
     log.begin_epoch(3)
     log.begin_epoch(4)
     assert [log.end_of_epoch(epoch) for epoch in (2, 3, 4)] == [(2, 6), (2, 6), (4, 6)]

@@ -219,7 +219,7 @@ class TestAsKafka:
     ) -> None:
         assert peer.ask(request_, version) is None
 
-    def test_versions_may_be_asked_for_once(self, peer: Peer) -> None:
+    def test_api_versions_may_be_requested_once(self, peer: Peer) -> None:
         assert peer.ask(ApiVersionsRequest(), 2).error_code == 0
         assert peer.ask(ApiVersionsRequest(), 2) is None
 
@@ -240,7 +240,7 @@ class TestAsKafka:
         assert peer.plain() == answer(ErrorCode.NONE, "")
         assert peer.answers
 
-    def test_plain_as_oneself(self, peer: Peer) -> None:
+    def test_plain_with_the_own_authorization_id(self, peer: Peer) -> None:
         peer.handshake("PLAIN")
         assert peer.token(f"ann\0ann\0{PASSWORD}".encode()) == answer(ErrorCode.NONE, "")
         assert peer.answers
@@ -305,7 +305,7 @@ class TestAsKafka:
         proof = base64.b64encode(bytes(32))
         assert peer.token(b"c=biws,r=mine,p=" + proof) == failed(f"{DENIED} SCRAM-SHA-256")
 
-    def test_a_request_amid_tokens(self, peer: Peer) -> None:
+    def test_a_request_during_authentication_is_refused(self, peer: Peer) -> None:
         peer.handshake("SCRAM-SHA-256")
         peer.token(b"n,,n=ann,r=mine")
         illegal = HeartbeatResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
@@ -324,7 +324,7 @@ class TestAsKafka:
 
     # Sessions end after LIFETIME, while the test still speaks if the machine is busy.
     @pytest.mark.serial
-    def test_a_session_is_prolonged(self, mortal: Peer) -> None:
+    def test_a_session_is_reauthenticated(self, mortal: Peer) -> None:
         mortal.handshake("PLAIN")
         alive = answer(ErrorCode.NONE, "", lifetime_ms=1500)
         assert mortal.plain() == alive
@@ -333,7 +333,7 @@ class TestAsKafka:
         assert mortal.answers
 
     @pytest.mark.serial
-    def test_a_session_cannot_be_prolonged_twice_a_second(self, mortal: Peer) -> None:
+    def test_a_session_cannot_be_reauthenticated_twice_a_second(self, mortal: Peer) -> None:
         for _ in range(2):
             assert mortal.handshake("PLAIN") == accepted()
             assert mortal.plain().error_code == 0
@@ -341,7 +341,7 @@ class TestAsKafka:
         assert mortal.answers
 
     @pytest.mark.serial
-    def test_a_request_amid_the_prolonging(self, mortal: Peer) -> None:
+    def test_a_request_during_reauthentication_is_refused(self, mortal: Peer) -> None:
         mortal.handshake("PLAIN")
         mortal.plain()
         mortal.handshake("PLAIN")
@@ -349,7 +349,7 @@ class TestAsKafka:
         assert mortal.closed
 
     @pytest.mark.serial
-    def test_a_session_is_prolonged_by_whom_it_belongs_to(self, mortal: Peer) -> None:
+    def test_a_session_is_reauthenticated_by_its_user_only(self, mortal: Peer) -> None:
         mortal.handshake("PLAIN")
         mortal.plain()
         mortal.handshake("PLAIN")
@@ -359,7 +359,7 @@ class TestAsKafka:
         assert mortal.closed
 
     @pytest.mark.serial
-    def test_a_session_is_prolonged_by_its_own_mechanism(self, mortal: Peer) -> None:
+    def test_a_session_is_reauthenticated_with_its_mechanism_only(self, mortal: Peer) -> None:
         mortal.handshake("PLAIN")
         mortal.plain()
         assert mortal.handshake("SCRAM-SHA-256") == accepted()
@@ -414,11 +414,11 @@ class TestTheEmbeddedBrokerAlone:
             second.close()
 
     @pytest.mark.parametrize("mechanisms", [["GSSAPI"], []])
-    def test_mechanisms_that_are_not_there(self, mechanisms: list[str]) -> None:
+    def test_unknown_mechanisms_are_refused(self, mechanisms: list[str]) -> None:
         with pytest.raises(ConfigurationError, match="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"):
             EmbeddedKafka(users=USERS, mechanisms=mechanisms)
 
-    def test_no_nonce_comes_twice(self) -> None:
+    def test_nonces_are_unique(self) -> None:
         with EmbeddedKafka(users=USERS) as kafka:
             answers = set()
             for _ in range(2):
@@ -496,7 +496,7 @@ class TestScram:
     @pytest.mark.parametrize(
         ("old", "new"), [(b"p=d", b"p=e"), (b"Q=", b""), (b"p=dHzb", b"p="), (b",p=d", b",p=d,x=d")]
     )
-    def test_what_is_no_proof(self, old: bytes, new: bytes) -> None:
+    def test_malformed_proofs_are_refused(self, old: bytes, new: bytes) -> None:
         assert old in self.CLIENT_FINAL
         with pytest.raises(SaslError):
             self.converse(self.CLIENT_FIRST, self.CLIENT_FINAL.replace(old, new))
@@ -510,7 +510,7 @@ class TestScram:
         ],
         ids=["binding", "nonce", "half a nonce"],
     )
-    def test_the_proof_is_for_what_was_agreed_on(self, final: str) -> None:
+    def test_the_proof_covers_the_whole_exchange(self, final: str) -> None:
         bare, server_first = self.CLIENT_FIRST.decode()[3:], self.SERVER_FIRST.decode()
         agreed = self.CLIENT_FINAL.decode().rpartition(",p=")[0]
         assert client_final("pencil", bare, server_first, agreed) == self.CLIENT_FINAL
@@ -589,7 +589,7 @@ def test_librdkafka_over_tls(tmp_path: Path, mechanism: str) -> None:
         assert "_AUTHENTICATION" in {error.name() for error in errors}
 
 
-def test_a_client_without_a_certificate_is_told(tmp_path: Path) -> None:
+def test_a_client_without_a_certificate_gets_an_alert(tmp_path: Path) -> None:
     """In TLS 1.3 the handshake is over for the client when the broker misses the certificate."""
     tls = authority().server_context(authority().issue(), tmp_path, mutual=True)
     with EmbeddedKafka(tls=tls) as kafka:
@@ -601,7 +601,7 @@ def test_a_client_without_a_certificate_is_told(tmp_path: Path) -> None:
                     client.recv(1)
 
 
-def test_a_certificate_that_nobody_trusts(tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_refused(tmp_path: Path) -> None:
     stranger = Authority()
     with EmbeddedKafka(tls=stranger.server_context(stranger.issue(), tmp_path)) as kafka:
         host, _, port = kafka.address(1).rpartition(":")

@@ -139,7 +139,7 @@ class TestJava:
 
 
 class TestResolution:
-    def test_an_unknown_version_is_the_callers_fault(self) -> None:
+    def test_an_unknown_version_is_a_configuration_error(self) -> None:
         for call in (lambda: resolve_jars("2.4", "java"), LocalKafka("2.4").start):
             with pytest.raises(ConfigurationError) as caught:
                 call()
@@ -190,7 +190,7 @@ class TestResolution:
         assert resolve_jars(VERSION, str(java)) == _cache(tmp_path)
         assert _left_in_cache(tmp_path) == [f"kafka-{VERSION}"]
 
-    def test_two_who_fetch_at_a_time_end_with_one_whole_folder(
+    def test_two_concurrent_downloads_end_with_one_complete_folder(
         self, jars: Path, commands: Callable[[str, str], Path], tmp_path: Path
     ) -> None:
         both = "touch ../$$.here; while [ $(ls .. | grep -c here) -lt 2 ]; do sleep 0.01; done"
@@ -201,7 +201,7 @@ class TestResolution:
         verify_jars(_cache(tmp_path), VERSION)
         assert sorted(_left_in_cache(tmp_path))[2:] == [f"kafka-{VERSION}"]
 
-    def test_nothing_that_could_fetch_says_why_of_each(
+    def test_without_a_download_tool_each_is_named_with_the_reason(
         self, commands: Callable[[str, str], Path], tmp_path: Path
     ) -> None:
         with pytest.raises(LocalKafkaUnavailable) as caught:
@@ -212,14 +212,14 @@ class TestResolution:
             "name a folder with its jars"
         )
 
-    def test_a_failed_fetch_shows_what_the_tool_said(
+    def test_a_failed_download_shows_the_tools_output(
         self, commands: Callable[[str, str], Path], tmp_path: Path
     ) -> None:
         commands("mvn", "echo 'the network is down'; exit 3")
         with pytest.raises(LocalKafkaUnavailable, match=r"mvn failed \(3\): the network is down"):
             resolve_jars(VERSION, "java")
 
-    def test_fetching_is_bounded(self, commands: Callable[[str, str], Path]) -> None:
+    def test_downloads_have_a_timeout(self, commands: Callable[[str, str], Path]) -> None:
         commands("mvn", "exec sleep 60")
         started = time.monotonic()
         with pytest.raises(LocalKafkaUnavailable, match="mvn was not done in the time left"):
@@ -236,7 +236,7 @@ class TestResolution:
             resolve_jars(VERSION, "java")
         assert _left_in_cache(tmp_path) == []
 
-    def test_a_damaged_cache_names_its_jars_and_the_remedy(
+    def test_a_damaged_cache_is_reported_with_its_jars_and_the_remedy(
         self, jars: Path, commands: Callable[[str, str], Path], tmp_path: Path
     ) -> None:
         cache = _link(jars, _cache(tmp_path))
@@ -380,7 +380,7 @@ class TestListeners:
         "-----BEGIN CERTIFICATE-----\nits CA's\n-----END CERTIFICATE-----"
     )
 
-    def test_their_settings_stand_beside_those_of_the_node(self) -> None:
+    def test_listener_settings_are_added_to_the_nodes(self) -> None:
         release = find_release("4.3.1")
         ports = {"CLIENT": 1, "INTERNAL": 2, "CONTROLLER": 3}
         bare = release.server_properties(1, {1: ports}, None)
@@ -431,7 +431,7 @@ class TestListeners:
             (Listener(certificate=KEY + CHAIN, mechanisms=["PLAIN"]), "SASL_SSL"),
         ],
     )
-    def test_what_is_given_is_what_is_spoken(self, listener: Listener, protocol: str) -> None:
+    def test_listeners_use_the_given_mechanisms(self, listener: Listener, protocol: str) -> None:
         assert listener.protocol == protocol
 
     def test_users_of_scram_are_there_from_the_start(self) -> None:
@@ -447,22 +447,22 @@ class TestListeners:
         [KEY, CHAIN, KEY.replace("PRIVATE", "ENCRYPTED PRIVATE") + CHAIN, 2 * KEY + CHAIN],
         ids=["no certificate", "no key", "encrypted", "two keys"],
     )
-    def test_what_is_no_certificate(self, certificate: str) -> None:
+    def test_a_malformed_certificate_is_refused(self, certificate: str) -> None:
         listener = Listener(certificate=certificate)
         with pytest.raises(ConfigurationError, match="one private key") as raised:
             listener.properties({})
         assert certificate not in f"{listener}{raised.value}"
 
-    def test_a_mechanism_that_is_not_there(self) -> None:
+    def test_an_unknown_mechanism_is_refused(self) -> None:
         with pytest.raises(ConfigurationError, match=r"\['GSSAPI'\]"):
             Listener(mechanisms=["PLAIN", "GSSAPI"])
 
     @pytest.mark.parametrize("name", ["CLIENT", "CONTROLLER", "lower", "A-B", ""])
-    def test_names_that_a_listener_cannot_have(self, name: str) -> None:
+    def test_invalid_listener_names_are_refused(self, name: str) -> None:
         with pytest.raises(ConfigurationError, match=f"listener {name!r}"):
             find_release("4.3.1").check_listeners({name: Listener()}, 1)
 
-    def test_what_clients_are_told_may_be_a_proxy(self) -> None:
+    def test_a_listener_may_advertise_a_proxy(self) -> None:
         release = find_release("4.3.1")
         ports = {"CLIENT": 1, "INTERNAL": 2, "CONTROLLER": 3, "PROXIED": 4}
         cluster = {1: ports, 2: ports}
@@ -482,7 +482,7 @@ class TestListeners:
         with pytest.raises(ConfigurationError, match="'PROXIED': 2 advertised_ports for 3 nodes"):
             find_release("4.3.1").check_listeners(proxied, 3)
 
-    def test_an_old_release_has_none(self) -> None:
+    def test_old_releases_have_no_extra_listeners(self) -> None:
         kafka = LocalKafka("2.4.1", listeners={"SECURE": Listener()})
         with pytest.raises(ConfigurationError, match=r"2\.4\.1"):
             kafka.start()
@@ -546,7 +546,7 @@ class TestOneNode:
             _ask_api_versions(address)
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_jvm_that_ends_at_the_start_shows_its_last_words(
+    def test_a_jvm_that_exits_at_the_start_shows_its_output(
         self, version: str, tmp_path: Path
     ) -> None:
         config = {"authorizer.class.name": "no.such.Class"}
@@ -558,7 +558,7 @@ class TestOneNode:
         assert "no.such.Class" in (tmp_path / "node-1" / "output.log").read_text()
 
     @pytest.mark.brokers
-    def test_a_zookeeper_that_ends_shows_its_last_words(self, tmp_path: Path) -> None:
+    def test_a_zookeeper_that_exits_shows_its_output(self, tmp_path: Path) -> None:
         _find_jars("2.4.1")
         with LocalKafka("2.4.1", directory=tmp_path) as kafka:
             kafka.kill(1)
@@ -570,7 +570,7 @@ class TestOneNode:
                 kafka.start_node(1)
 
     @pytest.mark.brokers
-    def test_a_node_waits_for_the_session_of_its_killed_self(self) -> None:
+    def test_a_restarted_node_waits_for_its_old_session_to_expire(self) -> None:
         """A broker of 2.4 that finds its own name taken in ZooKeeper gives up at once."""
         _find_jars("2.4.1")
         with LocalKafka("2.4.1", config={"zookeeper.session.timeout.ms": "2000"}) as kafka:
@@ -586,7 +586,7 @@ class TestOneNode:
         with pytest.raises(LocalKafkaError, match=r"(?s)could not be formatted \(1\).*many"):
             LocalKafka(config={"num.io.threads": "many"}).start()
 
-    def test_a_start_is_bounded(
+    def test_a_start_has_a_timeout(
         self, jars: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -97,7 +97,7 @@ def run(
     return result.parseoutcomes(), section
 
 
-def test_a_run_that_does_not_ask_starts_and_prints_nothing(pytester: pytest.Pytester) -> None:
+def test_a_run_without_the_fixture_starts_and_prints_nothing(pytester: pytest.Pytester) -> None:
     assert run(pytester, "def test_other(): pass") == ({"passed": 1}, [])
 
 
@@ -130,7 +130,7 @@ def test_one_broker_serves_the_whole_run(
     assert run(pytester, source) == ({"passed": 2}, [f"taken: address, at {listener}"])
 
 
-def test_falls_through_to_the_embedded_broker_and_says_why(
+def test_falls_back_to_the_embedded_broker_with_the_reasons(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAFKAGROUP_BOOTSTRAP_SERVERS", "127.0.0.1:1,nonsense")
@@ -176,7 +176,7 @@ def unreachable() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_what_hangs_is_given_up(
+def test_sources_that_hang_time_out(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, unreachable: str, mute: str
 ) -> None:
     """A Docker that has stopped answering must not stop the tests of those who do not need it."""

@@ -111,7 +111,7 @@ def test_xerial_of_many_blocks_is_read_as_one() -> None:
     assert decompress(Codec.SNAPPY, data) == b"one " + b"two " * 20_000 + b"three"
 
 
-def test_xerial_versions_are_not_looked_at() -> None:
+def test_xerial_versions_are_ignored() -> None:
     """Some producers wrote the two version numbers little-endian; librdkafka reads those too."""
     little = b"\x82SNAPPY\x00" + b"\x01\x00\x00\x00" * 2
     assert decompress(Codec.SNAPPY, xerial(snappy(b"abc"), header=little)) == b"abc"
@@ -229,7 +229,7 @@ def test_the_result_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
-def test_what_is_dense_is_inflated_once(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_data_is_inflated_once(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of JSON once took twice as long: they came to more than the four times that a first
     guess had room for."""
     attempts = []
@@ -263,7 +263,7 @@ def test_what_is_dense_is_inflated_once(codec: Codec, monkeypatch: pytest.Monkey
         (Codec.LZ4, bytes.fromhex("04224d18 68 40 0000000000010000 00 00000000"), DecodeError),
     ],
 )
-def test_nothing_is_allocated_for_a_claim(
+def test_nothing_is_allocated_for_a_claimed_size(
     codec: Codec, data: bytes, expected: bytes | type[DecodeError]
 ) -> None:
     tracemalloc.start()

@@ -185,7 +185,7 @@ def test_a_refusal_of_api_versions_is_read_as_v0_whatever_was_asked() -> None:
     assert connection.receive_data(frame(0, encode(refusal, 0))) == [Response(0, refusal)]
 
 
-def test_a_request_without_answer_is_forgotten() -> None:
+def test_a_request_without_a_response_is_not_awaited() -> None:
     connection = open_connection()
     silent, _ = connection.send(HEARTBEAT, FLEXIBLE)
     connection.expect_no_answer(silent)
@@ -208,7 +208,7 @@ def dead(connection: Connection) -> bool:
     return not connection._filled
 
 
-def test_an_answer_to_nothing_closes_for_good() -> None:
+def test_an_unexpected_response_closes_the_connection() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, FLEXIBLE)
     with pytest.raises(RemoteProtocolError, match="answer 7 to a request that was never sent"):
@@ -216,7 +216,7 @@ def test_an_answer_to_nothing_closes_for_good() -> None:
     assert dead(connection)
 
 
-def test_a_second_answer_closes_for_good() -> None:
+def test_a_duplicate_response_closes_the_connection() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, FLEXIBLE)
     assert len(connection.receive_data(beat(0))) == 1
@@ -240,7 +240,7 @@ def test_a_frame_too_short_for_its_correlation_id(size: int) -> None:
         (encode(HeartbeatResponse(error_code=0), 4) + b"!", r"1 bytes left over"),
     ],
 )
-def test_an_answer_that_is_not_what_was_asked_for(body: bytes, message: str) -> None:
+def test_a_malformed_response_closes_the_connection(body: bytes, message: str) -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, FLEXIBLE)
     with pytest.raises(DecodeError, match=message):
@@ -278,7 +278,7 @@ def test_an_answer_without_records_may_be_less_large() -> None:
         connection.receive_data((MAX_PLAIN_FRAME_BYTES + 1).to_bytes(4, "big"))
 
 
-def test_a_claim_alone_takes_no_memory() -> None:
+def test_a_length_alone_takes_no_memory() -> None:
     connection = open_connection()
     asked, _ = connection.send(FETCH, 12)
     tracemalloc.start()
@@ -290,14 +290,14 @@ def test_a_claim_alone_takes_no_memory() -> None:
     assert peak < 100_000
 
 
-def test_an_answer_that_nobody_asked_for_is_refused_before_its_body_has_come() -> None:
+def test_an_unexpected_response_is_refused_before_its_body() -> None:
     connection = open_connection()
     asked, _ = connection.send(FETCH, 12)
     with pytest.raises(RemoteProtocolError, match="to a request that was never sent"):
         connection.receive_data(struct.pack(">ii", MAX_FRAME_BYTES, asked + 1))
 
 
-def test_only_the_answer_to_a_fetch_may_be_large() -> None:
+def test_only_fetch_responses_may_be_large() -> None:
     connection = open_connection()
     connection.send(FETCH, 12)
     asked, _ = connection.send(METADATA, 12)
@@ -351,7 +351,7 @@ def test_a_fetch_answer_stays_where_the_socket_writes_it(size: int) -> None:
         assert len(room) == 512
 
 
-def test_an_answer_gets_memory_as_it_comes() -> None:
+def test_a_response_gets_memory_as_it_arrives() -> None:
     """At most sixteen times what has come."""
     connection = open_connection()
     asked, _ = connection.send(FETCH, 12)
@@ -434,7 +434,7 @@ def test_nothing_is_known_before_the_handshake() -> None:
         connection.choose_version(MetadataRequest)
 
 
-def test_topic_ids_survive_the_way() -> None:
+def test_topic_ids_round_trip() -> None:
     """The last version speaks of topics by id: one whole message, through frame and header."""
     connection = open_connection()
     connection.send(METADATA, 13)

@@ -90,7 +90,7 @@ def test_a_tombstone_has_a_key_alone() -> None:
         ),
     ],
 )
-def test_what_is_not_known_is_told_of(key: bytes | None, value: bytes | None, reason: str) -> None:
+def test_unknown_records_are_reported(key: bytes | None, value: bytes | None, reason: str) -> None:
     assert decode_group_record(key, value) == Undecoded(reason)
 
 

@@ -312,7 +312,7 @@ def test_records_that_are_skipped_are_read_by_a_fork(most: int) -> None:
     assert list(reader) == expected[count:]
 
 
-def test_what_is_damaged_is_not_skipped() -> None:
+def test_damaged_batches_are_not_skipped() -> None:
     reader = only(handmade(record(0) + record(1) + record(1), count=3)).records()
     assert (reader.skip(9), reader.offset) == (2, 41)
     with pytest.raises(CorruptRecordError):
@@ -341,7 +341,7 @@ def test_reading_is_lazy() -> None:
 
 @codecs
 @pytest.mark.parametrize("start", [0, 999, 1000, 1001, 1002, 1003, 2**62])
-def test_records_below_the_position_are_skipped_in_silence(codec: Codec, start: int) -> None:
+def test_records_below_the_position_are_skipped(codec: Codec, start: int) -> None:
     expected = [r for r in as_read(JAVA_RECORDS, base=1000, epoch=9) if r.offset >= start]
     assert records(JAVA[codec], start) == expected
 
@@ -459,7 +459,7 @@ def test_a_corrupt_batch(data: bytes, reason: str) -> None:
     assert corrupt(data) == (reason, "t", 3, 40)
 
 
-def test_a_count_beyond_the_bytes_is_told_before_the_batch_is_handed_out() -> None:
+def test_a_count_beyond_the_bytes_is_refused_before_delivery() -> None:
     with pytest.raises(CorruptRecordError, match="2 records in 8 bytes"):
         read(handmade(record(), count=2))
 
@@ -729,7 +729,7 @@ def values_of(count: int, size: int, *, dense: bool = True) -> list[NewRecord]:
         (Codec.NONE, 1_100_000, True, True),
     ],
 )
-def test_what_inflates_to_much_is_left_to_a_thread(
+def test_large_batches_are_inflated_in_a_thread(
     codec: Codec, size: int, dense: bool, at_once: bool
 ) -> None:
     """By its output: 8 KB of zstd held the loop for the time that 128 MiB take to inflate."""
@@ -767,7 +767,7 @@ def test_a_thread_goes_past_records_in_slices() -> None:
     assert next(reader).offset == 449_000
 
 
-def test_what_is_damaged_below_the_position_is_raised_by_the_first_record() -> None:
+def test_damage_below_the_position_is_raised_by_the_first_record() -> None:
     data = bytearray(encode_batch(values_of(3_000, 1)))
     # The length of record 2,500, each of which has two offset bytes from the 64th on.
     data[61 + 64 * 8 + 2_436 * 9] = 1
@@ -780,7 +780,7 @@ def test_what_is_damaged_below_the_position_is_raised_by_the_first_record() -> N
     assert [*reader] == []
 
 
-def test_what_a_thread_cannot_inflate_is_raised_by_the_first_record() -> None:
+def test_a_failed_inflation_in_a_thread_is_raised_by_the_first_record() -> None:
     data = encode_batch(values_of(4, 300_000), codec=Codec.GZIP)
     (batch,) = read_batches(data, topic="t", partition=0, max_batch_bytes=500_000)
     reader = batch.records()
@@ -790,7 +790,7 @@ def test_what_a_thread_cannot_inflate_is_raised_by_the_first_record() -> None:
         next(reader)
 
 
-def test_a_control_batch_inflates_to_little() -> None:
+def test_control_batches_have_a_small_limit() -> None:
     """It is looked at in the loop; five bombs held that for a second."""
     bomb = encode_batch(values_of(1, 1_100), codec=Codec.GZIP, control=True, transactional=True)
     with pytest.raises(LimitExceededError, match="beyond 1024 bytes"):

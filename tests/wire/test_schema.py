@@ -289,7 +289,7 @@ def test_tags_in_any_order_and_a_tagged_null() -> None:
         (with_tags(TAG_0, count=b"\x00"), f"{len(TAG_0)} bytes left over"),
     ],
 )
-def test_tags_that_lie(data: bytes, message: str) -> None:
+def test_malformed_tags_are_refused(data: bytes, message: str) -> None:
     found = refusal(DecodeError, decode, Everything, 3, data)
     assert found.startswith(f"Everything v3: {message}")
 

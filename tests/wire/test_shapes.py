@@ -190,7 +190,7 @@ def test_other_messages_have_one_shape() -> None:
     ],
     ids=["two groups", "no group", "two members", "static member", "three groups"],
 )
-def test_what_an_old_version_cannot_say_is_not_sent(
+def test_fields_that_an_old_version_lacks_are_not_sent(
     asked: Request[Any], version: int, message: str
 ) -> None:
     with pytest.raises(LocalProtocolError) as caught:

@@ -76,7 +76,7 @@ def member(application: Stuck, troubles: Troubles | None = None) -> ZooKeeperDri
     return ZooKeeperDriver("zk:2181", Access(), paths, member, application, lag, troubles)
 
 
-async def test_who_is_stuck_leaves_as_soon_as_it_owns_something_again(
+async def test_a_stalled_member_leaves_as_soon_as_it_owns_partitions_again(
     sessions: list[Kindly],
 ) -> None:
     """When its poll was due it owned nothing; it once kept what it got then for another
@@ -112,7 +112,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 CONNECTING = "connecting, of group g, with ZooKeeper at zk:2181"
 
 
-async def test_a_session_that_does_not_begin_is_warned_of(
+async def test_a_session_that_does_not_begin_is_warned_about(
     sessions: list[Kindly], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
@@ -141,7 +141,7 @@ async def test_a_session_that_does_not_begin_is_warned_of(
         tasks.cancel_scope.cancel()
 
 
-async def test_what_is_asked_in_vain_is_warned_of(
+async def test_requests_without_a_response_are_warned_about(
     sessions: list[Kindly], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also over several sessions: each of them begins, and nothing comes of it."""
@@ -168,7 +168,7 @@ async def test_what_is_asked_in_vain_is_warned_of(
         tasks.cancel_scope.cancel()
 
 
-async def test_a_session_that_is_lost_and_does_not_come_back_is_warned_of(
+async def test_a_lost_session_that_is_not_replaced_is_warned_about(
     sessions: list[Kindly], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
@@ -206,7 +206,7 @@ async def owning(driver: ZooKeeperDriver, sessions: list[Kindly]) -> AsyncIterat
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-async def test_a_commit_may_be_sent_for_half_a_session_after_the_claims_were_asked_for(
+async def test_a_commit_may_be_sent_for_half_a_session_after_the_claims_were_checked(
     sessions: list[Kindly],
 ) -> None:
     driver = member(Stuck())
@@ -218,7 +218,7 @@ async def test_a_commit_may_be_sent_for_half_a_session_after_the_claims_were_ask
             await driver.confirm([T0, T1], 9.0)
 
 
-async def test_a_commit_waits_while_the_connection_is_away(sessions: list[Kindly]) -> None:
+async def test_a_commit_waits_while_disconnected(sessions: list[Kindly]) -> None:
     """A member whose session was not sure any more once let go, as the connection came back,
     without its last commit. An answer that took longer than what it is good for is asked for
     anew."""
@@ -230,7 +230,7 @@ async def test_a_commit_waits_while_the_connection_is_away(sessions: list[Kindly
         assert until == session.away_until + SESSION / 2
 
 
-async def test_a_commit_waits_no_longer_than_it_has_time(sessions: list[Kindly]) -> None:
+async def test_a_commit_waits_until_its_timeout(sessions: list[Kindly]) -> None:
     driver = member(Stuck())
     async with owning(driver, sessions) as session:
         now = anyio.current_time()
