@@ -458,13 +458,16 @@ class GroupMember(Service):
             return not_well(HealthProblem.FAILED, str(error))
         if driver is None or self._queue.closed:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
-        patience = self._member.config.rebalance_timeout if joining_after is None else joining_after
-        settled = self.generation is not None
+        if joining_after is None:
+            joining_after = self._member.config.rebalance_timeout
+        is_stable = self.generation is not None
         now = anyio.current_time()
         return Health(
             (
                 *self._checkup.check_loop(loop_lag_above),
-                *self._checkup.check_membership(now, driver, settled=settled, patience=patience),
+                *self._checkup.check_membership(
+                    now, driver, is_stable=is_stable, joining_after=joining_after
+                ),
                 *check_troubles(now, self._troubles),
             )
         )

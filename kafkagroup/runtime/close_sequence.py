@@ -16,10 +16,10 @@ rest."""
 
 
 class CloseSequence:
-    """Of one consumer. Times are on its loop's clock."""
+    """The close sequence of one consumer. Times are on its loop's clock."""
 
     def __init__(self, timeout: float, leave_group: bool | None) -> None:
-        """`timeout`: seconds for leaving the group; `leave_group`: as `Driver.leave` has it."""
+        """`timeout`: seconds for leaving the group; `leave_group`: as of `Driver.leave`."""
         self.has_begun = False
         """Whether the consumer is closing or closed."""
         self.leave_group = leave_group
@@ -36,17 +36,17 @@ class CloseSequence:
         return self._timeout * _DRAIN_SHARE
 
     def override_leave_group(self, leave_group: bool) -> None:
-        """Send LeaveGroup at the end, or do not, whatever the options say."""
+        """Send LeaveGroup, or do not, instead of what the options say."""
         self.leave_group = leave_group
 
     def begin(self) -> None:
-        """The consumer closes: it hands out no more records."""
+        """Note that the consumer closes: it delivers no more records."""
         self.has_begun = True
 
     def begin_leaving(self, now: float) -> None:
-        """The member starts to leave."""
+        """Note that the member starts to leave."""
         self.drain_until, self.leave_until = now + self.drain_timeout, now + self._timeout
 
     def end_leaving(self) -> None:
-        """The member has left."""
+        """Note that the member has left."""
         self.drain_until = self.leave_until = math.inf

@@ -14,7 +14,7 @@ __all__ = ["CurrentMembership"]
 
 
 class CurrentMembership:
-    """Of one consumer, from construction to close."""
+    """The membership of one consumer, from construction to close."""
 
     def __init__(self) -> None:
         self.driver: Running | None = None
@@ -41,22 +41,22 @@ class CurrentMembership:
         self.uses_consumer_protocol = False
 
     def begin(self, driver: Running, now: float) -> None:
-        """A member starts to join."""
+        """Note that a new member starts to join."""
         self.driver = driver
         self.joined_at = now
         self.is_expelled = False
 
     def end(self) -> None:
-        """The member has left. Its commits would be refused, so its identity is dropped."""
+        """Note that the member has left. Drop its identity: its commits would be refused."""
         self.driver = None
         self.identity = NO_MEMBERSHIP
 
     def expel(self) -> None:
-        """The member left because the application did not poll in time."""
+        """Note that the member left because the application did not poll in time."""
         self.is_expelled = True
 
     def begin_rebalance(self) -> None:
-        """The generation has ended."""
+        """Note that the generation has ended."""
         self.is_stable = False
 
     def identify(self, identity: Identity) -> None:
@@ -64,7 +64,7 @@ class CurrentMembership:
         self.identity = identity
 
     def complete_rebalance(self, generation_id: int) -> None:
-        """The assignment of a generation is applied. It may have ended meanwhile."""
+        """Note that the assignment of a generation is applied. It may have ended meanwhile."""
         self.is_stable = self.is_in_generation(generation_id)
 
     def is_in_generation(self, generation_id: int) -> bool:
@@ -73,7 +73,7 @@ class CurrentMembership:
 
     @property
     def may_commit(self) -> bool:
-        """Whether commits are taken now: not while the group is joining."""
+        """Whether the coordinator accepts commits now: not while the member joins."""
         return self.driver is None or self.driver.may_commit
 
     @property

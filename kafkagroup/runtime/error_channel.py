@@ -1,7 +1,7 @@
 """Errors that the consumer's background tasks report to the application.
 
 An error is raised at every call (the consumer has failed), once, or until the application seeks (a
-partition without a position). Only `raise_next` and its kin raise; reporting never does.
+partition without a position). Only the `raise_*` methods raise; reporting never does.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class ErrorChannel:
         self._of_partitions: list[tuple[OwnedPartition, Exception]] = []
         """Each is raised once, after the records that were fetched before it."""
         self._without_position: dict[TopicPartition, OwnedPartition] = {}
-        """Partitions that wait for a seek, raised by every call until then. Some may have been
-        sought in or revoked since; `raise_next` drops these."""
+        """Partitions that wait for a seek, raised by every call until then. `raise_next` drops
+        those that have a position again or are revoked."""
 
     def report(self, error: Exception) -> None:
         """Raise an error at the application's next call, once."""
@@ -93,8 +93,8 @@ class ErrorChannel:
             raise _no_position(self._without_position.values())
 
     def _raise_of_partition(self) -> None:
-        """Raise the first error of a partition whose earlier records are all handed out."""
-        # Dropped: the application has sought, lost the partition, or met a later error of it.
+        """Raise the first error of a partition whose earlier records are all delivered."""
+        # Drop errors that a seek, a revocation or a later error of the partition has replaced.
         self._of_partitions = [
             (owned, error)
             for owned, error in self._of_partitions
@@ -115,7 +115,7 @@ class ErrorChannel:
 
 
 def _is_next(owned: OwnedPartition) -> bool:
-    """Whether all records that were fetched before a partition failed are handed out."""
+    """Return whether all records that were fetched before the failure are delivered."""
     return owned.position == owned.fetch_offset
 
 

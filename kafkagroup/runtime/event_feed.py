@@ -19,26 +19,27 @@ __all__ = ["EventFeed", "GroupEvents"]
 
 
 class EventFeed:
-    """Passes events on. Only for the loop that the readers run in."""
+    """Passes events on to readers, all in one event loop."""
 
     def __init__(self) -> None:
+        # Weak references: readers need not be closed.
         self._readers: WeakSet[GroupEvents] = WeakSet()
-        # Weak: a reader need not be closed.
         self._is_closed = False
 
     def publish(self, event: GroupEvent) -> None:
-        """Pass an event on to all that read."""
+        """Pass an event on to all readers."""
         for reader in tuple(self._readers):
             reader._add(event)
 
     def close(self) -> None:
-        """Nothing follows: readers end once they have read the rest."""
+        """End the readers, after their buffered events."""
         self._is_closed = True
         for reader in tuple(self._readers):
             reader._end()
 
     def open(self, buffer: int) -> GroupEvents:
-        """Read from now on, with room for so many events. Raises: ConfigurationError."""
+        """Return a reader of later events, with room for `buffer` events. Raises:
+        ConfigurationError."""
         if buffer < 1:
             raise ConfigurationError(f"buffer={buffer}; expected at least 1")
         reader = GroupEvents(buffer)
@@ -50,7 +51,7 @@ class EventFeed:
 
 @public
 class GroupEvents:
-    """The async iterator of `events()`: what happens from its making on, until the close.
+    """The async iterator of `events()`: the events from its creation until the client is closed.
 
     A cancelled wait loses nothing.
     """
@@ -66,8 +67,7 @@ class GroupEvents:
         return self
 
     async def __anext__(self) -> GroupEvent:
-        """The next event; `EventsMissed` in the place of those that were dropped. Ends after
-        `stop`."""
+        """Return the next event; `EventsMissed` in place of dropped ones. Ends after `stop`."""
         await anyio.lowlevel.checkpoint()
         while not self._events:
             if self._is_closed:

@@ -122,7 +122,7 @@ class Checkup:
         self._unjoined: tuple[int, float] | None = None
         """The generation at the first check without a stable one, and the time of that check."""
         self._marks: dict[OwnedPartition, _Mark] = {}
-        self._moved = float("-inf")
+        self._progress_at = float("-inf")
         """When a check last saw progress of any partition."""
 
     def check_loop(self, most: float | None) -> Iterator[HealthFinding]:
@@ -134,11 +134,11 @@ class Checkup:
             yield HealthFinding(problem=HealthProblem.LOOP_LAG, detail=detail)
 
     def check_membership(
-        self, now: float, driver: Running, *, settled: bool, patience: float
+        self, now: float, driver: Running, *, is_stable: bool, joining_after: float
     ) -> Iterator[HealthFinding]:
-        """Find missing heartbeats, and rebalances that take longer than `patience` seconds.
-        `settled`: whether the generation is stable and its assignment is applied."""
-        if settled:
+        """Find missing heartbeats, and rebalances that take longer than `joining_after` seconds.
+        `is_stable`: whether the generation is stable and its assignment is applied."""
+        if is_stable:
             self._unjoined = None
             if now >= driver.ownership.lease_expires_at:
                 silent = now - driver.last_heartbeat
@@ -148,14 +148,14 @@ class Checkup:
         generation = driver.generation_id
         if self._unjoined is None or self._unjoined[0] != generation:
             self._unjoined = (generation, now)
-        if (seconds := now - self._unjoined[1]) >= patience:
-            detail = f"in no generation for {seconds:.1f} s"
+        if (seconds := now - self._unjoined[1]) >= joining_after:
+            detail = f"in no stable generation for {seconds:.1f} s"
             yield HealthFinding(problem=HealthProblem.NOT_JOINED, detail=detail)
 
     def check_partitions(
-        self, now: float, owned: Iterable[OwnedPartition], *, patience: float
+        self, now: float, owned: Iterable[OwnedPartition], *, stalled_after: float
     ) -> Iterator[HealthFinding]:
-        """Find partitions, other than paused ones, that are stalled for `patience` seconds."""
+        """Find partitions that are stalled for `stalled_after` seconds, except paused ones."""
         marks = {}
         for one in owned:
             if one.lag is None or one.paused or one.revoked:
@@ -163,18 +163,18 @@ class Checkup:
             mark = self._marks.get(one)
             if mark is None or mark.processed != one.processed:
                 if mark is not None:
-                    self._moved = now
+                    self._progress_at = now
                 mark = _Mark(one.processed, one.lag, now)
             marks[one] = mark
         self._marks = marks
         for one, mark in marks.items():
             seconds, lag = now - mark.since, one.lag or 0
-            # While the buffer is full nothing is fetched, so that a growing lag is not seen.
-            untouched = one.buffered_records > 0 and now - self._moved >= patience
-            if seconds >= patience and (lag > mark.lag or untouched):
+            # While the buffer is full nothing is fetched, and the known lag does not grow.
+            is_unprocessed = one.buffered_records > 0 and now - self._progress_at >= stalled_after
+            if seconds >= stalled_after and (lag > mark.lag or is_unprocessed):
                 yield HealthFinding(
                     problem=HealthProblem.STALLED,
-                    detail=f"{one.tp} stands at {one.processed} for {seconds:.1f} s, {lag} behind",
+                    detail=f"{one.tp}: position {one.processed} for {seconds:.1f} s, lag {lag}",
                     partition=one.tp,
                 )
 
@@ -195,17 +195,22 @@ def health_of_consumer(
     findings = [*checkup.check_loop(loop_lag_above)]
     if session.membership.is_expelled:
         away = now - session.polls.last_poll_at
-        detail = f"the application has not come for a record for {away:.1f} s"
+        detail = f"the application has not polled for {away:.1f} s"
         findings.append(HealthFinding(problem=HealthProblem.AWAY, detail=detail))
     elif session.membership.driver is not None:
-        patience = options.rebalance_timeout if joining_after is None else joining_after
         findings += checkup.check_membership(
-            now, session.membership.driver, settled=session.membership.is_stable, patience=patience
+            now,
+            session.membership.driver,
+            is_stable=session.membership.is_stable,
+            joining_after=options.rebalance_timeout if joining_after is None else joining_after,
         )
     findings += _check_awaiting_seek(session.delivery)
-    patience = options.max_poll_interval if stalled_after is None else stalled_after
+    if stalled_after is None:
+        stalled_after = options.max_poll_interval
     findings += check_troubles(now, session.troubles)
-    findings += checkup.check_partitions(now, session.delivery.owned.values(), patience=patience)
+    findings += checkup.check_partitions(
+        now, session.delivery.owned.values(), stalled_after=stalled_after
+    )
     return Health(tuple(findings))
 
 
@@ -215,7 +220,7 @@ def _check_awaiting_seek(delivery: Delivery) -> Iterator[HealthFinding]:
         lost = one.is_without_position
         yield HealthFinding(
             problem=HealthProblem.NO_POSITION if lost else HealthProblem.NOT_READ,
-            detail=f"nothing of {one.tp} is read until the application seeks: {error}",
+            detail=f"{one.tp} is not read until the application seeks: {error}",
             partition=one.tp,
         )
 

@@ -15,63 +15,65 @@ from kafkagroup.types import TopicPartition
 __all__ = ["GroupMeters", "GroupMetrics", "Meter", "RequestMetrics"]
 
 _SLOT = 10.0
-"""Seconds that are summed up together."""
+"""Seconds of one slot, whose durations are added up."""
 _SLOTS = 6
-"""How many of these make the window: the last one is still being filled."""
+"""The number of slots in the window; the last one is not complete yet."""
 
 
 @public
 @frozen
 class RequestMetrics:
-    """The requests of one kind that were answered in the last minute."""
+    """The requests of one kind with a response in the last minute."""
 
     rate: float = 0.0
-    """How many a second."""
+    """Requests per second."""
     average: float = float("nan")
-    """Seconds that an answer took; nan when there was none."""
+    """The average seconds until the response; nan without requests."""
     maximum: float = float("nan")
-    """Seconds that the slowest one took."""
+    """The longest seconds until a response; nan without requests."""
 
 
 @public
 @frozen(kw_only=True)
 class GroupMetrics:
-    """One member of a group, at one moment."""
+    """The metrics of one member of a group."""
 
     heartbeat: RequestMetrics = RequestMetrics()
     join: RequestMetrics = RequestMetrics()
-    """JoinGroup: what it takes is mostly the other members' time."""
+    """JoinGroup. The coordinator holds it until the other members have joined."""
     sync: RequestMetrics = RequestMetrics()
     commit: RequestMetrics = RequestMetrics()
     rebalance: RequestMetrics = RequestMetrics()
-    """Rebalances that ended: how many a second, and what they took, of which the application's part
-    is in `last_rebalance.phases`."""
+    """Completed rebalances, and the seconds that they took; `last_rebalance.phases` has the
+    application's part."""
     rebalances: int = 0
-    """How many there were, since the start."""
+    """The number of rebalances since the start."""
     rebalance_causes: Mapping[RebalanceCause, int] = field(factory=dict)
-    """How many of them for each cause; one may have several."""
+    """The number of rebalances by cause; one rebalance may have several."""
     last_rebalance: Rebalanced | None = None
     losses: int = 0
-    """How often the membership was lost, or ended by the member, since the start."""
+    """How often, since the start, the member lost its membership or ended it."""
     last_heartbeat_seconds_ago: float = float("inf")
-    """Since the last heartbeat was sent; inf before the first."""
+    """Seconds since the last heartbeat was sent; inf before the first."""
     session_seconds_left: float = 0.0
-    """Seconds until ownership expires without another answer; 0 while nothing is assigned."""
+    """Seconds until the ownership lease expires if no other heartbeat is acknowledged; 0 without an
+    assignment."""
     loop_lag: float = 0.0
-    """By how many seconds the event loop was late, at most, during the last minute."""
+    """The longest delay of the event loop during the last minute, in seconds."""
     assigned_partitions: int = 0
-    """Of a consumer: how many partitions it owns."""
+    """Of a consumer: the number of owned partitions."""
     lag: Mapping[TopicPartition, int] = field(factory=dict)
-    """Of a consumer: how many offsets lie between the position and the end of each partition, as of
-    its last fetch. Without those not fetched yet."""
+    """Of a consumer: the offsets from the position to the log's end, as of the last fetch, by
+    partition; without partitions that were not fetched yet."""
     skipped_records: int = 0
-    """Of a consumer: how many records were passed over as they did not deserialize, since the start
-    (`on_deserialization_error`)."""
+    """Of a consumer: the number of records, since the start, that were skipped because their
+    deserializer failed (`on_deserialization_error`)."""
     buffered_bytes: int = 0
-    """Of a consumer: what was fetched, and waits to be handed out, as it came."""
+    """Of a consumer: bytes of fetched records that are not delivered yet, as compressed."""
     fetching_bytes: int = 0
-    """Of a consumer: what was asked for and may come. This and `buffered_bytes` stay within
-    `fetch_max_bytes`, but for the one batch that a broker answers with however large it is."""
+    """Of a consumer: bytes that fetch requests in flight may return. Together with
+    `buffered_bytes` at most `fetch_max_bytes`, except that a broker returns at least one batch,
+    however large."""
 
 
 @define
@@ -110,7 +112,7 @@ class Meter:
         if not sums:
             return RequestMetrics()
         count = sum(s.count for s in sums)
-        # Of a meter that is young, or just begins to count, one second counts at least.
+        # At least a second: one request just after the start is not a hundred a second.
         elapsed = max(now - max(first * _SLOT, self._since), 1.0)
         return RequestMetrics(
             rate=count / elapsed,
@@ -130,7 +132,7 @@ class GroupMeters:
     rebalance: Meter = field(factory=Meter)
 
     def read(self, now: float) -> GroupMetrics:
-        """Return the metrics that were measured here; callers add the rest."""
+        """Return the metrics of these meters; callers add the others."""
         return GroupMetrics(
             heartbeat=self.heartbeat.read(now),
             join=self.join.read(now),

@@ -12,7 +12,7 @@ __all__ = ["PollState"]
 
 
 class PollState:
-    """Of one consumer. Times are on its loop's clock."""
+    """The polls of one consumer. Times are on its loop's clock."""
 
     def __init__(self, lease: Lease) -> None:
         """`lease`: has the time of the last poll, which each record sets."""
@@ -33,16 +33,17 @@ class PollState:
         return self.is_waiting and self._lacks_ownership
 
     def note_poll(self, now: float) -> None:
-        """The application polls, or counts as polling."""
+        """Note that the application polls, or counts as polling."""
         self._lease.note_poll(now)
 
     def begin_wait(self, *, owns: bool) -> None:
-        """The application waits. `owns`: the ownership lease lasts, so it waits for records."""
+        """Note that the application waits: for records if it `owns` partitions by a valid lease,
+        else for the lease."""
         self._lacks_ownership = not owns
         self.is_waiting = True
 
     def end_wait(self, now: float) -> None:
-        """The application leaves the client."""
-        # First: the heartbeat thread would take the poll before for the last one.
+        """Note that the application leaves the client."""
+        # First: otherwise the heartbeat thread could see the previous poll as the last one.
         self._lease.note_poll(now)
         self.is_waiting = False

@@ -38,7 +38,7 @@ class Session:
         self.delivery = delivery
         self.membership = CurrentMembership()
         self.lease = Lease()
-        """Lets `Reader.ready` hand out records without checks; any change that `Reader.next` checks
+        """Lets `Reader.ready` deliver records without checks; any change that `Reader.next` checks
         for ends it."""
         self.changed = ChangeSignal()
         """Notified whenever a waiting task should check again."""
@@ -53,7 +53,7 @@ class Session:
         self.lag = LoopLag(
             options.group_id or "", options.session_timeout, threaded=options.heartbeat_thread
         )
-        """How late the loop ran."""
+        """The delays of the event loop."""
         self.history = History()
         self.troubles = Troubles(self.history.feed.publish)
         self.committer = Committer(
@@ -71,7 +71,7 @@ class Session:
         return self.clock
 
     def begin_close(self) -> None:
-        """Hand out no more records; a waiting application gets ConsumerClosedError."""
+        """Deliver no more records; a waiting application gets ConsumerClosedError."""
         self.closing.begin()
         self.notify()
 
@@ -81,19 +81,19 @@ class Session:
         self.changed.notify()
 
     def count_processed(self) -> None:
-        """The records in flight are processed."""
+        """Count the records in flight as processed."""
         self.delivery.count_processed()
         if self._is_draining:
             self.notify()
 
     def drop_in_flight(self) -> None:
-        """The application will not finish the records in flight."""
+        """Forget the records in flight: the application will not process them."""
         self.delivery.drop_in_flight()
         if self._is_draining:
             self.notify()
 
     def on_poll(self) -> None:
-        """The application polls: the records in flight are processed."""
+        """Note a poll: the application has processed the records in flight."""
         self.count_processed()
         self.committer.on_poll()
 
@@ -104,7 +104,7 @@ class Session:
 
     @contextmanager
     def running_callback(self) -> Iterator[None]:
-        """The current task runs a rebalance listener within this context."""
+        """A context in which the current task runs a rebalance listener."""
         self._callback_task = anyio.get_current_task().id
         try:
             yield
@@ -134,7 +134,8 @@ class Session:
         return self._is_draining
 
     async def drain(self, partitions: Collection[TopicPartition], deadline: float) -> None:
-        """Wait until the records in flight of these are processed, at most until `deadline`."""
+        """Wait until the records in flight of these partitions are processed, at most until
+        `deadline`."""
         self._is_draining = True
         self.lease.end()
         try:

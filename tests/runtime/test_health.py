@@ -100,7 +100,7 @@ async def test_a_rebalance_may_take_its_time_but_not_for_ever(network: Any) -> N
             assert one.health() == WELL
             await anyio.sleep(1)
             found = one.health(), one.health(joining_after=600)
-    assert found == (sick(HealthProblem.NOT_JOINED, "in no generation for 300.0 s"), WELL)
+    assert found == (sick(HealthProblem.NOT_JOINED, "in no stable generation for 300.0 s"), WELL)
 
 
 @BOTH
@@ -143,7 +143,7 @@ async def test_a_partition_that_stands_still_while_its_lag_grows(network: Any) -
 
 
 def stalled_of(seconds: int, lag: int) -> Health:
-    detail = f"t/0 stands at 1 for {seconds}.0 s, {lag} behind"
+    detail = f"t/0: position 1 for {seconds}.0 s, lag {lag}"
     return sick(HealthProblem.STALLED, detail, T0)
 
 
@@ -179,7 +179,7 @@ async def test_an_application_that_stays_away(network: Any) -> None:
         with anyio.move_on_after(5):
             await one.getone()
         back = one.health()
-    detail = "the application has not come for a record for 12.0 s"
+    detail = "the application has not polled for 12.0 s"
     assert (away, back) == (sick(HealthProblem.AWAY, detail), WELL)
 
 
@@ -224,7 +224,7 @@ async def test_members_of_any_group(network: Any) -> None:
     assert [f.problem for f in unanswered.findings] == [HealthProblem.NO_PROGRESS]
     problems = [f.problem for f in unjoined.findings]
     assert problems == [HealthProblem.NOT_JOINED, HealthProblem.NO_PROGRESS]
-    assert unjoined.findings[0].detail == "in no generation for 60.0 s"
+    assert unjoined.findings[0].detail == "in no stable generation for 60.0 s"
 
 
 # ---------------------------------------------------------------- what was seen before
@@ -244,9 +244,9 @@ def buffered(one: OwnedPartition) -> OwnedPartition:
 
 def look(checkup: Checkup, now: float, *partitions: OwnedPartition) -> list[int]:
     """The positions of those that are stalled."""
-    found = list(checkup.check_partitions(now, partitions, patience=60.0))
+    found = list(checkup.check_partitions(now, partitions, stalled_after=60.0))
     assert [f.problem for f in found] == [HealthProblem.STALLED] * len(found)
-    return [int(f.detail.split()[3]) for f in found]
+    return [int(f.detail.split()[2]) for f in found]
 
 
 def test_lag_that_does_not_grow_is_nobodys_fault() -> None:
